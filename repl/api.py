@@ -14,7 +14,7 @@ import msgspec
 from vlsn.durability import SYNCED, GroupDurability
 from vlsn.errors import BadArgument, VlsnLogError
 from vlsn.format.block import Entry
-from vlsn.format.records import CommitEntry
+from vlsn.format.records import AckNote, CommitEntry
 from vlsn.ids import NUMBER_MAX, Incarnation, NodeName, Term, Vlsn
 from vlsn.levels import LEVELS, Levels
 from vlsn.state.producers import ProducerPlace
@@ -151,6 +151,8 @@ class Puts:
 
     values: Mapping[str, bytes | None]
     expects: Mapping[str, int] = field(default_factory=dict)
+    acks: Mapping[str, AckNote] = field(default_factory=dict)
+    """The notes of destinations' acknowledgements, by uuid."""
     unlogged: Callable[[], None] = lambda: None
     """A call for when the queue gives back the append that carries it."""
 
@@ -158,7 +160,7 @@ class Puts:
         """Makes the value of that COMMIT. Raises ``BadBody`` for too much of it."""
         null = msgspec.Raw(b"null")
         put = {name: msgspec.Raw(value) if value is not None else null for name, value in self.values.items()}
-        return CommitEntry(put=put).encode()
+        return CommitEntry(put=put, acks=dict(self.acks)).encode()
 
 
 class ConsumerAt(msgspec.Struct, frozen=True):
@@ -235,3 +237,21 @@ class FeedHello:
     process: int
     """A random u64 that each start of a process draws."""
     levels: Levels = LEVELS
+
+
+class DestinationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from"}):
+    """A destination that is asked for; what is left out is as it is, or of a new one the default."""
+
+    prefix: str | None = None
+    from_: int | str | None = None
+    """The first VLSN of a new one: ``"start"``, ``"end"`` (the default), or a VLSN."""
+    max_bytes: int | None = None
+    max_messages: int | None = None
+    full_policy: str | None = None
+    ack_timeout_s: float | None = None
+    attempts_max: int | None = None
+    dead_letter: str | None = None
+    page_limit_bytes: int | None = None
+    page_full_policy: str | None = None
+    uuid: str | None = None
+    """The name of this one making of it, 16 hex digits: sent again, it is known."""

@@ -49,13 +49,20 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         "cdc.skipped",
         "cdc.resent",
     ),
+    "destinations": (
+        "destination.made",
+        "destination.dropped",
+        "destination.moved",
+        "destination.dead",
+        "destination.lost",
+    ),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
 WARNINGS: Final = frozenset(
     {
         *("old_image", "unpunched", "no_space", "steps_down", "hand_over.failed", "peer.silent", "group.waits"),
         *("feed.stopped", "rolled_back", "integrity", "restore.begin", "restore.again", "restore.failed"),
-        *("restore.refused",),
+        *("restore.refused", "destination.dead", "destination.lost"),
         *("scrub.unreadable", "cleaning.paused", "hold.dropped", "background.failed"),
         *("producers.lost", "producers.waits", "producers.forgotten"),
         *("cdc.failed", "cdc.waits", "cdc.skipped"),

@@ -37,6 +37,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "status": ("status", "Ask every member how it is."),
     "group": ("group", "Show the members and settings, change one, raise the level, move mastership."),
     "consumer": ("consumer", "Show where consumers are, move or delete their positions."),
+    "dest": ("dest", "Make destinations, look at them, move and drop them."),
     "cdc": ("cdc", "Show what CDC consumers of nodes do, pause, move and resume them."),
     "checkpoint": ("admin", "Make nodes write a checkpoint now."),
     "rotate": ("admin", "Make nodes begin a new segment now."),

@@ -21,6 +21,8 @@ from repl.api import Acks, Appended, ProducerAt, Spans
 from repl.client.block_pages import BlockReader, BlocksPage
 from repl.client.codec import BYTES, Codec, CodecName, codec_of
 from repl.client.consumer import Consumer, Keeper
+from repl.client.destination import PREFETCH, Destination
+from repl.client.destinations import Destinations
 from repl.client.endpoints import Endpoints
 from repl.client.identity import HandleNames, Identity
 from repl.client.positions import Positions
@@ -97,6 +99,7 @@ class Client(Generic[V]):
         self._endpoints = Endpoints(self._network, self._urls)
         self._reader = Reader(self._endpoints, self._network, give_up_s=self._timeout_s)
         self._sinks = Sinks(self._endpoints, self._network, self._reader, timeout_s=self._timeout_s)
+        self._destinations = Destinations(self._endpoints, self._network, timeout_s=self._timeout_s)
         self._positions = Positions(self._endpoints, self._network, self._reader, timeout_s=self._timeout_s)
         self._producer = Producer(
             self._endpoints,
@@ -526,6 +529,18 @@ class Client(Generic[V]):
         by = f"{SystemRandom().u64():016x}"
         positions = (kept_in or self).positions
         return Consumer(self, name, from_vlsn=from_vlsn, at=at, kept_in=positions, by=by)
+
+    def destination(self, name: str, *, prefetch: int = PREFETCH) -> Destination:
+        """Makes a worker of the destination ``name``: iterated over it takes messages, ``prefetch`` at once at most,
+        each of which is acknowledged, or delivered again, to this one or another. Raises ``BadArgument``."""
+        self._open_producer()
+        return Destination(self._destinations, name, prefetch=prefetch)
+
+    @property
+    def destinations(self) -> Destinations:
+        """The destinations of the group, for programs that look after them."""
+        self._open_producer()
+        return self._destinations
 
     @property
     def positions(self) -> Positions:

@@ -61,6 +61,19 @@ class MasterCalls:
 
         await self._at_master(delete, again=again)
 
+    async def call(
+        self, method: str, path: str, body: bytes = b"", *, again: bool, answer_s: float = TRY_S
+    ) -> Response:
+        """Calls ``path`` as it is, answered within ``answer_s``. Raises as ``put``."""
+
+        async def call(url: str) -> Response:
+            target = f"{url}{path}"
+            return _right(
+                await self._network.request(method, target, headers=_JSON, body=body, timeout_s=answer_s + ANSWER_S)
+            )
+
+        return await self._at_master(call, again=again)
+
     async def _at_master(self, ask: Callable[[str], Awaitable[T]], *, again: bool) -> T:
         """Asks the master, whoever that is, until it answers."""
 
@@ -91,11 +104,15 @@ class MasterCalls:
         try_s = min(TRY_S, self._timeout_s)
         target = f"{url}{path}?timeout={try_s:g}"
         answer = await self._network.request(method, target, headers=_JSON, body=body, timeout_s=try_s + ANSWER_S)
-        if answer.status == 307:
-            raise NotMaster("another node leads by now")
-        if answer.status != 200:
-            raise problem.error_of(bytes(answer.body))
-        return answer
+        return _right(answer)
+
+
+def _right(answer: Response) -> Response:
+    if answer.status == 307:
+        raise NotMaster("another node leads by now")
+    if answer.status not in (200, 201):
+        raise problem.error_of(bytes(answer.body))
+    return answer
 
 
 def decoded(body: bytes, kind: type[T], what: str) -> T:

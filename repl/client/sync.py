@@ -20,8 +20,10 @@ from repl.api import Acks, Appended, ProducerAt, Spans
 from repl.client.block_pages import BlocksPage
 from repl.client.codec import BYTES, Codec, CodecName, codec_of
 from repl.client.connect import FORKED, Client, V, connect
+from repl.client.destination import PREFETCH
 from repl.client.starting import Begin
 from repl.client.sync_consumer import OfAnotherLoop, SyncConsumer, SyncPositions
+from repl.client.sync_destination import SyncDestination, SyncDestinations
 from repl.client.sync_sinks import SyncSinks
 from repl.client.tail import DURABLE, Page
 from repl.client.transaction import Transaction
@@ -349,6 +351,15 @@ class SyncClient(Generic[V]):
         """Makes a worker as ``Client.consumer``; iterate over it."""
         other = kept_in.elsewhere() if kept_in is not None and kept_in is not self else None
         return SyncConsumer(self, self._client.consumer(name, from_vlsn=from_vlsn, at=at, kept_in=other))
+
+    def destination(self, name: str, *, prefetch: int = PREFETCH) -> SyncDestination:
+        """Makes a worker as ``Client.destination``; iterate over it."""
+        return SyncDestination(self, self._client.destination(name, prefetch=prefetch))
+
+    @property
+    def destinations(self) -> SyncDestinations:
+        """The destinations of the group, as ``Client.destinations``."""
+        return SyncDestinations(self, self._client.destinations)
 
     @property
     def positions(self) -> SyncPositions:

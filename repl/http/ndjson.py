@@ -19,7 +19,7 @@ member found: a member given twice would make four more.  Any other slice is rea
 from __future__ import annotations
 
 import binascii
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -258,20 +258,67 @@ def encode_each(entries: Sequence[Entry], *, kinds: bool, txns: bool = False) ->
     return [encode_one(row) for row in _rows(entries, kinds, txns)]
 
 
+class MessageRow(msgspec.Struct, gc=False):
+    """A message of a destination; ``attempt`` counts from 1."""
+
+    vlsn: int
+    attempt: int
+    time: int
+    key: str | UnsetType = UNSET
+    key_b64: str | UnsetType = UNSET
+    value: str | UnsetType = UNSET
+    value_b64: str | UnsetType = UNSET
+
+
+_messages_decoder = msgspec.json.Decoder(MessageRow)
+
+
+def encode_messages(entries: Sequence[Entry], attempts: Mapping[int, int]) -> bytes:
+    """Encodes one line a message, each ended by a newline."""
+    rows = []
+    for entry in entries:
+        row = MessageRow(entry.vlsn, attempts.get(entry.vlsn, 1) if attempts else 1, entry.time)
+        _name(row, entry)
+        rows.append(row)
+    return _encoder.encode_lines(rows) if rows else b""
+
+
+def decode_messages(body: bytes) -> list[tuple[int, int, int, bytes | None, bytes]]:
+    """Decodes VLSN, attempt, time, key and value of what ``encode_messages`` made. Raises ``BadBody``."""
+    try:
+        return [
+            (
+                row.vlsn,
+                row.attempt,
+                row.time,
+                row.key.encode() if row.key is not UNSET else _bytes(row.key_b64) or None,
+                row.value.encode() if row.value is not UNSET else _bytes(row.value_b64),
+            )
+            for row in _messages_decoder.decode_lines(body)
+        ]
+    except (msgspec.DecodeError, UnicodeError, ValueError) as error:
+        raise BadBody(f"no lines of messages: {error}") from None
+
+
+def _name(row: Row | MessageRow, entry: Entry) -> None:
+    """Gives a row key and value, in base64 what is no UTF-8."""
+    try:
+        row.value = str(entry.value, "utf-8")
+    except UnicodeDecodeError:
+        row.value_b64 = binascii.b2a_base64(entry.value, newline=False).decode()
+    key = entry.key
+    if key is not None:
+        try:
+            row.key = str(key, "utf-8")
+        except UnicodeDecodeError:
+            row.key_b64 = binascii.b2a_base64(key, newline=False).decode()
+
+
 def _rows(entries: Iterable[Entry], kinds: bool, txns: bool) -> list[Row]:
     rows = []
     for entry in entries:
         row = Row(entry.vlsn, entry.term, entry.time)
-        try:
-            row.value = str(entry.value, "utf-8")
-        except UnicodeDecodeError:
-            row.value_b64 = binascii.b2a_base64(entry.value, newline=False).decode()
-        key = entry.key
-        if key is not None:
-            try:
-                row.key = str(key, "utf-8")
-            except UnicodeDecodeError:
-                row.key_b64 = binascii.b2a_base64(key, newline=False).decode()
+        _name(row, entry)
         if kinds:
             row.kind = _KIND_NAMES[entry.kind]
         if entry.txn and (kinds or txns):

@@ -18,6 +18,8 @@ from repl.http.cdc import PATH as CDC
 from repl.http.cdc import CdcRoutes
 from repl.http.consumers import PATH as CONSUMERS
 from repl.http.consumers import ConsumerRoutes
+from repl.http.destinations import PATH as DESTINATIONS
+from repl.http.destinations import DestinationRoutes
 from repl.http.feed import FeedRoutes
 from repl.http.limits import READERS_MAX, AppendLimits, Budget
 from repl.http.pages import Pages
@@ -61,6 +63,7 @@ class Gateway:
         self._consumers = consumers = ConsumerRoutes(services.consumers)
         self._sinks = sinks = SinkRoutes(services.sinks)
         self._cdc = cdc = CdcRoutes(services.cdc)
+        self._destinations = destinations = DestinationRoutes(services.destinations, self.readers)
         admin, status = AdminRoutes(services.administration), StatusRoutes(services.monitoring)
         self._browsers = Browsers(services.monitoring.addresses)
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
@@ -77,6 +80,7 @@ class Gateway:
             SINKS: {"GET": sinks.list},
             SPANS: {"GET": SpanRoutes(services.reads).spans},
             CDC: {"GET": cdc.list},
+            DESTINATIONS: {"GET": destinations.list},
             "/v1/status": {"GET": status.status},
             "/v1/events": {"GET": status.events},
             "/v1/peer/hello": {"POST": peers.hello},
@@ -138,6 +142,8 @@ class Gateway:
             return self._consumers.methods(path)
         if path.startswith(SINKS + "/"):
             return self._sinks.methods(path)
+        if path.startswith(DESTINATIONS + "/"):
+            return self._destinations.methods(path)
         if path.startswith(CDC + "/"):
             return self._cdc.methods(path)
         collection, _, item = path.rpartition("/")

@@ -7,7 +7,7 @@ and none blocks it.  A node listens before its log is open: until then, what nee
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from repl.api import (
     BlockPage,
     ConsumerAt,
     ConsumerChange,
+    DestinationChange,
     Done,
     EntryPage,
     FeedHello,
@@ -211,6 +212,59 @@ class Sinks(Mastership, Confirming, Protocol):
         ...
 
 
+class Messages(Protocol):
+    """The messages of one answer: entries, and by VLSN how often those were delivered that are not for the first
+    time."""
+
+    @property
+    def entries(self) -> Sequence[Entry]: ...
+
+    @property
+    def attempts(self) -> Mapping[int, int]: ...
+
+    @property
+    def uuid(self) -> str:
+        """The destination that they are of."""
+        ...
+
+
+class Destinations(Mastership, Protocol):
+    """Destinations, at the master.  Every call raises ``NotMaster``, ``WrongVersion`` below the level that has them,
+    ``ProducersMissing`` while this node has lost what it knew of them, and for a name ``BadArgument``, ``NotFound``."""
+
+    async def destinations(self) -> list[dict[str, Any]]: ...
+
+    async def destination(self, name: str) -> dict[str, Any]: ...
+
+    async def set_destination(
+        self, name: str, change: DestinationChange, timeout_s: float
+    ) -> tuple[dict[str, Any], bool]:
+        """Makes it, or changes it; durable on return. Says whether it was made. Raises ``StaleTerm``, ``TooLarge``,
+        ``Trimmed``, and what an append meets."""
+        ...
+
+    async def drop_destination(self, name: str, timeout_s: float) -> None: ...
+
+    async def order(self, name: str, order: str, to: int | str | None, timeout_s: float) -> dict[str, Any]:
+        """Obeys ``pause``, ``resume``, ``move`` or ``retry-dead``; durable on return."""
+        ...
+
+    async def messages(self, name: str, most: int, wait_s: float) -> Messages:
+        """Takes messages, each for one asker. Raises ``QueueFull``, ``Damaged``."""
+        ...
+
+    async def peek(self, name: str, most: int) -> Messages:
+        """Shows the next messages that are not acknowledged, and takes none."""
+        ...
+
+    async def ack(self, name: str, vlsns: Sequence[int], uuid: str, wait_s: float) -> None:
+        """Acknowledges, durable on return; with a ``wait_s`` of 0 before that. ``uuid``: the one destination of that
+        name that is meant, "" for any. Raises ``OutcomeUnknown``, ``QueueFull``, ``BadArgument``."""
+        ...
+
+    async def nack(self, name: str, vlsns: Sequence[int], uuid: str, reason: str) -> None: ...
+
+
 class Files(Protocol):
     """The log's files as they are."""
 
@@ -397,6 +451,7 @@ class Services:
     reads: Reads
     consumers: Consumers
     sinks: Sinks
+    destinations: Destinations
     cdc: Cdc
     files: Files
     feeds: Feeds

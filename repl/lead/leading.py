@@ -15,7 +15,8 @@ from collections import defaultdict
 
 from feeder.feeder import Feeder
 from feeder.source import Mode
-from repl.api import FeedHello
+from repl.api import Acks, Done, FeedHello
+from repl.dest.deliveries import Deliveries
 from repl.elect.electing import Electing
 from repl.group import founding
 from repl.group.catching_up import CatchingUp
@@ -53,6 +54,7 @@ from vlsn.errors import (
 from vlsn.format.block import EntryKind
 from vlsn.format.feed_messages import Ack
 from vlsn.format.records import CommitEntry, Settings, TermEntry
+from vlsn.format.submission import Submission
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
 from vlsn.levels import LEVEL_1
 from vlsn.seams import Channel
@@ -86,6 +88,7 @@ class Leading(Tenure):
         self.admission = Admission(self, self.rounds)
         self.transactions = Transactions(self, self.admission)
         self.handing_over = HandingOver(self, self.admission)
+        self.destinations = Deliveries(self, reads, self._log_note, event=self.member.event)
         self.changes = Changes(self, self.handing_over)
         self._telling: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -159,6 +162,7 @@ class Leading(Tenure):
             self.member.set_state("UNKNOWN", "stopped leading")
         self.admission.close()
         self.transactions.close()
+        self.destinations.close()
         if self._telling is not None:
             self._telling.cancel()
         for task in self.tasks.values():
@@ -173,6 +177,9 @@ class Leading(Tenure):
 
     async def read_index(self) -> Vlsn:
         return await self.rounds.index()
+
+    def _log_note(self, submission: Submission, done: Done) -> object:
+        return self.admission.submit(submission, Acks.MAJORITY, done)
 
     # Appends.
 
@@ -202,6 +209,7 @@ class Leading(Tenure):
         self.changes.durable_rose(durable)
         self.reads.rose()
         self.rounds.durable_rose()
+        self.destinations.rose()
         if self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(DTVLSN_DELAY_S, self._tell_dtvlsn)
 
@@ -220,6 +228,7 @@ class Leading(Tenure):
         self._count_present()
         if self._ended.done() is False and self.start and self.log.failure is not None:
             self._ended.set_exception(self.log.failure)
+        self.destinations.tick()
 
     def _count_present(self) -> None:
         if not self.start:

@@ -66,6 +66,7 @@ class OpenNode:
         self.read_index = ReadIndex(opened, self.reads)
         self.consumers = ConsumerLags(log, self.reads, member.seams.clock)
         log.consumer_holds.dropped = self._consumer_dropped
+        log.destinations.dropped = self._destination_dropped
         pace = ScanPace(member.seams.clock, config.scan_bytes_per_s)
         self.files = SegmentFiles(log, member.offload("reads"), pace)
         self.providing = Providing(opened, self.files.read, restoration, self.mending)
@@ -132,6 +133,9 @@ class OpenNode:
 
     def _consumer_dropped(self, name: str, first: Vlsn) -> None:
         self.member.event("hold.dropped", owner="consumer", consumer=name, first=first)
+
+    def _destination_dropped(self, name: str, first: Vlsn) -> None:
+        self.member.event("hold.dropped", owner="destination", destination=name, first=first)
 
     # The log's listener.
 

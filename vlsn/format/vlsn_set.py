@@ -13,6 +13,7 @@ A VLSN of a window of 10,000 that is acknowledged at random packs into one byte 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -53,6 +54,24 @@ class VlsnSet:
         begins, ends = np.asarray(firsts, np.int64), np.asarray(lasts, np.int64)
         order = np.argsort(begins, kind="stable")
         return cls(begins[order], np.maximum.accumulate(ends[order]))._joined() if len(order) else cls()
+
+    @classmethod
+    def covering_all(cls, sets: Sequence[VlsnSet]) -> VlsnSet:
+        """Makes the union of all these."""
+        there = [each for each in sets if each]
+        if len(there) < 2:
+            return there[0] if there else cls()
+        return cls.covering(
+            np.concatenate([each.firsts for each in there]), np.concatenate([each.lasts for each in there])
+        )
+
+    def head(self, intervals: int) -> VlsnSet:
+        """Returns its first ``intervals`` ones."""
+        return VlsnSet(self.firsts[:intervals], self.lasts[:intervals])
+
+    def behind(self, intervals: int) -> VlsnSet:
+        """Returns all of it but its first ``intervals`` ones."""
+        return VlsnSet(self.firsts[intervals:], self.lasts[intervals:])
 
     def _joined(self) -> VlsnSet:
         """Joins intervals that overlap or touch; ``firsts`` ascend and ``lasts`` do not fall."""

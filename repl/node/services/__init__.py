@@ -9,6 +9,7 @@ from repl.node.services.administration import NodeAdministration
 from repl.node.services.appends import NodeAppends
 from repl.node.services.cdc import NodeCdc
 from repl.node.services.consumers import NodeConsumers
+from repl.node.services.destinations import NodeDestinations
 from repl.node.services.feeds import NodeFeeds
 from repl.node.services.files import NodeFiles
 from repl.node.services.monitoring import NodeMonitoring
@@ -26,6 +27,7 @@ def services_of(parts: NodeParts) -> Services:
         reads=NodeReads(parts),
         consumers=NodeConsumers(parts),
         sinks=NodeSinks(parts),
+        destinations=NodeDestinations(parts),
         cdc=NodeCdc(parts),
         files=NodeFiles(parts),
         feeds=NodeFeeds(parts),

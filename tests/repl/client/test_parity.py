@@ -8,9 +8,12 @@ from typing import Any, get_overloads
 
 from repl.client.connect import Client, connect
 from repl.client.consumer import Consumer
+from repl.client.destination import Destination, Message
+from repl.client.destinations import Destinations
 from repl.client.positions import Positions
 from repl.client.sync import SyncClient, SyncTransaction, connect_sync
 from repl.client.sync_consumer import SyncConsumer, SyncPositions
+from repl.client.sync_destination import SyncDestination, SyncDestinations, SyncMessage
 from repl.client.transaction import Transaction
 
 OF_ONE_LOOP = {
@@ -25,6 +28,8 @@ OF_THREADS = {
 """Public names of ``SyncClient`` alone, and why."""
 OF_CONSUMERS = {"change", "committed", "committed_by", "lies_in"}
 """Public names of ``Consumer`` that transactions call."""
+OF_WORKERS = {"take", "ack", "nack"}
+"""Public names of ``Destinations`` that a worker calls."""
 ITS_OWN_KIND = {"kept_in"}
 """Arguments that are a client of the same kind."""
 NOT_IN_THREADS = {"network"}
@@ -87,6 +92,19 @@ def test_consumers_and_positions_of_both_clients_have_the_same_calls() -> None:
         assert signatures(getattr(Consumer, name)) == signatures(getattr(SyncConsumer, name))
     for name in public(SyncPositions):
         assert signatures(getattr(Positions, name)) == signatures(getattr(SyncPositions, name))
+
+
+def test_destinations_of_both_clients_have_the_same_calls() -> None:
+    assert public(Destination) == public(SyncDestination) - {"name"}
+    for name in public(SyncDestination) - {"name"}:
+        assert signatures(getattr(Destination, name)) == signatures(getattr(SyncDestination, name))
+    assert public(Destinations) - OF_WORKERS == public(SyncDestinations)
+    for name in public(SyncDestinations):
+        assert signatures(getattr(Destinations, name)) == signatures(getattr(SyncDestinations, name))
+    calls = {"ack", "nack"}
+    assert public(SyncMessage) - {"inner"} | {"uuid"} == public(Message)
+    for name in calls:
+        assert signatures(getattr(Message, name)) == signatures(getattr(SyncMessage, name))
 
 
 def test_both_ways_to_connect_take_the_same() -> None:

@@ -7,7 +7,7 @@ so: ``held``), wakes waiting reads, trims, and refuses what a test sets in ``ref
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from repl.api import (
     BlockPage,
     ConsumerAt,
     ConsumerChange,
+    DestinationChange,
     Done,
     EntryPage,
     FeedHello,
@@ -115,6 +116,7 @@ class MemoryNode:
     states: dict[str, SinkAt] = field(default_factory=dict)
 
     cdc: MemoryCdc = field(default_factory=lambda: MemoryCdc())
+    destinations: MemoryDestinations = field(default_factory=lambda: MemoryDestinations())
 
     def __post_init__(self) -> None:
         self.entries.append(Entry(Vlsn(1), TERM, CLOCK_US, EntryKind.TERM, 0, None, b'{"term":7}'))
@@ -127,6 +129,7 @@ class MemoryNode:
             reads=self,
             consumers=self,
             sinks=self,
+            destinations=self.destinations,
             cdc=self.cdc,
             files=self,
             feeds=self,
@@ -510,6 +513,67 @@ def _pairs_of(part: Values | Batch) -> list[tuple[bytes | None, bytes]]:
 
 def _pairs(values: list[bytes], keys: list[bytes] | None) -> list[tuple[bytes | None, bytes]]:
     return [(key or None, value) for key, value in zip(keys or [b""] * len(values), values, strict=True)]
+
+
+@dataclass
+class MemoryMessages:
+    """``repl.http.services.Messages``."""
+
+    entries: list[Entry]
+    attempts: dict[int, int]
+    uuid: str = "00000000000000aa"
+
+
+class MemoryDestinations:
+    """``repl.http.services.Destinations``, with one that is called ``orders``; notes what it was told to do."""
+
+    def __init__(self) -> None:
+        self.leads = True
+        self.orders: list[tuple[object, ...]] = []
+
+    def is_master(self) -> bool:
+        return self.leads
+
+    def master_url(self) -> str | None:
+        return "http://n2.example:7701"
+
+    async def destinations(self) -> list[dict[str, Any]]:
+        return [await self.destination("orders")]
+
+    async def destination(self, name: str) -> dict[str, Any]:
+        if name != "orders":
+            raise NotFound(f"there is no destination {name}")
+        return {"name": name}
+
+    async def set_destination(
+        self, name: str, change: DestinationChange, timeout_s: float
+    ) -> tuple[dict[str, Any], bool]:
+        self.orders.append(("set", name, change))
+        return {"name": name}, name != "orders"
+
+    async def drop_destination(self, name: str, timeout_s: float) -> None:
+        await self.destination(name)
+        self.orders.append(("drop", name))
+
+    async def order(self, name: str, order: str, to: int | str | None, timeout_s: float) -> dict[str, Any]:
+        self.orders.append((order, name, to))
+        return await self.destination(name)
+
+    async def messages(self, name: str, most: int, wait_s: float) -> MemoryMessages:
+        self.orders.append(("messages", name, most, wait_s))
+        keyed = Entry(Vlsn(7), TERM, CLOCK_US, EntryKind.DATA, 0, b"k", b"a")
+        odd = Entry(Vlsn(9), TERM, CLOCK_US, EntryKind.DATA, 0, None, b"\xff")
+        return MemoryMessages([keyed, odd], {9: 3})
+
+    async def peek(self, name: str, most: int) -> MemoryMessages:
+        self.orders.append(("peek", name, most))
+        return MemoryMessages([], {})
+
+    async def ack(self, name: str, vlsns: Sequence[int], uuid: str, wait_s: float) -> None:
+        self.orders.append(("ack", name, tuple(vlsns), uuid, wait_s))
+
+    async def nack(self, name: str, vlsns: Sequence[int], uuid: str, reason: str) -> None:
+        self.orders.append(("nack", name, tuple(vlsns), uuid, reason))
 
 
 class MemoryCdc:

@@ -1,0 +1,211 @@
+"""``vlsnlog dest``: destinations, and what lies in them."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from repl.cli.options import Command, Commands, json_option, url_option
+from repl.cli.report import count, print_json, print_table
+from repl.cli.signals import run
+from vlsn.errors import BadArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from repl.client.connect import Client
+
+    T = TypeVar("T")
+
+_COLUMNS = ("destination", "prefix", "policy", "acknowledged to", "behind", "out", "dead", "blocked by")
+_POLICIES = click.Choice(["page", "drop", "block", "fail"])
+
+
+@click.group(cls=Commands)
+def dest() -> None:
+    """Make destinations, look at them, move and drop them."""
+
+
+def _place(text: str, option: str) -> int | str:
+    if text in ("start", "end"):
+        return text
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise BadArgument(f"{option} {text[:40]!r}: a VLSN from 1 on, start or end")
+    return int(text)
+
+
+@dest.command(cls=Command)
+@click.argument("name")
+@click.option("--prefix", metavar="P", help="Messages are the entries whose key begins so; without it all are.")
+@click.option("--from", "begin", metavar="VLSN|start|end", help="The first message; the end where nothing is said.")
+@click.option("--max-bytes", type=click.IntRange(min=0), help="Unacknowledged bytes from which on it is full.")
+@click.option("--max-messages", type=click.IntRange(min=0), help="The same in messages.")
+@click.option("--full-policy", type=_POLICIES, help="What becomes of appends to it while it is full.")
+@click.option("--ack-timeout", type=float, metavar="S", help="Seconds after which a message is delivered again.")
+@click.option("--attempts-max", type=click.IntRange(min=1), help="Deliveries after which a message is dead.")
+@click.option("--dead-letter", metavar="KEY", help="The key of its dead letters.")
+@url_option
+@json_option
+def create(
+    name: str,
+    prefix: str | None,
+    begin: str | None,
+    max_bytes: int | None,
+    max_messages: int | None,
+    full_policy: str | None,
+    ack_timeout: float | None,
+    attempts_max: int | None,
+    dead_letter: str | None,
+    url: list[str],
+    as_json: bool,
+) -> int:
+    """Make a destination, or change its settings."""
+    settings = {
+        "prefix": prefix,
+        "from_": None if begin is None else _place(begin, "--from"),
+        "max_bytes": max_bytes,
+        "max_messages": max_messages,
+        "full_policy": full_policy,
+        "ack_timeout_s": ack_timeout,
+        "attempts_max": attempts_max,
+        "dead_letter": dead_letter,
+    }
+    return _shown(run(_asked(url, lambda log: log.destinations.put(name, **settings))), as_json)
+
+
+@dest.command(cls=Command, name="list")
+@url_option
+@json_option
+def list_all(url: list[str], as_json: bool) -> int:
+    """Every destination of the group, and how far it is."""
+    found = run(_asked(url, lambda log: log.destinations.list()))
+    if as_json:
+        print_json({"destinations": found})
+    elif found:
+        _print(found)
+    else:
+        click.echo("there are no destinations")
+    return 0
+
+
+@dest.command(cls=Command)
+@click.argument("name")
+@url_option
+@json_option
+def show(name: str, url: list[str], as_json: bool) -> int:
+    """One destination: its settings, and how far it is."""
+    found = run(_asked(url, lambda log: log.destinations.get(name)))
+    if as_json:
+        print_json(found)
+    else:
+        flat = {**found, **found.get("counts", {})}
+        flat.pop("counts", None)
+        print_table("", ("", name), [(key, str(value)) for key, value in flat.items() if key != "name"])
+    return 0
+
+
+@dest.command(cls=Command)
+@click.argument("name")
+@click.option("--max", "most", type=click.IntRange(1, 10_000), default=10, show_default=True, help="So many at most.")
+@url_option
+@json_option
+def peek(name: str, most: int, url: list[str], as_json: bool) -> int:
+    """The next messages that are not acknowledged; none is taken."""
+    rows = run(_asked(url, lambda log: log.destinations.peek(name, most)))
+    for vlsn, attempt, time, key, value in rows:
+        if as_json:
+            shown = {"vlsn": vlsn, "attempt": attempt, "time": time, "key": _text(key), "value": _text(value)}
+            print_json(shown)
+        else:
+            click.echo(f"{vlsn}\t{attempt}\t{_text(key) or ''}\t{_text(value)}")
+    return 0
+
+
+@dest.command(cls=Command)
+@click.argument("name")
+@url_option
+@json_option
+def pause(name: str, url: list[str], as_json: bool) -> int:
+    """Deliver nothing until it is resumed."""
+    return _shown(run(_asked(url, lambda log: log.destinations.pause(name))), as_json)
+
+
+@dest.command(cls=Command)
+@click.argument("name")
+@url_option
+@json_option
+def resume(name: str, url: list[str], as_json: bool) -> int:
+    """Deliver again."""
+    return _shown(run(_asked(url, lambda log: log.destinations.resume(name))), as_json)
+
+
+@dest.command(cls=Command)
+@click.argument("name")
+@click.option("--to", "place", required=True, metavar="VLSN|start|end", help="The next message.")
+@url_option
+@json_option
+def move(name: str, place: str, url: list[str], as_json: bool) -> int:
+    """Begin at another place; what was acknowledged from there on is delivered again."""
+    to = _place(place, "--to")
+    return _shown(run(_asked(url, lambda log: log.destinations.move(name, to))), as_json)
+
+
+@dest.command(cls=Command)
+@click.argument("name")
+@url_option
+@json_option
+def drop(name: str, url: list[str], as_json: bool) -> int:
+    """Drop a destination, with all that is not acknowledged."""
+    run(_asked(url, lambda log: log.destinations.drop(name)))
+    if as_json:
+        print_json({"name": name, "dropped": True})
+    else:
+        click.echo(f"destination {name} is dropped")
+    return 0
+
+
+@dest.command(cls=Command, name="retry-dead")
+@click.argument("name")
+@url_option
+@json_option
+def retry_dead(name: str, url: list[str], as_json: bool) -> int:
+    """Deliver dead messages again."""
+    return _shown(run(_asked(url, lambda log: log.destinations.retry_dead(name))), as_json)
+
+
+async def _asked(urls: Sequence[str], call: Callable[[Client[Any]], Coroutine[Any, Any, T]]) -> T:
+    from repl.client.connect import connect
+
+    async with connect(",".join(urls)) as log:
+        return await call(log)
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def _shown(found: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        print_json(found)
+    else:
+        _print([found])
+    return 0
+
+
+def _print(found: Sequence[dict[str, Any]]) -> None:
+    rows = [
+        (
+            each["name"],
+            each["prefix"] or None,
+            each["full_policy"],
+            each["floor"],
+            count(each["lag_vlsns"]),
+            count(each["out"]),
+            count(each["dead"]),
+            ("paused" if each["paused"] else each["blocked_by"]) or None,
+        )
+        for each in found
+    ]
+    print_table("", _COLUMNS, rows)

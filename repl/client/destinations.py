@@ -1,0 +1,111 @@
+"""Destinations of a group, as a client asks for them: all calls are the master's, whoever that is.
+
+A call is made again through changes of the master where to do it twice is to do it once: to make a destination under
+its uuid, to acknowledge, to drop, to move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from repl.api import DestinationChange
+from repl.client.endpoints import Endpoints
+from repl.client.master_calls import MasterCalls, decoded
+from repl.http import ndjson
+from repl.http.destinations import UUID
+from repl.http.types import Network
+from vlsn.errors import BadArgument
+from vlsn.state.destinations import key_of
+
+PATH: Final = "/v1/destinations"
+_WHAT: Final = "destination"
+Rows = Sequence[tuple[int, int, int, bytes | None, bytes]]
+"""VLSN, attempt, time, key and value of each message."""
+
+
+class _Listed(msgspec.Struct):
+    destinations: list[dict[str, Any]]
+
+
+class Destinations:
+    """The destinations of one group; each is told as a dict, as HTTP tells it."""
+
+    def __init__(self, endpoints: Endpoints, network: Network, *, timeout_s: float) -> None:
+        self._calls = MasterCalls(endpoints, network, timeout_s=timeout_s)
+
+    async def list(self) -> list[dict[str, Any]]:
+        """Returns all of them, by name. Raises as ``Client.append`` where no master answers."""
+        answer = await self._calls.call("GET", PATH, again=True)
+        return decoded(bytes(answer.body), _Listed, _WHAT).destinations
+
+    async def get(self, name: str) -> dict[str, Any]:
+        """Raises ``NotFound``, ``BadArgument``, and as ``list``."""
+        return await self._told("GET", _path(name))
+
+    async def put(self, name: str, **settings: Any) -> dict[str, Any]:
+        """Makes it, or changes it; durable on return. ``prefix``, ``from_`` (``"start"``, ``"end"``, a VLSN),
+        ``max_bytes``, ``max_messages``, ``full_policy``, ``ack_timeout_s``, ``attempts_max``, ``dead_letter``, ``uuid``
+        are taken; what is left out is as it is. Raises ``BadArgument``, ``StaleTerm``, ``TooLarge``, ``Trimmed``."""
+        try:
+            change = DestinationChange(**settings)
+        except TypeError as error:
+            raise BadArgument(str(error)) from None
+        given = {key: value for key, value in msgspec.to_builtins(change).items() if value is not None}
+        body = msgspec.json.encode(given)
+        return decoded(bytes((await self._calls.put(_path(name), body, again=True)).body), dict[str, Any], _WHAT)
+
+    async def drop(self, name: str) -> None:
+        """Drops it, durable on return. Raises ``NotFound``, and as ``put``."""
+        await self._calls.delete(_path(name), again=True)
+
+    async def pause(self, name: str) -> dict[str, Any]:
+        """Lets nothing be delivered; durable on return. Raises ``NotFound``, and as ``put``."""
+        return await self._told("POST", f"{_path(name)}/pause", b"{}")
+
+    async def resume(self, name: str) -> dict[str, Any]:
+        """Ends a pause. Raises as ``pause``."""
+        return await self._told("POST", f"{_path(name)}/resume", b"{}")
+
+    async def retry_dead(self, name: str) -> dict[str, Any]:
+        """Has dead messages delivered again. Raises as ``pause``."""
+        return await self._told("POST", f"{_path(name)}/retry-dead", b"{}")
+
+    async def move(self, name: str, to: int | str) -> dict[str, Any]:
+        """Has it begin at ``to``, a VLSN, ``"start"`` or ``"end"``, with nothing acknowledged from there on. Raises
+        ``Trimmed``, and as ``pause``."""
+        return await self._told("POST", f"{_path(name)}/move", msgspec.json.encode({"to": to}))
+
+    async def peek(self, name: str, most: int) -> Rows:
+        """Shows the next messages that are not acknowledged, and takes none."""
+        answer = await self._calls.call("GET", f"{_path(name)}/messages?peek=true&max={most}", again=True)
+        return ndjson.decode_messages(bytes(answer.body))
+
+    async def take(self, name: str, most: int, wait_s: float) -> tuple[str, Rows]:
+        """Takes up to ``most`` messages; waits so long for the first. Returns the uuid of the destination, too. What is
+        lost on the way is delivered again."""
+        path = f"{_path(name)}/messages?max={most}&wait={wait_s:g}"
+        answer = await self._calls.call("GET", path, again=True, answer_s=wait_s + 5.0)
+        return answer.headers.get(UUID, ""), ndjson.decode_messages(bytes(answer.body))
+
+    async def ack(self, name: str, vlsns: Sequence[int], uuid: str = "") -> None:
+        """Acknowledges, durable on return. Raises ``NotFound`` where the destination of that ``uuid`` was dropped."""
+        body = msgspec.json.encode({"vlsns": vlsns, "uuid": uuid})
+        await self._calls.call("POST", f"{_path(name)}/ack", body, again=True, answer_s=10.0)
+
+    async def nack(self, name: str, vlsns: Sequence[int], reason: str, uuid: str = "") -> None:
+        """Gives messages back, to be delivered again, or dead. Raises as ``ack``."""
+        body = msgspec.json.encode({"vlsns": vlsns, "reason": reason, "uuid": uuid})
+        await self._calls.call("POST", f"{_path(name)}/nack", body, again=False)
+
+    async def _told(self, method: str, path: str, body: bytes = b"") -> dict[str, Any]:
+        answer = await self._calls.call(method, path, body, again=True, answer_s=10.0)
+        return decoded(bytes(answer.body), dict[str, Any], _WHAT)
+
+
+def _path(name: str) -> str:
+    """Raises ``BadArgument``."""
+    key_of(name)
+    return f"{PATH}/{name}"

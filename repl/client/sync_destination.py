@@ -1,0 +1,131 @@
+"""Destinations without asyncio, for ``repl.client.sync``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from repl.client.destination import WAIT_S, Destination, Message
+from repl.client.destinations import Destinations, Rows
+from repl.client.sync_consumer import Runner
+
+
+class SyncMessage:
+    """``Message``, blocking."""
+
+    __slots__ = ("_client", "inner")
+
+    def __init__(self, client: Runner, message: Message) -> None:
+        self._client = client
+        self.inner = message
+
+    @property
+    def vlsn(self) -> int:
+        return self.inner.vlsn
+
+    @property
+    def attempt(self) -> int:
+        return self.inner.attempt
+
+    @property
+    def time(self) -> int:
+        return self.inner.time
+
+    @property
+    def key(self) -> bytes | None:
+        return self.inner.key
+
+    @property
+    def value(self) -> bytes:
+        return self.inner.value
+
+    def ack(self, *, wait: bool = True) -> None:
+        """Acknowledges as ``Message.ack``."""
+        self._client.run(self.inner.ack(wait=wait))
+
+    def nack(self, reason: str = "given back") -> None:
+        """Gives back as ``Message.nack``."""
+        self._client.run(self.inner.nack(reason))
+
+
+class SyncDestination:
+    """``Destination``, blocking; made by ``SyncClient.destination``.  For one thread at a time."""
+
+    def __init__(self, client: Runner, destination: Destination) -> None:
+        self._client = client
+        self._inner = destination
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def __iter__(self) -> Iterator[SyncMessage]:
+        for batch in self.batches():
+            yield from batch
+
+    def batches(self) -> Iterator[list[SyncMessage]]:
+        """Yields as ``Destination.batches``."""
+        while True:
+            found = self.take()
+            if found:
+                yield found
+
+    def take(self, most: int | None = None, wait_s: float = WAIT_S) -> list[SyncMessage]:
+        """Takes as ``Destination.take``."""
+        return [SyncMessage(self._client, message) for message in self._client.run(self._inner.take(most, wait_s))]
+
+    def ack(self, messages: Sequence[SyncMessage], *, wait: bool = True) -> None:
+        """Acknowledges as ``Destination.ack``."""
+        self._client.run(self._inner.ack([message.inner for message in messages], wait=wait))
+
+    def nack(self, messages: Sequence[SyncMessage], reason: str = "given back") -> None:
+        """Gives back as ``Destination.nack``."""
+        self._client.run(self._inner.nack([message.inner for message in messages], reason))
+
+    def flush(self) -> None:
+        """Waits as ``Destination.flush``."""
+        self._client.run(self._inner.flush())
+
+
+class SyncDestinations:
+    """``Destinations``, blocking."""
+
+    def __init__(self, client: Runner, destinations: Destinations) -> None:
+        self._client = client
+        self._destinations = destinations
+
+    def list(self) -> list[dict[str, Any]]:
+        """Asks as ``Destinations.list``."""
+        return self._client.run(self._destinations.list())
+
+    def get(self, name: str) -> dict[str, Any]:
+        """Asks as ``Destinations.get``."""
+        return self._client.run(self._destinations.get(name))
+
+    def put(self, name: str, **settings: Any) -> dict[str, Any]:
+        """Makes as ``Destinations.put``."""
+        return self._client.run(self._destinations.put(name, **settings))
+
+    def drop(self, name: str) -> None:
+        """Drops as ``Destinations.drop``."""
+        self._client.run(self._destinations.drop(name))
+
+    def pause(self, name: str) -> dict[str, Any]:
+        """Pauses as ``Destinations.pause``."""
+        return self._client.run(self._destinations.pause(name))
+
+    def resume(self, name: str) -> dict[str, Any]:
+        """Resumes as ``Destinations.resume``."""
+        return self._client.run(self._destinations.resume(name))
+
+    def retry_dead(self, name: str) -> dict[str, Any]:
+        """Retries as ``Destinations.retry_dead``."""
+        return self._client.run(self._destinations.retry_dead(name))
+
+    def move(self, name: str, to: int | str) -> dict[str, Any]:
+        """Moves as ``Destinations.move``."""
+        return self._client.run(self._destinations.move(name, to))
+
+    def peek(self, name: str, most: int) -> Rows:
+        """Shows as ``Destinations.peek``."""
+        return self._client.run(self._destinations.peek(name, most))

@@ -1,0 +1,1 @@
+"""Destinations at the master: what is delivered, acknowledged, delivered again, and dead."""

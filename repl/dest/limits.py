@@ -1,0 +1,26 @@
+"""Numbers with names: the limits of destinations at a master."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MESSAGES_MAX: Final = 10_000
+"""Messages of one answer, and VLSNs of one call that acknowledges."""
+MESSAGES: Final = 100
+"""Messages of an answer to who asks for no number."""
+ASKERS_MAX: Final = 1_024
+"""Askers of one destination that wait for messages."""
+NOTE_S: Final = 0.02
+"""Seconds in which acknowledgements are gathered into one note …"""
+NOTE_ACKS: Final = 4_096
+"""… or until there are so many; a note has no more intervals."""
+NOTES_UNDER_WAY_MAX: Final = 16
+"""Notes that are not durable yet; acknowledgements that come meanwhile wait for the next one."""
+SKIPPED_NOTED: Final = 4_096
+"""VLSNs without a message from which on a note says that they were passed over, though nothing is acknowledged."""
+LOOK_S: Final = 2.0
+"""Seconds that one answer looks for messages at least, where there is log to look through; longer where it may wait."""
+TRIES_MAX: Final = 131_072
+"""Messages of a destination whose deliveries are counted in memory; past it those of long ago count anew."""
+REASON_BYTES_MAX: Final = 1_024
+"""Bytes of the reason of a dead letter."""

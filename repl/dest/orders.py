@@ -1,0 +1,107 @@
+"""Orders to a destination, made what a COMMIT sets: made, changed, dropped, moved, paused, its dead tried again.
+
+Each names the settings that it starts from, by the VLSN of the COMMIT that set them; so of two orders that come
+together the second is refused (``stale-term``), and none is for a destination that was dropped meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from repl.api import DestinationChange, Puts
+from vlsn.errors import BadArgument, NotFound, StaleTerm, TooLarge, Trimmed
+from vlsn.format.records import AckNote
+from vlsn.ids import Vlsn
+from vlsn.limits import DESTINATIONS_MAX
+from vlsn.state.destinations import DestinationSettings, PlacedDestination, key_of, settings_in, settings_of
+from vlsn.write.local_log import LocalLog
+
+
+def placed_in(log: LocalLog, name: str) -> PlacedDestination | None:
+    """Finds settings by the newest entry in the log, durable or not. Raises ``BadArgument`` for no name."""
+    return settings_of(log.history.small.get(key_of(name)))
+
+
+def found_in(log: LocalLog, name: str) -> PlacedDestination:
+    """Finds them. Raises ``NotFound``."""
+    placed = placed_in(log, name)
+    if placed is None:
+        raise NotFound(f"there is no destination {name}")
+    return placed
+
+
+def made(log: LocalLog, name: str, change: DestinationChange, uuid: str) -> Puts:
+    """Makes what makes it. Raises ``BadArgument``, ``TooLarge``, ``Trimmed``."""
+    if len(settings_in(log.history.small)) >= DESTINATIONS_MAX:
+        raise TooLarge(f"{DESTINATIONS_MAX} destinations are there already; drop one that is not needed")
+    settings = _checked(msgspec.convert({"uuid": uuid, **_given(change)}, DestinationSettings))
+    begin = _begin(log, "end" if change.from_ is None else change.from_, "from")
+    key = key_of(name)
+    return Puts({key: msgspec.json.encode(settings)}, {key: 0}, {uuid: AckNote(begin=begin)})
+
+
+def changed(name: str, placed: PlacedDestination, change: DestinationChange) -> Puts | None:
+    """Makes what changes it; None where nothing does. Raises ``BadArgument``, ``StaleTerm``."""
+    settings, given = placed.settings, _given(change)
+    if change.uuid is not None and change.uuid != settings.uuid:
+        raise StaleTerm(f"destination {name} is {settings.uuid}, not {change.uuid}: another one was made")
+    if given.get("prefix", settings.prefix) != settings.prefix:
+        raise BadArgument("prefix: what is acknowledged is of the old one; drop the destination and make another one")
+    given.pop("uuid", None)
+    wanted = _checked(replace(settings, **given))
+    return None if wanted == settings else _set(name, placed, wanted)
+
+
+def paused(name: str, placed: PlacedDestination, paused: bool) -> Puts | None:
+    if placed.settings.paused == paused:
+        return None
+    return _set(name, placed, replace(placed.settings, paused=paused))
+
+
+def dropped(name: str, placed: PlacedDestination) -> Puts:
+    key = key_of(name)
+    return Puts({key: None}, {key: placed.at}, {placed.settings.uuid: AckNote(over=True)})
+
+
+def moved(log: LocalLog, name: str, placed: PlacedDestination, to: int | str) -> Puts:
+    """Makes what has it begin at ``to``. Raises ``BadArgument``, ``Trimmed``."""
+    begin = _begin(log, to, "to")
+    puts = _set(name, placed, placed.settings)
+    return Puts(puts.values, puts.expects, {placed.settings.uuid: AckNote(begin=begin)})
+
+
+def tried_again(placed: PlacedDestination, dead: bytes) -> Puts:
+    """Makes what gives ``dead``, a packed set, back to be delivered."""
+    return Puts({}, {}, {placed.settings.uuid: AckNote(again=dead)})
+
+
+def _set(name: str, placed: PlacedDestination, settings: DestinationSettings) -> Puts:
+    key = key_of(name)
+    return Puts({key: msgspec.json.encode(settings)}, {key: placed.at})
+
+
+def _given(change: DestinationChange) -> dict[str, Any]:
+    fields = msgspec.to_builtins(change)
+    return {name: value for name, value in fields.items() if value is not None and name != "from"}
+
+
+def _checked(settings: DestinationSettings) -> DestinationSettings:
+    settings.check()
+    return settings
+
+
+def _begin(log: LocalLog, asked: int | str, what: str) -> int:
+    """Returns the first VLSN to be delivered, 0 for the one behind the COMMIT that says so."""
+    first, end = int(log.holds.floor) + 1, int(log.allocated) + 1
+    if asked == "end":
+        return 0
+    if asked == "start":
+        return first
+    if not isinstance(asked, int) or not 1 <= asked <= end:
+        raise BadArgument(f"{what}: {asked!r:.40} is neither start nor end, nor a VLSN in 1–{end}")
+    if asked < first:
+        raise Trimmed(f"VLSN {asked} was cleaned away; the first still here is {first}", first=Vlsn(first))
+    return asked

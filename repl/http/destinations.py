@@ -1,0 +1,172 @@
+"""``/v1/destinations``: named subscriptions with acknowledgements.  Every call is the master's; others say 307.
+
+GET  /v1/destinations                   {"destinations": [{"name", "uuid", "prefix", "floor", "out", …}, …]}
+PUT  /v1/destinations/{name}            makes it, 201, or changes it, 200; durable when answered:
+                                        {"prefix", "from", "max_bytes", "max_messages", "full_policy",
+                                        "ack_timeout_s", "attempts_max", "dead_letter", …}, all optional
+GET  /v1/destinations/{name}            one of them
+DELETE /v1/destinations/{name}          drops it, with what is acknowledged
+GET  …/{name}/messages?max=&wait=       {"vlsn", "attempt", "time", "key", "value"} a line, each to one asker;
+                                        ``?peek=true`` takes none
+POST …/{name}/ack · /nack               {"vlsns": […]}, with ``uuid`` where the one destination of that name is
+                                        meant, with ``reason`` to give back; ``?wait=0`` answers before it is durable
+POST …/{name}/pause · resume · retry-dead · move      the last with {"to": VLSN, "start" or "end"}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from repl.api import DestinationChange
+from repl.http import ndjson, query
+from repl.http.append import redirect
+from repl.http.json_objects import HEADERS, answered
+from repl.http.limits import TIMEOUT_S, TIMEOUT_S_MAX, WAIT_S_MAX, Budget
+from repl.http.services import Destinations
+from repl.http.types import Handler, Request, Response
+from vlsn.errors import BadArgument, BadBody, NotFound, TooLarge
+from vlsn.format.records import JSON_FAULTS
+from vlsn.limits import KIB
+
+PATH = "/v1/destinations"
+ORDERS = ("pause", "resume", "move", "retry-dead")
+MESSAGES_MAX = 10_000
+MESSAGES = 100
+UUID = "Vlsnlog-Destination"
+"""The header that says which destination of that name messages are of."""
+ACK_BODY_BYTES_MAX = 256 * KIB
+"""Bytes of a call that acknowledges."""
+_NONE: frozenset[str] = frozenset()
+_TIMEOUT = frozenset({"timeout"})
+_MESSAGES = frozenset({"max", "wait", "peek"})
+_ACK = frozenset({"wait"})
+_PEEK: Mapping[str, bool] = {"false": False, "true": True}
+
+
+class _Ack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    vlsns: list[int]
+    uuid: str = ""
+    reason: str = "given back"
+
+
+class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    to: int | str | None = None
+
+
+_changes = msgspec.json.Decoder(DestinationChange)
+_acks = msgspec.json.Decoder(_Ack)
+_orders = msgspec.json.Decoder(_Order)
+
+
+class DestinationRoutes:
+    def __init__(self, destinations: Destinations, readers: Budget) -> None:
+        self._destinations = destinations
+        self._readers = readers
+
+    def methods(self, path: str) -> Mapping[str, Handler]:
+        """Returns the methods of a path below ``PATH``. Raises ``NotFound``."""
+        name, *call = path.removeprefix(PATH + "/").split("/")
+        match call:
+            case []:
+                found = {"GET": self._get, "PUT": self._put, "DELETE": self._drop}
+                return {method: partial(self._at_master, partial(each, name)) for method, each in found.items()}
+            case ["messages"]:
+                return {"GET": partial(self._at_master, partial(self._messages, name))}
+            case ["ack"]:
+                return {"POST": partial(self._at_master, partial(self._ack, name))}
+            case ["nack"]:
+                return {"POST": partial(self._at_master, partial(self._nack, name))}
+            case [order] if order in ORDERS:
+                return {"POST": partial(self._at_master, partial(self._order, name, order))}
+        raise NotFound(f"there is no {path[:100]}")
+
+    async def list(self, request: Request) -> Response:
+        return await self._at_master(self._list, request)
+
+    async def _at_master(self, handler: Handler, request: Request) -> Response:
+        if not self._destinations.is_master():
+            return redirect(self._destinations, request)
+        answer = await handler(request)
+        assert isinstance(answer, Response)
+        return answer
+
+    async def _list(self, request: Request) -> Response:
+        query.only(request.query, _NONE)
+        return answered({"destinations": await self._destinations.destinations()})
+
+    async def _get(self, name: str, request: Request) -> Response:
+        query.only(request.query, _NONE)
+        return answered(await self._destinations.destination(name))
+
+    async def _put(self, name: str, request: Request) -> Response:
+        timeout_s = _timeout(request)
+        body = await request.body(ACK_BODY_BYTES_MAX)
+        try:
+            change = _changes.decode(body or b"{}")
+        except JSON_FAULTS as error:
+            raise BadBody(f"no settings of a destination: {error}") from None
+        told, made = await self._destinations.set_destination(name, change, timeout_s)
+        return Response(201 if made else 200, HEADERS, msgspec.json.encode(told))
+
+    async def _drop(self, name: str, request: Request) -> Response:
+        timeout_s = _timeout(request)
+        await self._destinations.drop_destination(name, timeout_s)
+        return answered({"name": name, "dropped": True})
+
+    async def _messages(self, name: str, request: Request) -> Response:
+        fields = request.query
+        query.only(fields, _MESSAGES)
+        most = query.whole(fields, "max", MESSAGES, 1, MESSAGES_MAX)
+        wait_s = query.seconds(fields, "wait", 0.0, 0.0, WAIT_S_MAX)
+        with self._readers.hold():
+            if query.choice(fields, "peek", False, _PEEK):
+                found = await self._destinations.peek(name, most)
+            else:
+                found = await self._destinations.messages(name, most, wait_s)
+        headers = {"Content-Type": ndjson.CONTENT_TYPE, "Cache-Control": "no-store", UUID: found.uuid}
+        return Response(200, headers, ndjson.encode_messages(found.entries, found.attempts))
+
+    async def _ack(self, name: str, request: Request) -> Response:
+        query.only(request.query, _ACK)
+        wait_s = query.seconds(request.query, "wait", TIMEOUT_S, 0.0, TIMEOUT_S_MAX)
+        asked = await _asked(request)
+        await self._destinations.ack(name, asked.vlsns, asked.uuid, wait_s)
+        return answered({"acked": len(asked.vlsns), "durable": wait_s > 0})
+
+    async def _nack(self, name: str, request: Request) -> Response:
+        query.only(request.query, _NONE)
+        asked = await _asked(request)
+        await self._destinations.nack(name, asked.vlsns, asked.uuid, asked.reason)
+        return answered({"nacked": len(asked.vlsns)})
+
+    async def _order(self, name: str, order: str, request: Request) -> Response:
+        timeout_s = _timeout(request)
+        body = await request.body(ACK_BODY_BYTES_MAX)
+        try:
+            asked = _orders.decode(body or b"{}")
+        except JSON_FAULTS as error:
+            raise BadBody(f"no order: {error}") from None
+        if (asked.to is None) == (order == "move"):
+            raise BadArgument("to: move needs it, a VLSN, start or end, and nothing else takes it")
+        return answered(await self._destinations.order(name, order, asked.to, timeout_s))
+
+
+async def _asked(request: Request) -> _Ack:
+    body = await request.body(ACK_BODY_BYTES_MAX)
+    try:
+        asked = _acks.decode(body)
+    except JSON_FAULTS as error:
+        raise BadBody(f'no acknowledgement: {error}; it is {{"vlsns": [VLSN, …]}}') from None
+    if len(asked.vlsns) > MESSAGES_MAX:
+        raise TooLarge(f"{len(asked.vlsns)} VLSNs; at most {MESSAGES_MAX}")
+    if any(not 0 < vlsn <= query.VLSN_MAX // 2 for vlsn in asked.vlsns):
+        raise BadArgument("vlsns: whole numbers from 1 on")
+    return asked
+
+
+def _timeout(request: Request) -> float:
+    query.only(request.query, _TIMEOUT)
+    return query.seconds(request.query, "timeout", TIMEOUT_S, 0.001, TIMEOUT_S_MAX)

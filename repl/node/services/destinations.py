@@ -1,0 +1,159 @@
+"""Destinations: all calls are the master's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from repl.api import DestinationChange, Puts
+from repl.dest import orders
+from repl.dest.delivery import Delivered, Delivery
+from repl.lead.leading import Leading
+from repl.node.services.commits import commit_alone
+from repl.node.services.mastership import NodeMastership
+from vlsn.errors import NotFound, OutcomeUnknown
+from vlsn.ids import Vlsn
+from vlsn.state.destinations import DestinationView
+
+
+class NodeDestinations(NodeMastership):
+    """``repl.http.services.Destinations``."""
+
+    async def destinations(self) -> list[dict[str, Any]]:
+        lead = self._checked()
+        await lead.destinations.settle_in()
+        return [told(lead, view) for view in lead.log.destinations.views()]
+
+    async def destination(self, name: str) -> dict[str, Any]:
+        lead = self._checked()
+        await lead.destinations.of(name)
+        found = next((view for view in lead.log.destinations.views() if view.name == name), None)
+        if found is None:
+            raise NotFound(f"there is no destination {name}")
+        return told(lead, found)
+
+    async def set_destination(
+        self, name: str, change: DestinationChange, timeout_s: float
+    ) -> tuple[dict[str, Any], bool]:
+        lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
+        placed = orders.placed_in(lead.log, name)
+        if placed is None:
+            uuid = change.uuid or f"{lead.member.seams.random.u64() or 1:016x}"
+            await self._commit(lead, orders.made(lead.log, name, change, uuid), deadline)
+            lead.member.event("destination.made", destination=name, uuid=uuid)
+            return await self.destination(name), True
+        puts = orders.changed(name, placed, change)
+        if puts is not None:
+            await self._commit(lead, puts, deadline)
+        else:
+            await self._reached(lead, placed.at, deadline)
+        return await self.destination(name), False
+
+    async def drop_destination(self, name: str, timeout_s: float) -> None:
+        lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
+        await self._commit(lead, orders.dropped(name, orders.found_in(lead.log, name)), deadline)
+        lead.member.event("destination.dropped", destination=name)
+
+    async def order(self, name: str, order: str, to: int | str | None, timeout_s: float) -> dict[str, Any]:
+        lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
+        delivery = await lead.destinations.of(name)
+        placed = orders.found_in(lead.log, name)
+        puts: Puts | None
+        match order:
+            case "move":
+                assert to is not None
+                puts = orders.moved(lead.log, name, placed, to)
+            case "retry-dead":
+                acked = lead.log.history.acks.get(delivery.uuid)
+                dead = acked.dead if acked is not None else None
+                puts = orders.tried_again(placed, dead.pack()) if dead else None
+            case _:
+                puts = orders.paused(name, placed, order == "pause")
+        if puts is not None:
+            await self._commit(lead, puts, deadline)
+            lead.destinations.followed()
+            if order == "retry-dead" and dead:
+                delivery.retry(dead)
+            if order == "move":
+                lead.member.event("destination.moved", destination=name, to=to)
+        return await self.destination(name)
+
+    async def messages(self, name: str, most: int, wait_s: float) -> Delivered:
+        delivery = await self._checked().destinations.of(name)
+        return await delivery.messages(most, wait_s)
+
+    async def peek(self, name: str, most: int) -> Delivered:
+        delivery = await self._checked().destinations.of(name)
+        return await delivery.peek(most)
+
+    async def ack(self, name: str, vlsns: Sequence[int], uuid: str, wait_s: float) -> None:
+        delivery = await self._meant(name, uuid)
+        told = delivery.ack(vlsns, wait=wait_s > 0)
+        if told is None:
+            return
+        try:
+            async with asyncio.timeout(wait_s):
+                await asyncio.shield(told)
+        except TimeoutError:
+            raise OutcomeUnknown("acknowledged, and not durable yet: acknowledge them again") from None
+
+    async def nack(self, name: str, vlsns: Sequence[int], uuid: str, reason: str) -> None:
+        (await self._meant(name, uuid)).nack(vlsns, reason)
+
+    async def _meant(self, name: str, uuid: str) -> Delivery:
+        delivery = await self._checked().destinations.of(name)
+        if uuid and uuid != delivery.uuid:
+            raise NotFound(f"destination {name} is {delivery.uuid} now, not {uuid}: that one was dropped")
+        return delivery
+
+    def _checked(self) -> Leading:
+        lead = self._lead()
+        lead.destinations.check_level()
+        return lead
+
+    async def _commit(self, lead: Leading, puts: Puts, deadline: float) -> None:
+        appended = await commit_alone(lead, puts, deadline)
+        await self._reached(lead, appended.last, deadline)
+
+    async def _reached(self, lead: Leading, vlsn: int, deadline: float) -> None:
+        """Returns once what VLSN ``vlsn`` says is folded here."""
+        log, loop = lead.log, asyncio.get_running_loop()
+        while True:
+            log.fold_acks()
+            if log.history.acks.folded_to >= vlsn:
+                return
+            if loop.time() >= deadline:
+                raise OutcomeUnknown(f"it is logged at VLSN {vlsn}, and not synced here yet")
+            await asyncio.sleep(0.005)
+
+
+def told(lead: Leading, view: DestinationView) -> dict[str, Any]:
+    """Formats a destination as JSON shows it."""
+    acked = view.acked
+    delivery = lead.destinations.known(view.uuid)
+    defaults = {field: getattr(view.settings, field) for field in view.settings.__struct_fields__}
+    document: dict[str, Any] = {
+        "name": view.name,
+        **defaults,
+        "since": view.acked.since,
+        "floor": acked.floor,
+        "intervals": acked.done.intervals,
+        "dead": acked.dead.count,
+        "tried_again": len(acked.tries.vlsns),
+        "lag_vlsns": max(0, lead.log.dtvlsn - Vlsn(acked.floor)),
+        "out": delivery.out if delivery is not None else 0,
+        "waiting": delivery.waiting if delivery is not None else 0,
+        "blocked_by": delivery.blocked_by if delivery is not None else "",
+    }
+    if delivery is not None:
+        counts = delivery.counts
+        document["counts"] = {
+            "delivered": counts.delivered,
+            "delivered_again": counts.again,
+            "acked": counts.acked,
+            "nacked": counts.nacked,
+            "expired": counts.expired,
+            "dead": counts.dead,
+        }
+    return document

@@ -1,0 +1,279 @@
+"""Destinations against real nodes in one process: messages, acknowledgements, changes of the master."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from random import Random
+from random import seed as seed_global
+from typing import Any
+
+import msgspec
+import pytest
+
+from repl import connect
+from repl.client.connect import Client
+from repl.client.destination import Message
+from tests.fakes.loop import run
+from tests.fakes.seeds import seeds
+from tests.seam.nodes import Group
+from tests.seam.test_once_client import disturb
+from vlsn.errors import BadArgument, NotFound, StaleTerm, VlsnLogError, WrongVersion
+from vlsn.levels import LEVELS, Levels
+from vlsn.state.acks import Acked
+
+
+async def made(seed: int, levels: Levels = LEVELS, **settings: Any) -> Group:
+    group = Group(seed, levels=levels, **settings)
+    await group.start()
+    await group.serving()
+    return group
+
+
+def client(group: Group, timeout_s: float = 300.0) -> Client:
+    urls = ",".join(group.url(name) for name in group.names)
+    return connect(urls, timeout_s=timeout_s, exactly_once=True, network=group.client)
+
+
+def acked(group: Group, uuid: str) -> Acked:
+    found = group.nodes[group.master].opened().log.history.acks.get(uuid)
+    assert found is not None
+    return found
+
+
+def values(messages: list[Message]) -> list[bytes]:
+    return [message.value for message in messages]
+
+
+def test_messages_go_out_once_and_come_back_until_they_are_acknowledged() -> None:
+    async def main() -> None:
+        group = await made(1)
+        async with client(group) as log:
+            told = await log.destinations.put("orders", prefix="order-", ack_timeout_s=5.0)
+            assert (await log.destinations.put("orders", ack_timeout_s=6.0))["uuid"] == told["uuid"]
+            await log.append(b"none of it", key=b"other")
+            await log.append_many([b"a", b"b", b"c"], keys=[b"order-1", b"order-2", b"order-3"])
+            one, other = log.destination("orders"), log.destination("orders")
+            first = await one.take(2, 0.0)
+            assert values(first) == [b"a", b"b"] and [each.attempt for each in first] == [1, 1]
+            assert values(await other.take(10, 0.0)) == [b"c"], "a message goes to one asker"
+            assert await other.take(10, 0.0) == []
+            await one.ack(first)
+            await asyncio.sleep(7.0)
+            (again,) = await one.take(10, 0.0)
+            assert (again.value, again.attempt) == (b"c", 2)
+            await again.ack()
+            waiting = asyncio.ensure_future(one.take(10, 20.0))
+            await asyncio.sleep(1.0)
+            await log.append(b"d", key=b"order-4")
+            (late,) = await waiting
+            assert late.value == b"d"
+            await late.nack("not now")
+            (late,) = await one.take(10, 0.0)
+            assert late.attempt == 2
+            await late.ack()
+            known = acked(group, told["uuid"])
+            assert known.done.intervals == 1 and known.floor >= late.vlsn, "in order they are one interval"
+            assert (await log.destinations.get("orders"))["out"] == 0
+            with pytest.raises(NotFound):
+                await log.destination("none").take()
+            with pytest.raises(BadArgument):
+                log.destination("two words")
+        await group.stop()
+
+    run(main())
+
+
+def test_what_is_acknowledged_is_never_delivered_again_by_the_next_master_and_the_rest_is() -> None:
+    async def main() -> None:
+        group = await made(2)
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start")
+            await log.append_many([f"{number}".encode() for number in range(10)])
+            dest = log.destination("orders")
+            messages = await dest.take(10, 0.0)
+            await dest.ack([each for each in messages if int(each.value) % 2])
+            group.kill(group.master, power=True)
+            rest = await dest.take(10, 60.0)
+            assert values(rest) == [b"0", b"2", b"4", b"6", b"8"]
+            await dest.ack(messages)  # of the master before, and of this one
+            assert await dest.take(10, 0.0) == []
+        await group.stop()
+
+    run(main())
+
+
+def test_order_in_a_key_while_it_is_shared() -> None:
+    async def main() -> None:
+        group = await made(3)
+        async with client(group) as log:
+            await log.destinations.put("orders", ack_timeout_s=30.0)
+            await log.append_many([b"a1", b"a2", b"b1", b"a3", b"b2"], keys=[b"a", b"a", b"b", b"a", b"b"])
+            one, other = log.destination("orders"), log.destination("orders")
+            (first,) = await one.take(1, 0.0)
+            assert values(await other.take(10, 0.0)) == [b"b1", b"b2"], "a2 waits for a1, which another one has"
+            waiting = asyncio.ensure_future(other.take(10, 20.0))
+            await asyncio.sleep(1.0)
+            assert not waiting.done()
+            await first.ack()
+            later = await waiting
+            assert values(later) == [b"a2", b"a3"]
+            await later[1].ack()
+            await later[0].nack()
+            assert values(await one.take(10, 0.0)) == [b"a2"]
+        await group.stop()
+
+    run(main())
+
+
+def test_one_that_comes_back_recalls_later_ones_of_its_key() -> None:
+    async def main() -> None:
+        group = await made(4)
+        async with client(group) as log:
+            await log.destinations.put("orders")
+            await log.append_many([b"a1", b"b1", b"a2"], keys=[b"a", b"b", b"a"])
+            one, other = log.destination("orders"), log.destination("orders")
+            messages = await one.take(10, 0.0)
+            assert values(messages) == [b"a1", b"b1", b"a2"]
+            await messages[0].nack()
+            assert values(await other.take(10, 0.0)) == [b"a1", b"a2"]
+        await group.stop()
+
+    run(main())
+
+
+def test_a_message_that_nobody_can_take_is_dead_and_can_be_tried_again() -> None:
+    async def main() -> None:
+        group = await made(5)
+        async with client(group) as log:
+            await log.destinations.put("orders", attempts_max=2, ack_timeout_s=3.0, dead_letter="dead/orders")
+            await log.append_many([b"bad", b"good"])
+            dest = log.destination("orders")
+            bad, good = await dest.take(10, 0.0)
+            await good.ack()
+            await bad.nack("first")
+            (bad,) = await dest.take(10, 0.0)
+            assert bad.attempt == 2
+            await bad.nack("second")
+            assert await dest.take(10, 1.0) == [], "neither it nor its letter is a message here"
+            letters = [entry async for entry in log.read(key=b"dead/orders")]
+            (letter,) = [msgspec.json.decode(entry.value) for entry in letters]
+            assert letter == {"destination": "orders", "vlsn": bad.vlsn, "attempts": 2, "reason": "second"}
+            told = await log.destinations.get("orders")
+            assert told["dead"] == 1 and told["intervals"] == 1
+            await log.destinations.retry_dead("orders")
+            (bad,) = await dest.take(10, 0.0)
+            assert (bad.value, bad.attempt) == (b"bad", 1)
+            await bad.ack()
+            told = await log.destinations.get("orders")
+            assert told["dead"] == 0 and told["floor"] >= bad.vlsn
+        await group.stop()
+
+    run(main())
+
+
+def test_dropped_and_made_anew_it_knows_nothing_of_late_acknowledgements() -> None:
+    async def main() -> None:
+        group = await made(6)
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start")
+            await log.append(b"a")
+            dest = log.destination("orders")
+            (old,) = await dest.take(10, 0.0)
+            await log.destinations.drop("orders")
+            with pytest.raises(NotFound):
+                await old.ack()
+            await log.destinations.put("orders", from_="start")
+            with pytest.raises(NotFound, match="that one was dropped"):
+                await old.ack()
+            (new,) = await dest.take(10, 0.0)
+            assert new.value == b"a"
+            await new.ack()
+            with pytest.raises(StaleTerm):
+                await log.destinations.put("orders", uuid="0123456789abcdef")
+            with pytest.raises(BadArgument):
+                await log.destinations.put("orders", prefix="x")
+            with pytest.raises(BadArgument):
+                await log.destinations.put("orders", full_policy="drop")
+        await group.stop()
+
+    run(main())
+
+
+def test_it_is_paused_moved_and_shown() -> None:
+    async def main() -> None:
+        group = await made(7)
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start")
+            first, _ = await log.append_many([b"a", b"b", b"c"])
+            dest = log.destination("orders")
+            assert [row[4] for row in await log.destinations.peek("orders", 2)] == [b"a", b"b"]
+            messages = await dest.take(10, 0.0)
+            await dest.ack(messages)
+            await log.destinations.move("orders", first + 1)
+            assert values(await dest.take(10, 0.0)) == [b"b", b"c"]
+            await log.destinations.pause("orders")
+            await log.append(b"d")
+            assert await dest.take(10, 1.0) == []
+            waiting = asyncio.ensure_future(dest.take(10, 20.0))
+            await asyncio.sleep(0.5)
+            await log.destinations.resume("orders")
+            assert values(await waiting) == [b"d"]
+            await log.destinations.move("orders", "end")
+            assert await dest.take(10, 0.0) == []
+            (told,) = await log.destinations.list()
+            assert told["name"] == "orders" and told["lag_vlsns"] < 3
+        await group.stop()
+
+    run(main())
+
+
+def test_a_group_with_an_older_member_has_none() -> None:
+    async def main() -> None:
+        group = await made(8, Levels(1, 2))
+        async with client(group, 10.0) as log:
+            with pytest.raises(WrongVersion, match="destinations need level 3, the group is at level 2"):
+                await log.destinations.put("orders")
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_nothing_is_lost_and_nothing_acknowledged_comes_again_through_any_failure(seed: int) -> None:
+    """Two workers, one of whom forgets some messages, while nodes die and come back."""
+
+    async def main() -> None:
+        seed_global(seed)
+        group, rng = await made(seed), Random(seed)
+        handled: dict[bytes, int] = {}
+        sent = [f"{number}".encode() for number in range(120)]
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start", ack_timeout_s=2.0, attempts_max=1000)
+            disturbing = asyncio.create_task(disturb(group, rng, []))
+
+            async def work(number: int) -> None:
+                dest = log.destination("orders", prefetch=rng.choice([1, 7, 50]))
+                while len(handled) < len(sent):
+                    before = set(handled)
+                    messages = await dest.take(None, 1.0)
+                    assert not before & {message.value for message in messages}, "acknowledged, and here again"
+                    for message in messages:
+                        if number and rng.random() < 0.3:
+                            continue
+                        with suppress(VlsnLogError):
+                            await message.ack()
+                            handled[message.value] = message.vlsn
+
+            workers = [asyncio.create_task(work(number)) for number in range(2)]
+            for value in sent:
+                await log.append(value, key=rng.choice([b"a", b"b", None]))
+                await asyncio.sleep(rng.random() / 10)
+            await asyncio.gather(*workers)
+            disturbing.cancel()
+            with suppress(asyncio.CancelledError):
+                await disturbing
+            assert set(handled) == set(sent)
+        await group.stop()
+
+    run(main())
