@@ -29,7 +29,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from repl.dest.limits import ASKERS_MAX, LOOK_S, SKIPPED_NOTED, TRIES_MAX
+from repl.dest.limits import ASKERS_MAX, BLOCKED, BLOCKED_MAX, BLOCKED_S, LOOK_S, SKIPPED_NOTED, TRIES_MAX
 from repl.dest.notes import Notes
 from repl.http.limits import READ_BYTES_MAX
 from vlsn.errors import BadArgument, NotFound, QueueFull, Trimmed, VlsnLogError
@@ -150,6 +150,8 @@ class _Found:
     entries: list[Entry] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
     bytes: int = 0
+    blocked: int = 0
+    """Messages that were passed over because of their keys."""
 
 
 class Delivery:
@@ -242,9 +244,11 @@ class Delivery:
             self._check()
             async with self._lock:
                 found = await self._take(most, deadline)
-            if found.entries or loop.time() >= deadline:
+            now = loop.time()
+            if found.entries or now >= deadline:
                 return found
-            await self._wait(deadline)
+            more = self._blocked and self._at <= self._parts.source.durable
+            await self._wait(min(deadline, now + BLOCKED_S) if more else deadline)
 
     def wake(self) -> None:
         """Wakes whoever has waited longest: there may be a message for him."""
@@ -292,7 +296,10 @@ class Delivery:
         until = max(deadline, loop.time() + LOOK_S)
         while len(found.entries) < most and found.bytes < READ_BYTES_MAX and self._at <= self._parts.source.durable:
             limit = most - len(found.entries)
-            if loop.time() >= until:
+            if loop.time() >= until or found.blocked >= max(BLOCKED, 2 * most):
+                break
+            if len(self._blocked) and self._at - min(self._blocked.values()) > BLOCKED_MAX:
+                self.blocked_by = "order in a key: an earlier message is out"
                 break
             if not await self._look(found, limit, first_only=room <= 0):
                 break
@@ -333,7 +340,9 @@ class Delivery:
             return False
         chosen = np.flatnonzero(free).tolist()
         if self._out or self._blocked:
+            free_rows = len(chosen)
             chosen = self._in_order(entries, before, chosen)
+            found.blocked += free_rows - len(chosen)
         chosen = self._living(acked, entries, chosen)
         found.entries += [entries[row] for row in chosen] if len(chosen) < len(entries) else entries
         found.before += before[chosen].tolist()
@@ -465,8 +474,7 @@ class Delivery:
             mine = np.fromiter((each is batch for each in popped), np.bool_, len(popped))
             firsts[mine] = batch.before[np.searchsorted(batch.vlsns, column[mine])] + 1
             self._came_in(batch, int(mine.sum()))
-            if batch.keys:
-                self._release(batch, column[mine].tolist())
+            self._release(batch, column[mine].tolist())
         for vlsn in column.tolist() if self._tries else ():
             self._tries.pop(vlsn, None)
         done = VlsnSet.covering(firsts, column)
@@ -536,16 +544,21 @@ class Delivery:
 
     def _release(self, batch: _Batch, vlsns: Iterable[int]) -> None:
         """Lets later messages of their keys go out."""
-        for vlsn in vlsns:
-            key = batch.keys.get(vlsn)
-            if key is None:
+        if not batch.keys:
+            return
+        out, blocked = self._out, self._blocked
+        lowest = self._at
+        for key in filter(None, map(batch.keys.get, vlsns)):
+            left = out[key] - 1
+            if left > 0:
+                out[key] = left
                 continue
-            self._out[key] -= 1
-            if self._out[key] <= 0:
-                del self._out[key]
-                if key in self._blocked:
-                    self._rewind(self._blocked.pop(key))
-                    self.wake()
+            del out[key]
+            if key in blocked:
+                lowest = min(lowest, blocked.pop(key))
+        if lowest < self._at:
+            self._rewind(lowest)
+            self.wake()
 
     def _rewind(self, vlsn: int) -> None:
         """Goes back to ``vlsn``; what waits behind it is met again on the way."""

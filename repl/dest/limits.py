@@ -10,8 +10,10 @@ MESSAGES: Final = 100
 """Messages of an answer to who asks for no number."""
 ASKERS_MAX: Final = 1_024
 """Askers of one destination that wait for messages."""
+GATHER_S: Final = 0.001
+"""Seconds in which acknowledgements are gathered at least …"""
 NOTE_S: Final = 0.02
-"""Seconds in which acknowledgements are gathered into one note …"""
+"""… and in which one note is made at most …"""
 NOTE_ACKS: Final = 4_096
 """… or until there are so many; a note has no more intervals."""
 NOTES_UNDER_WAY_MAX: Final = 16
@@ -20,6 +22,12 @@ SKIPPED_NOTED: Final = 4_096
 """VLSNs without a message from which on a note says that they were passed over, though nothing is acknowledged."""
 LOOK_S: Final = 2.0
 """Seconds that one answer looks for messages at least, where there is log to look through; longer where it may wait."""
+BLOCKED: Final = 1_000
+"""Messages that one look passes over because earlier ones of their keys are out, or twice as many as are asked for …"""
+BLOCKED_S: Final = 0.02
+"""… before it waits so long for an acknowledgement."""
+BLOCKED_MAX: Final = 1_000_000
+"""VLSNs behind the first of these up to which others are looked for: they are read again when it may go out."""
 TRIES_MAX: Final = 131_072
 """Messages of a destination whose deliveries are counted in memory; past it those of long ago count anew."""
 REASON_BYTES_MAX: Final = 1_024

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from repl.api import Appended
-from repl.dest.limits import NOTE_ACKS, NOTE_S, NOTES_UNDER_WAY_MAX
+from repl.dest.limits import GATHER_S, NOTE_ACKS, NOTE_S, NOTES_UNDER_WAY_MAX
 from vlsn.errors import NotMaster, VlsnLogError
 from vlsn.format.records import AckNote, CommitEntry
 from vlsn.format.submission import Submission, Transaction
@@ -66,6 +66,8 @@ class Notes:
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._noted_s = -NOTE_S
+        """The time of the last note."""
         self.logged = 0
         """The notes that became durable."""
 
@@ -115,10 +117,12 @@ class Notes:
                 self._timer.cancel()
             self._note()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(NOTE_S, self._note)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(loop.time() + GATHER_S, self._noted_s + NOTE_S), self._note)
 
     def _note(self) -> None:
         self._timer = None
+        self._noted_s = asyncio.get_running_loop().time()
         notes: dict[str, AckNote] = {}
         parts: list[tuple[Noted, VlsnSet, list[asyncio.Future[None]]]] = []
         room = NOTE_ACKS
