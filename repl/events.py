@@ -50,11 +50,8 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         "cdc.resent",
     ),
     "destinations": (
-        "destination.made",
-        "destination.dropped",
-        "destination.moved",
-        "destination.dead",
-        "destination.lost",
+        *("destination.made", "destination.dropped", "destination.moved"),
+        *("destination.full", "destination.dead", "destination.lost"),
     ),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }

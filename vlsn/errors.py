@@ -145,6 +145,14 @@ class QueueFull(VlsnLogError):
     transient = True
 
 
+class DestinationFull(VlsnLogError):
+    """The append was refused because a destination that it has messages for is full; nothing was logged.  It can be
+    sent again once some of that destination's messages are acknowledged."""
+
+    slug = "destination-full"
+    retry_safe = True
+
+
 class NoSpace(VlsnLogError):
     """The disk has no room for the next group; nothing of the append was logged."""
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from repl.api import Appended
 from repl.dest.delivery import Dead, Delivery, DeliveryParts, PageSource, Source
+from repl.dest.full import FullPolicies
 from repl.dest.limits import REASON_BYTES_MAX
 from repl.dest.notes import Notes, Submit
 from vlsn.errors import NotFound, NotMaster, ProducersMissing, VlsnLogError, WrongVersion
@@ -25,7 +26,7 @@ from vlsn.format.submission import Transaction, Values
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import Vlsn
 from vlsn.levels import DESTINATIONS
-from vlsn.state.destinations import DestinationSettings, key_of, settings_of
+from vlsn.state.destinations import FULL_POLICIES, PREFIX, DestinationSettings, key_of, settings_of
 from vlsn.write.local_log import LocalLog
 
 FOLD_S = 10.0
@@ -57,11 +58,13 @@ class Deliveries:
         submit: Submit,
         *,
         event: Callable[..., None],
+        full: FullPolicies[Any],
         pages: Callable[[], PageSource | None] = lambda: None,
     ) -> None:
         self._lead = lead
         self._log = lead.log
         self._submit = submit
+        self.full = full
         self.notes = Notes(submit, self._log.fold_acks)
         self._parts = DeliveryParts(
             source=source,
@@ -70,6 +73,7 @@ class Deliveries:
             notes=self.notes,
             confirm=self._confirm,
             bury=self._bury,
+            freed=full.release,
             event=event,
         )
         self._of: dict[str, Delivery] = {}
@@ -155,33 +159,49 @@ class Deliveries:
 
     def tick(self) -> None:
         """Takes back what was out for too long, a few times a second."""
-        if not self._of:
-            return
         self._log.fold_acks()
         now, acks = self._loop.time(), self._log.history.acks
+        if not self._of and not len(acks):
+            return
+        self._meet_policies()
         for uuid, delivery in list(self._of.items()):
             if acks.get(uuid) is None:
                 delivery.close(NotFound(f"destination {delivery.name} was dropped"))
                 del self._of[uuid]
                 self.notes.forget(delivery)
+                self.full.forget(uuid)
                 continue
             delivery.follow(self._newest(delivery))
+            self.full.follow(delivery)
             delivery.tick(now)
 
+    def _meet_policies(self) -> None:
+        """Makes the deliveries of destinations that can be full, though nobody has asked for their messages yet."""
+        small, acks = self._log.history.small, self._log.history.acks
+        if acks.folded_to < self._lead.start or small.lacks_to:
+            return
+        for key in small:
+            if not key.startswith(PREFIX):
+                continue
+            kept, name = small.at(key, acks.folded_to), key.removeprefix(PREFIX)
+            if kept is None or (name in self._settings and self._settings[name][0] == kept.vlsn):
+                continue
+            placed = settings_of(kept)
+            acked = acks.get(placed.settings.uuid) if placed is not None else None
+            if placed is None or acked is None:
+                continue
+            self._settings[name] = int(placed.at), placed.settings
+            if placed.settings.full_policy != FULL_POLICIES[0] and placed.settings.uuid not in self._of:
+                self._of[placed.settings.uuid] = Delivery(self._parts, name, placed.settings, acked)
+
     def _newest(self, delivery: Delivery) -> DestinationSettings:
-        kept = self._log.history.small.at(key_of(delivery.name), self._log.history.acks.folded_to)
-        held = self._settings.get(delivery.name)
-        if kept is None or (held is not None and held[0] == kept.vlsn):
-            return delivery.settings
-        placed = settings_of(kept)
-        if placed is None or placed.settings.uuid != delivery.uuid:
-            return delivery.settings
-        self._settings[delivery.name] = int(placed.at), placed.settings
-        return placed.settings
+        settings = self._settings.get(delivery.name, (0, delivery.settings))[1]
+        return settings if settings.uuid == delivery.uuid else delivery.settings
 
     def close(self) -> None:
         gone = NotMaster("this node has stopped leading; what was not acknowledged is delivered by the next master")
         self.notes.close()
+        self.full.close()
         for delivery in self._of.values():
             delivery.close(gone)
 

@@ -113,6 +113,8 @@ class DeliveryParts:
     confirm: Callable[[], Awaitable[object]]
     """Returns once a majority has confirmed that this node leads."""
     bury: Callable[[Delivery, list[Dead]], None]
+    freed: Callable[[], None]
+    """Hears that messages were acknowledged: there may be room for others."""
     event: Callable[..., None]
 
 
@@ -140,6 +142,7 @@ class DeliveryCounts:
     nacked: int = 0
     expired: int = 0
     dead: int = 0
+    dropped: int = 0
     lost: int = 0
 
 
@@ -480,6 +483,7 @@ class Delivery:
         done = VlsnSet.covering(firsts, column)
         self._acking = self._acking.union(done)
         self.counts.acked += len(column)
+        self._parts.freed()
         return self._parts.notes.add(self, done, wait=wait)
 
     def nack(self, vlsns: Sequence[int], reason: str) -> None:
@@ -600,6 +604,24 @@ class Delivery:
             self._acking = self._acking.minus(acked.done)
         if self._askers:
             self.wake()
+
+    def drop(self, vlsns: VlsnSet) -> None:
+        """Acknowledges messages that the master drops, because the destination is full."""
+        self._acking = self._acking.union(vlsns)
+        self.counts.dropped += vlsns.count
+        self._parts.notes.add(self, vlsns, wait=False)
+
+    def is_done(self, vlsns: Vlsns) -> npt.NDArray[np.bool_]:
+        """Marks those that are acknowledged, or about to be."""
+        acked = self._parts.table(self.uuid)
+        done = self._acking.has(vlsns)
+        return done if acked is None else done | acked.done.has(vlsns)
+
+    @property
+    def floor(self) -> int:
+        """The VLSN up to which all is acknowledged."""
+        acked = self._parts.table(self.uuid)
+        return int(acked.floor) if acked is not None else 0
 
     def buried(self, dead: VlsnSet) -> None:
         """Hears that these are dead, durable."""

@@ -37,6 +37,7 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "trimmed": (410, "The VLSN was cleaned away"),
     "not-in-log": (409, "What was read before is not in the log"),
     "queue-full": (429, "A queue is at its limit"),
+    "destination-full": (409, "A destination of it is full"),
     "no-space": (503, "The disk is full"),
     "no-segment": (503, "The next segment cannot be made now"),
     "no-master": (503, "There is no master here"),

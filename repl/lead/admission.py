@@ -99,7 +99,23 @@ class Admission:
             self._lead.unsynced.promise(append, promised)
         if append.cost > log.entry_bytes_max:
             raise TooLarge(f"{append.cost} bytes of entries do not fit a segment of {log.options.segment_bytes}")
-        return self._take(append, born)
+        full = self._lead.full
+        if full is not None and full.active and not self._is_known(append) and not full.admit(append, born):
+            return append
+        try:
+            return self._take(append, born)
+        except VlsnLogError:
+            if full is not None:
+                full.left(append)
+            raise
+
+    def _is_known(self, append: Append) -> bool:
+        """Says whether it is a producer's submission that is in the log or its queue: whatever is full, it is there."""
+        return isinstance(append, ProducerAppend) and self._once.knows(append)
+
+    def put_held(self, append: Append, born: int | None) -> None:
+        """Queues an append that waited for a full destination. Raises as ``submit``."""
+        self._take(append, born)
 
     def _take(self, append: Append, born: int | None) -> Append:
         log = self._log
@@ -126,6 +142,8 @@ class Admission:
             raise refusal_of(failed) from failed
 
     def sealed(self, pendings: list[Pending]) -> None:
+        if self._lead.full is not None and self._lead.full.active:
+            self._lead.full.sealed(pendings)
         self._puts.sealed(pendings)
         self._once.sealed(pendings)
 

@@ -26,7 +26,7 @@ from vlsn.write.queue import Pending
 class Append(Pending):
     """One append of a client; ``done`` is called exactly once."""
 
-    __slots__ = ("acks", "done", "doubt", "held", "promised", "puts", "settled", "since")
+    __slots__ = ("acks", "done", "doubt", "held", "held_as", "promised", "puts", "settled", "since")
 
     def __init__(self, submission: Submission, acks: Acks, done: Done, since: float) -> None:
         super().__init__(submission)
@@ -37,6 +37,8 @@ class Append(Pending):
         self.doubt: asyncio.Future[None] | None = None
         self.held = ""
         """The reason why it is not in the log's queue yet (``repl.lead.held_appends``)."""
+        self.held_as: type[VlsnLogError] = NotMaster
+        """The error that it fails with for that reason."""
         self.puts: Puts | None = None
         """The names that its COMMIT sets."""
         self.promised = SYNCED
@@ -57,7 +59,15 @@ class Append(Pending):
 
     def take_back(self) -> None:
         if self.held:
-            self.settle(NotMaster(self.held))
+            self.settle(self.held_as(self.held))
+
+    def hold(self, why: str, error: type[VlsnLogError], doubt: asyncio.Future[None] | None) -> None:
+        """Notes that it waits before the queue, and what it fails with if its time is over first; "": it does not."""
+        self.held, self.held_as, self.doubt = why, error, doubt
+
+    def refuse(self, error: VlsnLogError) -> None:
+        """Answers one that was held, and never queued."""
+        self.settle(error)
 
     def expire(self) -> None:
         """Expires the append: held back, nothing is logged; still queued or sealed, it may yet become durable."""

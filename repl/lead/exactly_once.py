@@ -165,6 +165,15 @@ class Once:
             if not queued:
                 del self._queued[append.key]
 
+    def knows(self, append: ProducerAppend) -> bool:
+        """Says whether this submission is in the log or its queue."""
+        if append.sequence in self._queued.get(append.key, {}):
+            return True
+        if append.is_handles:
+            return self.has_commit(append.producer)
+        life = self._log.history.producers.find(append.producer, at=self._log.allocated + 1)
+        return life is not None and append.sequence < life.next
+
     def has_commit(self, handle: int) -> bool:
         """Says whether the transaction of that handle's id is in the log or its queue."""
         return -handle in self._queued or self._log.history.commits.find(handle, at=self._log.allocated + 1) is not None

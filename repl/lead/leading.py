@@ -17,6 +17,7 @@ from feeder.feeder import Feeder
 from feeder.source import Mode
 from repl.api import Acks, Done, FeedHello
 from repl.dest.deliveries import Deliveries
+from repl.dest.full import FullPolicies
 from repl.elect.electing import Electing
 from repl.group import founding
 from repl.group.catching_up import CatchingUp
@@ -88,7 +89,8 @@ class Leading(Tenure):
         self.admission = Admission(self, self.rounds)
         self.transactions = Transactions(self, self.admission)
         self.handing_over = HandingOver(self, self.admission)
-        self.destinations = Deliveries(self, reads, self._log_note, event=self.member.event)
+        self.full = FullPolicies(self.log, reads, self.admission.put_held, self.member.event)
+        self.destinations = Deliveries(self, reads, self._log_note, event=self.member.event, full=self.full)
         self.changes = Changes(self, self.handing_over)
         self._telling: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 from feeder.feeder import Feeder, Messages
+from repl.dest.full import FullPolicies
 from repl.elect.electing import Electing
 from repl.group.member import OpenMember
 from repl.group.old_images import NOTHING, Told
 from repl.group.role import Role
-from repl.lead.append_book import AppendBook
+from repl.lead.append_book import Append, AppendBook
 from repl.lead.unsynced_appends import UnsyncedAppends
 from repl.read.reads import Reads
 from vlsn.durability import SYNCED
@@ -64,6 +65,8 @@ class Tenure(Role):
         self.holds_back = False
         """Nothing more may be logged before the heir has all of the log."""
         self.has_ended = False
+        self.full: FullPolicies[Append] | None = None
+        """The policies of destinations that can be full; None until the lead has begun."""
 
     def follow_settings(self) -> None:
         """Goes by the group's newest settings in the log from here on."""

@@ -18,7 +18,7 @@ from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_once_client import disturb
-from vlsn.errors import BadArgument, NotFound, StaleTerm, VlsnLogError, WrongVersion
+from vlsn.errors import BadArgument, DestinationFull, NotFound, OutcomeUnknown, StaleTerm, VlsnLogError, WrongVersion
 from vlsn.levels import LEVELS, Levels
 from vlsn.state.acks import Acked
 
@@ -223,6 +223,111 @@ def test_it_is_paused_moved_and_shown() -> None:
             assert await dest.take(10, 0.0) == []
             (told,) = await log.destinations.list()
             assert told["name"] == "orders" and told["lag_vlsns"] < 3
+        await group.stop()
+
+    run(main())
+
+
+async def policed(group: Group, log: Client, policy: str, **settings: Any) -> None:
+    """Makes ``orders`` with that policy, and waits until its depth is counted."""
+    await log.destinations.put("orders", prefix="o", full_policy=policy, **settings)
+    await counted(group, log)
+
+
+async def counted(group: Group, log: Client) -> None:
+    uuid = (await log.destinations.get("orders"))["uuid"]
+    lead = group.nodes[group.master].lead
+    assert lead is not None
+    policies = lead.destinations.full
+    await group.until(lambda: (found := policies.policy(uuid)) is not None and found.counted, "its depth is counted")
+
+
+def test_a_full_destination_refuses_until_there_is_room() -> None:
+    async def main() -> None:
+        group = await made(11)
+        async with client(group, 20.0) as log:
+            await policed(group, log, "fail", max_messages=3)
+            await log.append_many([b"a", b"b"], keys=[b"o1", b"o2"])
+            with pytest.raises(DestinationFull, match="orders is full") as refused:
+                await log.append_many([b"c", b"d"], keys=[b"o3", b"o4"])
+            assert refused.value.retry_safe
+            await log.append(b"c", key=b"o3")
+            with pytest.raises(DestinationFull):
+                await log.append(b"d", key=b"o4")
+            await log.append(b"of another", key=b"p")
+            with pytest.raises(DestinationFull):
+                async with log.transaction() as txn:
+                    await txn.append(b"d", key=b"o4")
+            told = await log.destinations.get("orders")
+            assert told["depth"]["messages"] == 3 and told["refused"]["failed"] == 4
+            dest = log.destination("orders")
+            messages = await dest.take(10, 0.0)
+            assert values(messages) == [b"a", b"b", b"c"]
+            await messages[0].ack()
+            await log.append(b"d", key=b"o4")
+            assert values(await dest.take(10, 0.0)) == [b"d"]
+        await group.stop()
+
+    run(main())
+
+
+def test_a_full_destination_blocks_who_appends_to_it_and_nobody_else() -> None:
+    async def main() -> None:
+        group = await made(12)
+        async with client(group) as log, client(group) as other:
+            await policed(group, log, "block", max_messages=1)
+            await log.append(b"a", key=b"o1")
+            waiting = asyncio.ensure_future(log.append(b"b", key=b"o2"))
+            await asyncio.sleep(2.0)
+            assert not waiting.done()
+            await other.append(b"of another", key=b"p")
+            dest = other.destination("orders")
+            (message,) = await dest.take(10, 0.0)
+            await message.ack()
+            await waiting
+            assert values(await dest.take(10, 5.0)) == [b"b"]
+        async with client(group, 3.0) as log:
+            with pytest.raises(VlsnLogError) as late:
+                await log.append(b"c", key=b"o3")
+            assert late.value.retry_safe or isinstance(late.value, OutcomeUnknown)
+        await group.stop()
+
+    run(main())
+
+
+def test_a_full_destination_drops_what_comes_and_the_log_has_it() -> None:
+    async def main() -> None:
+        group = await made(13)
+        async with client(group) as log:
+            await policed(group, log, "drop", max_bytes=10)
+            await log.append_many([b"12345", b"123"], keys=[b"o", b"o"])
+            await log.append_many([b"1", b"other", b"2"], keys=[b"o", b"p", b"o"])
+            entries = [entry.value async for entry in log.read()]
+            assert entries == [b"12345", b"123", b"1", b"other", b"2"]
+            dest = log.destination("orders")
+            messages = await dest.take(10, 0.0)
+            assert values(messages) == [b"12345", b"123"]
+            await dest.ack(messages)
+            assert (await log.destinations.get("orders"))["refused"]["dropped"] == 2
+            await log.append(b"3", key=b"o")
+            group.kill(group.master, power=True)
+            assert values(await dest.take(10, 60.0)) == [b"3"]
+        await group.stop()
+
+    run(main())
+
+
+def test_a_new_master_counts_what_was_there_before_it() -> None:
+    async def main() -> None:
+        group = await made(14)
+        async with client(group, 20.0) as log:
+            await policed(group, log, "fail", max_messages=2)
+            await log.append_many([b"a", b"b"], keys=[b"o1", b"o2"])
+            group.kill(group.master, power=True)
+            await group.serving()
+            await counted(group, log)
+            with pytest.raises(VlsnLogError, match="orders is full: 2 messages"):
+                await log.append(b"c", key=b"o3")
         await group.stop()
 
     run(main())

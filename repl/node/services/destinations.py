@@ -41,11 +41,13 @@ class NodeDestinations(NodeMastership):
         if placed is None:
             uuid = change.uuid or f"{lead.member.seams.random.u64() or 1:016x}"
             await self._commit(lead, orders.made(lead.log, name, change, uuid), deadline)
+            lead.destinations.followed()
             lead.member.event("destination.made", destination=name, uuid=uuid)
             return await self.destination(name), True
         puts = orders.changed(name, placed, change)
         if puts is not None:
             await self._commit(lead, puts, deadline)
+            lead.destinations.followed()
         else:
             await self._reached(lead, placed.at, deadline)
         return await self.destination(name), False
@@ -155,5 +157,17 @@ def told(lead: Leading, view: DestinationView) -> dict[str, Any]:
             "nacked": counts.nacked,
             "expired": counts.expired,
             "dead": counts.dead,
+            "dropped": counts.dropped,
+            "lost": counts.lost,
         }
+    policy = lead.destinations.full.policy(view.uuid)
+    if policy is not None and delivery is not None:
+        policy.depth.let_go(delivery.is_done)
+        document["depth"] = {
+            "messages": policy.depth.messages,
+            "bytes": policy.depth.bytes,
+            "oldest": policy.depth.oldest,
+            "counted": policy.counted,
+        }
+        document["refused"] = {"dropped": policy.dropped, "blocked": policy.blocked, "failed": policy.failed}
     return document

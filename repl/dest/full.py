@@ -1,0 +1,328 @@
+"""Full destinations: what becomes of an append to one that has as much as it may.
+
+    PAGE    nothing: messages wait in the log, and in pages once it is cleaned
+    DROP    the append is logged, and the master acknowledges its messages at once
+    BLOCK   the append waits until some are acknowledged, or its time is over
+    FAIL    the append is refused, ``destination-full``
+
+Judged where an append is admitted, by what is not acknowledged in the log and what is queued; nowhere else, so what is
+in the log counts, whoever put it there.  A lead counts what is there when it begins, in the background: until that is
+done nothing is full.  An append that is larger than the limit alone is taken when nothing else is there.
+
+Where no destination has such a policy an append costs one look at ``active``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from repl.dest.delivery import Delivery
+from repl.dest.depth import Depth, Mask
+from vlsn.errors import DestinationFull, NotMaster, QueueFull, Trimmed, VlsnLogError
+from vlsn.format.submission import Submission
+from vlsn.format.vlsn_set import VlsnSet
+from vlsn.ids import Vlsn
+from vlsn.limits import MIB
+from vlsn.seams import Buffer
+from vlsn.state.destinations import DestinationSettings
+from vlsn.write.local_log import LocalLog
+from vlsn.write.queue import Pending
+
+A = TypeVar("A", bound="Held")
+HELD_MAX: Final = 16_384
+"""Appends that wait for full destinations; their bytes are bounded where they came in."""
+
+
+class Held(Protocol):
+    """An append that can wait (``repl.lead.append_book``)."""
+
+    @property
+    def submission(self) -> Submission | None: ...
+
+    @property
+    def settled(self) -> bool: ...
+
+    def hold(self, why: str, error: type[VlsnLogError], doubt: asyncio.Future[None] | None) -> None:
+        """Notes that it waits, and what it fails with if its time is over first; "" when it waits no more."""
+        ...
+
+    def refuse(self, error: VlsnLogError) -> None: ...
+
+
+class Blocks(Protocol):
+    """Whole blocks of the log."""
+
+    @property
+    def data(self) -> list[bytes]: ...
+
+    @property
+    def next_vlsn(self) -> int: ...
+
+
+class BlockSource(Protocol):
+    async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> Blocks: ...
+
+
+@dataclass(eq=False, slots=True)
+class Policy:
+    """One destination that can be full."""
+
+    delivery: Delivery
+    settings: DestinationSettings
+    depth: Depth
+    counted: bool = False
+    """What was there when the lead began is counted."""
+    queued: dict[object, tuple[int, int]] = field(default_factory=dict)
+    """Messages and bytes of appends that are not sealed yet."""
+    dropping: dict[object, Mask] = field(default_factory=dict)
+    dropped: int = 0
+    blocked: int = 0
+    failed: int = 0
+
+    def has_room(self, messages: int, size: int) -> bool:
+        limits = self.settings
+        there = sum(each[0] for each in self.queued.values()) + self.depth.messages
+        held = sum(each[1] for each in self.queued.values()) + self.depth.bytes
+        if not there:
+            return True
+        over = limits.max_messages and there + messages > limits.max_messages
+        return not over and not (limits.max_bytes and held + size > limits.max_bytes)
+
+
+class FullPolicies(Generic[A]):
+    """The policies of one lead.  ``put`` queues an append that was held; ``close`` when the lead has ended."""
+
+    def __init__(
+        self,
+        log: LocalLog,
+        source: BlockSource,
+        put: Callable[[A, int | None], None],
+        event: Callable[..., None],
+    ) -> None:
+        self._log = log
+        self._source = source
+        self._event = event
+        self._put = put
+        self._of: dict[str, Policy] = {}
+        self._held: deque[tuple[A, int | None, asyncio.Future[None]]] = deque()
+        self._said: set[str] = set()
+        """The destinations that are full, as events have told."""
+        self._counting: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def active(self) -> bool:
+        """Says whether any destination has a policy that can say no."""
+        return bool(self._of)
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    def policy(self, uuid: str) -> Policy | None:
+        return self._of.get(uuid)
+
+    def follow(self, delivery: Delivery) -> None:
+        """Goes by the settings of a destination."""
+        settings, policy = delivery.settings, self._of.get(delivery.uuid)
+        if settings.full_policy == "page":
+            if policy is not None:
+                del self._of[delivery.uuid]
+                self.release()
+        elif policy is None or policy.depth.counted_to < delivery.floor:
+            depth = Depth(settings.prefix.encode(), settings.dead_letter.encode(), delivery.floor)
+            self._of[delivery.uuid] = Policy(delivery, settings, depth)
+            if self._counting is None:
+                self._counting = asyncio.create_task(self._count(), name="depths")
+        elif policy.settings is not settings:
+            policy.settings = settings
+            self.release()
+
+    def forget(self, uuid: str) -> None:
+        if self._of.pop(uuid, None) is not None:
+            self.release()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._counting is not None:
+            self._counting.cancel()
+        held, self._held = self._held, deque()
+        for append, _, doubt in held:
+            _decided(doubt)
+            append.refuse(NotMaster("this node has stopped leading; nothing of this append was logged"))
+
+    # Admission.
+
+    def admit(self, append: A, born: int | None) -> bool:
+        """Admits an append, or holds it and says False. Raises ``DestinationFull``, ``QueueFull``, nothing logged."""
+        assert append.submission is not None
+        if self._waits_behind(append):
+            self._hold(append, born, "appends before this one wait for a full destination")
+            return False
+        full = self._weigh(append)
+        if full is None:
+            return True
+        policy, why = full
+        if policy.settings.full_policy == "fail":
+            policy.failed += int(policy.depth.matched(append.submission)[0].sum())
+            raise DestinationFull(why)
+        policy.blocked += 1
+        self._hold(append, born, why)
+        asyncio.get_running_loop().call_soon(self.release)  # it may have been freed meanwhile
+        return False
+
+    def _weigh(self, append: A) -> tuple[Policy, str] | None:
+        """Notes the append's messages where all of them have room; else says which destination refuses."""
+        assert append.submission is not None
+        taken: list[tuple[Policy, int, int]] = []
+        dropping: list[tuple[Policy, Mask]] = []
+        for policy in self._of.values():
+            mask, size = policy.depth.matched(append.submission)
+            count = int(mask.sum())
+            if not count or not policy.counted:
+                continue
+            self._catch_up(policy)
+            if not policy.has_room(count, size):
+                policy.depth.let_go(policy.delivery.is_done)
+                self._purge(policy)
+            if policy.has_room(count, size):
+                taken.append((policy, count, size))
+            elif policy.settings.full_policy == "drop":
+                dropping.append((policy, mask))
+            else:
+                self._tell(policy)
+                return policy, f"destination {policy.delivery.name} is full: {policy.depth.messages} messages"
+        for policy, count, size in taken:
+            policy.queued[append] = count, size
+            self._said.discard(policy.delivery.uuid)
+        for policy, mask in dropping:
+            policy.dropping[append] = mask
+            self._tell(policy)
+        return None
+
+    def sealed(self, pendings: Sequence[Pending]) -> None:
+        """Hears that these have their VLSNs: what is to be dropped of them is acknowledged."""
+        for policy in self._of.values():
+            if not policy.queued and not policy.dropping:
+                continue
+            for pending in pendings:
+                policy.queued.pop(pending, None)
+                mask = policy.dropping.pop(pending, None)
+                if mask is not None:
+                    vlsns = np.flatnonzero(mask) + pending.first
+                    policy.dropped += len(vlsns)
+                    policy.delivery.drop(VlsnSet.of(vlsns))
+
+    def left(self, append: A) -> None:
+        """Hears that an append was refused after it was admitted here."""
+        for policy in self._of.values():
+            policy.queued.pop(append, None)
+            policy.dropping.pop(append, None)
+
+    def _purge(self, policy: Policy) -> None:
+        """Forgets appends that were never sealed."""
+        for of in (policy.queued, policy.dropping):
+            for append in [append for append in of if getattr(append, "settled", False)]:
+                of.pop(append, None)
+
+    def _catch_up(self, policy: Policy) -> None:
+        """Counts what the log has got since."""
+        ring, depth = self._log.ring, policy.depth
+        if ring.last_vlsn <= depth.counted_to:
+            return
+        position = ring.position_of(Vlsn(depth.counted_to + 1))
+        if position is None:
+            policy.counted = False
+            self._begin_count()
+            return
+        blocks: list[Buffer] = ring.take(position, end=ring.end, bytes_max=1 << 40)
+        depth.add(blocks)
+
+    def _tell(self, policy: Policy) -> None:
+        uuid = policy.delivery.uuid
+        if uuid not in self._said:
+            self._said.add(uuid)
+            limits = policy.settings
+            event = self._event
+            event("destination.full", destination=policy.delivery.name, policy=limits.full_policy)
+
+    # Held.
+
+    def _waits_behind(self, append: A) -> bool:
+        """Says whether messages of it would overtake some that wait."""
+        if not self._held:
+            return False
+        assert append.submission is not None
+        return any(
+            policy.settings.full_policy == "block" and policy.depth.matched(append.submission)[0].any()
+            for policy in self._of.values()
+        )
+
+    def _hold(self, append: A, born: int | None, why: str) -> None:
+        if len(self._held) >= HELD_MAX:
+            raise QueueFull(f"{HELD_MAX} appends already wait for full destinations")
+        doubt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        append.hold(why, DestinationFull, doubt)
+        self._held.append((append, born, doubt))
+
+    def release(self) -> None:
+        """Puts those that wait and have room now, in their order."""
+        while self._held and not self._closed:
+            append, born, doubt = self._held[0]
+            if not append.settled and self._weigh(append) is not None:
+                return
+            self._held.popleft()
+            _decided(doubt)
+            if append.settled:
+                continue  # its time was over
+            append.hold("", NotMaster, None)
+            try:
+                self._put(append, born)
+            except VlsnLogError as error:
+                self.left(append)
+                append.refuse(error)
+
+    # The count of what was there.
+
+    def _begin_count(self) -> None:
+        if self._counting is None and not self._closed:
+            self._counting = asyncio.create_task(self._count(), name="depths")
+
+    async def _count(self) -> None:
+        try:
+            while todo := [policy for policy in self._of.values() if not policy.counted]:
+                for policy in todo:
+                    await self._count_one(policy)
+        finally:
+            self._counting = None
+
+    async def _count_one(self, policy: Policy) -> None:
+        depth = policy.depth
+        while self._of.get(policy.delivery.uuid) is policy:
+            try:
+                page = await self._source.blocks(depth.counted_to + 1, bytes_max=MIB)
+            except Trimmed as trimmed:
+                depth.counted_to = int(trimmed.first) - 1  # what lies in pages is not counted
+                continue
+            except VlsnLogError:
+                await asyncio.sleep(1.0)
+                continue
+            if not page.data:
+                policy.counted = True
+                self._catch_up(policy)
+                depth.let_go(policy.delivery.is_done)
+                return
+            depth.add(page.data)
+            depth.let_go(policy.delivery.is_done)
+            await asyncio.sleep(0)
+
+
+def _decided(doubt: asyncio.Future[None]) -> None:
+    if not doubt.done():
+        doubt.set_result(None)
