@@ -29,7 +29,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from repl.dest.limits import ASKERS_MAX, BLOCKED, BLOCKED_MAX, BLOCKED_S, LOOK_S, SKIPPED_NOTED, TRIES_MAX
+from repl.dest.limits import ASKERS_MAX, BLOCKED, BLOCKED_MAX, BLOCKED_S, LOOK_S, PACE_S, SKIPPED_NOTED, TRIES_MAX
 from repl.dest.notes import Notes
 from repl.http.limits import READ_BYTES_MAX
 from vlsn.errors import BadArgument, NotFound, QueueFull, Trimmed, VlsnLogError
@@ -147,6 +147,24 @@ class DeliveryCounts:
 
 
 @dataclass(slots=True)
+class Pace:
+    """Messages a second, of late: over the last whole ``PACE_S``."""
+
+    delivered: float = 0.0
+    acked: float = 0.0
+    _since: float = 0.0
+    _counted: tuple[int, int] = (0, 0)
+
+    def tick(self, now: float, counts: DeliveryCounts) -> None:
+        if now - self._since < PACE_S:
+            return
+        delivered, acked = self._counted
+        span = now - self._since if self._since else PACE_S
+        self.delivered, self.acked = (counts.delivered - delivered) / span, (counts.acked - acked) / span
+        self._since, self._counted = now, (counts.delivered, counts.acked)
+
+
+@dataclass(slots=True)
 class _Found:
     """Messages that may go out, put together over several pages."""
 
@@ -165,6 +183,7 @@ class Delivery:
         self.name = name
         self.uuid = settings.uuid
         self.counts = DeliveryCounts()
+        self.pace = Pace()
         self.blocked_by = ""
         """The reason why messages are not delivered, for status."""
         self._lock = asyncio.Lock()
@@ -503,6 +522,7 @@ class Delivery:
 
     def tick(self, now: float) -> None:
         """Takes back what was out for too long; notes what was passed over, if it is much."""
+        self.pace.tick(now, self.counts)
         came_back = False
         while self._batches and (batch := next(iter(self._batches))).deadline <= now:
             late = [vlsn for vlsn in batch.vlsns.tolist() if self._flight.get(vlsn) is batch]

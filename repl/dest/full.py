@@ -77,7 +77,7 @@ class Policy:
     settings: DestinationSettings
     depth: Depth
     counted: bool = False
-    """What was there when the lead began is counted."""
+    """The messages that were there when the lead began are counted."""
     queued: dict[object, tuple[int, int]] = field(default_factory=dict)
     """Messages and bytes of appends that are not sealed yet."""
     dropping: dict[object, Mask] = field(default_factory=dict)

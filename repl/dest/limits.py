@@ -30,5 +30,7 @@ BLOCKED_MAX: Final = 1_000_000
 """VLSNs behind the first of these up to which others are looked for: they are read again when it may go out."""
 TRIES_MAX: Final = 131_072
 """Messages of a destination whose deliveries are counted in memory; past it those of long ago count anew."""
+PACE_S: Final = 2.0
+"""Seconds over which messages a second are counted."""
 REASON_BYTES_MAX: Final = 1_024
 """Bytes of the reason of a dead letter."""

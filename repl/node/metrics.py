@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from repl.node.cdc_metrics import buckets_of, cdc_metrics
+from repl.node.destination_metrics import destination_metrics
 from repl.node.parts import NodeParts
 from repl.node.status import readiness, status
 from vlsn.histogram import Histogram
@@ -46,6 +47,7 @@ class _Collector:
             role.add_metric([state], float(said["state"] == state))
         yield role
         yield from cdc_metrics(parts)
+        yield from destination_metrics(said["destinations"])
         yield _gauge("ready", "1 when the node serves durable reads", not readiness(parts))
         for name, key, text in (
             ("feeder_lag_vlsns", "lag_vlsns", "VLSNs that a replica has not acknowledged"),

@@ -14,6 +14,7 @@ from repl.group.lost_group import REASON, is_lost
 from repl.group.membership import listed_as
 from repl.lead.leading import Leading
 from repl.lead.logged_settings import settings_of
+from repl.node.destinations_told import destinations_of
 from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
 from vlsn.durability import SYNCED
@@ -53,6 +54,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
         "log": None,
         "holds": [],
         "consumers": [],
+        "destinations": [],
         "cleaning": None,
         "damage": [],
         "scrub": None,
@@ -125,6 +127,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
     base["scrub"] = opened.scrub.status()
     base["holds"] = holds(log)
     base["consumers"] = [msgspec.to_builtins(each) for each in opened.consumers.told()]
+    base["destinations"] = destinations_of(log, parts.lead)
     base["cleaning"] = _cleaning(opened)
     group = log.history.group
     if group is not None:

@@ -10,11 +10,10 @@ from repl.api import DestinationChange, Puts
 from repl.dest import orders
 from repl.dest.delivery import Delivered, Delivery
 from repl.lead.leading import Leading
+from repl.node.destinations_told import told
 from repl.node.services.commits import commit_alone
 from repl.node.services.mastership import NodeMastership
 from vlsn.errors import NotFound, OutcomeUnknown
-from vlsn.ids import Vlsn
-from vlsn.state.destinations import DestinationView
 
 
 class NodeDestinations(NodeMastership):
@@ -23,7 +22,7 @@ class NodeDestinations(NodeMastership):
     async def destinations(self) -> list[dict[str, Any]]:
         lead = self._checked()
         await lead.destinations.settle_in()
-        return [told(lead, view) for view in lead.log.destinations.views()]
+        return [told(lead.log, view, lead.destinations) for view in lead.log.destinations.views()]
 
     async def destination(self, name: str) -> dict[str, Any]:
         lead = self._checked()
@@ -31,7 +30,7 @@ class NodeDestinations(NodeMastership):
         found = next((view for view in lead.log.destinations.views() if view.name == name), None)
         if found is None:
             raise NotFound(f"there is no destination {name}")
-        return told(lead, found)
+        return told(lead.log, found, lead.destinations)
 
     async def set_destination(
         self, name: str, change: DestinationChange, timeout_s: float
@@ -128,46 +127,3 @@ class NodeDestinations(NodeMastership):
             if loop.time() >= deadline:
                 raise OutcomeUnknown(f"it is logged at VLSN {vlsn}, and not synced here yet")
             await asyncio.sleep(0.005)
-
-
-def told(lead: Leading, view: DestinationView) -> dict[str, Any]:
-    """Formats a destination as JSON shows it."""
-    acked = view.acked
-    delivery = lead.destinations.known(view.uuid)
-    defaults = {field: getattr(view.settings, field) for field in view.settings.__struct_fields__}
-    document: dict[str, Any] = {
-        "name": view.name,
-        **defaults,
-        "since": view.acked.since,
-        "floor": acked.floor,
-        "intervals": acked.done.intervals,
-        "dead": acked.dead.count,
-        "tried_again": len(acked.tries.vlsns),
-        "lag_vlsns": max(0, lead.log.dtvlsn - Vlsn(acked.floor)),
-        "out": delivery.out if delivery is not None else 0,
-        "waiting": delivery.waiting if delivery is not None else 0,
-        "blocked_by": delivery.blocked_by if delivery is not None else "",
-    }
-    if delivery is not None:
-        counts = delivery.counts
-        document["counts"] = {
-            "delivered": counts.delivered,
-            "delivered_again": counts.again,
-            "acked": counts.acked,
-            "nacked": counts.nacked,
-            "expired": counts.expired,
-            "dead": counts.dead,
-            "dropped": counts.dropped,
-            "lost": counts.lost,
-        }
-    policy = lead.destinations.full.policy(view.uuid)
-    if policy is not None and delivery is not None:
-        policy.depth.let_go(delivery.is_done)
-        document["depth"] = {
-            "messages": policy.depth.messages,
-            "bytes": policy.depth.bytes,
-            "oldest": policy.depth.oldest,
-            "counted": policy.counted,
-        }
-        document["refused"] = {"dropped": policy.dropped, "blocked": policy.blocked, "failed": policy.failed}
-    return document

@@ -1,0 +1,64 @@
+"""The metrics of destinations: of each, by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+_GAUGES = (
+    ("floor_vlsn", "floor", "VLSN up to which all is acknowledged"),
+    ("lag_vlsns", "lag_vlsns", "VLSNs from there to the durable end, of other messages too"),
+    ("intervals", "intervals", "Intervals of acknowledged VLSNs"),
+    ("dead", "dead", "Dead messages that can be tried again"),
+    ("out", "out", "Messages that are delivered, and not acknowledged yet"),
+    ("waiting", "waiting", "Askers that wait for messages"),
+)
+_COUNTERS = (
+    ("delivered", "Messages delivered by this master"),
+    ("delivered_again", "Of these, not for the first time"),
+    ("acked", "Messages acknowledged at this master"),
+    ("nacked", "Messages given back"),
+    ("expired", "Messages that came back because nobody acknowledged them in time"),
+    ("buried", "Messages that were moved to the dead letters"),
+    ("dropped", "Messages that the master acknowledged because the destination was full"),
+)
+
+
+def destination_metrics(told: Sequence[dict[str, Any]]) -> Iterator[Metric]:
+    """Yields what a node tells of its destinations (``destinations_told``)."""
+    if not told:
+        return
+    for name, key, text in _GAUGES:
+        family = GaugeMetricFamily(f"vlsnlog_destination_{name}", text, labels=["destination"])
+        for one in told:
+            if key in one:
+                family.add_metric([one["name"]], one[key])
+        yield family
+    paused = GaugeMetricFamily("vlsnlog_destination_paused", "1 while it is paused", labels=["destination"])
+    for one in told:
+        paused.add_metric([one["name"]], float(one["paused"]))
+    yield paused
+    for name, text in _COUNTERS:
+        counter = CounterMetricFamily(f"vlsnlog_destination_{name}", text, labels=["destination"])
+        for one in told:
+            if "counts" in one:
+                counter.add_metric([one["name"]], one["counts"]["dead" if name == "buried" else name])
+        yield counter
+    for name, key, text in (
+        ("depth_messages", "messages", "Messages not acknowledged, of one that can be full"),
+        ("depth_bytes", "bytes", "Their bytes"),
+    ):
+        family = GaugeMetricFamily(f"vlsnlog_destination_{name}", text, labels=["destination"])
+        for one in told:
+            if "depth" in one:
+                family.add_metric([one["name"]], one["depth"][key])
+        yield family
+    refused = CounterMetricFamily(
+        "vlsnlog_destination_refusals", "Messages or appends that met a full destination", labels=["destination", "how"]
+    )
+    for one in told:
+        for how, count in one.get("refused", {}).items():
+            refused.add_metric([one["name"], how], count)
+    yield refused

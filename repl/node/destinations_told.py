@@ -1,0 +1,69 @@
+"""Destinations, as a node tells of them: on every node what its log says, on the master what it does, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import asdict
+
+from repl.dest.deliveries import Deliveries
+from repl.dest.delivery import Delivery
+from repl.lead.leading import Leading
+from vlsn.state.destinations import DestinationView
+from vlsn.write.local_log import LocalLog
+
+
+def destinations_of(log: LocalLog, lead: Leading | None) -> list[dict[str, Any]]:
+    """Tells of all destinations, by name, as far as they are durable and synced here."""
+    deliveries = lead.destinations if lead is not None else None
+    return [told(log, view, deliveries) for view in log.destinations.views()]
+
+
+def told(log: LocalLog, view: DestinationView, deliveries: Deliveries | None) -> dict[str, Any]:
+    """Formats a destination as JSON shows it; ``deliveries`` are those of the master."""
+    acked = view.acked
+    document: dict[str, Any] = {
+        "name": view.name,
+        **asdict(view.settings),
+        "since": acked.since,
+        "floor": acked.floor,
+        "intervals": acked.done.intervals,
+        "dead": acked.dead.count,
+        "tried_again": len(acked.tries.vlsns),
+        "lag_vlsns": max(0, min(log.dtvlsn, log.range.last) - acked.floor),
+    }
+    if deliveries is not None:
+        document |= _delivery(deliveries.known(view.uuid))
+        policy = deliveries.full.policy(view.uuid)
+        if policy is not None:
+            policy.depth.let_go(policy.delivery.is_done)
+            document["depth"] = {
+                "messages": policy.depth.messages,
+                "bytes": policy.depth.bytes,
+                "oldest": policy.depth.oldest,
+                "counted": policy.counted,
+            }
+            document["refused"] = {"dropped": policy.dropped, "blocked": policy.blocked, "failed": policy.failed}
+    return document
+
+
+def _delivery(delivery: Delivery | None) -> dict[str, Any]:
+    if delivery is None:
+        return {"out": 0, "waiting": 0, "blocked_by": ""}
+    return {
+        "out": delivery.out,
+        "waiting": delivery.waiting,
+        "blocked_by": delivery.blocked_by,
+        "delivered_per_s": round(delivery.pace.delivered, 1),
+        "acked_per_s": round(delivery.pace.acked, 1),
+        "counts": {
+            "delivered": delivery.counts.delivered,
+            "delivered_again": delivery.counts.again,
+            "acked": delivery.counts.acked,
+            "nacked": delivery.counts.nacked,
+            "expired": delivery.counts.expired,
+            "dead": delivery.counts.dead,
+            "dropped": delivery.counts.dropped,
+            "lost": delivery.counts.lost,
+        },
+    }
