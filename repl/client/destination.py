@@ -95,6 +95,8 @@ class Destination:
 
     async def ack(self, messages: Sequence[Message], *, wait: bool = True) -> None:
         """Acknowledges messages, as ``Message.ack`` does one."""
+        if not messages:
+            return
         self._gathered += messages
         if self._told is None:
             self._told = asyncio.get_running_loop().create_future()
@@ -131,6 +133,10 @@ class Destination:
             except VlsnLogError as error:
                 told.set_exception(error)
                 told.exception()  # who has not waited for it is not asked
+            except BaseException:
+                self._sending = None
+                told.cancel()
+                raise
             else:
                 told.set_result(None)
         self._sending = None

@@ -126,7 +126,12 @@ class FullPolicies(Generic[A]):
         return len(self._held)
 
     def policy(self, uuid: str) -> Policy | None:
-        return self._of.get(uuid)
+        """Finds the policy of a destination, its depth as it is by now; None for one that is never full."""
+        policy = self._of.get(uuid)
+        if policy is not None and policy.counted:
+            self._catch_up(policy)
+            policy.depth.let_go(policy.delivery.is_done)
+        return policy
 
     def follow(self, delivery: Delivery) -> None:
         """Goes by the settings of a destination."""

@@ -36,7 +36,6 @@ def told(log: LocalLog, view: DestinationView, deliveries: Deliveries | None) ->
         document |= _delivery(deliveries.known(view.uuid))
         policy = deliveries.full.policy(view.uuid)
         if policy is not None:
-            policy.depth.let_go(policy.delivery.is_done)
             document["depth"] = {
                 "messages": policy.depth.messages,
                 "bytes": policy.depth.bytes,

@@ -19,6 +19,7 @@ from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_once_client import disturb
 from vlsn.errors import BadArgument, DestinationFull, NotFound, OutcomeUnknown, StaleTerm, VlsnLogError, WrongVersion
+from vlsn.format.block import EntryKind
 from vlsn.levels import LEVELS, Levels
 from vlsn.state.acks import Acked
 
@@ -156,9 +157,16 @@ def test_a_message_that_nobody_can_take_is_dead_and_can_be_tried_again() -> None
             assert bad.attempt == 2
             await bad.nack("second")
             assert await dest.take(10, 1.0) == [], "neither it nor its letter is a message here"
-            letters = [entry async for entry in log.read(key=b"dead/orders")]
-            (letter,) = [msgspec.json.decode(entry.value) for entry in letters]
-            assert letter == {"destination": "orders", "vlsn": bad.vlsn, "attempts": 2, "reason": "second"}
+            (letter,) = [entry async for entry in log.read(key=b"dead/orders")]
+            (commit,) = [entry async for entry in log.read(from_vlsn=letter.vlsn + 1, limit=1, all_kinds=True)]
+            assert commit.kind == EntryKind.COMMIT and commit.txn == letter.vlsn, "one transaction"
+            assert "dead" in msgspec.json.decode(commit.value)["acks"][(await log.destinations.get("orders"))["uuid"]]
+            assert msgspec.json.decode(letter.value) == {
+                "destination": "orders",
+                "vlsn": bad.vlsn,
+                "attempts": 2,
+                "reason": "second",
+            }
             told = await log.destinations.get("orders")
             assert told["dead"] == 1 and told["intervals"] == 1
             await log.destinations.retry_dead("orders")
@@ -167,6 +175,48 @@ def test_a_message_that_nobody_can_take_is_dead_and_can_be_tried_again() -> None
             await bad.ack()
             told = await log.destinations.get("orders")
             assert told["dead"] == 0 and told["floor"] >= bad.vlsn
+        await group.stop()
+
+    run(main())
+
+
+def test_past_so_many_intervals_nothing_is_delivered_until_a_gap_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repl.dest.delivery.ACK_INTERVALS_MAX", 6)
+
+    async def main() -> None:
+        group = await made(9)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", ack_timeout_s=60.0, from_="start"))["uuid"]
+            for number in range(20):
+                await log.append(f"{number}".encode())
+            dest = log.destination("orders")
+            kept = []
+            while messages := await dest.take(2, 0.0):
+                kept.append(messages[0])
+                await dest.ack(messages[1:])
+            assert len(kept) < 6 and acked(group, uuid).done.intervals <= 6
+            assert "a gap" in (await log.destinations.get("orders"))["blocked_by"]
+            await kept[0].ack()
+            assert await dest.take(2, 0.0)
+        await group.stop()
+
+    run(main())
+
+
+def test_a_master_that_was_unseated_hands_out_nothing() -> None:
+    async def main() -> None:
+        group = await made(10)
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start")
+            await log.append(b"a")
+            old = group.master
+            lead = group.nodes[old].lead
+            assert lead is not None
+            delivery = await lead.destinations.of("orders")
+            group.net.split([old], [name for name in group.names if name != old])
+            with suppress(VlsnLogError, TimeoutError):
+                async with asyncio.timeout(5.0):
+                    assert not (await delivery.messages(10, 0.0)).entries, "nobody has confirmed that it leads"
         await group.stop()
 
     run(main())
