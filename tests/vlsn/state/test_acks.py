@@ -276,3 +276,14 @@ def test_a_view_keeps_the_dead_and_lets_the_acknowledged_go() -> None:
     assert (view.name, view.uuid, view.prefix, view.without) == ("orders", UUIDS[0], b"order-", b"dead_letter")
     assert view.floor == 3 and view.acked.floor == 5
     assert view.is_acked([2, 3, 4, 5, 6, 8]).tolist() == [True, True, False, True, False, True]
+
+
+def test_a_note_that_makes_too_many_intervals_is_passed_over() -> None:
+    table = AckTable(limits=LIMITS)
+    table.note(Vlsn(30), {UUIDS[0]: AckNote(begin=1)})
+    table.note(Vlsn(31), {UUIDS[0]: AckNote(done=packed({2, 4, 6, 8}))})
+    table.note(Vlsn(32), {UUIDS[0]: AckNote(done=packed({10}))})
+    table.note(Vlsn(33), {UUIDS[0]: AckNote(done=packed({3}))})
+    table.advance(Vlsn(40))
+    acked = table.get(UUIDS[0])
+    assert acked is not None and acked.done == VlsnSet.of([2, 3, 4, 6, 8])
