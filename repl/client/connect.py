@@ -532,7 +532,7 @@ class Client(Generic[V]):
 
     def destination(self, name: str, *, prefetch: int = PREFETCH) -> Destination:
         """Makes a worker of the destination ``name``: iterated over it takes messages, ``prefetch`` at once at most,
-        each of which is acknowledged, or delivered again, to this one or another. Raises ``BadArgument``."""
+        each of which is acknowledged in time, or delivered again, to this one or another. Raises ``BadArgument``."""
         self._open_producer()
         return Destination(self._destinations, name, prefetch=prefetch)
 

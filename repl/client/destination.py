@@ -4,7 +4,8 @@
         …
         await message.ack()
 
-1. Messages are taken ``prefetch`` at once at most, and given out one by one.  What is neither acknowledged nor given
+1. Messages are taken ``prefetch`` at once at most, and given out one by one; the next ones are on their way meanwhile
+   where the worker is quick.  What is neither acknowledged nor given
    back in time is delivered again, to whichever worker asks.
 2. Acknowledgements that come while one call is on its way go together with the next.  ``ack`` returns once it is
    durable; with ``wait=False`` at once: what is lost then is delivered again.
@@ -21,8 +22,10 @@ from repl.client.destinations import Destinations
 from vlsn.errors import BadArgument, VlsnLogError
 from vlsn.state.destinations import key_of
 
-PREFETCH: Final = 1_000
+PREFETCH: Final = 100
 PREFETCH_MAX: Final = 10_000
+QUICK_S: Final = 0.5
+"""A worker that is done with what it took in so many seconds is given the next messages ahead."""
 WAIT_S: Final = 20.0
 """Seconds that one call waits for messages; then it is made again."""
 ACKS_MAX: Final = 10_000
@@ -83,10 +86,20 @@ class Destination:
 
     async def batches(self) -> AsyncIterator[list[Message]]:
         """Yields messages as they were taken together, one or more."""
-        while True:
-            found = await self.take()
-            if found:
-                yield found
+        loop = asyncio.get_running_loop()
+        ahead: asyncio.Task[list[Message]] | None = None
+        quick = False
+        try:
+            while True:
+                found = await (ahead if ahead is not None else self.take())
+                ahead = asyncio.create_task(self.take()) if quick and found else None
+                if found:
+                    began = loop.time()
+                    yield found
+                    quick = loop.time() - began < QUICK_S
+        finally:
+            if ahead is not None:
+                ahead.cancel()
 
     async def take(self, most: int | None = None, wait_s: float = WAIT_S) -> list[Message]:
         """Takes up to ``most`` messages, waiting so long for the first; none where none has come."""

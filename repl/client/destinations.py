@@ -14,7 +14,7 @@ import msgspec
 from repl.api import DestinationChange
 from repl.client.endpoints import Endpoints
 from repl.client.master_calls import MasterCalls, decoded
-from repl.http import ndjson
+from repl.http import message_batch, ndjson
 from repl.http.destinations import UUID
 from repl.http.types import Network
 from vlsn.errors import BadArgument
@@ -87,8 +87,9 @@ class Destinations:
         """Takes up to ``most`` messages; waits so long for the first. Returns the uuid of the destination, too. What is
         lost on the way is delivered again."""
         path = f"{_path(name)}/messages?max={most}&wait={wait_s:g}"
-        answer = await self._calls.call("GET", path, again=True, answer_s=wait_s + 5.0)
-        return answer.headers.get(UUID, ""), ndjson.decode_messages(bytes(answer.body))
+        accept = message_batch.CONTENT_TYPE
+        answer = await self._calls.call("GET", path, again=True, answer_s=wait_s + 5.0, accept=accept)
+        return answer.headers.get(UUID, ""), message_batch.decode(bytes(answer.body))
 
     async def ack(self, name: str, vlsns: Sequence[int], uuid: str = "") -> None:
         """Acknowledges, durable on return. Raises ``NotFound`` where the destination of that ``uuid`` was dropped."""

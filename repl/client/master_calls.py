@@ -62,14 +62,15 @@ class MasterCalls:
         await self._at_master(delete, again=again)
 
     async def call(
-        self, method: str, path: str, body: bytes = b"", *, again: bool, answer_s: float = TRY_S
+        self, method: str, path: str, body: bytes = b"", *, again: bool, answer_s: float = TRY_S, accept: str = ""
     ) -> Response:
         """Calls ``path`` as it is, answered within ``answer_s``. Raises as ``put``."""
+        headers = {**_JSON, "Accept": accept} if accept else _JSON
 
         async def call(url: str) -> Response:
             target = f"{url}{path}"
             return _right(
-                await self._network.request(method, target, headers=_JSON, body=body, timeout_s=answer_s + ANSWER_S)
+                await self._network.request(method, target, headers=headers, body=body, timeout_s=answer_s + ANSWER_S)
             )
 
         return await self._at_master(call, again=again)

@@ -21,7 +21,7 @@ from functools import partial
 import msgspec
 
 from repl.api import DestinationChange
-from repl.http import ndjson, query
+from repl.http import message_batch, ndjson, query
 from repl.http.append import redirect
 from repl.http.json_objects import HEADERS, answered
 from repl.http.limits import TIMEOUT_S, TIMEOUT_S_MAX, WAIT_S_MAX, Budget
@@ -126,8 +126,11 @@ class DestinationRoutes:
                 found = await self._destinations.peek(name, most)
             else:
                 found = await self._destinations.messages(name, most, wait_s)
-        headers = {"Content-Type": ndjson.CONTENT_TYPE, "Cache-Control": "no-store", UUID: found.uuid}
-        return Response(200, headers, ndjson.encode_messages(found.entries, found.attempts))
+        columns = message_batch.CONTENT_TYPE in request.headers.get("Accept", "")
+        kind = message_batch if columns else ndjson
+        encode = message_batch.encode if columns else ndjson.encode_messages
+        headers = {"Content-Type": kind.CONTENT_TYPE, "Cache-Control": "no-store", UUID: found.uuid}
+        return Response(200, headers, encode(found.entries, found.attempts))
 
     async def _ack(self, name: str, request: Request) -> Response:
         query.only(request.query, _ACK)
