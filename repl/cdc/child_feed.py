@@ -4,7 +4,8 @@
 
 1. From where it stands it reads on in ARCHIVE; BUFFER and back by position (``feeder.source``), for ever.
 2. Nothing that is not durable is sent.
-3. Of commits that wait to be stored the newest counts; the log's hold follows what is stored.
+3. Of commits that wait to be stored the newest counts; the log's hold follows what is stored.  However the child ends,
+   what it had committed is stored before anybody goes on.
 4. A child that takes nothing for ``events_timeout_s``, or breaks the order of messages, is ended.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -132,6 +134,8 @@ class ChildFeed:
         self._room = asyncio.Event()
         self._commit: tuple[Commit, float] | None = None
         self._commit_came = asyncio.Event()
+        self._over = False
+        """Nothing more is committed."""
 
     async def run(self, start: Start, stop: asyncio.Event, switched: Callable[[Mode], None]) -> None:
         """Feeds it until ``stop``, or until everything up to ``upto`` is taken; then the consumer is stopped, and what
@@ -170,10 +174,15 @@ class ChildFeed:
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             failure = next((error for part in parts if part.done() and (error := failure_of(part))), None)
+            feed.cancel()
+            if failure is None:
+                await self._stop(hear)
+            self._child.kill()
+            if not keep.done():
+                await self._all_stored(keep)
+            failure = failure_of(keep) or failure
             if failure is not None:
                 raise failure
-            feed.cancel()
-            await self._stop(hear, keep)
         finally:
             for part in parts:
                 part.cancel()
@@ -203,7 +212,10 @@ class ChildFeed:
             if not self.in_flight:
                 self._heard_s = self._clock.monotonic_s()
             self.in_flight += len(message)
-            await self._child.send(message)
+            try:
+                await self._child.send(message)
+            except ChannelClosed:
+                raise ConsumerFailed(await self._end(), self.next) from None
 
     async def _hear(self) -> None:
         """Takes the child's messages; returns when the consumer has stopped."""
@@ -239,22 +251,32 @@ class ChildFeed:
         self._room.set()
 
     async def _keep(self) -> None:
-        """Stores positions as they are committed, and tells the child."""
-        while True:
+        """Stores positions as they are committed, and tells the child; the last one when nothing more is."""
+        while not self._over:
             await self._commit_came.wait()
             self._commit_came.clear()
-            await self._stored()
+            if not self._over:
+                await self._stored(final=False)
+        await self._stored(final=True)
 
-    async def _stored(self) -> None:
+    async def _stored(self, *, final: bool) -> None:
         if self._commit is None:
             return
         commit, came_s = self._commit
-        if await self._store(commit.next, False):
+        if await self._store(commit.next, final):
             self._counts.commits += 1
             self._counts.stored.add(self._clock.monotonic_s() - came_s)
             if self._commit is not None and self._commit[0] is commit:
                 self._commit = None
-            await self._child.send(messages.encode(Committed(commit.number)))
+            with suppress(ChannelClosed):  # whoever hears it says how it ended
+                await self._child.send(messages.encode(Committed(commit.number)))
+
+    async def _all_stored(self, keep: asyncio.Task[None]) -> None:
+        """Waits for the store under way, and for that of the last commit: the next child begins there, and no late
+        write takes the position back."""
+        self._over = True
+        self._commit_came.set()
+        await asyncio.wait([keep])
 
     async def _watch(self) -> None:
         """Ends a child that takes nothing."""
@@ -265,8 +287,8 @@ class ChildFeed:
                     f"on_events has not returned for {self._timeout_s:g} s (events_timeout_s)", self.next
                 )
 
-    async def _stop(self, hear: asyncio.Task[None], keep: asyncio.Task[None]) -> None:
-        """Stops the consumer, and stores what it has committed by then."""
+    async def _stop(self, hear: asyncio.Task[None]) -> None:
+        """Stops the consumer."""
         try:
             async with asyncio.timeout(STOP_S):
                 await self._child.send(messages.encode(Stop()))
@@ -279,13 +301,6 @@ class ChildFeed:
         except TimeoutError:
             self._child.kill()
             await self._child.ended()
-        keep.cancel()
-        await asyncio.wait([keep])
-        if self._commit is not None:
-            commit = self._commit[0]
-            self._commit = None
-            if await self._store(commit.next, True):
-                self._counts.commits += 1
 
     def _order(self, message: bytes) -> messages.ToNode:
         try:

@@ -33,6 +33,7 @@ from vlsn.errors import (
     StaleTerm,
     Trimmed,
     VlsnLogError,
+    WrongVersion,
 )
 from vlsn.ids import Vlsn, lsn_file
 from vlsn.seams import Clock
@@ -126,6 +127,8 @@ class CdcWorker:
         self._resend: tuple[int, int] | None = None
         self._later = ""
         """Why its position could not be had by now."""
+        self._fault = ""
+        """How the disk failed that has its position."""
         self._closing = False
 
     @property
@@ -139,9 +142,11 @@ class CdcWorker:
         try:
             while True:
                 self._changed.clear()
-                self._later = ""
+                self._later = self._fault = ""
                 if await self._may_run():
                     await self._one_life()
+                elif self._fault:
+                    await self._failed(self._fault, 0)
                 elif self._later:
                     await self._back_off(self._later)
                 else:
@@ -179,9 +184,12 @@ class CdcWorker:
             self._hold_from(at.next)
         except Trimmed as error:
             self._trimmed(self.record.next, int(error.first))
-        except (Damaged, NotInLog, LogFailed, OSError) as error:
+        except (Damaged, NotInLog, WrongVersion) as error:
             self.record.next = 0
             self._park(f"its position: {error}")
+        except (LogFailed, OSError) as error:
+            self.record.next = 0
+            self._fault = f"its position: {error}"
         except VlsnLogError as error:
             self.record.next = 0
             self._later = f"its position: {error}"
@@ -222,8 +230,11 @@ class CdcWorker:
         except NotMaster as error:
             record.next = 0
             await self._back_off(str(error))
-        except (LogFailed, NotInLog) as error:
+        except NotInLog as error:
             self._park(str(error))
+        except LogFailed as error:
+            record.next = 0  # what its position file holds is read again
+            await self._failed(str(error), began)
         except (VlsnLogError, OSError) as error:
             await self._back_off(str(error))
         finally:

@@ -26,6 +26,7 @@ from repl.http.types import Network
 from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
 from repl.node.services import services_of
+from repl.offload import Offload
 from repl.repair.opening import append_limits, open_recovered
 from repl.repair.restoring import RestoreWanted
 from repl.repair.unopened import Unopened
@@ -127,7 +128,7 @@ class Node(NodeParts):
             log=opened.log,
             reads=opened.reads,
             reading=member.offload("reads"),
-            storing=member.offload("cdc"),
+            storing=Offload(member.worker("cdc")),  # a position that cannot be read is no damage of the log
             positions=self.services.consumers,
             is_master=member.is_master,
         )
