@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 
 from repl.cdc.child.capture import Capture
 from repl.cdc.consumer import CdcConsumer
@@ -16,6 +17,10 @@ from vlsn.seams import Buffer
 
 EXIT_KILLED = -9
 EXIT_TERMINATED = -15
+
+
+class DiesHere(BaseException):
+    """Raised inside a consumer's method: its process is killed there."""
 
 
 class FakeChild:
@@ -27,12 +32,14 @@ class FakeChild:
         loop = asyncio.get_running_loop()
         self.hangs = False
         """It takes nothing, and says nothing, for as long as it lives."""
+        self.delay_s: float | None = None
+        """Seconds between a message's coming and what is done of it; None: as ``owner`` says."""
         self._loop = loop
         self._said: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._ended: asyncio.Future[int] = loop.create_future()
         self._capture = Capture(self._said.put_nowait, load, sleep=lambda seconds: None, monotonic_s=loop.time)
         self._heard: asyncio.Queue[bytes] = asyncio.Queue()
-        self._life = loop.create_task(self._live(), name=f"child-{pid}")
+        self._life = loop.create_task(self._live(), name=f"child-{pid}", context=Context())  # none of its node's tasks
 
     async def send(self, message: Buffer) -> None:
         await asyncio.sleep(0)
@@ -63,11 +70,15 @@ class FakeChild:
     async def _live(self) -> None:
         while not self._capture.over:
             message = await self._heard.get()
-            await asyncio.sleep(self._owner.delay_s)
+            await asyncio.sleep(self._owner.delay_s if self.delay_s is None else self.delay_s)
             if self.hangs:
                 await self._ended
                 return
-            self._capture.heard(message)
+            try:
+                self._capture.heard(message)
+            except DiesHere:
+                self._end(EXIT_KILLED)
+                return
         self._end(1 if self._capture.failed else 0)
 
     def _end(self, status: int) -> None:
@@ -104,4 +115,4 @@ class FakeChildren:
         return self.classes[name]()
 
 
-__all__ = ["FakeChild", "FakeChildren"]
+__all__ = ["DiesHere", "FakeChild", "FakeChildren"]

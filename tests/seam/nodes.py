@@ -52,7 +52,7 @@ class Group:
         self.machines = {name: Machine(name, self.loop, self.net, Random(f"{name}/{seed}")) for name in self.names}
         for machine in self.machines.values():
             machine.levels = levels
-        self.children = {name: FakeChildren() for name in self.names}
+        self.children = {name: self.made_children(name) for name in self.names}
         self.client = self.net.host("client")
         self.nodes: dict[str, Node] = {}
         self.fatal: list[tuple[str, BaseException]] = []
@@ -63,8 +63,12 @@ class Group:
         assert name not in self.nodes, f"{name} is up"
         made = self.machines[name] = Machine(name, self.loop, self.net, Random(f"{name}/{self.rng.random()}"))
         made.levels = self.levels
-        self.children[name] = FakeChildren()
+        self.children[name] = self.made_children(name)
         return made
+
+    def made_children(self, name: str) -> FakeChildren:
+        """Makes what starts children on that machine."""
+        return FakeChildren()
 
     def url(self, name: str) -> str:
         return f"http://{name}:{PORT}"

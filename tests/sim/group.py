@@ -14,13 +14,17 @@ from repl.node.services.peers import NodePeers
 from tests.fakes.machine import Image, Machine
 from tests.seam.nodes import Group
 from tests.sim.books import Books
+from tests.sim.cdc import Cdc, SimChildren
 from tests.sim.settings import Settings
 from tests.sim.verdict import Violation
 from tests.sim.watch import Watch
 from vlsn.errors import VlsnLogError
 from vlsn.ids import Vlsn
 
-TOLD = ("peer.silent", "feed.start", "feed.end", "scrub.unreadable", "restore.provides", "hold.dropped")
+TOLD = (
+    *("peer.silent", "feed.start", "feed.end", "scrub.unreadable", "restore.provides", "hold.dropped"),
+    *("cdc.starts", "cdc.mode"),
+)
 """Events that would fill a transcript and say little."""
 
 
@@ -49,6 +53,7 @@ class SimNode(Node):
         self.services = replace(self.services, peers=SimPeers(self))
 
         member = self.member
+        instead(self.cdc, "event", lambda name, **fields: self.group_of.happened(self, name, fields))
         instead(member, "event", lambda name, **fields: self.group_of.happened(self, name, fields))
         before(member, "recognise", self._recognised)
 
@@ -105,6 +110,7 @@ class SimGroup(Group):
         self.told = Settings(self, seed)
         self.watch = Watch(self, say)
         self.books = Books(self)
+        self.cdc: Cdc | None = None
         self.net.on_said, self.net.on_taken = self.books.said, self.books.taken
         self.net.on_internal = self.watch.met_a_bug
         self.on_end: Callable[[str, BaseException], None] = lambda name, error: None
@@ -124,6 +130,9 @@ class SimGroup(Group):
 
     def config(self, name: str) -> NodeConfig:
         return self.told.config(super().config(name))
+
+    def made_children(self, name: str) -> SimChildren:
+        return SimChildren(name, self)
 
     def wire(self, name: str) -> None:
         """Wires the watch to a machine of that name, or to another disk in it."""
@@ -156,6 +165,8 @@ class SimGroup(Group):
     def _synced(self, name: str, path: str) -> None:
         if path.endswith(("/node.id", "/node.id.new")):  # the name that it was opened by
             self.watch.terms.node_file(name)
+        elif self.cdc is not None:
+            self.cdc.books.synced(name, path)
 
     def _ended(self, name: str, error: BaseException) -> None:
         self.on_end(name, error)
@@ -165,6 +176,8 @@ class SimGroup(Group):
             text = " ".join(f"{key}={value}" for key, value in fields.items() if value != "")
             self._say(f"{node.name} {name} {text}")
         self.watch.event(node, name, fields)
+        if self.cdc is not None:
+            self.cdc.happened(node, name, fields)
         self.on_event(node.name, name, fields)
 
     def listed(self, name: str) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.logs import Block
-from vlsn.format.block import EntryKind, decode_header, entries
+from vlsn.format.block import Entry, EntryKind, decode_header, entries
 from vlsn.format.columns import TXNS
 from vlsn.format.records import GroupEntry
 
@@ -36,7 +36,10 @@ class Ledger:
         self.made_in: dict[int, int] = {}
         """The term of the master that called it durable as the first, by first VLSN."""
         self.values: dict[int, bytes] = {}
-        """The DATA entries by VLSN."""
+        """The values of DATA entries by VLSN."""
+        self.entries: dict[int, Entry] = {}
+        self.vlsns: list[int] = []
+        """The VLSNs of DATA entries."""
         self.places: dict[bytes, int] = {}
         self.groups: list[tuple[int, GroupEntry]] = []
         """Durable, by VLSN."""
@@ -123,7 +126,8 @@ class Ledger:
         if header.flags & TXNS:
             watch.transactions.durable(data, header)
         for entry in entries(data, header, kinds=DATA):
-            self.values[entry.vlsn] = entry.value
+            self.values[entry.vlsn], self.entries[entry.vlsn] = entry.value, entry
+            self.vlsns.append(entry.vlsn)
             before = self.places.setdefault(entry.value, entry.vlsn)
             if before != entry.vlsn:
                 raise watch.violated(f"{entry.value[:20]!r} is in the log at VLSN {before} and at {entry.vlsn}")

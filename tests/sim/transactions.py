@@ -93,6 +93,11 @@ class Transactions:
         """All that durable COMMITs have set."""
         return self._small[-1][1]
 
+    @property
+    def of_small_state(self) -> Sequence[tuple[int, Mapping[str, Kept]]]:
+        """The small state as of each VLSN that set some of it, from the first on."""
+        return self._small
+
     def placed(self, who: str, name: str, at: int, begins: int) -> None:
         """Checks a position that somebody was told: a durable COMMIT has set it."""
         small = next((small for vlsn, small in self._small if vlsn == at), {})

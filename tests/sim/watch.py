@@ -133,6 +133,8 @@ class Watch(Verdict):
         """Notes that a node's log was replaced: a wipe, a restore, an old image. What it holds from here on is not to
         be compared with what it held."""
         self.copies[name].replaced = True
+        if self.group.cdc is not None:
+            self.group.cdc.books.replaced(name)
         for path in [path for path in self.flips if path.startswith(f"/{name}/")]:
             del self.flips[path]
 

@@ -18,7 +18,7 @@ import msgspec
 
 from repl.node.node import Node
 from tests.fakes.machine import Machine
-from tests.sim import durability, library, library_transactions, pipeline, transactions, whole
+from tests.sim import cdc, durability, library, library_transactions, pipeline, transactions, whole
 from tests.sim.clients import Clients
 from tests.sim.disks import LEADS_S
 from tests.sim.group import SimGroup
@@ -57,6 +57,7 @@ class Simulation:
         self.faults_s = faults_s
         self._waited_for_all = False
         """True where, once everything was mended, somebody needed what one member alone may have."""
+        self._words = 0
         settings: dict[str, Any] = {
             "segment_bytes": SEGMENT_BYTES,
             "ring_bytes_max": rng.choice((8, 48, 200)) << 10,
@@ -79,10 +80,14 @@ class Simulation:
             settings["scrub_period_s"] = 5.0
         if transactions.are_there(seed):
             settings["levels"] = LEVELS
+        if cdc.are_there(seed):
+            settings["cdc"] = cdc.settings_of(seed)
         self.group = SimGroup(seed, self.report.size, self.say, **settings)
         self.watch = self.group.watch
         self.nemesis = Nemesis(self.group, self.report, self.say, rot=rot)
         self.watch.rotten.update(self.nemesis.rotten)
+        if cdc.are_there(seed):
+            self.group.cdc = cdc.Cdc(self, settings["cdc"])
 
     # The run.
 
@@ -108,6 +113,8 @@ class Simulation:
             keeps_what_was_synced=self.nemesis.rot == "none",
         )
         clients.losses = self.nemesis.losses
+        if group.cdc is not None:
+            group.cdc.begin()
         try:
             await self.nemesis.run(self.faults_s)
             if self.rng.random() < 0.3:
@@ -126,6 +133,8 @@ class Simulation:
                 await whole.Whole(self).check()
                 report.met["each member asked to lead, clean and give its log"] += 1
             await self._check()
+            if group.cdc is not None:
+                await group.cdc.end()
         except Exception:
             if self.watch.violation is not None:
                 raise self.watch.violation from None
@@ -197,7 +206,7 @@ class Simulation:
         await group.until(self._is_at_rest, "every node is at the master's end", HEALS_S)
         for name in self.nemesis.rotten:
             await self._mended(name)
-        await self._last_word()
+        await self.last_word()
 
     def serves(self, name: str) -> bool:
         node = self.group.nodes.get(name)
@@ -249,11 +258,12 @@ class Simulation:
         firsts = [other.opened().log.range.first for each, other in self.group.nodes.items() if each != name]
         return bool(damaged) and all(max(damaged) < first for first in firsts)
 
-    async def _last_word(self) -> int:
+    async def last_word(self) -> int:
         """Appends on a majority. A moment may pass until the replicas are past their syncup, and until a narrow link
         has carried what lies before it: each try has a word of its own, for the one before may be in the log."""
-        for tried in range(int(HEALS_S / 0.1)):
-            word = LAST_WORD + b" %d" % tried
+        for _ in range(int(HEALS_S / 0.1)):
+            self._words += 1
+            word = LAST_WORD + b" %d" % self._words
             status, answer = await self.clients.append(self.group.master, word, acks="majority")
             if status == 200:
                 await self.group.until(
@@ -350,7 +360,7 @@ def _apart(one: dict[int, bytes], other: dict[int, bytes]) -> str:
 
 async def simulated(seed: int, *, faults_s: float = FAULTS_S) -> Report:
     """Returns one seed's report; a violation comes with the story of its faults."""
-    with library.few_producers(seed) as few, library_transactions.staged_soon():
+    with library.few_producers(seed) as few, library_transactions.staged_soon(), cdc.sent_little_ahead(seed):
         simulation = Simulation(seed, faults_s=faults_s, few_producers=few)
         try:
             return await simulation.run()

@@ -1,0 +1,307 @@
+"""The books of a simulation's CDC consumers: what each was given, what it promised, and what lies on disks of that.
+
+They hear of every event that a consumer takes, of every True that it returns, of every message that its child is sent,
+and read position files by offsets alone:
+
+    what a consumer is given is durable, and that very entry         at each event
+    within a life nothing is left out, nothing comes twice           the same
+    a position on a medium, or in the group, leaves out nothing      whenever one gets there
+        that was not promised by a True, and never goes back,
+        but where a person moved it
+    a life begins at the position that lies on the medium, or        at each START
+        became durable in the group
+    what a child is told is stored is stored                         at each COMMITTED
+    of two masters' consumers one at most goes on: each position     at each that becomes durable
+        comes of a life that began at the one before, or set it
+    a position is made anew only on a disk that has none for it      whenever one gets there
+    what is lost is named, from the first on that was not promised   when one is parked
+    everything durable is promised everywhere                        in the end
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from repl.cdc.messages import Start
+from vlsn.format.block import Entry
+from vlsn.format.checksum import crc
+
+if TYPE_CHECKING:
+    from repl.cdc_settings import CdcSettings
+    from tests.sim.group import SimGroup, SimNode
+
+SLOT_BYTES = 4096
+_SEQUENCE_AND_NEXT = Struct("<16xQQ")
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """One consumer where it has one position: on one node, or in the group (``node`` is empty then)."""
+
+    settings: CdcSettings
+    node: str
+    begun: bool = False
+    stored: int = 0
+    """The last position that got to the medium, or became durable."""
+    promised: int = 0
+    """The last VLSN up to which it has said True."""
+    told: int = 0
+    """Below this nothing may be given again: the highest position that a child was told is stored."""
+    moves: list[int] = field(default_factory=list)
+    """Positions that a person asked for, and that are not there yet."""
+    older: bool = False
+    """Its disk was put back, or its file was damaged: an older position may lie there."""
+    fresh: bool = False
+    """Its disk was replaced by an empty one."""
+    own: int | None = None
+    """The position that the consumer keeps itself, with what it made of the events."""
+    lives: list[Life] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    """The positions in the group that became durable, in turn."""
+    set_at: int = 0
+    """The VLSN that set the last of them."""
+
+    def __str__(self) -> str:
+        return f"{self.settings.name} on {self.node}" if self.node else f"{self.settings.name}"
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """One child of a consumer, from START on."""
+
+    place: Place
+    node: str
+    begins: int
+    last: int | None
+    """The last VLSN that it is to be given, where it is given some once more."""
+    given: int = 0
+    """The last VLSN that it was given, or the one before the first."""
+    promises: list[int] = field(default_factory=list)
+    """The last VLSN that it had taken, at each True."""
+
+
+def stored_in(data: bytes | bytearray | None) -> int:
+    """Reads a position file: the ``next`` of the slot with the higher sequence, of those whose checksum is right; 0
+    where there is none."""
+    found = [(0, 0)]
+    for at in range(0, len(data or b""), SLOT_BYTES):
+        slot = bytes((data or b"")[at : at + SLOT_BYTES])
+        if slot[:8] == b"VLSNCDCP" and crc(slot[:-4]) == int.from_bytes(slot[-4:], "little"):
+            found.append(_SEQUENCE_AND_NEXT.unpack_from(slot))
+    return max(found)[1]
+
+
+class Captures:
+    def __init__(self, group: SimGroup, settings: tuple[CdcSettings, ...]) -> None:
+        self.group = group
+        self.settings = {each.name: each for each in settings}
+        self.places: dict[tuple[str, str], Place] = {}
+        self._looked_at = 0
+        """The states of the group's small state that were looked at."""
+        self.anew = 0
+        """Consumers that began anew on an empty disk."""
+
+    def place(self, node: str, name: str) -> Place:
+        settings = self.settings[name]
+        key = ("" if settings.run_on == "master" else node, name)
+        if key not in self.places:
+            self.places[key] = Place(settings, key[0])
+        return self.places[key]
+
+    @property
+    def last(self) -> int:
+        """The last durable DATA entry."""
+        vlsns = self.group.watch.ledger.vlsns
+        return vlsns[-1] if vlsns else 0
+
+    def after(self, vlsn: int) -> int:
+        """Returns the next DATA entry behind ``vlsn``: as far as a position may be of who was given all up to there."""
+        ledger = self.group.watch.ledger
+        at = bisect_right(ledger.vlsns, vlsn)
+        return ledger.vlsns[at] if at < len(ledger.vlsns) else max(ledger.last, vlsn) + 1
+
+    def _hold(self, holds: bool, said: str) -> None:
+        self.group.watch.hold(holds, said)
+
+    # What a child is sent, and does.
+
+    def starts(self, node: str, start: Start) -> Life:
+        place = self.place(node, start.name)
+        life = Life(place, node, start.next, start.last, given=start.next - 1)
+        place.lives.append(life)
+        if start.last is not None:
+            return life
+        if place.node:
+            self._starts_on_node(place, start.next)
+        else:
+            self.look()
+            were = place.positions
+            self._hold(start.next in were, f"{place} begins at {start.next} on {node}; it was at {were[-9:]}")
+        return life
+
+    def _starts_on_node(self, place: Place, begins: int) -> None:
+        disk = self.group.machines[place.node].disk
+        lies = stored_in(disk.on_medium(f"/{place.node}/cdc/{place.settings.name}.position"))
+        self._hold(lies == begins, f"{place} begins at {begins}; on its medium lies {lies}")
+        if place.older:
+            place.older, place.told = False, begins
+        self._hold(begins >= place.told, f"{place} begins at {begins}; {place.told} was told to be stored")
+        self._hold(begins <= self.after(place.promised), f"{place} begins at {begins}, behind {place.promised}")
+
+    def keeps_own(self, life: Life) -> int | None:
+        """Returns where the consumer itself says that it is."""
+        place = life.place
+        if place.own is not None and life.last is None:
+            life.given = place.own - 1
+            place.promised = max(place.promised, life.given)
+        return place.own if life.last is None else None
+
+    def keeps(self, life: Life) -> None:
+        """The consumer stores its own position, with what it made of the events."""
+        life.place.own = life.given + 1
+
+    def given(self, life: Life, event: Entry) -> None:
+        """A consumer takes an event."""
+        durable = self.group.watch.ledger.entries.get(event.vlsn)
+        if durable != event:
+            raise self.group.watch.violated(f"{life.place} was given {event}; durable is {durable}")
+        due = self.after(life.given)
+        if event.vlsn != due or event.vlsn > (life.last or event.vlsn):
+            said = f"{life.place} was given VLSN {event.vlsn} where {due} was due, up to {life.last or 'the end'}"
+            raise self.group.watch.violated(said)
+        life.given = event.vlsn
+
+    def promises(self, life: Life) -> None:
+        """A consumer returns True behind the last event that it was given."""
+        life.promises.append(life.given)
+        if life.last is None:
+            life.place.promised = max(life.place.promised, life.given)
+
+    def committed(self, life: Life, number: int) -> None:
+        """A child is told that its commits up to ``number`` are stored."""
+        place = life.place
+        if life.last is not None:
+            return
+        promised = life.promises[number - 1]
+        if place.node:
+            disk = self.group.machines[place.node].disk
+            there = [stored_in(disk.on_medium(f"/{place.node}/cdc/{place.settings.name}.position"))]
+            place.told = max(place.told, promised + 1)
+        else:
+            self.look()
+            there = place.positions
+        if place.own is None:
+            self._hold(max(there, default=0) > promised, f"{place} is told that {promised + 1} is stored: {there[-3:]}")
+
+    # Positions.
+
+    def synced(self, node: str, path: str) -> None:
+        """A file of that node is on its medium."""
+        folder, _, file = path.rpartition("/")
+        name, _, kind = file.partition(".position")
+        if not folder.endswith("/cdc") or name not in self.settings:
+            return
+        place = self.place(node, name)
+        lies = stored_in(self.group.machines[node].disk.durable_content(path))
+        if kind == ".new" and place.begun and not place.moves:
+            self._hold(place.fresh, f"{place} begins anew at {lies}; it was at {place.stored}")
+            self.anew += 1
+            place.begun = False
+        if lies == 0 and place.older:
+            return  # damaged: whoever opened it is about to say so
+        if not place.begun:
+            place.begun, place.fresh, place.older = True, False, False
+            place.stored, place.told, place.promised = lies, lies, lies - 1
+            return
+        if lies == place.stored or (place.older and lies not in place.moves):
+            place.stored = lies
+            return
+        self._moves(place, lies, not place.older and place.stored <= lies <= self.after(place.promised))
+
+    def _moves(self, place: Place, position: int, is_due: bool) -> None:
+        if not is_due:
+            said = f"{place} is at {position}, from {place.stored}; promised is {place.promised}, moves {place.moves}"
+            self._hold(position in place.moves, said)
+            if position in place.moves:
+                place.moves.remove(position)
+            place.promised, place.told = position - 1, position
+        place.stored = position
+
+    def look(self) -> None:
+        """Looks at the positions of the group that have become durable."""
+        states = self.group.watch.transactions.of_small_state
+        of_group = [self.place("", name) for name, each in self.settings.items() if each.run_on == "master"]
+        for _, small in states[self._looked_at :]:
+            for place in of_group:
+                kept = small.get(f"consumer/cdc.{place.settings.name}")
+                if kept is not None and kept.vlsn != place.set_at:
+                    place.set_at = int(kept.vlsn)
+                    self._set_in_group(place, int(msgspec.json.decode(kept.value)["next"]))
+        self._looked_at = len(states)
+
+    def _set_in_group(self, place: Place, position: int) -> None:
+        due = not place.begun or any(self._goes_on(each, place.stored, position) for each in place.lives)
+        if not place.begun:
+            place.begun, place.promised = True, position - 1
+        self._moves(place, position, due)
+        place.positions.append(position)
+
+    def _goes_on(self, life: Life, before: int, position: int) -> bool:
+        """Says whether that life may have set a position behind ``before``, which it knew."""
+        if life.last is not None or not self._promised(life, position):
+            return False
+        return life.begins == before or self._promised(life, before)
+
+    def _promised(self, life: Life, position: int) -> bool:
+        at = bisect_left(life.promises, position)
+        return at > 0 and position <= self.after(life.promises[at - 1])
+
+    # What happens to disks, and what people do.
+
+    def replaced(self, node: str) -> None:
+        """Another disk is in that machine, or an older image of it."""
+        disk = self.group.machines[node].disk
+        for name in self.settings:
+            place = self.place(node, name)
+            if place.node and place.begun:
+                place.older = True
+                place.fresh |= disk.on_medium(f"/{node}/cdc/{name}.position") is None
+
+    def damaged(self, place: Place) -> None:
+        place.older = True
+
+    def parked(self, node: SimNode, name: str, why: str) -> None:
+        """Holds what a node says is lost against what was promised."""
+        place, (first, last) = self.place(node.name, name), node.cdc.records[name].lost
+        self._hold("internal:" not in why, f"{place} is parked: {why}")
+        if last:
+            said = f"{place} is parked, and has lost VLSNs {first} to {last}; promised is {place.promised}"
+            self._hold(first <= self.after(place.promised), said)
+            self._hold(node.opened().log.range.first > last and f"--to {last + 1}" in why, f"{said}: {why}")
+
+    def asked(self, place: Place, to: int) -> None:
+        """A person asks for a move."""
+        place.moves.append(to)
+
+    def refused(self, place: Place, to: int) -> None:
+        if to in place.moves:
+            place.moves.remove(to)
+
+    # The end.
+
+    def lacks(self) -> list[str]:
+        """Lists who was not given all that is durable, or has not promised it."""
+        found = []
+        for node in self.group.names:
+            for name in self.settings:
+                place = self.place(node, name)
+                if place.promised < self.last or not place.begun:
+                    found.append(
+                        f"{place}: {place.promised} of {self.last}, {self.group.nodes[node].cdc.told_of(name)}"
+                    )
+        return found
