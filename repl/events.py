@@ -48,6 +48,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         "cdc.moved",
         "cdc.skipped",
         "cdc.resent",
+        "cdc.not_resent",
     ),
     "destinations": (
         *("destination.made", "destination.dropped", "destination.moved"),
@@ -62,7 +63,7 @@ WARNINGS: Final = frozenset(
         *("restore.refused", "destination.dead", "destination.lost"),
         *("scrub.unreadable", "cleaning.paused", "hold.dropped", "background.failed"),
         *("producers.lost", "producers.waits", "producers.forgotten"),
-        *("cdc.failed", "cdc.waits", "cdc.skipped"),
+        *("cdc.failed", "cdc.waits", "cdc.skipped", "cdc.not_resent"),
     }
 )
 ERRORS: Final = frozenset({"damage", "damage.stays", "cdc.parked"})

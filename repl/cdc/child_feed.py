@@ -126,6 +126,8 @@ class ChildFeed:
         self.source: Source | None = None
         self.next = 0
         """Behind the last VLSN that the consumer has taken."""
+        self.kept = 0
+        """Behind the last VLSN that it has committed, or where it began; 0 before it is ready."""
         self.time_us = 0
         """The time of the last block that it has taken; 0 for none."""
         self.in_flight = 0
@@ -159,7 +161,7 @@ class ChildFeed:
             raise ConsumerFailed(await self._end()) from None
         if not isinstance(ready, Ready):
             raise ConsumerFailed(f"it sent {type(ready).__name__} where READY was due")
-        self.next = ready.next if ready.next is not None else start.next
+        self.next = self.kept = ready.next if ready.next is not None else start.next
         if ready.term and self.next > 1:
             self._reads.check_place(self.next - 1, ready.term)
         self.source = source = self._make_source(Vlsn(self.next), switched)
@@ -228,7 +230,7 @@ class ChildFeed:
             if isinstance(order, Taken):
                 self._taken(order)
             elif isinstance(order, Commit):
-                self._commit = (order, self._heard_s)
+                self._commit, self.kept = (order, self._heard_s), order.next
                 self._commit_came.set()
             elif isinstance(order, Stopped):
                 return

@@ -205,9 +205,9 @@ class CdcConsumers:
     async def skip(self, name: str, to: int) -> dict[str, Any]:
         """Moves it forward, and names what it is not given. Raises as ``reset``."""
         worker, record = self._worker(name), self._record(name)
-        if record.next and to <= record.next:
-            raise BadArgument(f"{name} is at VLSN {record.next}, not below {to}; `reset` moves it back")
         first = record.lost[0] or record.next
+        if first and to <= first:
+            raise BadArgument(f"{name} is at VLSN {first}, not below {to}; `reset` moves it back")
         await worker.move(to)
         self.event("cdc.skipped", consumer=name, first=first, last=to - 1)
         return {**self.told_of(name), "skipped": {"first": first, "last": to - 1}}

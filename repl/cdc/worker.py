@@ -65,6 +65,8 @@ class CdcRecord:
     paused: bool = False
     parked: str = ""
     """Why it is parked."""
+    parked_at: int = 0
+    """The stored position then."""
     failures: int = 0
     """Failures one after another, with nothing committed in between."""
     failed_at: int = 0
@@ -147,7 +149,7 @@ class CdcWorker:
                     await self._one_life()
                 elif self._fault:
                     await self._failed(self._fault, 0)
-                elif self._later:
+                elif self._later and not self.record.parked:
                     await self._back_off(self._later)
                 else:
                     await self._changed.wait()
@@ -158,7 +160,7 @@ class CdcWorker:
 
     async def _may_run(self) -> bool:
         record = self.record
-        if not record.parked and not record.next and not self._closing:
+        if not record.next and not self._closing:
             async with self._orders:
                 await self._load()
         if self._closing:
@@ -179,6 +181,8 @@ class CdcWorker:
                 at = self._beginning()
                 await self._positions.store(at)
             self.record.next = at.next
+            if self.record.parked and at.next != self.record.parked_at:  # on another node it has gone on since
+                self.record.parked, self.record.lost = "", (0, 0)
             if at.term:
                 self._reads.check_place(at.next - 1, at.term)
             self._hold_from(at.next)
@@ -214,7 +218,12 @@ class CdcWorker:
             await self._fed(resend)
             record.failures = 0 if resend is None else record.failures
         except Trimmed as error:
-            self._trimmed(self.feed.source.next_vlsn if self.feed and self.feed.source else began, int(error.first))
+            if resend is not None:  # it has had them once: nothing is lost
+                self._resend = None
+                self.event("cdc.not_resent", consumer=self.settings.name, first=resend[0], last=resend[1])
+                return
+            kept = self.feed.kept if self.feed is not None else 0
+            self._trimmed(kept or began, int(error.first))  # what it has not committed is lost, sent or not
         except ConsumerRefused as error:
             self._park(f"its settings are refused: {error}; mend them, and restart the node")
         except ConsumerWaits as error:
@@ -370,7 +379,7 @@ class CdcWorker:
         )
 
     def _park(self, why: str) -> None:
-        self.record.parked = why
+        self.record.parked, self.record.parked_at = why, self.record.next
         self._set(CdcState.PARKED, why)
         self.event("cdc.parked", consumer=self.settings.name, why=why)
 
@@ -405,9 +414,12 @@ class CdcWorker:
             paused, record.paused = record.paused, True
             await self._stopped()
             try:
+                if not record.next:
+                    await self._load()  # what replaces a position of the group must know it
                 before = record.next
+                record.next = 0  # until it is known what is stored
                 await self._positions.store(At(next_vlsn, int(self._reads.term_before(next_vlsn))))
-                record.next, record.parked, record.lost = next_vlsn, "", (0, 0)
+                record.next, record.parked, record.lost, self._resend = next_vlsn, "", (0, 0), None
                 record.moved = True
                 record.failures = record.failed_at = 0
                 self._hold_from(next_vlsn)
