@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from repl.cdc.consumer import CdcPosition
 from repl.cdc.messages import Start
 from vlsn.format.block import Entry
 from vlsn.format.checksum import crc
@@ -58,7 +59,7 @@ class Place:
     """Its disk was put back, or its file was damaged: an older position may lie there."""
     fresh: bool = False
     """Its disk was replaced by an empty one."""
-    own: int | None = None
+    own: CdcPosition | None = None
     """The position that the consumer keeps itself, with what it made of the events."""
     lives: list[Life] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -153,17 +154,22 @@ class Captures:
         self._hold(begins >= place.told, f"{place} begins at {begins}; {place.told} was told to be stored")
         self._hold(begins <= self.after(place.promised), f"{place} begins at {begins}, behind {place.promised}")
 
-    def keeps_own(self, life: Life) -> int | None:
-        """Returns where the consumer itself says that it is."""
+    def begins_at_own(self, life: Life, *, moved: bool) -> CdcPosition | None:
+        """Returns where the consumer itself says that it is, unless a person has moved it."""
         place = life.place
-        if place.own is not None and life.last is None:
-            life.given = place.own - 1
-            place.promised = max(place.promised, life.given)
-        return place.own if life.last is None else None
+        if moved:
+            place.own = None
+        if place.own is None or life.last is not None:
+            return None
+        life.given = place.own.next - 1
+        place.promised = max(place.promised, life.given)
+        return place.own
 
-    def keeps(self, life: Life) -> None:
+    def keeps(self, life: Life, own: CdcPosition) -> None:
         """The consumer stores its own position, with what it made of the events."""
-        life.place.own = life.given + 1
+        said = f"{life.place} keeps {own}, and was given all up to {life.given}"
+        self._hold(life.given < own.next <= self.after(life.given), said)
+        life.place.own = own
 
     def given(self, life: Life, event: Entry) -> None:
         """A consumer takes an event."""
@@ -206,9 +212,11 @@ class Captures:
         name, _, kind = file.partition(".position")
         if not folder.endswith("/cdc") or name not in self.settings:
             return
-        place = self.place(node, name)
-        lies = stored_in(self.group.machines[node].disk.durable_content(path))
-        if kind == ".new" and place.begun and not place.moves:
+        place, disk = self.place(node, name), self.group.machines[node].disk
+        if kind == ".new" and path not in disk.files(folder):  # opened by that name, which it has no more
+            path, kind = path.removesuffix(kind), ""
+        lies = stored_in(disk.durable_content(path))
+        if kind == ".new" and place.begun and lies not in place.moves:
             self._hold(place.fresh, f"{place} begins anew at {lies}; it was at {place.stored}")
             self.anew += 1
             place.begun = False

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from repl.cdc import child_feed, messages
-from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent
+from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvents, CdcPosition
 from repl.cdc.messages import Committed, Start
 from repl.cdc_settings import CdcSettings
 from tests.fakes.children import DiesHere, FakeChild, FakeChildren
+from tests.fakes.disk import Call
 from tests.seam.nodes import JSON
 from tests.sim import captures, transactions
 from tests.sim.captures import Captures, Life, Place
@@ -117,17 +118,17 @@ class SimConsumer(CdcConsumer):
         self._life, self._cdc = life, cdc
         self._rng = cdc.behaving
 
-    def start(self, context: CdcContext) -> int | None:
-        return self._cdc.books.keeps_own(self._life)
+    def start(self, context: CdcContext) -> CdcPosition | None:
+        return self._cdc.books.begins_at_own(self._life, moved=context.moved)
 
-    def on_events(self, events: Iterator[CdcEvent]) -> bool:
+    def on_events(self, events: CdcEvents) -> bool:
         life, rng, mood = self._life, self._rng, self._cdc.mood_of(self._life.place)
         if rng.random() < mood.takes_nothing:
             return rng.random() < 0.5
         few = rng.randint(1, 4) if rng.random() < mood.takes_few else 1 << 30
         ends = rng.randrange(8) if rng.random() < mood.raises + mood.dies else -1
         for count, event in enumerate(events, 1):
-            if ends >= 0 and (count > ends or events_are_over(events)):
+            if ends >= 0 and (count > ends or getattr(events, "over", False)):
                 if rng.random() * (mood.raises + mood.dies) < mood.raises:
                     raise OnPurpose(f"at VLSN {event.vlsn}")
                 self._cdc.met["a child that ended inside a call"] += 1
@@ -136,15 +137,11 @@ class SimConsumer(CdcConsumer):
             if count == few:
                 break
         if life.place.settings.name == "own" and life.last is None:
-            self._cdc.books.keeps(life)
+            self._cdc.books.keeps(life, CdcPosition(events.next_vlsn, events.term))
         wanted = rng.random() >= mood.says_false
         if wanted:
             self._cdc.books.promises(life)
         return wanted
-
-
-def events_are_over(events: Iterator[CdcEvent]) -> bool:
-    return bool(getattr(events, "over", False))
 
 
 class SimChild(FakeChild):
@@ -238,21 +235,40 @@ class Cdc:
             if not alive or self.over:
                 continue
             child = alive[rng.choice(sorted(alive))]
-            what = rng.choice(("killed", "ends", "terminated", "hangs", "slow", "slow", "slow", "damaged"))
-            if what == "killed":
-                child.kill()
-            elif what == "ends":
-                child.exit(rng.choice((0, 1, 3)))
-            elif what == "terminated":
-                child.terminate()
-            elif what == "hangs":
-                child.hangs = True
-            elif what == "slow":
-                child.delay_s = rng.choice(SLOW_S)
-            elif rng.random() < 0.3:
-                self._damage(node)
-                continue
-            self.met[f"a child struck: {what}"] += 1
+            strikes: dict[str, Callable[[], object]] = {
+                "killed": child.kill,
+                "ends": lambda child=child: child.exit(rng.choice((0, 1, 3))),  # type: ignore[misc]
+                "terminated": child.terminate,
+                "hangs": lambda child=child: setattr(child, "hangs", True),  # type: ignore[misc]
+                "slow": lambda child=child: setattr(child, "delay_s", rng.choice(SLOW_S)),  # type: ignore[misc]
+            }
+            what = rng.choice((*strikes, "slow", "slow", "position"))
+            if what == "position":
+                rng.choice((self._damage, self._fail, self._stop, self._stop))(node)
+            else:
+                strikes[what]()
+                self.met[f"a child struck: {what}"] += 1
+
+    def _fail(self, node: str) -> None:
+        """EIO from the next write or sync of a position there."""
+        self.group.machines[node].disk.fail_at(lambda call: call.name in ("write", "sync") and "/cdc/" in call.path)
+        self.met["a position whose write or sync failed"] += 1
+
+    def _stop(self, node: str) -> None:
+        """Ends the process, or cuts its power, at one of the next calls that a position makes."""
+        left = self._rng.randrange(1, 5)
+
+        def strikes(call: Call) -> bool:
+            nonlocal left
+            left -= "/cdc/" in call.path
+            if left or not self.simulation.nemesis.active:
+                return False
+            left = -1
+            self.met["a process that ended at a call of a position"] += 1
+            return True
+
+        if node in self.group.nodes:
+            self.group.machines[node].disk.stop_at(strikes, moment=self._rng.choice(("before", "during", "after")))
 
     def _damage(self, node: str) -> None:
         """Flips bits of a position file of a process that ends."""
@@ -260,7 +276,7 @@ class Cdc:
         places = [self.books.place(node, each.name) for each in self.settings if each.run_on == "node"]
         files = {place: f"/{node}/cdc/{place.settings.name}.position" for place in places}
         there = [place for place in places if disk.on_medium(files[place]) is not None]
-        if not there or node not in self.group.nodes or not self.simulation.nemesis.active:
+        if not there or node not in self.group.nodes or not self.simulation.nemesis.active or rng.random() < 0.5:
             return
         place = rng.choice(there)
         self.simulation.nemesis.die(node, power=rng.random() < 0.3)
@@ -321,13 +337,11 @@ class Cdc:
             await self._move(node, name, "skip", self._person.randint(at, min(found.dtvlsn() + 1, at + RESENT_MAX)))
 
     async def _let_go_on(self, node: str, name: str) -> None:
-        """What a person does for one that is parked."""
+        """Lets one go on that is parked, as a person would."""
         found, place = self.group.nodes[node], self.books.place(node, name)
         record = found.cdc.records[name]
         if record.lost[1]:
             to = max(record.lost[1] + 1, found.log.range.first if found.log is not None else 0)
-            if place.own is not None and place.own < to:
-                place.own = to
             await self._move(node, name, "skip", to)
         elif "neither slot" in record.parked or record.parked.startswith("its position"):
             if found.log is not None and found.dtvlsn():

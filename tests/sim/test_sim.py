@@ -26,6 +26,14 @@ def test_a_cluster_under_faults_keeps_what_it_acknowledged(seed: int) -> None:
     assert 1.5 * report.durable_bytes / report.virtual_s <= min(filter(None, WIDTHS_BYTES_PER_S))
 
 
+@pytest.mark.parametrize("seed", [11, 28])
+def test_consumers_under_faults_are_given_everything(seed: int) -> None:
+    """With every kind of consumer between them: of the node and of the master, with positions of their own."""
+    report = run(simulated(seed))
+    assert not report.short_of
+    assert report.met["a consumer that changed to BUFFER"] > 10
+
+
 def test_every_kind_of_fault_has_a_floor() -> None:
     async def main() -> set[str]:
         found: set[str] = set()
