@@ -123,3 +123,15 @@ SCAN_BYTES_PER_S = 64 * MIB
 """Bytes of segments that a node gives in a second to all who read its files: audits and scans."""
 SCAN_BYTES_PER_S_MIN = MIB
 """Less than a piece a second, and those who wait for theirs would take the node for dead."""
+PAGE_BYTES = 10 * MIB
+"""A page of a destination takes no further record past this; one that is larger has a page of its own."""
+PAGING_WINDOW_BYTES = MIB
+"""Bytes of log that a pass of the pager reads at once: a record holds what is wanted of them."""
+PAGING_STRIDE_BYTES = 32 * MIB
+"""Bytes of log that a pass of the pager looks at, about, before what it has written is synced and counts."""
+PAGES_CACHE_BYTES_MAX = 64 * MIB
+"""Memory for pages that were read, of all destinations of a node; the one read last stays whatever its size."""
+PAGES_FREE_BYTES_LOW = 32 * MIB
+"""The free bytes below which nothing is paged …"""
+PAGES_FREE_BYTES_HIGH = 64 * MIB
+"""… until so many are free again."""

@@ -29,6 +29,7 @@ from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind
 from vlsn.format.frame import FRAME, FRAME_BYTES, MAGIC, FrameKind, check_frame, claimed_size, decode_header
 from vlsn.format.key_filter import KeyFilter
+from vlsn.format.rows import EntryRows
 from vlsn.format.scan import Stop, Walk, check_kind
 from vlsn.format.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
 from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, lsn_file, lsn_offset, padded
@@ -79,6 +80,15 @@ class PairRun:
     """``pairs`` in order; ``next_vlsn`` is the first VLSN not looked at, ``next_lsn`` where to look for it."""
 
     pairs: Iterable[tuple[int, bytes]]
+    next_lsn: Lsn
+    next_vlsn: Vlsn
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRun:
+    """Blocks by column, in order; ``next_vlsn`` is the first VLSN not looked at, ``next_lsn`` where to look for it."""
+
+    windows: list[EntryRows]
     next_lsn: Lsn
     next_vlsn: Vlsn
 
@@ -262,6 +272,13 @@ class LogReader:
             rows = window.rows()
             found.append(rows.pairs(rows.chosen(from_vlsn, to_vlsn, DATA_ONLY)))
         return PairRun(chain.from_iterable(found), taking.at, Vlsn(taking.want))
+
+    def rows(self, from_vlsn: int, *, start: Lsn, upto_vlsn: int, bytes_max: int = WINDOW_BYTES_MAX) -> RowsRun:
+        """Reads whole blocks from the one that holds ``from_vlsn`` on, up to ``upto_vlsn`` (a block's last). It takes
+        up to ``bytes_max`` but at least one. Raises ``Damaged``, ``Trimmed``."""
+        taking = Taking(from_vlsn, start, upto_vlsn, bytes_max)
+        windows = [window.rows() for window in self._windows(taking)]
+        return RowsRun(windows, taking.at, Vlsn(taking.want))
 
     def sealed_at(self, clock_us: int, from_vlsn: int, *, start: Lsn, upto_vlsn: int, bytes_max: int) -> TimeRun:
         """Looks for the first block that was sealed at ``clock_us`` or later, from the one that holds ``from_vlsn`` on.

@@ -7,6 +7,7 @@
     p ‖ u64      one producer's life (``producer_lives``), the producer big-endian, as of the record's VLSN
     t ‖ u64      the same of one transaction's handle
     a ‖ u64      the acknowledgements of one destination, JSON, its uuid big-endian
+    g ‖ …        the page table of destinations (``pages/table``)
 
 Values are JSON behind the store's checksum, but for lives; fields that a later version adds are passed over.  Lives lie
 under keys of their own from level 2 on, so that a checkpoint writes those that changed; below it the record has them.
@@ -26,6 +27,7 @@ from vlsn.errors import Damaged
 from vlsn.format.records import GroupEntry, Settings
 from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn
 from vlsn.levels import Levels, unread
+from vlsn.pages.table import PageTable
 from vlsn.seams import KeyValue
 from vlsn.state import acks as acks_format
 from vlsn.state.acks import AcksRecord
@@ -176,6 +178,10 @@ class StateStore:
             deletes=[CHECKPOINT_KEY, IDLE_END_KEY],
             delete_ranges=[_range(prefix) for prefix in PREFIXES.values()],
         )
+
+    def pages(self) -> PageTable:
+        """Returns the page table of the log's destinations, which lies beside the rest."""
+        return PageTable(self._store)
 
     def _lives(self, prefix: bytes, count: int) -> bytes:
         """Reads a table, whoever was heard of longest ago first. Raises ``ValueError``, ``Damaged``."""

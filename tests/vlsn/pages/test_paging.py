@@ -1,0 +1,407 @@
+"""Paging against a plain model, and cut at every disk call: pages hold what the log may lose, once."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fakes.disk import StopHere
+from tests.fakes.random import SeededRandom
+from tests.vlsn.format.test_rows import stories
+from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Waiting
+from tests.vlsn.pages.paging import PAGE_BYTES, Destination, Pager, held_in, keyed
+from tests.vlsn.pages.test_record import windows_of
+from vlsn.errors import BadBody
+from vlsn.format.block import Entry, EntryKind
+from vlsn.pages.page import HEADER_BYTES, STRIDE, PageHeader, page_name, read_page
+from vlsn.pages.record import Record, record_of
+from vlsn.pages.store import About, PagingStore
+from vlsn.real.disk import PosixDisk
+from vlsn.state.options import LogOptions
+
+LOG: LogOptions = replace(SMALL, block_bytes_max=4 << 10)
+KEYS = [b"", b"a-1", b"a-22", b"b-1", b"a-dead"]
+SPARE = 1
+"""Every second call is looked at in each of the ways in which it can be cut."""
+A, B, ALL = "aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb", "cccccccccccccccc"
+
+
+def filled(machine: Machine, rng: Random, count: int = 60) -> tuple[Opened, dict[int, Entry]]:
+    """A log of several segments with keys of three kinds and without, and its DATA entries."""
+    opened = Opened(machine, LOG)
+    held: dict[int, Entry] = {}
+    for number in range(count):
+        size = rng.choice([1, 1, 3, 12])
+        keys = [rng.choice(KEYS) for _ in range(size)]
+        sizes = [rng.choice([8, 300, 900]) for _ in range(size)]
+        pairs = [(key, f"{number}:{at}".encode().ljust(at, b".")) for key, at in zip(keys, sizes, strict=True)]
+        pending = Waiting([], submission=keyed(*pairs))
+        opened.log.append(pending)
+        assert pending.synced
+        for offset, (key, value) in enumerate(pairs):
+            vlsn = pending.first + offset
+            held[vlsn] = Entry(vlsn, 1, 0, 0, 0, key or None, value)  # type: ignore[arg-type]
+    opened.log.checkpointer.run()
+    return opened, held
+
+
+def some_destinations(rng: Random, last: int) -> list[Destination]:
+    return [
+        Destination(A, b"a-", b"a-dead", acked=set(rng.sample(range(1, last + 1), last // 4))),
+        Destination(B, b"b-", acked=set(range(1, 20))),
+        Destination(ALL),
+    ]
+
+
+def same(found: Entry | None, held: Entry) -> bool:
+    return found is not None and (found.vlsn, found.key, found.value) == (held.vlsn, held.key, held.value)
+
+
+def check(pager: Pager, destinations: list[Destination], held: dict[int, Entry], upto: int) -> None:
+    """All that they want up to ``upto`` lies in pages, once, and nothing that is not theirs."""
+    for each in destinations:
+        found = pager.held(each.uuid)
+        for vlsn, entry in held.items():
+            if vlsn <= upto and each.has(entry) and vlsn not in each.acked:
+                assert same(found.get(vlsn), entry), (each.uuid, vlsn)
+        for vlsn, entry in found.items():
+            assert each.has(entry), vlsn
+            assert same(entry, held[vlsn])
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 1 << 30), st.data())
+def test_passes_page_what_is_wanted_once(seed: int, data: st.DataObject) -> None:
+    rng = Random(seed)
+    machine = Machine(seed)
+    opened, held = filled(machine, rng, 25)
+    last = opened.log.range.last
+    destinations = some_destinations(rng, last)
+    pager = Pager(opened)
+    at = 0
+    while at < last:
+        at = upto = block_end(opened, data.draw(st.integers(at + 1, last)))
+        pager.page(destinations, upto)
+        check(pager, destinations, held, upto)
+        if data.draw(st.booleans()):
+            for each in destinations:
+                each.acked |= set(rng.sample(range(1, upto + 1), upto // 3))
+        if data.draw(st.booleans()):
+            pager.manager.close()
+            pager = Pager(opened)
+            assert not pager.notes
+            check(pager, destinations, held, upto)
+    for each in destinations:
+        each.acked |= set(range(1, last + 1))
+    pager.done(destinations)
+    assert not any(store.paging for store in pager.manager.stores.values())
+    for each in destinations:
+        place = f"{DIRECTORY}/pages/{each.uuid}"
+        assert [name for name in machine.disk.list(place) if name.endswith(".page")] == []
+
+
+def block_end(opened: Opened, vlsn: int) -> int:
+    """The last VLSN of the block that holds ``vlsn``."""
+    mapping = opened.log.index.at_or_before(vlsn)  # type: ignore[arg-type]
+    assert mapping is not None
+    reader = opened.log.reader()
+    run = reader.blocks(vlsn, start=mapping[1], upto_vlsn=opened.log.range.last, bytes_max=1)
+    reader.close()
+    return int(run.last)
+
+
+def test_pages_are_of_the_size_asked_for_and_a_new_one_begins_when_one_is_full() -> None:
+    machine = Machine(1)
+    opened, held = filled(machine, Random(1))
+    pager, whole = Pager(opened), Destination(ALL)
+    pager.page([whole], opened.log.range.last)
+    store = pager.manager.stores[ALL]
+    assert len(store.pages) > 5
+    assert list(store.pages) == list(range(1, len(store.pages) + 1))
+    for number, row in store.pages.items():
+        contents = read_page(machine.disk, store.path(number), ALL, number, row.end)
+        assert row.end <= PAGE_BYTES or len(contents.pieces) == 1
+    check(pager, [whole], held, opened.log.range.last)
+
+
+def operation(machine: Machine, *, again: bool = False) -> Pager:
+    """Two passes with acknowledgements between them, and pages that go; with ``again`` what fails is done once more."""
+    opened, _ = filled(machine, Random(7), 30)
+    last = opened.log.range.last
+    machine.begin()
+    pager = Pager(opened)
+    destinations = some_destinations(Random(7), last)
+
+    def acknowledge() -> None:
+        for each in destinations:
+            each.acked |= set(range(1, last // 3))
+
+    half = block_end(opened, last // 2)
+    steps: list[Callable[[], None]] = [
+        lambda: pager.page(destinations, half),
+        acknowledge,
+        lambda: pager.done(destinations),
+        lambda: pager.page(destinations, last),
+    ]
+    for step in steps:
+        try:
+            step()
+        except OSError:
+            if not again:
+                raise
+            step()
+    return pager
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_a_pass_stopped_at_any_disk_call_loses_nothing(power: bool, moment: str) -> None:
+    clean = Machine(3)
+    operation(clean)
+    calls = [call for call in clean.disk.calls[clean.begun :] if call.changes]
+    assert len(calls) > 40
+    held = filled(Machine(3), Random(7), 30)[1]
+    for call in calls[:: 1 + SPARE] if power else calls[SPARE :: 1 + SPARE]:
+        machine = Machine(3)
+        machine.disk.stop_at(call.number, moment=moment)  # type: ignore[arg-type]
+        with pytest.raises(StopHere):
+            operation(machine)
+        if power:
+            machine.power_cut()
+        else:
+            machine.kill()
+        opened = Opened(machine, LOG)
+        last = max(held)
+        pager = Pager(opened)
+        destinations = some_destinations(Random(7), last)
+        for each in destinations:
+            store = pager.manager.stores.get(each.uuid)
+            if store is None:
+                continue
+            assert not store.missing, call
+            found = held_in(machine, store)
+            acked = each.acked | set(range(1, last // 3))
+            for vlsn, entry in held.items():
+                if vlsn <= store.paged_to and each.has(entry) and vlsn not in acked:
+                    assert same(found.get(vlsn), entry), (call, vlsn)
+            for vlsn, entry in found.items():
+                assert each.has(entry)
+                assert same(entry, held[vlsn])
+            names = [name for name in machine.disk.list(store.directory) if name.endswith(".page")]
+            assert names == [page_name(number) for number in store.pages]
+        for each in destinations:
+            each.acked |= set(range(1, last // 3))
+        pager.page(destinations, last)
+        check(pager, destinations, held, last)
+
+
+def test_a_failed_call_of_a_pass_ends_it_and_the_next_one_does_it_again() -> None:
+    clean = Machine(3)
+    operation(clean)
+    held = filled(Machine(3), Random(7), 30)[1]
+    names = ("write", "sync", "create", "sync_directory", "make_directory", "rename", "remove")
+    calls = [call for call in clean.disk.calls[clean.begun :] if call.name in names and "/pages" in call.path]
+    assert len(calls) > 25
+    for call, code in [(call, code) for call in calls for code in (errno.EIO, errno.ENOSPC)][:: 1 + SPARE]:
+        machine = Machine(3)
+        machine.disk.fail_at(call.number, code=code)
+        pager = operation(machine, again=True)
+        last = max(held)
+        destinations = some_destinations(Random(7), last)
+        for each in destinations:
+            each.acked |= set(range(1, last // 3))
+        check(pager, destinations, held, last)
+        pager.manager.close()
+        again = Pager(pager.opened)
+        check(again, destinations, held, last)
+        for each in destinations:
+            store = again.manager.stores[each.uuid]
+            files = [name for name in machine.disk.list(store.directory) if name.endswith(".page")]
+            assert files == [page_name(number) for number in store.pages]
+
+
+def test_a_lost_page_table_is_made_anew_from_the_pages() -> None:
+    machine = Machine(5)
+    opened, held = filled(machine, Random(5))
+    last = opened.log.range.last
+    destinations = some_destinations(Random(5), last)
+    pager = Pager(opened)
+    pager.page(destinations, block_end(opened, last // 2))
+    pager.page(destinations, last)
+    before = {each.uuid: pager.held(each.uuid) for each in destinations}
+    pager.manager.close()
+    pager.table._store.write(delete_ranges=[(b"g", b"h")])
+    again = Pager(opened)
+    assert len(again.notes) == 3
+    check(again, destinations, held, block_end(opened, last // 2))
+    assert {each.uuid: again.held(each.uuid) for each in destinations} == before
+    again.page(destinations, last)
+    check(again, destinations, held, last)
+    once_more = Pager(opened)
+    assert not once_more.notes
+
+
+def test_a_page_that_is_gone_or_short_is_missing() -> None:
+    machine = Machine(6)
+    opened, _ = filled(machine, Random(6))
+    last = opened.log.range.last
+    pager, whole = Pager(opened), Destination(ALL)
+    pager.page([whole], last)
+    store = pager.manager.stores[ALL]
+    rows = dict(store.pages)
+    pager.manager.close()
+    machine.disk.remove(store.path(2))
+    machine.disk.write_content(store.path(4), machine.disk.content(store.path(4))[:-8])
+    again = Pager(opened)
+    found = again.manager.stores[ALL]
+    assert found.missing == [(rows[number].covers_from, rows[number].covers_to) for number in (2, 4)]
+    assert found.pages == {number: row for number, row in rows.items() if number not in (2, 4)}
+    assert Pager(opened).manager.stores[ALL].missing == found.missing
+
+
+def test_bytes_past_what_counts_are_no_messages_and_nothing_is_written_behind_them() -> None:
+    machine = Machine(8)
+    opened, held = filled(machine, Random(8))
+    last = opened.log.range.last
+    pager, whole = Pager(opened), Destination(ALL)
+    half = block_end(opened, last // 2)
+    pager.page([whole], half)
+    store = pager.manager.stores[ALL]
+    number = max(store.pages)
+    path, row = store.path(number), store.pages[number]
+    raw = machine.disk.content(path)
+    machine.disk.write_content(path, raw[: row.end] + raw[HEADER_BYTES : HEADER_BYTES + 500])
+    pager.manager.close()
+    again = Pager(opened)
+    again.page([whole], last)
+    assert again.manager.stores[ALL].pages[number] == row
+    check(again, [whole], held, last)
+
+
+def test_a_pass_shares_no_page_of_the_cache_with_what_was_synced_before() -> None:
+    machine = Machine(9)
+    opened, _ = filled(machine, Random(9))
+    pager, whole = Pager(opened, page_bytes=1 << 20), Destination(ALL)
+    ends = []
+    for upto in (10, 40, 80, 120):
+        pager.page([whole], block_end(opened, upto))
+        ends.append(pager.manager.stores[ALL].pages[1].end)
+    assert ends == sorted(set(ends))
+    contents = read_page(machine.disk, pager.manager.stores[ALL].path(1), ALL, 1, ends[-1])
+    starts = {piece.head.offset for piece in contents.pieces}
+    for end in ends[:-1]:
+        assert -(-end // STRIDE) * STRIDE in starts
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_the_readable_records_of_a_damaged_page_are_told(data: st.DataObject) -> None:
+    machine = Machine(10)
+    opened, held = filled(machine, Random(10), 25)
+    pager, whole = Pager(opened, page_bytes=1 << 20), Destination(ALL)
+    pager.page([whole], opened.log.range.last)
+    store = pager.manager.stores[ALL]
+    row, path = store.pages[1], store.path(1)
+    at = data.draw(st.integers(0, row.end - 1))
+    machine.disk.flip_bit(path, at, data.draw(st.integers(0, 7)))
+    whole_pieces = read_page(machine.disk, path, ALL, 1, row.end)
+    assert whole_pieces.fault
+    assert all(piece.head.end <= at for piece in whole_pieces.pieces)
+    for piece in whole_pieces.pieces:
+        for entry in piece.messages.entries(slice(None)):
+            assert same(entry, held[entry.vlsn])
+
+
+def test_a_header_of_another_page_is_refused() -> None:
+    header = PageHeader(A, 3, 77)
+    assert PageHeader.decode(header.encode()) == header
+    for at in range(HEADER_BYTES):
+        raw = bytearray(header.encode())
+        raw[at] ^= 4
+        with pytest.raises(BadBody):
+            PageHeader.decode(bytes(raw))
+
+
+def test_a_prefix_that_changed_and_a_destination_that_is_gone_lose_their_pages() -> None:
+    machine = Machine(11)
+    opened, _ = filled(machine, Random(11))
+    last = opened.log.range.last
+    one, other = Destination(A, b"a-"), Destination(B, b"b-")
+    pager = Pager(opened)
+    pager.page([one, other], last)
+    first = block_end(opened, last // 2) + 1
+    changed = replace(one, prefix=b"b-")
+    pager.commit(pager.manager.reconciled([changed.subscription()], first))  # type: ignore[arg-type]
+    assert list(pager.manager.stores) == [A]
+    store = pager.manager.stores[A]
+    assert (store.paging, store.missing) == (False, [(1, first - 1)])
+    assert [name for name in machine.disk.list(f"{DIRECTORY}/pages/{B}") if name.endswith(".page")] == []
+    assert pager.manager.uncovered([changed.subscription()], first, opened.log.range.first) == ""  # type: ignore[arg-type]
+
+
+def test_a_destination_that_is_moved_back_misses_what_no_page_covers() -> None:
+    machine = Machine(12)
+    opened, _ = filled(machine, Random(12))
+    last = opened.log.range.last
+    whole = Destination(ALL, acked=set(range(1, 60)))
+    pager = Pager(opened)
+    pager.page([whole], last)
+    store = pager.manager.stores[ALL]
+    begins = min(row.covers_from for row in store.pages.values())
+    assert begins == 1
+    whole.acked |= set(range(1, store.pages[1].last + 1))
+    pager.done([whole])
+    moved = replace(whole, acked=set(range(1, 10)), since=99)
+    pager.commit(pager.manager.reconciled([moved.subscription()], last + 1))  # type: ignore[arg-type]
+    low = min(row.covers_from for row in store.pages.values())
+    assert store.missing == [(10, low - 1)]
+
+
+@settings(max_examples=10, deadline=None)
+@given(stories(), st.integers(2, 5))
+def test_several_writers_share_one_page(tmp_path_factory: pytest.TempPathFactory, story: object, writers: int) -> None:
+    """Real threads and a real disk: each writes its share of the records, in its own order."""
+    place = tmp_path_factory.mktemp("pages") / A
+    store = PagingStore(PosixDisk(), threading.RLock(), SeededRandom(Random(1)).u32, str(place), A, page_bytes=4 << 10)
+    place.parent.mkdir(exist_ok=True)
+    store.make(About(A, "a"))
+    records, expected = [], []
+    for rows, entries in windows_of(story):  # type: ignore[arg-type]
+        for entry in entries:
+            if entry.kind == EntryKind.DATA:
+                wanted = np.array([each.vlsn == entry.vlsn for each in entries])
+                record = record_of(rows, wanted, covers_from=entry.vlsn, covers_to=entry.vlsn)  # type: ignore[arg-type]
+                assert record is not None
+                records.append(record)
+                expected.append(entry)
+    if not records:
+        return
+    store.begin_pass()
+
+    def write(share: list[Record]) -> None:
+        for each in share:
+            store.page(each)
+
+    threads = [threading.Thread(target=write, args=(records[number::writers],)) for number in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pages = store.sync()
+    found: list[Entry] = []
+    for number, row in pages.items():
+        contents = read_page(PosixDisk(), store.path(number), A, number, row.end)
+        assert not contents.fault
+        assert row.count == len(contents.vlsns)
+        found += [entry for piece in contents.pieces for entry in piece.messages.entries(slice(None))]
+    assert sorted(found, key=lambda entry: entry.vlsn) == expected
+    assert store.paged(Destination(A).subscription(), pages, expected[-1].vlsn).pages == pages
+    store.close()

@@ -1,0 +1,109 @@
+"""The paging manager: the paging stores of all destinations of one node.
+
+    subscriptions ─► reconciled ─► a pass ─► covers: the log may begin there ─► done: pages that nobody wants go
+
+It knows what the page table has, and takes no decision of its own about when.  At home only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+
+from vlsn.ids import Vlsn
+from vlsn.limits import PAGE_BYTES
+from vlsn.pages.opening import OpenedPages
+from vlsn.pages.page import Salts
+from vlsn.pages.store import DIRECTORY, Change, PagingStore
+from vlsn.pages.subscription import Subscription
+from vlsn.seams import Disk
+
+
+class PagingManager:
+    """Made empty; ``adopt`` gives it what an open has found."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        latch: Callable[[], AbstractContextManager[object]],
+        salts: Salts,
+        directory: str,
+        *,
+        page_bytes: int = PAGE_BYTES,
+    ) -> None:
+        self.stores: dict[str, PagingStore] = {}
+        self._disk = disk
+        self._latch = latch
+        self._salts = salts
+        self._directory = directory
+        self._page_bytes = page_bytes
+
+    def adopt(self, opened: OpenedPages) -> None:
+        self.stores = dict(opened.stores)
+
+    def store_of(self, subscription: Subscription) -> PagingStore:
+        """Returns the store of a destination, a new one where it has none yet; nothing on disk is touched."""
+        uuid = subscription.uuid
+        store = self.stores.get(uuid)
+        if store is None:
+            place = f"{self._directory}/{DIRECTORY}/{uuid}"
+            store = PagingStore(self._disk, self._latch(), self._salts, place, uuid, page_bytes=self._page_bytes)
+            self.stores[uuid] = store
+        return store
+
+    def reconciled(self, subscriptions: Sequence[Subscription], first: Vlsn) -> list[Change]:
+        """Returns what the page table has to say of these destinations, the log beginning at ``first``, before it is
+        cleaned or anything of them is delivered; of those that are no more, too."""
+        listed = {subscription.uuid for subscription in subscriptions}
+        changes = [
+            Change(uuid, None, gone=list(store.pages)) for uuid, store in self.stores.items() if uuid not in listed
+        ]
+        for subscription in subscriptions:
+            change = self.store_of(subscription).reconciled(subscription, first)
+            if change is not None:
+                changes.append(change)
+        return changes
+
+    def done(self, subscriptions: Iterable[Subscription], looked: dict[str, dict[int, bool]]) -> list[Change]:
+        """Returns what the page table has to say to let go of pages that nobody wants. ``looked``: pages that were
+        looked into, by uuid (``PagingStore.done``)."""
+        found = []
+        for subscription in subscriptions:
+            store = self.stores.get(subscription.uuid)
+            change = store.done(subscription.acknowledged, looked.get(store.uuid)) if store is not None else None
+            if change is not None:
+                found.append(change)
+        return found
+
+    def committed(self, changes: Iterable[Change]) -> list[tuple[PagingStore, Sequence[int]]]:
+        """Notes what the page table says now, and returns the files that are to go."""
+        going = []
+        for change in changes:
+            store = self.stores[change.uuid]
+            if change.row is None:
+                del self.stores[change.uuid]
+            else:
+                store.committed(change)
+            store.leave_page(change.gone)
+            if change.gone:
+                going.append((store, change.gone))
+        return going
+
+    def wants(self, subscriptions: Iterable[Subscription], upto: Vlsn) -> list[tuple[Subscription, PagingStore]]:
+        """Lists the destinations that were not paged up to ``upto``, with their stores."""
+        found = [(subscription, self.store_of(subscription)) for subscription in subscriptions]
+        return [(subscription, store) for subscription, store in found if store.paged_to < upto]
+
+    def uncovered(self, subscriptions: Iterable[Subscription], first: Vlsn, begin: Vlsn) -> str:
+        """Returns why a log that begins at ``begin`` may not begin at ``first``; empty where it may."""
+        for subscription in subscriptions:
+            store = self.stores.get(subscription.uuid)
+            paged_to = store.paged_to if store is not None else 0
+            low = max(paged_to + 1, begin)
+            if low < first and not subscription.acknowledged.covers(low, first - 1):
+                return f"destination {subscription.name} is paged up to VLSN {paged_to} only"
+        return ""
+
+    def close(self) -> None:
+        for store in self.stores.values():
+            store.close()

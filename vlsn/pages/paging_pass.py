@@ -1,0 +1,189 @@
+"""One pass of the pager: what leaves the log is written into the pages of whoever still wants it.
+
+    1  the log is read from the lowest VLSN that a destination was not paged up to, by windows of a MiB
+    2  of each window every destination's messages are chosen by column, and written as one record
+    3  after a stride of the log the pages are synced, and their directories where pages are new
+    4  one transaction of the page table says so                                      ◄ commit point
+    5  again, until ``upto``; only then may the log be cut there
+
+Stopped before 4 the pages have bytes that do not count, and the log has all of it; after 4 they are there twice.  A
+failed write or sync ends the pass: what counted stays, the rest is written again into other pages.
+
+Each step is one job of the pager's worker: nothing else waits for it, and no other thread waits longer than for one of
+NumPy's calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vlsn.errors import Damaged, NoSpace
+from vlsn.format.block import EntryKind
+from vlsn.format.key_filter import KeyFilter
+from vlsn.format.rows import EntryRows
+from vlsn.ids import NULL_LSN, Vlsn
+from vlsn.index.index import VlsnIndex
+from vlsn.limits import PAGING_STRIDE_BYTES, PAGING_WINDOW_BYTES
+from vlsn.pages.record import Record, record_of
+from vlsn.pages.store import About, Change, PagingStore
+from vlsn.pages.subscription import Mask, Subscription
+from vlsn.segments.reader import LogReader
+
+_DATA = int(EntryKind.DATA)
+
+
+class Selector:
+    """Chooses the messages of one destination."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._keys = KeyFilter.of(None, subscription.prefix)
+        without = subscription.without
+        self._without = KeyFilter(without) if without and without.startswith(subscription.prefix) else None
+
+    def wanted(self, rows: EntryRows, from_vlsn: int, to_vlsn: int) -> Mask | None:
+        """Marks the messages from ``from_vlsn`` to ``to_vlsn`` that are not acknowledged; None where there are none."""
+        first = rows.first_vlsn
+        low, high = max(from_vlsn - first, 0), min(to_vlsn - first + 1, rows.rows)
+        if low >= high or self._subscription.acknowledged.covers(first + low, first + high - 1):
+            return None
+        wanted = self._keys.mask(rows) if self._keys is not None else np.ones(rows.rows, np.bool_)
+        if self._without is not None:
+            wanted &= ~self._without.mask(rows)
+        wanted[:low] = False
+        wanted[high:] = False
+        wanted &= rows.kinds() == _DATA
+        if not wanted.any():
+            return None
+        vlsns = np.arange(first, first + rows.rows, dtype=np.int64)
+        wanted &= ~self._subscription.acknowledged.mask(vlsns)
+        return wanted if wanted.any() else None
+
+
+@dataclass(slots=True)
+class Want:
+    """One destination of a pass; ``covers_from`` is the first VLSN behind what its last record covers."""
+
+    subscription: Subscription
+    store: PagingStore
+    selector: Selector
+    covers_from: int
+    records: int = 0
+
+
+class PagingPass:
+    """A pass up to ``upto``, a block's last VLSN. ``step``, ``sync`` and ``discard`` on the pager's thread, the rest at
+    home. ``index`` finds the log's blocks."""
+
+    def __init__(
+        self,
+        wants: Sequence[tuple[Subscription, PagingStore]],
+        reader: LogReader,
+        index: VlsnIndex,
+        upto: Vlsn,
+        *,
+        first: Vlsn,
+        stride_bytes: int = PAGING_STRIDE_BYTES,
+        window_bytes: int = PAGING_WINDOW_BYTES,
+    ) -> None:
+        self._wants = [
+            Want(subscription, store, Selector(subscription), max(store.paged_to + 1, first))
+            for subscription, store in wants
+            if store.paged_to < upto
+        ]
+        self._reader = reader
+        self._index = index
+        self._upto = upto
+        self._stride_bytes = stride_bytes
+        self._window_bytes = window_bytes
+        self._at = min((want.covers_from for want in self._wants), default=int(upto) + 1)
+        self._lsn = NULL_LSN
+        self.looked_bytes = 0
+        """Bytes of the log looked at since the last sync."""
+        self._begun = False
+
+    @property
+    def over(self) -> bool:
+        return self._at > self._upto
+
+    @property
+    def paged_to(self) -> Vlsn:
+        """All up to here is in pages, synced or not."""
+        return Vlsn(self._at - 1)
+
+    @property
+    def due(self) -> bool:
+        """Says whether what was written is to be synced, and to count, before the next step."""
+        return self.over or self.looked_bytes >= self._stride_bytes
+
+    def step(self) -> None:
+        """Looks at one window of the log. Raises ``OSError``, ``Damaged``, ``Trimmed``."""
+        if not self._begun:
+            self._begun = True
+            for want in self._wants:
+                want.store.begin_pass()
+        if not self._lsn:
+            mapping = self._index.at_or_before(Vlsn(self._at))
+            if mapping is None:
+                raise Damaged(f"the index does not find VLSN {self._at}, which is to be paged", vlsn=self._at)
+            self._lsn = mapping[1]
+        run = self._reader.rows(self._at, start=self._lsn, upto_vlsn=self._upto, bytes_max=self._window_bytes)
+        if run.next_vlsn <= self._at:
+            raise Damaged(f"VLSN {self._at}, which is to be paged, cannot be read yet", vlsn=self._at)
+        for rows in run.windows:
+            last = rows.first_vlsn + rows.rows - 1
+            self.looked_bytes += int(rows.headers["body_bytes"].sum())
+            for want in self._wants:
+                self._page(want, rows, last)
+        self._at, self._lsn = run.next_vlsn, run.next_lsn
+
+    def _page(self, want: Want, rows: EntryRows, last: int) -> None:
+        wanted = want.selector.wanted(rows, want.covers_from, self._upto)
+        if wanted is None:
+            return
+        record = record_of(rows, wanted, covers_from=want.covers_from, covers_to=last)
+        assert record is not None
+        self._check_room(want, record)
+        about = About(want.store.uuid, want.subscription.name, want.subscription.prefix)
+        if want.store.made != about:
+            want.store.make(about)
+        want.store.page(record)
+        want.records += 1
+        want.covers_from = last + 1
+
+    def _check_room(self, want: Want, record: Record) -> None:
+        limit, store = want.subscription.bytes_max, want.store
+        if limit and store.bytes_written + record.size > limit:
+            raise NoSpace(
+                f"the pages of destination {want.subscription.name} take {store.bytes_written} of {limit} bytes: the "
+                "log is kept until some of its messages are acknowledged"
+            )
+
+    def sync(self) -> list[Change]:
+        """Syncs what was written, and returns what the page table is to say of it. Raises ``OSError``."""
+        paged_to = self.paged_to
+        changes = []
+        for want in self._wants:
+            pages = want.store.sync() if want.records else {}
+            want.records = 0
+            changes.append(want.store.paged(want.subscription, pages, paged_to))
+        self.looked_bytes = 0
+        return changes
+
+    def committed(self, changes: Sequence[Change]) -> None:
+        """Notes that the page table says so."""
+        stores = {want.store.uuid: want.store for want in self._wants}
+        for change in changes:
+            stores[change.uuid].committed(change)
+            stores[change.uuid].begin_pass()
+
+    def discard(self) -> None:
+        """Gives up what has not counted."""
+        for want in self._wants:
+            want.store.discard()
+
+    def close(self) -> None:
+        self._reader.close()

@@ -1,0 +1,40 @@
+"""The messages of destinations that are in the log no more, for whoever delivers them.
+
+    log      first 301 …              messages from VLSN 301 on are read there
+    pages    41, 57, 203, 298         below, here: next_vlsn 301 says that the log goes on
+
+A dispatcher reads pages while what it wants next lies below the log's first VLSN, and again where the log says
+``Trimmed``.  Pages hold what was not acknowledged when the log was cleaned: a dispatcher passes over what has been
+since, as it does in the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from vlsn.format.block import Entry
+from vlsn.ids import Vlsn
+from vlsn.pages.subscription import Span
+
+
+@dataclass(frozen=True, slots=True)
+class PagedRun:
+    """Messages in VLSN order.  ``next_vlsn`` is the first VLSN not looked at, to go on from; at or past the log's first
+    one, the log has it."""
+
+    entries: list[Entry]
+    next_vlsn: Vlsn
+    lacks: Span | None = None
+    """The VLSNs from ``next_vlsn`` on that lie neither in this node's log nor in its pages, until another member has
+    given them: nothing behind them may be delivered before. None where there are none at ``next_vlsn``."""
+
+
+class PageSource(Protocol):
+    """Messages of destinations, read from pages.  On the event loop's thread; files are read on another one."""
+
+    async def messages(self, uuid: str, from_vlsn: int, *, limit: int, bytes_max: int) -> PagedRun:
+        """Reads at most ``limit`` messages of the destination from ``from_vlsn`` on, with about ``bytes_max`` bytes of
+        keys and values, but never less than one that is there. Holds nothing when it has returned: who is slow costs
+        the others nothing."""
+        ...

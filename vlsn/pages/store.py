@@ -1,0 +1,336 @@
+"""The paging store: the pages of one destination.
+
+    pages/<uuid>/destination.json  000000004.page  000000005.page  000000003.page.damaged
+    table   {paged_to 5200, done 3, missing []}    4 {end, first 41, last 3010 …}    5 {end, first 3017, last 5188 …}
+
+1. All that the destination wanted up to ``paged_to`` is in these pages, is acknowledged, or lies in ``missing``: what
+   this node should have and has not, until another member gives it.
+2. ``page`` gives a record its place under the latch and writes it outside of it, so several writers share one page.  A
+   page that is full is left at once for the next one; it is synced when its last writer is done.
+3. What was paged counts once the page table says so (``table``), and that only behind the sync of pages and directory.
+4. A number is never used twice.  ``done`` is the highest one that went; pages up to it that have no row are gone, and
+   those above it without one were never finished.
+
+``page`` for any thread.  ``sync`` and ``discard`` for the pager's, with no writer under way.  The rest at home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+
+import msgspec
+
+from vlsn.ids import NULL_VLSN
+from vlsn.limits import PAGE_BYTES
+from vlsn.pages.page import PageHeader, PageRow, PageWriter, Salts, page_name
+from vlsn.pages.record import Record
+from vlsn.pages.subscription import Acknowledged, Span, Subscription
+from vlsn.seams import Disk
+
+DIRECTORY = "pages"
+ASIDE = ".damaged"
+ABOUT_NAME = "destination.json"
+
+
+class StoreRow(msgspec.Struct, frozen=True):
+    """A destination's pages as the page table has them."""
+
+    paged_to: int = NULL_VLSN
+    done: int = 0
+    missing: list[Span] = []
+    since: int = NULL_VLSN
+    """``Subscription.since`` of what they were written for …"""
+    prefix: bytes = b""
+    """… and its prefix."""
+
+
+class About(msgspec.Struct, frozen=True):
+    """The destination that the pages are of, for a person, for tools, and for a node that has lost its page table."""
+
+    uuid: str
+    name: str
+    prefix: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The change that one transaction of the page table makes to a store."""
+
+    uuid: str
+    row: StoreRow | None
+    """None: all of it goes."""
+    pages: dict[int, PageRow] = field(default_factory=dict)
+    gone: Sequence[int] = ()
+
+
+class PagingStore:
+    """Made with what the page table has; ``directory`` is the store's own."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        latch: AbstractContextManager[object],
+        salts: Salts,
+        directory: str,
+        uuid: str,
+        row: StoreRow | None = None,
+        pages: dict[int, PageRow] | None = None,
+        *,
+        page_bytes: int = PAGE_BYTES,
+        number: int = 0,
+    ) -> None:
+        """``number`` is the highest that a file here ever had."""
+        self.uuid = uuid
+        self.directory = directory
+        self.row = row
+        """None while the table has none."""
+        self.pages = dict(sorted((pages or {}).items()))
+        self.paged_messages = 0
+        """Since the node's log was opened, as the next two."""
+        self.paged_bytes = 0
+        self.pages_done = 0
+        self.made: About | None = None
+        """The words of its directory, once this process has made sure of them."""
+        self._disk = disk
+        self._latch = latch
+        self._salts = salts
+        self._page_bytes = page_bytes
+        self._number = max([number, row.done if row is not None else 0, *self.pages])
+        self._open: PageWriter | None = None
+        self._written: dict[int, PageWriter] = {}
+        """Those that have records of the pass under way, by number."""
+
+    # What is there.
+
+    @property
+    def paging(self) -> bool:
+        """Says whether the destination is in page mode: some of its messages lie in pages."""
+        return bool(self.pages)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its files, as far as they count."""
+        return sum(row.end for row in self.pages.values())
+
+    @property
+    def bytes_written(self) -> int:
+        """The same with what the pass under way has written."""
+        with self._latch:
+            written = sum(writer.row.end for writer in self._written.values())
+        return written + sum(row.end for number, row in self.pages.items() if number not in self._written)
+
+    @property
+    def messages(self) -> int:
+        """The messages in its pages, acknowledged since or not."""
+        return sum(row.count for row in self.pages.values())
+
+    @property
+    def paged_to(self) -> int:
+        return self.row.paged_to if self.row is not None else NULL_VLSN
+
+    @property
+    def missing(self) -> list[Span]:
+        return self.row.missing if self.row is not None else []
+
+    def path(self, number: int) -> str:
+        return f"{self.directory}/{page_name(number)}"
+
+    def aside(self, number: int) -> str:
+        """Returns the path under which a damaged page is kept."""
+        return self.path(number) + ASIDE
+
+    def next_page(self, from_vlsn: int) -> int | None:
+        """Returns the number of the first page, by VLSN, with a message at or behind ``from_vlsn``."""
+        having = [(row.first, number) for number, row in self.pages.items() if row.last >= from_vlsn]
+        return min(having)[1] if having else None
+
+    # Writing.
+
+    def begin_pass(self) -> None:
+        """Begins a pass, with no writer under way."""
+        self._written.clear()
+        if self._open is not None:
+            self._open.begin_pass()
+
+    def page(self, record: Record) -> None:
+        """Writes ``record`` into the current page, or a new one; not durable. Raises ``OSError``."""
+        with self._latch:
+            writer = self._open
+            if writer is None or writer.broken or not writer.fits(record.size, self._page_bytes):
+                writer = self._new_page()
+            offset = writer.place(record)
+            self._written[writer.header.number] = writer
+        try:
+            writer.write(record, offset)
+        finally:
+            with self._latch:
+                writer.writers -= 1
+
+    def _new_page(self) -> PageWriter:
+        self._open = None
+        self._number += 1
+        header = PageHeader(self.uuid, self._number, self._salts())
+        self._open = PageWriter.create(self._disk, self.directory, header)
+        return self._open
+
+    def make(self, about: About) -> None:
+        """Makes the store's directory, and says in it whose it is. Durable on return. Raises ``OSError``."""
+        disk, above = self._disk, self.directory.rpartition("/")[0]
+        disk.make_directory(self.directory)
+        path, new = f"{self.directory}/{ABOUT_NAME}", f"{self.directory}/{ABOUT_NAME}.new"
+        if disk.exists(new):
+            disk.remove(new)
+        file = disk.open(new, create=True)
+        try:
+            file.write(0, [msgspec.json.encode(about)])
+            file.sync()
+        finally:
+            file.close()
+        disk.rename(new, path)
+        for directory in (self.directory, above, above.rpartition("/")[0]):
+            disk.sync_directory(directory)
+        self.made = about
+
+    def sync(self) -> dict[int, PageRow]:
+        """Syncs all that the pass has written, and returns the rows of its pages. Raises ``OSError``."""
+        writers = list(self._written.values())
+        for writer in writers:
+            if writer.unsynced:
+                writer.sync()
+        if any(writer.made for writer in writers):
+            self._disk.sync_directory(self.directory)
+        for writer in writers:
+            writer.made = False
+            if writer is not self._open:
+                writer.close()
+        return {number: writer.row for number, writer in sorted(self._written.items())}
+
+    def discard(self) -> None:
+        """Gives up what the pass has written since it last counted: these pages take no more, and those that never
+        counted go. What cannot be removed is removed by the next open."""
+        for number, writer in self._written.items():
+            with suppress(OSError):
+                writer.close()
+            if number not in self.pages:
+                with suppress(OSError):
+                    self._disk.remove(self.path(number))
+        if self._open is not None and self._open.header.number not in self._written:
+            with suppress(OSError):
+                self._open.close()
+        self._written.clear()
+        self._open = None
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Removes the files of pages that the table has no more. Durable on return; harmless when done again."""
+        for number in numbers:
+            with suppress(FileNotFoundError):
+                self._disk.remove(self.path(number))
+        if numbers:
+            self._disk.sync_directory(self.directory)
+
+    # What the table says, at home.
+
+    def reconciled(self, subscription: Subscription, first: int) -> Change | None:
+        """Returns what has to be noted of a log that begins at ``first``; None where nothing has.
+
+        What the destination wants below it, and was never paged here, is missing.  One that was moved may want what was
+        acknowledged when it could be paged: of that, what no page covers is missing.  One of another prefix wants what
+        its pages need not have: they go, and all of it is missing."""
+        wanted, row, gone = subscription.acknowledged, self.row, list[int]()
+        if row is None:
+            row = StoreRow(NULL_VLSN, 0, [], subscription.since, subscription.prefix)
+        elif row.prefix != subscription.prefix:
+            gone = list(self.pages)
+            row = StoreRow(NULL_VLSN, self._number, [], subscription.since, subscription.prefix)
+        missing, asked = row.missing, [(row.paged_to + 1, first - 1)] if row.paged_to < first - 1 else []
+        if row.since != subscription.since:
+            held = union([*missing, *((page.covers_from, page.covers_to) for page in self.pages.values())])
+            asked = Acknowledged.of(0, held).left([(1, first - 1)] if first > 1 else [])
+        missing = union(wanted.left(sorted([*missing, *asked])))
+        if self.row is None and not missing:
+            return None  # nothing of it was ever paged, or has to be
+        new = StoreRow(max(row.paged_to, first - 1), row.done, missing, subscription.since, row.prefix)
+        return Change(self.uuid, new, gone=gone) if new != self.row else None
+
+    def paged(self, subscription: Subscription, pages: dict[int, PageRow], paged_to: int) -> Change:
+        """Returns what has to be noted once a pass has come to ``paged_to``, with these pages synced."""
+        row = self.row or StoreRow(NULL_VLSN, 0, [], subscription.since, subscription.prefix)
+        return Change(self.uuid, msgspec.structs.replace(row, paged_to=max(row.paged_to, paged_to)), pages)
+
+    def filled(self, pages: dict[int, PageRow], spans: Sequence[Span], acknowledged: Acknowledged) -> Change:
+        """Returns what has to be noted once others have given all of ``spans``."""
+        assert self.row is not None
+        missing = Acknowledged.of(0, sorted(spans)).left(acknowledged.left(self.row.missing))
+        return Change(self.uuid, msgspec.structs.replace(self.row, missing=missing), pages)
+
+    def replaced(self, number: int, pages: dict[int, PageRow], lost: Sequence[Span]) -> Change:
+        """Returns what has to be noted of a damaged page whose readable records lie in ``pages`` now."""
+        assert self.row is not None
+        missing = sorted([*self.row.missing, *lost])
+        row = msgspec.structs.replace(self.row, missing=missing, done=max(self.row.done, number))
+        return Change(self.uuid, row, pages, gone=[number])
+
+    def done(self, acknowledged: Acknowledged, read: dict[int, bool] | None = None) -> Change | None:
+        """Returns what has to be noted to let go of the pages whose messages are all acknowledged; None where there is
+        none. ``read`` says of pages that were looked into whether they are."""
+        looked = read or {}
+        gone = [
+            number
+            for number, row in self.pages.items()
+            if looked.get(number) or acknowledged.covers(row.first, row.last)
+        ]
+        if not gone or self.row is None:
+            return None
+        missing = acknowledged.left(self.row.missing)
+        row = msgspec.structs.replace(self.row, done=max(self.row.done, *gone), missing=missing)
+        return Change(self.uuid, row, gone=gone)
+
+    def to_look_into(self, acknowledged: Acknowledged) -> list[int]:
+        """Lists the pages that may be done although VLSNs between their messages are not acknowledged."""
+        return [
+            number
+            for number, row in self.pages.items()
+            if acknowledged.count(row.first, row.last) >= row.count
+            and not acknowledged.covers(row.first, row.last)
+            and acknowledged.covers(row.first, row.first)
+            and acknowledged.covers(row.last, row.last)
+        ]
+
+    def committed(self, change: Change) -> None:
+        """Notes what the page table has now."""
+        assert change.row is not None
+        for number, row in change.pages.items():
+            before = self.pages.get(number)
+            self.paged_messages += row.count - (before.count if before is not None else 0)
+            self.paged_bytes += row.bytes - (before.bytes if before is not None else 0)
+        self.row = change.row
+        self.pages = {n: row for n, row in sorted({**self.pages, **change.pages}.items()) if n not in change.gone}
+        self.pages_done += len(change.gone)
+
+    def leave_page(self, numbers: Sequence[int] | None = None) -> None:
+        """Leaves the current page where it is one of these, which are gone; None: whichever it is."""
+        writer = self._open
+        if writer is not None and (numbers is None or writer.header.number in numbers):
+            self._open = None
+            with suppress(OSError):
+                writer.close()
+
+    def close(self) -> None:
+        for writer in {id(each): each for each in (*self._written.values(), self._open) if each is not None}.values():
+            with suppress(OSError):
+                writer.close()
+        self._written.clear()
+        self._open = None
+
+
+def union(spans: Iterable[Span]) -> list[Span]:
+    """Joins spans that overlap or follow on one another; ascending."""
+    found: list[Span] = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return found

@@ -1,0 +1,82 @@
+"""The page table: which pages count, and how far, in the ``state`` store.
+
+    g ‖ uuid         {paged_to, done, missing, since, prefix}      one destination (``StoreRow``)
+    g ‖ uuid ‖ u32   {end, first, last, count, bytes, …}           one of its pages (``PageRow``), the number big-endian
+
+One transaction is the commit point of a pass, over all destinations: pages and directories were synced before it, and
+the log is cut after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+import msgspec
+
+from vlsn.errors import Damaged
+from vlsn.pages.page import PageRow
+from vlsn.pages.store import Change, StoreRow
+from vlsn.seams import KeyValue
+
+PREFIX: Final = b"g"
+"""No other key of the store begins so."""
+_END: Final = b"h"
+_UUID_BYTES: Final = 8
+T = TypeVar("T")
+
+
+class PageTable:
+    """Reads from any thread; ``write`` on the store's thread."""
+
+    def __init__(self, store: KeyValue) -> None:
+        self._store = store
+
+    def read(self) -> dict[str, tuple[StoreRow, dict[int, PageRow]]]:
+        """Returns all of it, by uuid. A row that cannot be read is as if it were not there: its page is looked into
+        again, or fetched."""
+        found: dict[str, tuple[StoreRow, dict[int, PageRow]]] = {}
+        for key in self._store.keys(PREFIX, _END):
+            uuid, number = key[1 : 1 + _UUID_BYTES].hex(), int.from_bytes(key[1 + _UUID_BYTES :], "big")
+            if len(key) == 1 + _UUID_BYTES:
+                row = self._row(key, StoreRow)
+                if row is not None:
+                    found[uuid] = (row, {})
+            elif uuid in found:
+                page = self._row(key, PageRow)
+                if page is not None:
+                    found[uuid][1][number] = page
+        return found
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """Commits ``changes``, together; durable on return. Raises ``LogFailed``."""
+        puts: list[tuple[bytes, bytes]] = []
+        deletes: list[bytes] = []
+        ranges: list[tuple[bytes, bytes]] = []
+        for change in changes:
+            key = PREFIX + bytes.fromhex(change.uuid)
+            if change.row is None:
+                ranges.append((key, _after(key)))
+                continue
+            puts.append((key, msgspec.json.encode(change.row)))
+            puts += [(_page_key(key, number), msgspec.json.encode(row)) for number, row in change.pages.items()]
+            deletes += [_page_key(key, number) for number in change.gone]
+        if puts or ranges:
+            self._store.write(puts, deletes=deletes, delete_ranges=ranges)
+
+    def _row(self, key: bytes, kind: type[T]) -> T | None:
+        try:
+            value = self._store.get(key)
+            return msgspec.json.decode(value, type=kind) if value is not None else None
+        except (Damaged, msgspec.MsgspecError):
+            return None
+
+
+def _page_key(key: bytes, number: int) -> bytes:
+    return key + number.to_bytes(4, "big")
+
+
+def _after(key: bytes) -> bytes:
+    """Returns the first key behind all that begin with ``key``."""
+    number = int.from_bytes(key, "big") + 1
+    return number.to_bytes(len(key), "big")
