@@ -11,30 +11,34 @@ from repl.audit.profile import block_histogram, entry_histogram, series_of
 from repl.audit.report import OvermarkRow, SegmentRow, Series, SourceReport, Span, range_rows
 from repl.audit.segment_audit import SegmentAudit
 from repl.audit.source import Source
+from repl.audit.unread import Read
 
 
 def source_reports(
     sources: Sequence[Source],
     surveys: Sequence[Survey],
-    audited: Sequence[Sequence[SegmentAudit]],
+    audited: Sequence[Read],
     digests: Sequence[Mapping[int, RangeDigest]],
 ) -> list[SourceReport]:
     """Returns a report for each source; ``digests`` are those of what was compared."""
-    series = series_of([[segment.profile for segment in segments] for segments in audited])
+    series = series_of([[segment.profile for segment in each.segments] for each in audited])
     return [_report(*each) for each in zip(sources, surveys, audited, digests, series, strict=True)]
 
 
 def _report(
     source: Source,
     survey: Survey,
-    segments: Sequence[SegmentAudit],
+    read: Read,
     digests: Mapping[int, RangeDigest],
     series: Series,
 ) -> SourceReport:
+    segments = read.segments
     profiles = [segment.profile for segment in segments]
     modified = {part.number: part.modified_us for part in survey.parts}
     firsts = [segment.first.vlsn for segment in segments if segment.first]
     lasts = [segment.last.vlsn for segment in segments if segment.last]
+    if read.missing:  # its ends may lie there
+        firsts, lasts = [survey.first] * bool(survey.first), [max([survey.last, *lasts])]
     return SourceReport(
         source=source.text,
         path=source.path,
@@ -51,7 +55,8 @@ def _report(
         ranges=range_rows([digests[at] for at in sorted(digests)]),
         segments=[_row(segment, modified.get(segment.number, 0)) for segment in segments],
         overmarks=[row for segment in segments for row in _overmarks(segment)],
-        holes=list(_holes(segments)),
+        holes=list(_holes(read)),
+        unread=read.spans,
         series=series,
         sizes=survey.sizes,
         entry_sizes=entry_histogram(profiles),
@@ -87,12 +92,13 @@ def _overmarks(segment: SegmentAudit) -> Iterator[OvermarkRow]:
         yield OvermarkRow(file=segment.file, offset=offset, last_offset=last_offset, first=first, last=last)
 
 
-def _holes(segments: Sequence[SegmentAudit]) -> Iterator[Span]:
+def _holes(read: Read) -> Iterator[Span]:
     """Yields what is missing inside of segments, and between one and the next that has a visible block."""
+    segments = read.segments
     for segment in segments:
         for first, last in segment.profile.holes:
             yield Span(first=first, last=last)
     seen = [(segment.first.vlsn, segment.last.vlsn) for segment in segments if segment.first and segment.last]
     for (_, before), (after, _) in pairwise(seen):
-        if after > before + 1:
+        if after > before + 1 and not any(span.first < after and before < span.last for span in read.spans):
             yield Span(first=before + 1, last=after - 1)

@@ -13,7 +13,7 @@ blocks that are right by their own checksums still differ in one of two polynomi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Final
@@ -121,7 +121,11 @@ def chained(chain: int, digest: RangeDigest) -> int:
     return int(mixed[0])
 
 
-def differing(copies: list[dict[int, RangeDigest]]) -> list[int]:
-    """Returns the ranges, ascending, that are not one and the same in every copy."""
-    ranges = sorted(set().union(*copies))
-    return [at for at in ranges if len({copy.get(at) for copy in copies}) > 1]
+def differing(copies: Sequence[Mapping[int, RangeDigest]], knows: Sequence[Callable[[int], bool]]) -> list[int]:
+    """Returns the ranges, ascending, that are not one and the same in every copy that ``knows`` them."""
+    found = []
+    for at in sorted(set().union(*copies)):
+        here = {copy.get(at) for copy, known in zip(copies, knows, strict=True) if known(at)}
+        if len(here) > 1:
+            found.append(at)
+    return found

@@ -25,12 +25,11 @@ from importlib.metadata import version
 from time import monotonic, time_ns
 from typing import Any, Final, Protocol, TypeVar
 
-from repl.audit import once
-from repl.audit.check import check_segment
+from repl.audit import once, tasks
 from repl.audit.claims import check_claims
 from repl.audit.copies import source_reports
-from repl.audit.derived import Indexed, check_noted
-from repl.audit.difference import RANGES_SHOWN, RangeTask, first_differences
+from repl.audit.derived import check_noted
+from repl.audit.difference import RANGES_SHOWN, RangeTask
 from repl.audit.digest import RANGE_BITS, Place, differing, merged
 from repl.audit.findings import Finding
 from repl.audit.history import HistoryPart, parts_of
@@ -38,22 +37,21 @@ from repl.audit.history_order import check_spans
 from repl.audit.joints import check_joints, pending_rollback
 from repl.audit.majority import End, check_ends
 from repl.audit.members import GroupAt
-from repl.audit.names import NameTask, places_of, ranges_of, reused
+from repl.audit.names import NameTask, places_of, ranges_of
 from repl.audit.outputs import check_outputs, write_outputs
 from repl.audit.plan import PARTITION_BYTES, Bounds, Part, Survey, common_bounds, packed
 from repl.audit.profile import samples_max
 from repl.audit.proof import Extent, Prover, read_history
-from repl.audit.report import AuditReport, HistoryReport, SourceReport
+from repl.audit.report import AuditReport, HistoryReport, NotAudited, SourceReport
 from repl.audit.rules import RANKS, AuditRule
 from repl.audit.segment_audit import SegmentAudit
-from repl.audit.segment_buffer import segment_buffer
 from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.audit.since import Reading, Since, check_past, joined, read_since, readings, told
-from repl.audit.source import Failure, Source, Unreadable, source_of
-from vlsn.errors import BadArgument, WrongVersion
-from vlsn.format.records import RollbackStart
-from vlsn.ids import Lsn, lsn
-from vlsn.levels import named
+from repl.audit.source import Failure, Source, source_of
+from repl.audit.tasks import parted, succeeded
+from repl.audit.unread import Missed, Read, blanked, read_of
+from vlsn.errors import BadArgument
+from vlsn.ids import lsn
 from vlsn.verify.inspection import Rule
 
 T = TypeVar("T")
@@ -156,7 +154,7 @@ def audit(
     """Audits the sources, wherever the jobs run. Raises ``BadArgument`` and ``Unreadable``."""
     texts = [source.text for source in sources]
     begun = monotonic()
-    surveys = _succeeded(jobs.run("survey", _surveyed, list(enumerate(sources))))
+    surveys = succeeded(jobs.run("survey", tasks.survey, list(enumerate(sources))))
     if len({survey.group for survey in surveys}) > 1:
         groups = ", ".join(f"{source.text}: {survey.group}" for source, survey in zip(sources, surveys, strict=True))
         raise BadArgument(f"the sources are of different groups ({groups})")
@@ -166,34 +164,44 @@ def audit(
         reading = readings(since, surveys, texts)
         surveys = [each.survey for each in reading]
         bounds = replace(bounds, after=0 if since.deep else since.upto, past=since.upto)
-    tasks = packed(surveys, cores=jobs.cores)
+    parts = packed(surveys, cores=jobs.cores)
     samples = samples_max(sum(len(survey.parts) for survey in surveys))
-    audited = _by_source(_succeeded(jobs.run("read", partial(_read, sources, bounds, samples), tasks)), len(sources))
+    results = succeeded(jobs.run("read", partial(tasks.read, sources, bounds, samples), parts))
+    audited = _by_source(results, reading, texts)
+    missing = [each for read in audited for each in read.missing]
     findings = [finding for survey in surveys for finding in survey.findings]
-    for source, each, segments in zip(sources, reading, audited, strict=True):
-        found = [finding for segment in segments for finding in segment.findings]
-        together = [segment for segment in segments if segment.number not in each.alone]
-        found += check_joints(source.text, together)
-        findings += check_noted(source.text, each.survey.stated, together)
-        findings += _judged(source, each.survey, segments, found, jobs)
-    digests = [merged([digest for segment in segments for digest in segment.digests]) for segments in audited]
+    for source, survey, read in zip(sources, surveys, audited, strict=True):
+        found = [finding for segment in read.segments for finding in segment.findings]
+        found += check_joints(source.text, read.runs)
+        stated = replace(survey.stated, terms=()) if read.missing else survey.stated
+        findings += check_noted(source.text, stated, [segment for run in read.runs for segment in run])
+        judged, left = _judged(source, read, survey, found, jobs)
+        findings, missing = findings + judged, missing + left
+    digests = [merged([digest for segment in read.segments for digest in segment.digests]) for read in audited]
+    digests = [read.compared(each) for read, each in zip(audited, digests, strict=True)]
     copies = source_reports(sources, surveys, audited, digests)
     if since is not None:
         copies = [joined(since, copy, each) for copy, each in zip(copies, reading, strict=True)]
         findings += check_past(since, reading, audited, texts)
+    copies = [blanked(copy) for copy in copies]
     findings += check_ends(list(_ends(copies, surveys, audited, bounds.past)), _groups(surveys, audited))
-    findings += _reused(sources, surveys, audited, bounds, jobs)
+    found, left = _reused(sources, surveys, audited, bounds, jobs)
+    findings, missing = findings + found, missing + left
     proof = None
     if history is not None:
-        proof, found = _proven(history, sources, surveys, copies, _places(surveys, audited), jobs)
-        findings += found
-    ranges = differing(digests) if bounds else []
-    findings += _differences(sources, surveys, audited, ranges, bounds, jobs)
+        if any(read.missing for read in audited):
+            missing.append(NotAudited(what="history", file=history[0].path, why="not all of the copies could be read"))
+        else:
+            proof, found, left = _proven(history, sources, surveys, copies, _places(surveys, audited), jobs)
+            findings, missing = findings + found, missing + left
+    ranges = differing(digests, [read.knows for read in audited]) if bounds else []
+    found, left = _differences(sources, surveys, audited, ranges, bounds, jobs)
+    findings, missing = findings + found, missing + left
     if ranges and not findings:
         findings.append(_unexplained(ranges[0], bounds, sources))
     changed = any(finding.rule == AuditRule.CHANGED_PAST for finding in findings)
     return AuditReport(
-        equal=(bool(bounds) or since is not None) and not ranges and not changed,
+        equal=(bool(bounds) or since is not None) and not (ranges or changed or missing),
         compared_from=bounds.first if since is None else max(bounds.first, since.report.compared_from),
         compared_to=max(bounds.last, bounds.past),
         sources=copies,
@@ -206,112 +214,95 @@ def audit(
         group=surveys[0].group,
         made_us=time_ns() // 1000,
         since=None if since is None else told(since, reading),
+        not_audited=missing,
     )
 
 
-def _surveyed(item: tuple[int, Source]) -> Survey | Failure:
-    index, source = item
-    return _tried(lambda: source.survey(index))
-
-
-def _read(sources: list[Source], bounds: Bounds, samples: int, parts: tuple[Part, ...]) -> list[SegmentAudit] | Failure:
-    """Reads a task's segments one after the other, one of them in memory at a time."""
-    return _tried(lambda: list(_each_read(sources[parts[0].source], parts, bounds, samples)))
-
-
-def _each_read(source: Source, parts: tuple[Part, ...], bounds: Bounds, samples: int) -> Iterator[SegmentAudit]:
-    indexed = source.indexed([part.number for part in parts if part.indexed])
-    for part in parts:
-        yield _read_one(source, part, bounds, indexed.get(part.number), samples)
-
-
-def _read_one(source: Source, part: Part, bounds: Bounds, indexed: Indexed | None, samples: int) -> SegmentAudit:
-    try:
-        buf, sidecar = source.read(part, 0, part.end, segment_buffer(part.end)), source.sidecar(part)
-        return check_segment(buf, part, source.text, bounds, sidecar, indexed, samples)
-    except WrongVersion as error:
-        raise named(error, source.text) from None
-
-
-def _tried(work: Callable[[], R]) -> R | Failure:
-    try:
-        return work()
-    except (Unreadable, WrongVersion) as error:
-        return Failure(str(error))
-
-
-def _succeeded(results: list[R | Failure]) -> list[R]:
-    for result in results:
-        if isinstance(result, Failure):
-            raise Unreadable(result.reason)
-    return [result for result in results if not isinstance(result, Failure)]
-
-
-def _by_source(results: list[list[SegmentAudit]], count: int) -> list[list[SegmentAudit]]:
-    audited: list[list[SegmentAudit]] = [[] for _ in range(count)]
-    for segments in results:
-        for segment in segments:
-            audited[segment.source].append(segment)
-    return [sorted(segments, key=lambda segment: segment.number) for segments in audited]
+def _by_source(results: list[list[SegmentAudit | Missed]], reading: list[Reading], texts: list[str]) -> list[Read]:
+    """Sorts what was read of each source, and what was not."""
+    segments: list[list[SegmentAudit]] = [[] for _ in reading]
+    missed: list[list[Missed]] = [[] for _ in reading]
+    for each in (each for result in results for each in result):
+        if isinstance(each, Missed):
+            missed[each.source].append(each)
+        else:
+            segments[each.source].append(each)
+    return [
+        read_of(
+            text,
+            each.survey,
+            sorted(segments[index], key=lambda segment: segment.number),
+            missed[index],
+            max((row.last + 1 for row in each.kept), default=each.survey.first),
+            each.alone,
+        )
+        for index, (each, text) in enumerate(zip(reading, texts, strict=True))
+    ]
 
 
 def _judged(
-    source: Source, survey: Survey, segments: list[SegmentAudit], findings: list[Finding], jobs: Jobs
-) -> list[Finding]:
+    source: Source, read: Read, survey: Survey, findings: list[Finding], jobs: Jobs
+) -> tuple[list[Finding], list[NotAudited]]:
     """Drops findings that a rollback explains whose flags are not all set: one that a crash cut short, or that a
     running node began after the survey. It sets flags above the DTVLSN, and its record lies behind them."""
+    segments = read.segments
     at, matchpoint = pending_rollback(segments)
     if at:
         findings = [finding for finding in findings if finding.rule not in _OF_ROLLBACKS or finding.vlsn <= matchpoint]
     if not survey.live or not segments or not any(finding.rule in _OF_ROLLBACKS for finding in findings):
-        return findings
+        return findings, []
     known = {lsn(segment.number, at) for segment in segments for at, _ in segment.rollbacks}
-    (began,) = _succeeded(jobs.run("rollbacks", _rollbacks, [(source, segments[-1].number)]))
+    answers, failures = parted(jobs.run("rollbacks", tasks.rollbacks, [(source, segments[-1].number)]))
+    began = [each for answer in answers for each in answer]
     lowest = min((record.matchpoint for at, record in began if at not in known), default=None)
+    if failures:  # any of them may be explained
+        lowest = 0
     if lowest is None:
-        return findings
-    return [finding for finding in findings if finding.rule not in _OF_ROLLBACKS or finding.vlsn <= lowest]
-
-
-def _rollbacks(item: tuple[Source, int]) -> list[tuple[Lsn, RollbackStart]] | Failure:
-    source, number = item
-    return _tried(lambda: source.rollbacks(number))
+        return findings, []
+    left = [finding for finding in findings if finding.rule not in _OF_ROLLBACKS or finding.vlsn <= lowest]
+    return left, [NotAudited(what="rollbacks", source=source.text, why=why) for why in failures]
 
 
 def _differences(
-    sources: list[Source],
-    surveys: list[Survey],
-    audited: list[list[SegmentAudit]],
-    ranges: list[int],
-    bounds: Bounds,
-    jobs: Jobs,
-) -> list[Finding]:
+    sources: list[Source], surveys: list[Survey], audited: list[Read], ranges: list[int], bounds: Bounds, jobs: Jobs
+) -> tuple[list[Finding], list[NotAudited]]:
     places = _places(surveys, audited) if ranges else {}
-    tasks = [RangeTask(at, bounds, tuple(places[at])) for at in ranges[:RANGES_SHOWN] if at in places]
-    found = _succeeded(jobs.run("differences", partial(_compared, sources), tasks))
-    return [finding for findings in found for finding in findings]
+    looked = [RangeTask(at, bounds, tuple(places[at])) for at in ranges[:RANGES_SHOWN] if at in places]
+    results = jobs.run("differences", partial(tasks.compare, sources), looked)
+    return _found(results, "differences", [each.range for each in looked])
 
 
 def _reused(
-    sources: list[Source], surveys: list[Survey], audited: list[list[SegmentAudit]], bounds: Bounds, jobs: Jobs
-) -> list[Finding]:
+    sources: list[Source], surveys: list[Survey], audited: list[Read], bounds: Bounds, jobs: Jobs
+) -> tuple[list[Finding], list[NotAudited]]:
     """Names blocks that have another's name, where digests and what was rolled back say that there may be some."""
-    others = [[digest for segment in segments for digest in segment.others] for segments in audited]
-    hidden = [[place for segment in segments for place in segment.hidden] for segments in audited]
+    segments = [each.segments for each in audited]
+    others = [[digest for segment in each for digest in segment.others] for each in segments]
+    hidden = [[place for segment in each for place in segment.hidden] for each in segments]
     ranges = ranges_of(others, hidden)
-    tasks = [NameTask(at, bounds, places_of(at, surveys, audited)) for at in ranges]
-    found = _succeeded(jobs.run("names", partial(_looked_for_names, sources), tasks))
-    return [finding for findings in found for finding in findings]
+    looked = [NameTask(at, bounds, places_of(at, surveys, segments)) for at in ranges]
+    return _found(jobs.run("names", partial(tasks.look_for_names, sources), looked), "names", ranges)
 
 
-def _looked_for_names(sources: list[Source], task: NameTask) -> list[Finding] | Failure:
-    return _tried(lambda: reused(task, sources))
+def _found(
+    results: list[list[Finding] | Failure], what: str, ranges: list[int]
+) -> tuple[list[Finding], list[NotAudited]]:
+    """Returns the findings of tasks of a range each, and what could not be looked into."""
+    parted(results)  # a failure that is fatal ends it
+    findings: list[Finding] = []
+    missing: list[NotAudited] = []
+    for result, at in zip(results, ranges, strict=True):
+        if isinstance(result, Failure):
+            first, last = max(at << RANGE_BITS, 1), ((at + 1) << RANGE_BITS) - 1
+            missing.append(NotAudited(what=what, why=result.reason, first=first, last=last))
+        else:
+            findings += result
+    return findings, missing
 
 
-def _ends(
-    copies: list[SourceReport], surveys: list[Survey], audited: list[list[SegmentAudit]], compared: int
-) -> Iterator[End]:
-    for copy, survey, segments in zip(copies, surveys, audited, strict=True):
+def _ends(copies: list[SourceReport], surveys: list[Survey], audited: list[Read], compared: int) -> Iterator[End]:
+    for copy, survey, read in zip(copies, surveys, audited, strict=True):
+        segments = read.segments
         said, _ = check_claims(copy.source, segments)
         yield End(
             source=copy.source,
@@ -320,14 +311,14 @@ def _ends(
             last=copy.last,
             said=max(said, survey.stated.dtvlsn, compared),
             live=copy.live,
-            damaged=bool(segments) and segments[-1].damaged,
+            damaged=bool(read.missing) or (bool(segments) and segments[-1].damaged),
             owes=survey.stated.floor > copy.last,
         )
 
 
-def _groups(surveys: list[Survey], audited: list[list[SegmentAudit]]) -> list[GroupAt]:
+def _groups(surveys: list[Survey], audited: list[Read]) -> list[GroupAt]:
     noted = [survey.stated.group for survey in surveys if survey.stated.group is not None]
-    return noted + [group for segments in audited for segment in segments for group in segment.groups]
+    return noted + [group for read in audited for segment in read.segments for group in segment.groups]
 
 
 def _told(finding: Finding) -> tuple[int, int, str, str, int]:
@@ -335,13 +326,13 @@ def _told(finding: Finding) -> tuple[int, int, str, str, int]:
     return finding.vlsn, RANKS[finding.rule], finding.source, finding.file, finding.offset
 
 
-def _places(surveys: list[Survey], audited: list[list[SegmentAudit]]) -> dict[int, list[tuple[Part, Place]]]:
-    """Finds where each range of VLSNs lies in every source."""
+def _places(surveys: list[Survey], audited: list[Read]) -> dict[int, list[tuple[Part, Place]]]:
+    """Finds where each range of VLSNs lies in every source that was read there."""
     places: dict[int, list[tuple[Part, Place]]] = defaultdict(list)
-    for survey, segments in zip(surveys, audited, strict=True):
+    for survey, read in zip(surveys, audited, strict=True):
         parts = {part.number: part for part in survey.parts}
-        for segment in segments:
-            for place in segment.places:
+        for segment in read.segments:
+            for place in (place for place in segment.places if read.knows(place.range)):
                 places[place.range].append((parts[segment.number], place))
     return dict(places)
 
@@ -353,17 +344,18 @@ def _proven(
     copies: list[SourceReport],
     places: Mapping[int, Sequence[tuple[Part, Place]]],
     jobs: Jobs,
-) -> tuple[HistoryReport, list[Finding]]:
+) -> tuple[HistoryReport, list[Finding], list[NotAudited]]:
     extents = [Extent(copy.first, min(copy.dtvlsn, copy.last), copy.last) for copy in copies]
     prover = Prover(sources, extents, places, history[0].path)
     groups = min(GROUPS_MAX, max(1, len(places)))
-    proofs = _succeeded(jobs.grouped("history", read_history, history, prover, groups))
+    proofs, failures = parted(jobs.grouped("history", read_history, history, prover, groups))
     if any(proof.once for proof in proofs):
         most = max(range(len(copies)), key=lambda index: copies[index].entries)
         items = once.items(history, sources[most], surveys[most].parts, extents[most])
         groups = min(once.BUCKETS, max(1, surveys[most].bytes // PARTITION_BYTES))
         prover_once = once.OnceProver(sources[most].text)
-        proofs += _succeeded(jobs.grouped("once", once.read_digests, items, prover_once, groups))
+        found, without = parted(jobs.grouped("once", once.read_digests, items, prover_once, groups))
+        proofs, failures = proofs + found, failures + without
     apart = list(check_spans([proof.span for proof in proofs if proof.span is not None], history[0].path))
     report = HistoryReport(
         file=history[0].path,
@@ -374,9 +366,11 @@ def _proven(
         reads=sum(proof.reads for proof in proofs),
         findings=sum(proof.broken for proof in proofs) + len(apart),
     )
-    if not report.appends and not report.once and not report.reads:
+    if not failures and not report.appends and not report.once and not report.reads:
         raise BadArgument(f"{report.file} has no line: a history has one for each acknowledged entry")
-    return report, [*apart, *(finding for proof in proofs for finding in proof.findings)][:HISTORY_FINDINGS_MAX]
+    missing = [NotAudited(what="history", file=report.file, why=why) for why in failures]
+    findings = [*apart, *(finding for proof in proofs for finding in proof.findings)]
+    return report, findings[:HISTORY_FINDINGS_MAX], missing
 
 
 def _unexplained(at: int, bounds: Bounds, sources: list[Source]) -> Finding:
@@ -384,7 +378,3 @@ def _unexplained(at: int, bounds: Bounds, sources: list[Source]) -> Finding:
     detail = f"the copies do not hold the same blocks from VLSN {bounds.first} to {bounds.last}"
     vlsn = max(at << RANGE_BITS, bounds.first)
     return Finding(rule=AuditRule.DIVERGENCE, source=sources[0].text, file="", offset=0, vlsn=vlsn, detail=detail)
-
-
-def _compared(sources: list[Source], task: RangeTask) -> list[Finding] | Failure:
-    return _tried(lambda: first_differences(task, sources))

@@ -24,15 +24,17 @@ from vlsn.ids import Lsn, lsn, lsn_offset
 from vlsn.verify.inspection import Rule
 
 
-def check_joints(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:
-    """Checks the seams of ``segments``, all of one source's, by rising number."""
-    missing = {after.number: finding for after, finding in _missing(source, segments)}
-    yield from missing.values()
-    yield from _order(source, segments, missing.keys())
-    yield from _overmarks(source, segments)
-    yield from check_claims(source, segments)[1]
-    yield from check_producers(source, segments)
-    yield from check_pointed(source, segments)
+def check_joints(source: str, runs: Sequence[Sequence[SegmentAudit]]) -> Iterator[Finding]:
+    """Checks the seams of one source's segments, by rising number: ``runs`` of them, between which something could not
+    be read. Behind the last run everything was."""
+    for segments in runs:
+        missing = {after.number: finding for after, finding in _missing(source, segments)}
+        yield from missing.values()
+        yield from _order(source, segments, missing.keys())
+        yield from check_producers(source, segments)
+    yield from _overmarks(source, runs[-1])
+    yield from check_pointed(source, runs[-1])
+    yield from check_claims(source, [segment for segments in runs for segment in segments])[1]
 
 
 def pending_rollback(segments: Sequence[SegmentAudit]) -> tuple[int, int]:

@@ -31,7 +31,7 @@ from repl.audit.derived import Indexed
 from repl.audit.findings import Finding
 from repl.audit.plan import Part, Survey
 from repl.audit.report import Sizes
-from repl.audit.source import Unreadable
+from repl.audit.source import Gone, Unreadable
 from vlsn.errors import BadBody, said_of
 from vlsn.format import scan
 from vlsn.format.records import RollbackStart
@@ -46,6 +46,10 @@ TIMEOUT_S: Final = 30.0
 BUSY_S: Final = 300.0
 """Seconds for which a node that answers 429 is asked again: a cluster's tasks may be more than it serves at once."""
 _OPENER: Final = build_opener(ProxyHandler({}))  # nodes are asked directly
+
+
+_GIVEN_UP: Final[set[str]] = set()
+"""Nodes that this process has asked in vain: each is asked once a call, and not again and again, until it answers."""
 
 
 class _Again(Exception):
@@ -162,10 +166,15 @@ class LiveSource:
 
     def _get(self, path: str, start: int = 0, end: int = 0) -> bytes:
         """Fetches a body; of a range exactly ``end - start`` bytes. Raises ``Unreadable``."""
+        url = self.text + path
         try:
-            return _fetch(self.text + path, start, end)
-        except RetryError as error:
-            raise Unreadable(f"{self.text}: {error.last_attempt.exception()}; is the node up?") from error
+            body = _fetch_once(url, start, end) if self.text in _GIVEN_UP else _fetch(url, start, end)
+        except (RetryError, _Again) as error:
+            _GIVEN_UP.add(self.text)
+            last = error.last_attempt.exception() if isinstance(error, RetryError) else error
+            raise Gone(f"{self.text}: {last}; is the node up?") from error
+        _GIVEN_UP.discard(self.text)
+        return body
 
 
 def _given_up(state: RetryCallState) -> bool:
@@ -176,6 +185,10 @@ def _given_up(state: RetryCallState) -> bool:
 
 @retry(retry=retry_if_exception_type(_Again), wait=wait_random_exponential(0.1, max=3), stop=_given_up)
 def _fetch(url: str, start: int, end: int) -> bytes:
+    return _fetch_once(url, start, end)
+
+
+def _fetch_once(url: str, start: int, end: int) -> bytes:
     request = Request(url, headers={"Range": f"bytes={start}-{end - 1}"} if end else {})
     try:
         with _OPENER.open(request, timeout=TIMEOUT_S) as answer:

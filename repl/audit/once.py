@@ -48,7 +48,7 @@ def read_digests(item: HistoryPart | CopyPart) -> Iterator[tuple[int, Any]]:
     try:
         rows = read_lines(item).once if isinstance(item, HistoryPart) else _entries(item)
     except Unreadable as error:
-        yield FAILED, Failure(str(error))
+        yield FAILED, Failure(str(error), fatal=isinstance(item, HistoryPart))
         return
     rows = rows[np.argsort(rows["digest"], kind="stable")]
     for bucket, some in grouped(rows, rows["digest"] >> np.uint64(64 - BUCKET_BITS)):

@@ -73,7 +73,7 @@ def read_history(part: HistoryPart) -> Iterator[tuple[int, bytes | int | Failure
     try:
         lines = read_lines(part)
     except Unreadable as error:
-        yield FAILED, Failure(str(error))
+        yield FAILED, Failure(str(error), fatal=True)
         return
     yield ONCE, len(lines.once)
     yield from by_range(lines.appends)

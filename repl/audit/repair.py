@@ -154,6 +154,10 @@ class Repair:
             raise BadArgument(f"{self._path}: of group {record.group}, and the report is of group {report.group}")
         if not report.compared_to:
             raise BadArgument("the report compared nothing")
+        if report.partial:
+            raise BadArgument(
+                f"the report is partial, since a copy could not be read: {report.not_audited[0].why}; {AGAIN}"
+            )
         found = [each for each in report.sources if each.node == record.node]
         if len(found) > 1:
             found = [each for each in found if os.path.realpath(each.path) == os.path.realpath(self._path)]

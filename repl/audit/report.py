@@ -15,6 +15,9 @@ A finding may lie outside of it (a damaged block above the common DTVLSN), so th
 ``chain`` mixes a range's digest into the chain of the range before, so that one number speaks for all of the compared
 past.  A later audit begins with the chain of the last range that it does not read again.
 
+``not_audited`` names what could not be read any more: the report is ``partial`` then, never ``equal``, and nothing goes
+on from it or repairs by it.
+
 A reader of a version that it does not know refuses it; new fields have defaults and raise no version.
 """
 
@@ -26,7 +29,7 @@ from typing import Any, Final
 
 import msgspec
 
-from repl.audit.digest import RangeDigest, chained
+from repl.audit.digest import RANGE_BITS, RangeDigest, chained
 from repl.audit.findings import Finding
 from vlsn.errors import BadArgument
 
@@ -46,6 +49,7 @@ class RangeRow(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
     digest: str
     chain: str
+    """Empty behind a range that was not read."""
 
     @property
     def sum(self) -> RangeDigest:
@@ -57,6 +61,28 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
     first: int
     last: int
+
+
+def known(spans: Sequence[Span], at: int) -> bool:
+    """Says whether range ``at`` has nothing of the VLSNs of ``spans``."""
+    return not any(span.first >> RANGE_BITS <= at <= span.last >> RANGE_BITS for span in spans)
+
+
+class NotAudited(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the audit that was not done, since a copy could not be read any more."""
+
+    what: str
+    """``segments``: of a copy, from ``file`` on. ``rollbacks``: findings of a running copy that one of its rollbacks
+    may explain. ``differences``, ``names``: the blocks of ranges that are not the same, or may have two contents.
+    ``history``: a client's history, or a part of it."""
+    why: str
+    source: str = ""
+    file: str = ""
+    segments: int = 0
+    bytes: int = 0
+    first: int = 0
+    """The VLSNs concerned, both inclusive; 0 and 0 where they are not known."""
+    last: int = 0
 
 
 class OvermarkRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +177,8 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     segments: list[SegmentRow] = []
     overmarks: list[OvermarkRow] = []
     holes: list[Span] = []
+    unread: list[Span] = []
+    """VLSNs that lie in segments that could not be read."""
     series: Series = Series()
     sizes: Sizes = Sizes()
     entry_sizes: Histogram = Histogram()
@@ -161,6 +189,10 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     def digests(self) -> dict[int, RangeDigest]:
         """The digests that were compared of this copy, by range."""
         return {row.range: row.sum for row in self.ranges}
+
+    def knows(self, at: int) -> bool:
+        """Says whether all of range ``at`` was read."""
+        return known(self.unread, at)
 
     def summary(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _SUMMARY}
@@ -217,13 +249,19 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     made_us: int = 0
     """When it was made, µs since the epoch."""
     since: SinceReport | None = None
+    not_audited: list[NotAudited] = []
+    """The parts that were left out: the report is partial where there are any."""
+
+    @property
+    def partial(self) -> bool:
+        return bool(self.not_audited)
 
     @property
     def exit_code(self) -> int:
-        """0 equal and nothing found; 1 a finding; 2 there was nothing to compare."""
+        """0 equal and nothing found; 1 a finding; 2 there was nothing to compare, or not all of it was audited."""
         if self.findings:
             return 1
-        if self.compared_to == 0:
+        if self.compared_to == 0 or self.partial:
             return 2
         return 0 if self.equal else 1
 
@@ -240,10 +278,12 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the short form: the verdict, a line a copy, the findings."""
         return {
             "equal": self.equal,
+            "partial": self.partial,
             "compared_from": self.compared_from,
             "compared_to": self.compared_to,
             "sources": [source.summary() for source in self.sources],
             "findings": [finding.as_dict() for finding in self.findings],
+            "not_audited": msgspec.to_builtins(self.not_audited),
             "ranges_differing": self.ranges_differing,
             **({"history": msgspec.to_builtins(self.history)} if self.history else {}),
             **({"since": msgspec.to_builtins(self.since)} if self.since else {}),
@@ -294,7 +334,7 @@ def decode_report(data: bytes) -> AuditReport:
         fields["findings"] = [_unflattened(each) for each in findings]
     report = msgspec.convert(fields, AuditReport)
     for row in (row for source in report.sources for row in source.ranges):
-        if not (_is_digest(row.digest) and _is_digest(row.chain)):
+        if not (_is_digest(row.digest) and (_is_digest(row.chain) or not row.chain)):
             raise ValueError(f"range {row.range}: a digest has 16 hex digits")
     return report
 
@@ -316,6 +356,7 @@ __all__ = [
     "AuditReport",
     "Histogram",
     "HistoryReport",
+    "NotAudited",
     "OvermarkRow",
     "RangeRow",
     "SegmentRow",

@@ -25,6 +25,7 @@ from repl.audit.plan import Part, Survey
 from repl.audit.report import AuditReport, SegmentRow, SinceReport, SourceReport, Span, range_rows, read_report
 from repl.audit.rules import AuditRule
 from repl.audit.segment_audit import SegmentAudit
+from repl.audit.unread import Read
 from vlsn.errors import BadArgument
 from vlsn.format.segment import segment_name
 from vlsn.verify.inspection import Rule
@@ -65,6 +66,8 @@ class Reading:
 def read_since(path: str, *, deep: bool) -> Since:
     """Reads the report to go on from. Raises ``BadArgument``, with what to do, for one that nothing can go on from."""
     report = read_report(path)
+    if report.partial:
+        raise BadArgument(f"{path}: that audit was partial; run an audit without --since-last")
     if not report.equal or report.findings or not report.compared_to:
         what = "found something" if report.findings else "did not find the copies equal"
         raise BadArgument(f"{path}: that audit {what}; mend that, and run an audit without --since-last")
@@ -136,10 +139,11 @@ def _is_same(part: Part, row: SegmentRow) -> bool:
 
 
 def check_past(
-    since: Since, readings: Sequence[Reading], audited: Sequence[Sequence[SegmentAudit]], texts: Sequence[str]
+    since: Since, readings: Sequence[Reading], audited: Sequence[Read], texts: Sequence[str]
 ) -> Iterator[Finding]:
     """Holds what was read again against what the earlier audit had read."""
-    for reading, segments, text in zip(readings, audited, texts, strict=True):
+    for reading, read, text in zip(readings, audited, texts, strict=True):
+        segments = read.segments
         yield from reading.findings
         rows = since.rows(reading.survey.node)
         changed = [
@@ -151,6 +155,8 @@ def check_past(
             and not segment.damaged
         ]
         yield from changed
+        if read.missing:
+            continue  # what follows is of whole copies
         if not changed and not reading.kept and not any(segment.damaged for segment in segments):
             yield from _ranges_changed(since, reading.survey, segments, text)
         yield from _not_joined(reading, segments, text)

@@ -27,6 +27,10 @@ class Unreadable(VlsnLogError):
     retry_safe = True
 
 
+class Gone(Unreadable):
+    """A node that answers nothing any more: whatever else is asked of it now, it will not give."""
+
+
 class Source(Protocol):
     @property
     def text(self) -> str:
@@ -62,9 +66,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A task's result when its source cannot be read."""
+    """A task's result when its source cannot be read. ``fatal``: nothing that the other tasks found can be told."""
 
     reason: str
+    fatal: bool = False
 
 
 def source_of(text: str) -> Source:

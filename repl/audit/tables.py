@@ -5,6 +5,7 @@
              'segment'   file, number, first, last, first_term, last_term, begun, ended, bytes, blocks, entries,
                          damaged, overmarked
              'finding'   rule, file, offset, vlsn, detail, facts
+             'unread'    file, first, last, bytes, detail (why), facts: what was not audited
 
 What a kind of row does not have is null.  Every row has the audit's ``group`` and ``made``, and its copy's ``source``
 and ``node``, so that the tables of many audits can be read as one.
@@ -83,6 +84,18 @@ def _rows(report: AuditReport) -> Iterator[dict[str, Any]]:
         yield from ({"record": "range"} | named | each for each in _ranges(source, report, votes))
         yield from ({"record": "segment"} | named | each for each in _segments(source))
     nodes = {source.source: source.node for source in report.sources}
+    for left in report.not_audited:
+        yield {
+            "record": "unread",
+            "source": left.source or None,
+            "node": nodes.get(left.source),
+            "file": left.file or None,
+            "first": left.first or None,
+            "last": left.last or None,
+            "bytes": left.bytes,
+            "detail": left.why,
+            "facts": msgspec.json.encode({"what": left.what, "segments": left.segments}).decode(),
+        }
     for finding in report.findings:
         yield {
             "record": "finding",

@@ -17,7 +17,7 @@ from repl.cli.report import count, print_json, print_table, several, size, style
 from repl.cli.signals import unwound_by_signals
 
 if TYPE_CHECKING:
-    from repl.audit.report import AuditReport, HistoryReport
+    from repl.audit.report import AuditReport, HistoryReport, NotAudited
 
 FINDINGS_SHOWN = 20
 COLUMNS = ("node", "first", "last", "durable", "behind", "entries", "bytes", "findings", "state", "source")
@@ -105,6 +105,10 @@ def print_report(report: AuditReport) -> None:
         click.echo(f"goes on from {report.since.file}: up to VLSN {report.since.compared_to}; {kept} not read again")
     if report.history is not None:
         _print_history(report.history)
+    for left in report.not_audited[:FINDINGS_SHOWN]:
+        click.echo(f"{styled('not audited:', fg='yellow')} {_left(left)}")
+    if len(report.not_audited) > FINDINGS_SHOWN:
+        click.echo(f"and {len(report.not_audited) - FINDINGS_SHOWN} more that was not audited (--json has all)")
     for finding in report.findings[:FINDINGS_SHOWN]:
         click.echo(f"{styled('finding:', fg='red')} " + _sentence(finding.as_dict()))
     if len(report.findings) > FINDINGS_SHOWN:
@@ -115,13 +119,24 @@ def print_report(report: AuditReport) -> None:
 
 def verdict(report: AuditReport) -> str:
     """Returns the verdict's line: green, red where something was found, yellow where nothing was compared."""
+    found = f"; {several(len(report.findings), 'finding')}" if report.findings else ""
     if not report.compared_to:
         words = "nothing was compared: the sources have no durable VLSN in common"
         return styled(words, fg="red" if report.findings else "yellow", bold=True)
-    words = f"{'equal' if report.equal else 'NOT EQUAL'} from VLSN {report.compared_from} to {report.compared_to}"
-    if report.findings:
-        words += f"; {several(len(report.findings), 'finding')}"
+    compared = f"from VLSN {report.compared_from} to {report.compared_to}{found}"
+    if report.partial:
+        equal = "NOT EQUAL" if report.ranges_differing else "equal as far as it was read,"
+        words = f"PARTIAL, not everything was audited: {equal} {compared}"
+        return styled(words, fg="red" if report.findings else "yellow", bold=True)
+    words = f"{'equal' if report.equal else 'NOT EQUAL'} {compared}"
     return styled(words, fg="green" if not report.exit_code else "red", bold=True)
+
+
+def _left(left: NotAudited) -> str:
+    """Formats a part that was not audited: what, of which copy, where, and why."""
+    place = f"{left.file} and {left.segments - 1} after it" if left.segments > 1 else left.file
+    vlsns = f"VLSN {left.first} to {left.last}" if left.last else ""
+    return f"{' '.join(filter(None, (left.what, left.source, place, vlsns)))}: {left.why}"
 
 
 def _print_history(history: HistoryReport) -> None:

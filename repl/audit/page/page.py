@@ -50,6 +50,7 @@ def page_of(report: AuditReport) -> bytes:
 
 def _sections(report: AuditReport) -> Iterable[Children]:
     yield _header(report)
+    yield _section(f"Not audited ({count(len(report.not_audited))})", _left(report)) if report.partial else None
     yield _section("Copies", _copies(report))
     yield _section("VLSN space", vlsn_space(report))
     yield _section(f"Findings ({count(len(report.findings))})", _findings(report)) if report.findings else None
@@ -71,6 +72,8 @@ def _verdict(report: AuditReport) -> tuple[str, str]:
     findings = f"{count(number)} finding{'' if number == 1 else 's'}"
     if not report.compared_to:
         return "warn" if not number else "bad", f"nothing was compared{f', {findings}' if number else ''}"
+    if report.partial:
+        return ("bad", f"partial, {findings}") if number else ("warn", "partial: not everything was audited")
     if report.equal and not number:
         return "good", "equal"
     return "bad", f"{'equal' if report.equal else 'not equal'}, {findings}"
@@ -177,6 +180,28 @@ def _findings(report: AuditReport) -> Children:
     return tag("p", chips, class_="chips"), _table(columns, rows, words={0, 2, 3, 4}, id="findings"), more
 
 
+def _left(report: AuditReport) -> Children:
+    """Makes the table of what was not audited."""
+    nodes = {each.source: each.node for each in report.sources}
+    words = "This audit proves nothing of these parts. What was found elsewhere stands; what was not may be there."
+    rows: list[list[Children]] = [
+        [
+            each.what,
+            tag("span", nodes.get(each.source, each.source) or "–", title=each.source),
+            [each.file or "–", tag("small", f" {count(each.segments)} files", class_="quiet")]
+            if each.segments > 1
+            else each.file or "–",
+            f"{count(each.first)} – {count(each.last)}" if each.last else "–",
+            each.why,
+        ]
+        for each in report.not_audited[:FINDINGS_SHOWN]
+    ]
+    left = len(report.not_audited) - FINDINGS_SHOWN
+    more = tag("p", f"and {count(left)} more, in the JSON and the Parquet report", class_="quiet") if left > 0 else None
+    table = _table(("what", "copy", "from", "VLSNs", "why"), rows, words={0, 1, 2, 4})
+    return tag("p", words, class_="quiet"), table, more
+
+
 def _finding(finding: Finding, nodes: Mapping[str, str]) -> list[Children]:
     rule = str(finding.rule)
     facts = [*_facts(finding.more)]
@@ -238,7 +263,7 @@ def _digests(report: AuditReport) -> Children:
                 tag("b", each.node),
                 count(len(each.ranges)),
                 tag("code", last.digest if last else "–"),
-                tag("code", last.chain if last else "–"),
+                tag("code", (last.chain or "not known") if last else "–"),
                 tag("code", each.incarnation or "–"),
             ]
         )

@@ -85,6 +85,7 @@ def _lane(report: AuditReport, copy: SourceReport, axis: Axis, wrong: Spans) -> 
     shapes: list[Children] = [tag("rect", x="0", y="17", width="100%", height="14", class_="void", rx="2")]
     shapes += _segments(copy, axis)
     shapes += _marks(axis, [(each.first, each.last) for each in copy.holes], 17, 14, "hole", "missing")
+    shapes += _marks(axis, [(each.first, each.last) for each in copy.unread], 17, 14, "unread", "not audited")
     shapes += _marks(axis, wrong, 33, 4, "differs", "not what most copies hold")
     shapes += _marks(axis, [(each.first, each.last) for each in copy.overmarks], 39, 4, "over", "overmarked")
     for name, at in (("durable end", min(copy.dtvlsn, copy.last)),):
@@ -187,13 +188,14 @@ def _differing(report: AuditReport) -> dict[int, Spans]:
     compared."""
     digests = [each.digests for each in report.sources]
     found: dict[int, Spans] = {}
-    for at in differing(digests):
+    for at in differing(digests, [each.knows for each in report.sources]):
         votes = [each.get(at) for each in digests]
-        most = max(votes, key=votes.count)
+        said = [vote for vote, each in zip(votes, report.sources, strict=True) if each.knows(at)]
+        most = max(said, key=said.count)
         first = max(at << RANGE_BITS, report.compared_from)
         last = min(((at + 1) << RANGE_BITS) - 1, report.compared_to)
         for index, vote in enumerate(votes):
-            if vote != most:
+            if vote != most and report.sources[index].knows(at):
                 spans = found.setdefault(index, [])
                 if spans and spans[-1][1] + 1 == first:
                     spans[-1] = spans[-1][0], last
@@ -208,6 +210,7 @@ _WORDS: Final = (
     ("durable", "durable end"),
     ("differs", "range that is not the majority's"),
     ("hole", "missing"),
+    ("unread", "not audited"),
     ("over", "overmarked: rolled back"),
 )
 

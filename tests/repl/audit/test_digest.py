@@ -55,8 +55,14 @@ def test_a_block_is_counted_in_the_range_of_its_first_vlsn() -> None:
     assert (high.range, high.entries, high.blocks) == (1, 2, 1)
 
 
+def always(at: int) -> bool:
+    return True
+
+
 def test_differing_names_ranges_that_one_copy_lacks_or_has_otherwise() -> None:
     one = {0: RangeDigest(0, 5, 1, 7), 1: RangeDigest(1, 5, 1, 8), 2: RangeDigest(2, 1, 1, 9)}
     two = {0: RangeDigest(0, 5, 1, 7), 1: RangeDigest(1, 5, 1, 9)}
-    assert differing([one, two]) == [1, 2]
-    assert differing([one, dict(one)]) == []
+    assert differing([one, two], [always, always]) == [1, 2]
+    assert differing([one, dict(one)], [always, always]) == []
+    assert differing([one, {}], [always, lambda at: False]) == []
+    assert differing([one, two, {}], [lambda at: at != 1, lambda at: at < 2, lambda at: False]) == []

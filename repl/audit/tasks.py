@@ -1,0 +1,106 @@
+"""The work of an audit's tasks: a source surveyed, segments read and checked, ranges looked into.
+
+What cannot be read is an outcome, not an exception: Spark would run the task again, and end the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from repl.audit.check import check_segment
+from repl.audit.derived import Indexed
+from repl.audit.difference import RangeTask, first_differences
+from repl.audit.findings import Finding
+from repl.audit.names import NameTask, reused
+from repl.audit.plan import Bounds, Part, Survey
+from repl.audit.segment_audit import SegmentAudit
+from repl.audit.segment_buffer import segment_buffer
+from repl.audit.source import Failure, Gone, Source, Unreadable
+from repl.audit.unread import Missed
+from vlsn.errors import WrongVersion
+from vlsn.format.records import RollbackStart
+from vlsn.ids import Lsn
+from vlsn.levels import named
+
+R = TypeVar("R")
+
+
+def survey(item: tuple[int, Source]) -> Survey | Failure:
+    index, source = item
+    return tried(lambda: source.survey(index))
+
+
+def read(
+    sources: list[Source], bounds: Bounds, samples: int, parts: tuple[Part, ...]
+) -> list[SegmentAudit | Missed] | Failure:
+    """Reads a task's segments one after the other, one of them in memory at a time. One that cannot be read is
+    ``Missed``, and so is what follows where the node is gone."""
+    return tried(lambda: list(_each_read(sources[parts[0].source], parts, bounds, samples)))
+
+
+def _each_read(
+    source: Source, parts: tuple[Part, ...], bounds: Bounds, samples: int
+) -> Iterator[SegmentAudit | Missed]:
+    indexed = source.indexed([part.number for part in parts if part.indexed])
+    gone = ""
+    for part in parts:
+        why = gone
+        if not gone:
+            try:
+                yield _read_one(source, part, bounds, indexed.get(part.number), samples)
+                continue
+            except Gone as error:
+                why = gone = str(error)
+            except Unreadable as error:
+                why = str(error)
+        yield Missed(part.source, part.number, why)
+
+
+def _read_one(source: Source, part: Part, bounds: Bounds, indexed: Indexed | None, samples: int) -> SegmentAudit:
+    try:
+        buf, sidecar = source.read(part, 0, part.end, segment_buffer(part.end)), source.sidecar(part)
+        return check_segment(buf, part, source.text, bounds, sidecar, indexed, samples)
+    except WrongVersion as error:
+        raise named(error, source.text) from None
+
+
+def rollbacks(item: tuple[Source, int]) -> list[tuple[Lsn, RollbackStart]] | Failure:
+    source, number = item
+    return tried(lambda: source.rollbacks(number))
+
+
+def compare(sources: list[Source], task: RangeTask) -> list[Finding] | Failure:
+    return tried(lambda: first_differences(task, sources))
+
+
+def look_for_names(sources: list[Source], task: NameTask) -> list[Finding] | Failure:
+    return tried(lambda: reused(task, sources))
+
+
+def tried(work: Callable[[], R]) -> R | Failure:
+    try:
+        return work()
+    except Unreadable as error:
+        return Failure(str(error))
+    except WrongVersion as error:
+        return Failure(str(error), fatal=True)
+
+
+def succeeded(results: Sequence[R | Failure]) -> list[R]:
+    """Returns the results of tasks that must all be done. Raises ``Unreadable`` for the first that is not."""
+    done, failures = parted(results)
+    if failures:
+        raise Unreadable(failures[0])
+    return done
+
+
+def parted(results: Sequence[R | Failure]) -> tuple[list[R], list[str]]:
+    """Returns the results of the tasks that are done, and why others are not. Raises ``Unreadable`` for a failure that
+    ends the audit."""
+    failures = [result for result in results if isinstance(result, Failure)]
+    for failure in failures:
+        if failure.fatal:
+            raise Unreadable(failure.reason)
+    done = [result for result in results if not isinstance(result, Failure)]
+    return done, list(dict.fromkeys(failure.reason for failure in failures))

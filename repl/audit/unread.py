@@ -1,0 +1,102 @@
+"""Parts of copies that could not be read, and what is then left open.  Pure.
+
+    n2    1 … 40 │ 41 … 80 │ 81 … 120        the node was gone when 00000002.vlog was asked for:
+              read      ✗       read         VLSN 41 to 80 of n2 are not audited
+
+1. What was found in a segment that was read stands.
+2. Segments are joined with one another in runs, between which something is missing.  Rollback records may lie in what
+   is missing, and speak of all before it: overmarks are judged behind it alone.
+3. A range of VLSNs in which something is missing is not compared in this copy.  Between the others it is.
+4. Nothing is said of a copy's end, and no history is held against the copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import msgspec
+
+from repl.audit.digest import RANGE_BITS, RangeDigest
+from repl.audit.plan import Survey
+from repl.audit.report import NotAudited, SourceReport, Span, known
+from repl.audit.segment_audit import SegmentAudit
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A segment of a source, by its index, that could not be read, and ``why``."""
+
+    source: int
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A copy as far as it was read: its ``segments``, and the ``runs`` of those that follow on one another. ``spans``
+    are the VLSNs, ascending, that what is ``missing`` may hold."""
+
+    segments: list[SegmentAudit]
+    runs: list[list[SegmentAudit]]
+    missing: list[NotAudited] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+
+    def knows(self, at: int) -> bool:
+        """Says whether all of range ``at`` was read."""
+        return known(self.spans, at)
+
+    def compared(self, digests: dict[int, RangeDigest]) -> dict[int, RangeDigest]:
+        """Returns the digests of ranges that were read whole."""
+        return {at: digest for at, digest in digests.items() if self.knows(at)}
+
+
+def read_of(
+    text: str,
+    survey: Survey,
+    segments: list[SegmentAudit],
+    missed: Sequence[Missed],
+    begins: int,
+    alone: frozenset[int],
+) -> Read:
+    """Sorts what was read of a copy and what was not; what is read ``begins`` with that VLSN. Segments ``alone`` have
+    no neighbours."""
+    if not missed:
+        return Read(segments, [[segment for segment in segments if segment.number not in alone]])
+    why = {each.number: each.why for each in missed}
+    there = {segment.number: segment for segment in segments}
+    pieces = [(gone, list(parts)) for gone, parts in groupby(survey.parts, key=lambda part: part.number in why)]
+    runs = [[there[part.number] for part in parts if part.number not in alone] for gone, parts in pieces if not gone]
+    if pieces[-1][0]:
+        runs.append([])  # nothing lies behind what is missing
+    missing: list[NotAudited] = []
+    for index, (gone, parts) in enumerate(pieces):
+        if gone:
+            before = [there[part.number] for _, piece in pieces[:index] for part in piece if part.number in there]
+            behind = [there[part.number] for _, piece in pieces[index:] for part in piece if part.number in there]
+            first = max([begins, *(each.last.vlsn + 1 for each in before if each.last is not None)])
+            last = min((each.first.vlsn - 1 for each in behind if each.first is not None), default=survey.last)
+            missing.append(
+                NotAudited(
+                    what="segments",
+                    source=text,
+                    file=parts[0].file,
+                    segments=len(parts),
+                    bytes=sum(part.end for part in parts),
+                    first=first if first <= last else 0,
+                    last=last if first <= last else 0,
+                    why="; ".join(dict.fromkeys(why[part.number] for part in parts)),
+                )
+            )
+    return Read(segments, runs, missing, [Span(first=each.first, last=each.last) for each in missing if each.last])
+
+
+def blanked(report: SourceReport) -> SourceReport:
+    """Returns a copy's report without the ranges that are not known, and without the chains behind them."""
+    if not report.unread:
+        return report
+    first = min(span.first for span in report.unread) >> RANGE_BITS
+    rows = [row for row in report.ranges if report.knows(row.range)]
+    chained = [row if row.range < first else msgspec.structs.replace(row, chain="") for row in rows]
+    return msgspec.structs.replace(report, ranges=chained)
