@@ -38,11 +38,16 @@ class CdcContext:
 class CdcEvents(Iterator[CdcEvent], Protocol):
     """The events of one call, and the position behind what was taken of them."""
 
-    next_vlsn: int
-    """Behind the last event taken and what is no event after it: the position that True commits.  Who keeps its own
-    stores this, not ``event.vlsn + 1``: of what lies between nothing is held."""
-    term: int
-    """The term of the entry before ``next_vlsn``; 0 before anything was taken."""
+    @property
+    def next_vlsn(self) -> int:
+        """Behind the last event taken and what is no event after it: the position that True commits.  Who keeps its
+        own stores this, not ``event.vlsn + 1``: of what lies between nothing is held."""
+        ...
+
+    @property
+    def term(self) -> int:
+        """The term of the entry before ``next_vlsn``; 0 before anything was taken."""
+        ...
 
 
 class CdcPosition(NamedTuple):
@@ -72,11 +77,12 @@ class CdcConsumer:
         ``BadArgument`` (of ``vlsn``) parks it at once: its options are such as no second try mends."""
         return None
 
-    def on_events(self, events: CdcEvents) -> bool:
+    def on_events(self, events: CdcEvents) -> bool | int:
         """Takes as many of ``events`` as it likes, at least one; the next call goes on behind the last one taken.
 
         True commits the position behind the last event taken: nothing before it is ever given again once that is
-        stored, which happens soon after the return.  False goes on without."""
+        stored, which happens soon after the return.  False goes on without.  A VLSN in place of True commits a position
+        that lies further back: what is behind it is still to be dealt with, and may be given again."""
         raise NotImplementedError(f"{type(self).__name__} has no on_events")
 
     def stop(self) -> None:

@@ -121,8 +121,11 @@ class Capture:
                 continue
             idle = NOTHING_TAKEN_S[0]
             if wanted:
+                position = wanted if type(wanted) is int else events.next_vlsn
+                if not 1 <= position <= events.next_vlsn:
+                    raise BadArgument(f"on_events() returned {position}; it has taken up to {events.next_vlsn - 1}")
                 self._commits += 1
-                self._send(Commit(self._commits, events.next_vlsn))
+                self._send(Commit(self._commits, position))
         self._next = events.next_vlsn
         self._send(Taken(events.bytes, self._next, events.last_time, calls, self._monotonic_s() - began))
 

@@ -1,0 +1,257 @@
+"""Events as lines of JSON in files that rotate: each event once, whatever ends at whatever moment.
+
+    NAME.FIRST.open      takes lines; synced before the position behind them is said to be stored
+    NAME-FIRST-LAST.jsonl     what was rotated; never changed again
+
+1. The position lies in the files: behind the last whole line.  What a crash left behind that is cut before the first
+   event comes: it was never said to be stored.
+2. A line that was said to be stored and does not read back is given again, with all behind it; the file as it was
+   stays beside, as ``NAME.FIRST.damaged``.
+3. A rotation publishes the open file (``folder``), and the next event begins a new one.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+
+from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvents, CdcPosition
+from repl.cdc.shipped.folder import OPEN, PART, Folder, room
+from repl.cdc.shipped.names import DEFAULT, FileNames
+from repl.cdc.shipped.options import check_path, check_runs_on, options_of
+from repl.cdc.shipped.overdue import Overdue
+from repl.http import ndjson
+from vlsn.limits import KIB, MIB
+from vlsn.real.disk import PosixDisk
+from vlsn.seams import Disk, File
+
+READ_BYTES: Final = MIB
+LINE_BYTES_MAX: Final = 8 * MIB
+"""A line: an entry of the largest size in base64, with room."""
+LOOK_S: Final = 1.0
+"""Seconds between two looks at the age of the open file."""
+DAMAGED: Final = "damaged"
+
+
+class JsonLinesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of ``jsonl``."""
+
+    directory: str
+    rotate_bytes: Annotated[int, msgspec.Meta(ge=64 * KIB, le=256 * MIB)] = 64 * MIB
+    """A file is closed once it has so many bytes; the events of one call, 4 MiB or one entry, may be more."""
+    rotate_s: Annotated[float, msgspec.Meta(ge=1.0, le=31 * 86_400.0)] = 3600.0
+    """A file is closed so many seconds after its first event, also where no other one comes."""
+    compress: Literal["none", "gzip"] = "none"
+    """Closed files are compressed; the open one never is."""
+    pattern: str = DEFAULT
+
+
+class _Row(ndjson.Printed, gc=False):
+    """A line, whole; the position needs these of it."""
+
+    vlsn: int = 0
+    term: int = 0
+    time: int = 0
+
+
+class _Found(NamedTuple):
+    """An open file: its whole lines' size, its first and its last event, and whether something was behind them."""
+
+    size: int
+    first: _Row
+    last: _Row
+    torn: bool
+
+
+class JsonLines(CdcConsumer):
+    """Writes events as lines of JSON, as ``vlsnlog read --format json`` prints them, and ``txn`` where there is one."""
+
+    def __init__(self, disk: Disk | None = None, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._disk = disk if disk is not None else PosixDisk()
+        self._monotonic_s = monotonic_s
+        self._file: File | None = None
+        self._name = ""
+        self._size = 0
+        self._first: _Row | None = None
+        self._last = 0
+        self._began_s = 0.0
+        self._next = self._term = 0
+
+    def start(self, context: CdcContext) -> CdcPosition | None:
+        self._options = options = options_of(JsonLinesOptions, context.options)
+        directory = check_path("directory", options.directory)
+        check_runs_on(context, "node", "its files lie on one node, and say by themselves which events they have")
+        self._gzip = options.compress == "gzip"
+        self._names = FileNames(options.pattern, ".jsonl.gz" if self._gzip else ".jsonl", context)
+        self._folder = Folder(self._disk, directory, group=context.group, consumer=context.name)
+        with room(directory):
+            self._folder.open()
+            self._next, self._term = own = self._found(context)
+            if context.moved:
+                self._rotate()
+                self._folder.move(context.next, context.position_term)
+                self._next, self._term = own = CdcPosition(context.next, context.position_term)
+        self._overdue = Overdue(self._close_old, LOOK_S)
+        return own
+
+    def on_events(self, events: CdcEvents) -> bool:
+        with self._overdue.latch:
+            self._overdue.check()
+            taken = list(events)
+            if not taken:
+                return False
+            first, last = taken[0], taken[-1]
+            if self._file is None:
+                self._begin(_Row(vlsn=first.vlsn, term=first.term, time=first.time))
+            assert self._file is not None
+            lines = ndjson.encode(taken, kinds=False, txns=True)
+            with room(self._options.directory):
+                self._file.write(self._size, [lines])
+                self._file.sync()
+            self._size += len(lines)
+            self._last = last.vlsn
+            self._next, self._term = events.next_vlsn, events.term
+            if self._rotates():
+                self._rotate()
+            return True
+
+    def stop(self) -> None:
+        self._overdue.close()
+        if self._file is not None:
+            self._file.close()
+        self._folder.close()
+
+    # The open file.
+
+    def _begin(self, first: _Row) -> None:
+        self._name = self._folder.name_of(first.vlsn, OPEN)
+        self._file = self._folder.file(self._name, create=True)
+        self._folder.sync()
+        self._first, self._size = first, 0
+        self._began_s = self._monotonic_s()
+
+    def _rotates(self) -> bool:
+        return self._size >= self._options.rotate_bytes
+
+    def _close_old(self) -> None:
+        if self._file is not None and self._monotonic_s() - self._began_s >= self._options.rotate_s:
+            self._rotate()
+
+    def _rotate(self) -> None:
+        """Publishes the open file, if there is one."""
+        file, first = self._file, self._first
+        if file is None or first is None:
+            return
+        published = self._names.of(first.vlsn, self._last, first.time)
+        with room(self._options.directory):
+            part = self._compressed(file, first.vlsn) if self._gzip else self._name
+            file.close()
+            self._file = None
+            self._folder.publish(part, published, next_vlsn=self._next, term=self._term)
+            if self._gzip:
+                self._folder.remove(self._name)
+
+    def _compressed(self, file: File, first: int) -> str:
+        """Writes the open file's lines as a part, synced, and returns its name."""
+        name = self._folder.name_of(first, PART)
+        self._folder.remove(name)
+        part = self._folder.file(name, create=True)
+        try:
+            packer, at = zlib.compressobj(6, zlib.DEFLATED, 31), 0
+            for offset in range(0, self._size, READ_BYTES):
+                piece = packer.compress(file.read(offset, min(READ_BYTES, self._size - offset)))
+                part.write(at, [piece])
+                at += len(piece)
+            part.write(at, [packer.flush()])
+            part.sync()
+        finally:
+            part.close()
+        return name
+
+    # After a crash.
+
+    def _found(self, context: CdcContext) -> CdcPosition:
+        """Finds the position that the files have, and goes on with the open one, cut where a crash tore it."""
+        state = self._folder.published
+        own = CdcPosition(state.next, state.term) if state is not None else CdcPosition(0, 0)
+        whole = True
+        for begins in sorted(self._folder.unfinished(OPEN)):
+            name = self._folder.name_of(begins, OPEN)
+            if begins < own.next:  # it is published, compressed
+                self._folder.remove(name)
+                continue
+            file = self._folder.file(name)
+            found = self._read(file)
+            own = CdcPosition(begins, 0) if found is None else CdcPosition(found.last.vlsn + 1, found.last.term)
+            whole = found is not None and not found.torn
+            if not whole and own.next < context.next:
+                self._copy(file, file.size(), f"{name.removesuffix(OPEN)}{DAMAGED}")
+            if found is None:
+                file.close()
+                self._folder.remove(name)
+                continue
+            if found.torn:  # as a new file: what lies behind the whole lines may be anything
+                part = name.removesuffix(OPEN) + PART
+                self._copy(file, found.size, part)
+                file.close()
+                self._folder.replace(part, name)
+                file = self._folder.file(name)
+            self._file, self._name, self._size, self._first = file, name, found.size, found.first
+            self._last, self._began_s = found.last.vlsn, self._monotonic_s()
+        if whole and own.next < context.next:  # nothing but entries of the log's own lies between
+            return CdcPosition(context.next, context.position_term)
+        return own
+
+    def _copy(self, file: File, size: int, name: str) -> None:
+        """Copies the first ``size`` bytes to a new file, synced."""
+        self._folder.remove(name)
+        copy = self._folder.file(name, create=True)
+        try:
+            for offset in range(0, size, READ_BYTES):
+                copy.write(offset, [file.read(offset, min(READ_BYTES, size - offset))])
+            copy.sync()
+        finally:
+            copy.close()
+
+    def _read(self, file: File) -> _Found | None:
+        """Reads lines from the begin up to the first that is not whole, or out of order; None where there is none."""
+        size, first, last = 0, None, None
+        for line in _lines(file):
+            row = _row(line)
+            if row is None or (last is not None and row.vlsn <= last.vlsn):
+                break
+            first, last = first or row, row
+            size += len(line)
+        if first is None or last is None:
+            return None
+        return _Found(size, first, last, size < file.size())
+
+
+def _lines(file: File) -> Iterator[bytes]:
+    """Yields lines with their ends; the last one may have none."""
+    rest, end = b"", file.size()
+    for offset in range(0, end, READ_BYTES):
+        *lines, rest = (rest + file.read(offset, min(READ_BYTES, end - offset))).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+        if len(rest) > LINE_BYTES_MAX:
+            break
+    if rest:
+        yield rest
+
+
+_decoder: Final = msgspec.json.Decoder(_Row)
+
+
+def _row(line: bytes) -> _Row | None:
+    if not line.endswith(b"}\n") or b"\0" in line:  # a page that never came to the disk reads as zeros
+        return None
+    try:
+        row = _decoder.decode(line)
+    except msgspec.MsgspecError:
+        return None
+    return row if row.vlsn > 0 else None
