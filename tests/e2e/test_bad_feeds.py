@@ -29,6 +29,7 @@ from vlsn.format.feed_messages import (
     message_type,
 )
 from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.levels import LEVELS
 from vlsn.real.disk import PosixDisk
 from vlsn.state import node_file
 from vlsn.state.node_file import NodeRecord
@@ -65,7 +66,7 @@ ELSEWHERE = "0123456789abcdef"
 def test_a_feed_that_is_not_for_this_node_is_refused_before_the_upgrade(group: Group) -> None:
     with group.unharmed():
         for changed, status, slug in (
-            ({"Version": "3"}, 400, "wrong-version"),
+            ({"Version": str(LEVELS.max + 1)}, 400, "wrong-version"),
             ({"Version": ""}, 400, "wrong-version"),
             ({"Version": "1.0"}, 400, "wrong-version"),
             ({"Group": "another"}, 409, "wrong-group"),

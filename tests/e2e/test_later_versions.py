@@ -24,12 +24,15 @@ from vlsn.errors import WrongVersion
 from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.index.stored import FIRST_KEY, RECORD_KEY
+from vlsn.levels import LEVELS
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 from vlsn.state.state_store import RECORD_KEY as STATE_KEY
 from vlsn.verify.dump import DumpFilter, dump_rows
 
 ENTRIES = 40
+LATER = LEVELS.max + 1
+"""A level, and a version of node files and segments, that no binary has yet."""
 MAP_BYTES = 1 << 30
 WAIT_S = 60.0
 
@@ -95,19 +98,19 @@ def _patched(path: Path, at: int, data: bytes, start: int, end: int, crc_at: int
 
 def node_file(path: Path, right: bool) -> None:
     for slot in (0, 4096):
-        _patched(path / "node.id", slot + 8, b"\3", slot, slot + 4092, slot + 4092, right)
+        _patched(path / "node.id", slot + 8, bytes([LATER]), slot, slot + 4092, slot + 4092, right)
 
 
 def node_files_second_slot(path: Path, right: bool) -> None:
-    _patched(path / "node.id", 4096 + 8, b"\3", 4096, 8188, 8188, right)
+    _patched(path / "node.id", 4096 + 8, bytes([LATER]), 4096, 8188, 8188, right)
 
 
 def segment(path: Path, right: bool) -> None:
-    _patched(path / "00000001.vlog", 8, b"\3", 0, 4092, 4092, right)
+    _patched(path / "00000001.vlog", 8, bytes([LATER]), 0, 4092, 4092, right)
 
 
 def last_segment(path: Path, right: bool) -> None:
-    _patched(sorted(path.glob("*.vlog"))[-2], 8, b"\3", 0, 4092, 4092, right)
+    _patched(sorted(path.glob("*.vlog"))[-2], 8, bytes([LATER]), 0, 4092, 4092, right)
 
 
 def _block_with_one_behind_it(path: Path) -> tuple[Path, int, int]:
@@ -153,7 +156,7 @@ def state(path: Path, right: bool) -> None:
     store = LmdbStores().open(str(path / "state"), map_bytes=MAP_BYTES)
     value = store.get(STATE_KEY)
     assert value is not None
-    later, count = re.subn(rb'"level":[12]\b', b'"level":3', value)
+    later, count = re.subn(rb'"level":\d+\b', b'"level":%d' % LATER, value)
     assert count == 1
     store.write([(STATE_KEY, later)])
     store.close()
@@ -162,7 +165,7 @@ def state(path: Path, right: bool) -> None:
 def state_of_another_shape(path: Path, right: bool) -> None:
     assert right
     store = LmdbStores().open(str(path / "state"), map_bytes=MAP_BYTES)
-    store.write([(STATE_KEY, b'{"level":3,"vlsn":"in another shape"}')])
+    store.write([(STATE_KEY, b'{"level":%d,"vlsn":"in another shape"}' % LATER)])
     store.close()
 
 
@@ -192,15 +195,30 @@ def marker(path: Path, right: bool) -> None:
 Later = Callable[[Path, bool], None]
 EVERY = ("node", "verify", "dump", "truncate", "accept", "clean", "index")
 FORMATS: dict[str, tuple[Later, str, str, tuple[str, ...]]] = {
-    "node file": (node_file, "node.id", "version 3", EVERY),
-    "node file, one slot": (node_files_second_slot, "node.id", "version 3", EVERY),
-    "segment": (segment, "00000001.vlog", "version 3", ("node", "verify", "dump", "truncate", "accept", "clean")),
-    "last segment": (last_segment, ".vlog", "version 3", ("node", "verify", "dump", "truncate", "accept", "clean")),
+    "node file": (node_file, "node.id", f"version {LATER}", EVERY),
+    "node file, one slot": (node_files_second_slot, "node.id", f"version {LATER}", EVERY),
+    "segment": (
+        segment,
+        "00000001.vlog",
+        f"version {LATER}",
+        ("node", "verify", "dump", "truncate", "accept", "clean"),
+    ),
+    "last segment": (
+        last_segment,
+        ".vlog",
+        f"version {LATER}",
+        ("node", "verify", "dump", "truncate", "accept", "clean"),
+    ),
     "block": (block, ".vlog", "version 2", ("node", "verify", "dump", "truncate")),
     "record": (record, ".vlog", "kind 6", ("node", "verify", "dump", "truncate", "accept")),
     "sidecar": (sidecar, "00000001.vidx", "version 2", EVERY),
-    "state": (state, "state", "level 3", ("node", "verify", "dump", "truncate", "accept", "clean")),
-    "state, shape": (state_of_another_shape, "state", "level 3", ("node", "verify", "dump", "truncate", "clean")),
+    "state": (state, "state", f"level {LATER}", ("node", "verify", "dump", "truncate", "accept", "clean")),
+    "state, shape": (
+        state_of_another_shape,
+        "state",
+        f"level {LATER}",
+        ("node", "verify", "dump", "truncate", "clean"),
+    ),
     "index": (index, "index", "version 3", ("node", "verify", "index")),
     "index bucket": (index_bucket, "index", "version 2", ("node", "verify", "index")),
     "restore marker": (marker, "restore.marker", "version 2", EVERY),
