@@ -37,7 +37,7 @@ def write_acknowledged(history: Sequence[Op], path: Path) -> int:
             if op.f != "append" or op.type not in ("ok", "fail"):
                 continue
             for at, number in enumerate(op.value["numbers"]):
-                key = key_of(number) if op.value.get("txn") else b""
+                key = key_of(number) if op.value.get("txn") or op.value.get("keyed") else b""
                 line = {"digest": entry_digest(value_of(number), key), "once": True}
                 if op.type == "ok":
                     line["vlsn"] = op.value["first"] + at
@@ -55,8 +55,10 @@ async def audit(directories: dict[str, Path], acknowledged: Path) -> tuple[list[
     proven = json.loads(output)["history"]
     if status == 1:
         return [Anomaly("not-equal", "audit", _short(output))], proven["everywhere"], ""
-    short = proven["everywhere"] != proven["appends"]
-    why = "the audit found {everywhere} of {appends} acknowledged entries in every copy".format(**proven)
+    short = proven["everywhere"] + proven["cleaned"] != proven["appends"] or not proven["everywhere"]
+    why = "the audit found {everywhere} of {appends} acknowledged entries in every copy, {cleaned} cleaned away".format(
+        **proven
+    )
     return [], proven["everywhere"], why if short else ""
 
 

@@ -30,6 +30,7 @@ from harness.nemesis.plan import WAYS, plan
 from harness.ops import Op, Recorder, read_history
 from harness.person import Person
 from harness.report.progress import Progress
+from harness.workloads import destinations
 from harness.workloads.reading import Positions, follow, look, read_all
 from harness.workloads.work import Work, work_of
 from harness.workloads.writing import append_once
@@ -39,6 +40,8 @@ from vlsn.errors import BadArgument
 ACKNOWLEDGED_MIN: Final = 1000
 HEAL_S: Final = 60.0
 """Seconds after the last fault in which the group is to serve, and readers to get to the end."""
+DRAIN_S: Final = 120.0
+"""Seconds in which consumers are to take all that is left in the end."""
 LOOKS_A_SECOND: Final = 3.0
 POLL_S: Final = 0.1
 CANCEL_AGAIN_S: Final = 5.0
@@ -61,6 +64,7 @@ class Options:
     between: str = "auto"
     """The nodes: ``namespaces``, ``proxies``, or the first that the machine lets us have."""
     settings: Mapping[str, str | int | float] = field(default_factory=lambda: SETTINGS)
+    """Those of a workload come on top."""
     shape: Shape = UNSHAPED
     """The shape of each directed pair of nodes."""
 
@@ -160,7 +164,7 @@ async def _group(outcome: Outcome, directory: Path, network: AiohttpNetwork, pro
         directory,
         network,
         nodes=options.nodes,
-        settings=options.settings,
+        settings={**options.settings, **work_of(options.workload).settings},
         spares=spares,
         shape=options.shape,
     )
@@ -193,8 +197,10 @@ async def _stages(run: _Run) -> None:
     run.progress.stage("starts")
     await run.group.start()
     run.nemesis.changing.begin()
+    work = work_of(run.options.workload)
+    if work.destinations:
+        await destinations.make(run.group.urls, run.recorder)
     async with _background(run):
-        work = work_of(run.options.workload)
         positions, settled = Positions(), asyncio.Event()
         readers = _readers(run, work, positions, settled)
         try:
@@ -205,6 +211,10 @@ async def _stages(run: _Run) -> None:
             run.group.release()
             settled.set()
             last = await _healed(run, work)
+            if work.destinations:
+                run.progress.stage("drains the destinations", DRAIN_S)
+                left = await destinations.drain(run.group.urls, run.recorder, last, DRAIN_S)
+                run.outcome.lacks += [f"destination {name} was not empty after {DRAIN_S:.0f} s" for name in left]
             await _readers_done(run, positions, last)
         finally:
             await _end_readers(run, readers)
@@ -255,6 +265,8 @@ async def _work(run: _Run, work: Work) -> None:
             rate = options.rate / options.writers
             writing = work.write(number, run.group.urls, run.recorder, options.seed, rate, stop)
             tasks.create_task(writing)
+        if work.destinations:
+            tasks.create_task(destinations.consume(run.group.urls, run.recorder, options.seed, stop))
         striking = tasks.create_task(run.nemesis.run(strikes))
         await asyncio.sleep(options.seconds)
         await striking
@@ -294,7 +306,7 @@ async def _healed(run: _Run, work: Work) -> int:
                 raise TimeoutError
             while True:
                 async with work.appender(run.group.urls) as appender:
-                    if await append_once("last", appender, run.recorder, 1):
+                    if await append_once("last", appender, run.recorder, 1, keyed=work.destinations):
                         last = int(run.recorder.ops[-1].value.get("first", 0))
                         if last:
                             break

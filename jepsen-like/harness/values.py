@@ -15,9 +15,13 @@ OWN = 0
 """An entry of the log's own: TERM, GROUP …"""
 COMMIT = -2
 """The end of a transaction."""
+DEAD = -3
+"""A dead letter: a destination has given up one of its messages."""
+DEAD_KEY = b"dead "
+"""The prefix of the keys of dead letters; the destination's name follows."""
 BROKEN = -1
 """A value that nobody sent."""
-NO_VALUES = frozenset((OWN, COMMIT))
+NO_VALUES = frozenset((OWN, COMMIT, DEAD))
 
 
 def value_of(number: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The checks of a history: a history in, anomalies out. Pure. Pure: a history in, anomalies out.
+"""The checks of a history: a history in, anomalies out. Pure.
 
 The rules of Jepsen's kafka workload, a VLSN being an offset, and ours, which are stricter: VLSNs have no gap, copies
 are equal entry by entry, order holds in real time.
@@ -26,6 +26,14 @@ are equal entry by entry, order holds in real time.
 | node-ended | a process ended by itself, no fault of its disk being about; node-halted: a node that needs a person |
 | lost-change | a change of the members that was durable is gone, or the list changed by itself |
 | stranger-leads | a node leads in a term later than that in which it was removed |
+| lost-message | a durable message of a destination that nobody was given; unsettled-message: nobody could settle it |
+| half-delivered | some messages of one transaction came to a destination's consumers, and others did not |
+| false-delivery | a message that is not the log's, not durable, or not of the destination |
+| redelivered | given to who asked after it was acknowledged durably, or dead |
+| out-of-order | given while an earlier message of its key was not settled |
+| wrong-attempt | an attempt below 1, or past the last one |
+| dead-twice | two dead letters of one message; false-dead-letter: of no message, or not with its attempts |
+| dead-though-acknowledged | given up, though acknowledged durably before |
 
 An append whose end is unknown may be there or not, whole.
 """
@@ -35,12 +43,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
-from harness.checks import group, logs, polls, sends, transactions
+from harness.checks import destinations, group, logs, polls, sends, transactions
 from harness.checks.view import Anomaly, Found, View
 from harness.ops import Op
 
 Check = Callable[[View], Iterable[Anomaly]]
-CHECKS: Sequence[Check] = (*sends.CHECKS, *transactions.CHECKS, *polls.CHECKS, *logs.CHECKS, *group.CHECKS)
+CHECKS: Sequence[Check] = (
+    *sends.CHECKS,
+    *transactions.CHECKS,
+    *polls.CHECKS,
+    *logs.CHECKS,
+    *group.CHECKS,
+    *destinations.CHECKS,
+)
 
 
 def check(history: Sequence[Op]) -> Found:

@@ -9,7 +9,7 @@ from harness.checks.view import NEVER, Anomaly, View
 
 def contiguity(view: View) -> Iterator[Anomaly]:
     for final in view.finals:
-        due, term = 1, 0
+        due, term = final.first, 0
         for vlsn, entry_term, number in final.page.entries():
             if vlsn != due:
                 yield Anomaly("log-gap", final.node, f"VLSN {due} was due", vlsn, max(number, 0))
@@ -24,20 +24,21 @@ def acknowledged_everywhere(view: View) -> Iterator[Anomaly]:
     for final in view.finals:
         kept = dict(zip(final.page.vlsns, final.page.numbers, strict=True))
         for number, vlsn in view.acknowledged.items():
-            if kept.get(vlsn) != number and (final.whole or vlsn <= final.to):
+            if vlsn >= final.first and kept.get(vlsn) != number and (final.whole or vlsn <= final.to):
                 detail = f"acknowledged there, but it is {kept.get(vlsn, 'nothing')}"
                 yield Anomaly("missing", final.node, detail, vlsn, number)
 
 
 def equal_logs(view: View) -> Iterator[Anomaly]:
-    """Compares logs with the first node's, as far as both were read: one anomaly a node."""
+    """Compares logs with the first node's, as far as both were read and have it: one anomaly a node."""
     if not view.finals:
         return
     for final in view.finals[1:]:
         whole = final.whole and view.finals[0].whole
+        start = max(final.first, view.finals[0].first)
         to = NEVER if whole else min(final.to, view.finals[0].to)
-        first = [each for each in view.finals[0].page.entries() if each[0] <= to]
-        other = [each for each in final.page.entries() if each[0] <= to]
+        first = [each for each in view.finals[0].page.entries() if start <= each[0] <= to]
+        other = [each for each in final.page.entries() if start <= each[0] <= to]
         if other != first:
             size = min(len(first), len(other))
             at = next((at for at in range(size) if first[at] != other[at]), size)

@@ -29,7 +29,7 @@ def lost_reads(view: View) -> Iterator[Anomaly]:
         for stream in view.streams:
             for page in stream.pages:
                 for vlsn, number in zip(page.vlsns, page.numbers, strict=True):
-                    if vlsn <= final.to and kept.get(vlsn) != number and vlsn not in told:
+                    if final.first <= vlsn <= final.to and kept.get(vlsn) != number and vlsn not in told:
                         told.add(vlsn)
                         detail = f"was shown this; in the log of {final.node} it is {kept.get(vlsn, 'nothing')}"
                         yield Anomaly("lost-read", stream.process, detail, vlsn, number, page.time / 1e9)

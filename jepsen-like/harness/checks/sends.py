@@ -98,7 +98,7 @@ def torn_appends(view: View) -> Iterator[Anomaly]:
     """Checks logs read to the end: all values of one append side by side in their order, or none."""
     for final in [each for each in view.finals if each.whole]:
         places = {number: vlsn for vlsn, number in zip(final.page.vlsns, final.page.numbers, strict=True)}
-        for send in view.sends:
+        for send in view.sends:  # a block is cleaned away whole, and an append lies in one block
             if len(send.numbers) > 1 and not send.txn:
                 yield from _torn(f"final read of {final.node}", send, [places.get(number) for number in send.numbers])
 

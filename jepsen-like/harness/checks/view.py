@@ -84,6 +84,8 @@ class Page:
     vlsns: list[int]
     terms: list[int]
     numbers: list[int]
+    dead: list[tuple[int, str, int, int]] = field(default_factory=list)
+    """Dead letters among them: their VLSN, the destination, and the message's VLSN and attempts."""
 
     def entries(self) -> Iterator[tuple[int, int, int]]:
         """Yields (VLSN, term, number) of each entry."""
@@ -119,6 +121,8 @@ class FinalRead:
     to: int
     whole: bool
     page: Page
+    first: int = 1
+    """The first VLSN that it still has."""
     member: bool = True
     """True for a member in the end. What is no member any more serves what it knows, and is to be read no further."""
 
@@ -159,7 +163,8 @@ class View:
                     view.looks.append(Look(op.process, open_looks[op.process].time, op.time, op.value["to"]))
                 case "final", "ok" | "info":
                     whole, member = op.type == "ok", op.value.get("member", True)
-                    view.finals.append(FinalRead(op.value["node"], op.value["to"], whole, _page(op), member))
+                    first = op.value.get("first", 1)
+                    view.finals.append(FinalRead(op.value["node"], op.value["to"], whole, _page(op), first, member))
                 case "status", _:
                     view.statuses.append(op)
                 case _:
@@ -224,4 +229,5 @@ def _send(invoke: Op, end: Op | None) -> Send:
 
 def _page(op: Op) -> Page:
     value: dict[str, Any] = op.value
-    return Page(op.time, value["vlsns"], value["terms"], value["numbers"])
+    dead = [(at, name, vlsn, attempts) for at, name, vlsn, attempts in value.get("dead", ())]
+    return Page(op.time, value["vlsns"], value["terms"], value["numbers"], dead)

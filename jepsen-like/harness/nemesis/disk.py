@@ -37,6 +37,11 @@ def wipe(directory: Path) -> bool:
     return bool(segments)
 
 
+def first_segment(directory: Path) -> str:
+    """Returns the name of the first segment, "" where there is none."""
+    return min((path.name for path in directory.glob("*.vlog")), default="")
+
+
 def flip_bit(directory: Path, chance: Random) -> str:
     """Flips one bit of what is written in one segment; where, or "" when there is nothing written."""
     segments = sorted(directory.glob("*.vlog"))

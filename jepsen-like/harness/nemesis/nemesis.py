@@ -1,8 +1,8 @@
 """Strikes faults as planned, notes each beginning and end in the history, and counts those that struck.
 
-A fault *struck* when it met what it is about: a kill or pause a running process, a partition something that it kept
-back or cut, a clock a process that reads it, a disk data or a call, a transfer a master that handed over, a change of
-the members a list that shows it.  Only those count.
+A fault *struck* when it met what it is about: a kill or pause a running process, a kill behind a cleaning one that had
+just removed a segment, a partition something that it kept back or cut, a clock a process that reads it, a disk data or
+a call, a transfer a master that handed over, a change of the members a list that shows it.  Only those count.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from vlsn.errors import VlsnLogError
 
 TRANSFER_S = 15.0
 AGAIN_S = 0.2
+LOOK_S = 0.002
+"""Seconds between two looks for a segment that is gone."""
+DOWN_S = 2.0
 
 
 class Nemesis:
@@ -63,7 +66,7 @@ class Nemesis:
         number = self._number
         chance = Random(strike.draw)
         match strike.kind:
-            case "kill" | "pause" | "clock":
+            case "kill" | "pause" | "clock" | "cleaning":
                 running = [name for name in self._group.listed if self._group.running(name)]
                 nodes = nodes_hit(strike.way, self._group.electable, running, self._watch.master, chance)
             case "disk":
@@ -72,6 +75,7 @@ class Nemesis:
                 nodes = []
         strikes = {"kill": self._kill, "pause": self._pause, "partition": self._partition}
         strikes |= {"clock": self._clock, "disk": self._disk, "transfer": self._transfer, "members": self._members}
+        strikes |= {"cleaning": self._cleaning}
         struck = await strikes[strike.kind](strike, number, nodes, chance)
         self.now.pop(number, None)
         if struck:
@@ -93,6 +97,23 @@ class Nemesis:
         hit = await self._group.stop(nodes, f"kill {number}")
         await asyncio.sleep(strike.lasts_s)
         self._group.start_again(nodes, f"kill {number}")
+        return self._ends(strike, number, bool(hit))
+
+    async def _cleaning(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
+        """Kills a node as soon as it has removed a segment; waits for that as long as the strike is to last."""
+        (name,) = nodes
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + strike.lasts_s
+        first = disk.first_segment(self._group.directory(name))
+        self._begins(strike, number, nodes)
+        cleaned, hit = False, list[str]()
+        while not cleaned and loop.time() < until_s:
+            await asyncio.sleep(LOOK_S)
+            cleaned = "" < first < disk.first_segment(self._group.directory(name))
+        if cleaned:
+            hit = await self._group.stop(nodes, f"cleaning {number}")
+            await asyncio.sleep(chance.uniform(0.0, DOWN_S))
+            self._group.start_again(nodes, f"cleaning {number}")
         return self._ends(strike, number, bool(hit))
 
     async def _pause(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:

@@ -24,6 +24,7 @@ WAYS: Final[Mapping[str, Sequence[str]]] = {
     "clock": ("one", "master", "minority", "all"),
     "disk": ("wipe", "flip", "eio", "eio-for-good"),
     "transfer": ("furthest", "named"),
+    "cleaning": ("master", "one"),
     "members": ("add", "remove", "secondary", "promote", "readmit"),
 }
 KINDS: Final = tuple(WAYS)

@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable
 from random import Random
+from typing import Any
 
 import msgspec
 
 from harness.ops import Recorder
-from harness.values import COMMIT, OWN, number_of
+from harness.values import COMMIT, DEAD, DEAD_KEY, OWN, number_of
 from repl.client.connect import connect
 from repl.client.tail import Page
+from repl.http import problem
 from repl.http.types import Network
-from vlsn.errors import Unreachable, VlsnLogError
+from vlsn.errors import Trimmed, Unreachable, VlsnLogError
 from vlsn.format.block import EntryKind
 
 AGAIN_S = 0.2
@@ -77,6 +79,8 @@ async def follow(
         except TimeoutError:
             if chance.random() < 0.3:
                 at = chance.randint(1, at)
+        except Trimmed as error:
+            at = positions.next[process] = max(at, error.first)
         except VlsnLogError as error:
             recorder.record(process, "fail", "poll", {}, f"{error.slug}: {error}"[:200])
             await asyncio.sleep(AGAIN_S)
@@ -96,6 +100,10 @@ async def look(
                     _note(process, page, recorder)
                     if page.entries:
                         at = positions.next[process] = page.entries[-1].vlsn + 1
+            except Trimmed as error:
+                recorder.record(process, "fail", "look", {}, f"{error.slug}: {error}"[:200])
+                at = positions.next[process] = max(at, error.first)
+                recorder.record(process, "ok", "seek", {"from": at, "nodes": list(urls)})
             except VlsnLogError as error:
                 recorder.record(process, "fail", "look", {}, f"{error.slug}: {error}"[:200])
             else:
@@ -109,6 +117,9 @@ def _note(process: str, page: Page, recorder: Recorder) -> None:
     entries = page.entries
     numbers = [_number(EntryKind(each.kind).name, each.value, each.key or b"") for each in entries]
     value = {"vlsns": [each.vlsn for each in entries], "terms": [each.term for each in entries], "numbers": numbers}
+    value |= _dead(
+        (each.vlsn, number, each.key or b"", each.value) for each, number in zip(entries, numbers, strict=True)
+    )
     recorder.record(process, "ok", "poll", value)
 
 
@@ -116,26 +127,32 @@ async def read_all(
     node: str, url: str, to_vlsn: int, network: Network, recorder: Recorder, *, member: bool = True
 ) -> bool:
     """Reads what ``node`` alone serves, notes it as ``final``, and says whether that is all. What it serves of a log
-    that it does not serve to the end is ``info``, up to where it got."""
-    vlsns: list[int] = []
-    terms: list[int] = []
-    numbers: list[int] = []
-    at: int = 1
+    that it does not serve to the end is ``info``, up to where it got. A log that was cleaned begins at ``first``."""
+    rows: list[Row] = []
+    first = at = 1
+    error = ""
     try:
         while at <= to_vlsn:
-            rows, after = await _page(url, at, network)
-            rows = [row for row in rows if row.vlsn <= to_vlsn]
-            vlsns += [row.vlsn for row in rows]
-            terms += [row.term for row in rows]
-            numbers += [_number(row.kind, row.value.encode(), row.key.encode()) for row in rows]
+            try:
+                page, after = await _page(url, at, network)
+            except Trimmed as trimmed:
+                rows, first = [], trimmed.first
+                at = first
+                continue
+            rows += [row for row in page if row.vlsn <= to_vlsn]
             if after <= at:
                 break
             at = after
-        error = ""
     except (VlsnLogError, ValueError) as fault:
         error = str(fault)[:200]
     whole = at > to_vlsn
-    value = {"node": node, "to": min(to_vlsn, at - 1), "vlsns": vlsns, "terms": terms, "numbers": numbers}
+    numbers = [_number(row.kind, row.value.encode(), row.key.encode()) for row in rows]
+    value: dict[str, Any] = {"node": node, "to": min(to_vlsn, at - 1)}
+    value |= {"vlsns": [row.vlsn for row in rows], "terms": [row.term for row in rows], "numbers": numbers}
+    value |= {} if first == 1 else {"first": first}
+    value |= _dead(
+        (row.vlsn, number, row.key.encode(), row.value.encode()) for row, number in zip(rows, numbers, strict=True)
+    )
     value |= {} if member else {"member": False}
     recorder.record("final", "ok" if whole else "info", "final", value, error)
     return whole
@@ -148,6 +165,8 @@ async def _page(url: str, at: int, network: Network) -> tuple[list[Row], int]:
     answer = await network.request(
         "GET", f"{url}/v1/entries?from={at}&limit={PAGE_ENTRIES}&kinds=all", timeout_s=PAGE_TIMEOUT_S
     )
+    if answer.status == 410:
+        raise problem.error_of(bytes(answer.body))
     if answer.status != 200:
         raise Unreachable(f"{url} answered {answer.status}: {bytes(answer.body[:300])!r}")
     return _rows.decode_lines(answer.body), int(answer.headers["Vlsnlog-Next"])
@@ -155,5 +174,26 @@ async def _page(url: str, at: int, network: Network) -> tuple[list[Row], int]:
 
 def _number(kind: str, value: bytes, key: bytes) -> int:
     if kind == "DATA":
-        return number_of(value, key)
+        return DEAD if key.startswith(DEAD_KEY) else number_of(value, key)
     return COMMIT if kind == "COMMIT" else OWN
+
+
+class _Letter(msgspec.Struct):
+    """A dead letter's value, as far as it is judged."""
+
+    vlsn: int
+    attempts: int
+    reason: str
+
+
+_letters = msgspec.json.Decoder(_Letter)
+
+
+def _dead(entries: Iterable[tuple[int, int, bytes, bytes]]) -> dict[str, Any]:
+    """Lists the dead letters among (VLSN, number, key, value), if there are any."""
+    dead = []
+    for vlsn, number, key, value in entries:
+        if number == DEAD:
+            letter = _letters.decode(value)
+            dead.append((vlsn, key.removeprefix(DEAD_KEY).decode(), letter.vlsn, letter.attempts))
+    return {"dead": dead} if dead else {}

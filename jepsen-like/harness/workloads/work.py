@@ -6,6 +6,8 @@
 | producer | exactly-once producers, which send again until they know | one of each node, two of all |
 | tail | plain clients | one of each node, six of all, which let go and begin again |
 | transaction | transactions of several keys: every other writer through the client, or over HTTP | the same |
+| destination | every other writer transactions, half of these over HTTP; the others entries with keys | the same, and |
+| | | consumers of destinations (``destinations``); the log is cleaned meanwhile |
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from harness.ops import Recorder
 from harness.workloads.transactions import HttpTransactor, client_transactor
-from harness.workloads.writing import Appender, HttpAppender, plain_appender, producing_appender, write
+from harness.workloads.writing import Appender, HttpAppender, keyed_appender, plain_appender, producing_appender, write
 
 HTTP_EACH = 4
 
@@ -34,11 +36,17 @@ class Work:
     http: bool
     transactions: bool = False
     http_each: int = HTTP_EACH
+    destinations: bool = False
+    """With consumers; every other writer has transactions, and every entry a key."""
+    settings: Mapping[str, int | float] = field(default_factory=dict)
+    """The nodes' settings that it needs."""
 
     def appender(self, urls: Mapping[str, str]) -> AbstractAsyncContextManager[Appender]:
         """Opens a client of its own."""
         if self.producers:
             return producing_appender(list(urls.values()))
+        if self.destinations:
+            return keyed_appender(list(urls.values()))
         return plain_appender(list(urls.values()))
 
     async def write(
@@ -54,12 +62,14 @@ class Work:
         process, chance = f"w{number}", Random(f"{seed} w{number}")
         by_http = self.http and number % self.http_each == self.http_each - 1
 
+        txn = self.transactions or (self.destinations and number % 2 == 1)
+
         @asynccontextmanager
         async def posting() -> AsyncIterator[Appender]:
-            yield (HttpTransactor if self.transactions else HttpAppender)(list(urls.values()), chance)
+            yield (HttpTransactor if txn else HttpAppender)(list(urls.values()), chance)
 
         def opened() -> AbstractAsyncContextManager[Appender]:
-            if self.transactions and not by_http:
+            if txn and not by_http:
                 return client_transactor(list(urls.values()), chance)
             return posting() if by_http else self.appender(urls)
 
@@ -71,7 +81,8 @@ class Work:
             rate=rate,
             stop=stop,
             client=not by_http,
-            txn=self.transactions,
+            txn=txn,
+            keyed=self.destinations,
         )
 
 
@@ -80,6 +91,15 @@ _WORKS = {
     "producer": Work("producer", producers=True, readers=2, restless=0.05, http=False),
     "transaction": Work(
         "transaction", producers=False, readers=2, restless=0.05, http=True, transactions=True, http_each=2
+    ),
+    "destination": Work(
+        "destination",
+        producers=False,
+        readers=2,
+        restless=0.02,
+        http=True,
+        destinations=True,
+        settings={"segment_bytes": 1 << 20, "retention_bytes": 4 << 20, "cleaning_period_s": 1.0},
     ),
     "tail": Work("tail", producers=False, readers=6, restless=0.3, http=True),
 }

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from harness.ops import Recorder
-from harness.values import value_of
+from harness.values import key_of, number_of, value_of
 from repl.client.connect import connect
 from repl.http import problem
 from vlsn.errors import Unreachable, VlsnLogError
@@ -54,6 +54,24 @@ async def plain_appender(urls: list[str]) -> AsyncIterator[Appender]:
     """Opens the client as most use it: what may have been logged is never sent again."""
     async with connect(",".join(urls), timeout_s=PLAIN_TIMEOUT_S) as client:
         yield _ThroughClient(client)
+
+
+class _ThroughClientByKey:
+    """Appends under the key of each value."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def append(self, values: list[bytes]) -> int:
+        keys = [key_of(number_of(value)) for value in values]
+        return int((await self._client.append_many(values, keys=keys))[0])
+
+
+@asynccontextmanager
+async def keyed_appender(urls: list[str]) -> AsyncIterator[Appender]:
+    """Opens the client as a plain one, whose entries have keys."""
+    async with connect(",".join(urls), timeout_s=PLAIN_TIMEOUT_S) as client:
+        yield _ThroughClientByKey(client)
 
 
 @asynccontextmanager
@@ -131,30 +149,32 @@ async def write(
     stop: asyncio.Event,
     client: bool = True,
     txn: bool = False,
+    keyed: bool = False,
 ) -> None:
     """Appends about ``rate`` times a second until ``stop``, one at a time or, through a ``client``, several at once.
-    These stay in their order. A writer whose append ended as unknown begins anew. ``txn``: each is a transaction."""
+    These stay in their order. A writer whose append ended as unknown begins anew. ``txn``: each is a transaction;
+    ``keyed``: its entries have keys, as those of a transaction do."""
     bursts = itertools.count(1)
     while not stop.is_set():
         async with appender() as opened:
             while not stop.is_set():
                 if client and not txn and chance.random() < BURSTS:
                     size = chance.randint(2, BURST_MAX)
-                    known = await _burst(f"{process}.{next(bursts)}", opened, recorder, chance, size)
+                    known = await _burst(f"{process}.{next(bursts)}", opened, recorder, chance, size, keyed)
                     await _pause(stop, chance.expovariate(rate / size))
                 else:
                     count = chance.randint(1, MANY_MAX) if txn else _values(chance) if client else 1
-                    known = await append_once(process, opened, recorder, count, txn=txn)
+                    known = await append_once(process, opened, recorder, count, txn=txn, keyed=keyed)
                     await _pause(stop, chance.expovariate(rate))
                 if not known:
                     break
 
 
-async def _burst(burst: str, appender: Appender, recorder: Recorder, chance: Random, size: int) -> bool:
+async def _burst(burst: str, appender: Appender, recorder: Recorder, chance: Random, size: int, keyed: bool) -> bool:
     """Sends appends that are all under way before any has ended, each a process of its own."""
     sizes = [_values(chance) for _ in range(size)]
     ends = await asyncio.gather(
-        *(append_once(f"{burst}.{at}", appender, recorder, sizes[at], burst=burst) for at in range(size))
+        *(append_once(f"{burst}.{at}", appender, recorder, sizes[at], burst=burst, keyed=keyed) for at in range(size))
     )
     return all(ends)
 
@@ -164,11 +184,19 @@ def _values(chance: Random) -> int:
 
 
 async def append_once(
-    process: str, appender: Appender, recorder: Recorder, count: int, *, burst: str = "", txn: bool = False
+    process: str,
+    appender: Appender,
+    recorder: Recorder,
+    count: int,
+    *,
+    burst: str = "",
+    txn: bool = False,
+    keyed: bool = False,
 ) -> bool:
     """Sends one append of ``count`` values, noted; False when its end is unknown."""
     numbers = [recorder.next_number() for _ in range(count)]
     more: dict[str, Any] = {"burst": burst} if burst else {"txn": True} if txn else {}
+    more |= {"keyed": True} if keyed else {}
     recorder.record(process, "invoke", "append", {"numbers": numbers, **more})
     try:
         first = await appender.append([value_of(number) for number in numbers])
