@@ -27,7 +27,7 @@ PEER_ROUNDS ?= 5
 MEGABYTES ?= 100,1000,6000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-audit bench-peers bench-producers bench-readers mutants track-record sim jepsen hostile failover pipeline spark-pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers mutants track-record sim jepsen hostile failover pipeline spark-pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -59,6 +59,9 @@ bench-readers: $(STAMP) ## what waiting readers cost: 10,000 on three nodes, 1,0
 bench-producers: $(STAMP) ## 50,000 exactly-once producers in turns: a node's table of them, then a group
 	@$(BIN)/vlsnlog bench producers
 	@$(BIN)/python -m repl.bench.group_producers
+
+bench-destinations: $(STAMP) ## destinations beside the plain tail, paging, a backlog of 10 GB, Redis Streams and NATS JetStream
+	@$(BIN)/python -m repl.bench.destinations
 
 bench-peers: $(STAMP) ## beside etcd, PostgreSQL and Redis, as far as they are installed
 	@$(BIN)/python -m repl.bench.peers --seconds $(PEER_SECONDS) --rounds $(PEER_ROUNDS)

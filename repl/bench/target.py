@@ -122,6 +122,10 @@ class Own:
     async def status(self, url: str) -> dict[str, Any]:
         return (await Endpoints(self._network, [url]).status(url)).document
 
+    async def master_node(self) -> Node:
+        """Finds the node that leads."""
+        return self.cluster.node((await self.master())["node"])
+
     async def master(self) -> dict[str, Any]:
         """Asks for the master's status."""
         return await self.status(await Endpoints(self._network, self.cluster.urls).master())

@@ -20,11 +20,12 @@ CLIENT = "own asyncio client, RPUSH + WAIT 1 a time (a replica received it, not 
 WAIT_MS = 5000
 
 
-def _command(*words: bytes) -> bytes:
+def command_of(*words: bytes) -> bytes:
+    """Encodes a command."""
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
 
-_APPEND = _command(b"RPUSH", b"log", VALUE) + _command(b"WAIT", b"1", b"%d" % WAIT_MS)
+_APPEND = command_of(b"RPUSH", b"log", VALUE) + command_of(b"WAIT", b"1", b"%d" % WAIT_MS)
 
 
 class Redis:
@@ -55,13 +56,17 @@ class Redis:
             Work("64 clients", CLIENT, lambda seconds: self._append(64, seconds)),
         ]
 
+    async def connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connects to the master."""
+        return await asyncio.open_connection("127.0.0.1", self._port)
+
     async def stop(self) -> None:
         self._daemons.stop()
 
     async def _replicated(self) -> bool:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
-            writer.write(_command(b"RPUSH", b"ready", b"1") + _command(b"WAIT", b"2", b"500"))
+            writer.write(command_of(b"RPUSH", b"ready", b"1") + command_of(b"WAIT", b"2", b"500"))
             await reader.readline()
             return await reader.readline() == b":2\r\n"
         finally:

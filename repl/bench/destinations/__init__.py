@@ -1,0 +1,1 @@
+"""Destinations measured: delivery and acknowledgement, paging, a backlog, and the same of other systems."""

@@ -1,0 +1,172 @@
+"""A destination without a consumer while more is written than the log keeps; then one comes, and takes all of it.
+
+Entries of 4 KiB at a steady rate into a cluster of three, which keeps ``RETENTION_BYTES`` of log: the rest goes into
+pages.  The same appends were measured before, for a part of that time, without the destination.  In the end one bit of
+one page on the master's disk is flipped, and the consumer has to be given everything all the same, in order, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from repl.bench.destinations.subscription import Subscription
+from repl.bench.report import Samples
+from repl.bench.target import Own
+from repl.client.connect import Client, connect
+from repl.cluster import Node
+from repl.net.network import AiohttpNetwork
+
+GIB = 1 << 30
+WHOLE_BYTES = 10 * GIB
+FREE_BYTES = 30 * GIB
+"""Free bytes for the whole of it: three nodes, each with its pages, and what the machine needs."""
+COPIES = 3
+RETENTION_BYTES = GIB
+VALUE_BYTES = 4096
+RATE_BYTES = 20 << 20
+AT_ONCE = 128
+"""Entries of one append: 40 appends a second."""
+BEFORE = 0.1
+"""The share of the bytes that is written before, without the destination."""
+SAMPLE_S = 1.0
+DRAIN_PAGE = 1000
+
+
+def affordable(directory: Path) -> int:
+    """Returns the bytes to write: 10 GiB where 30 are free, else a share of them."""
+    free = shutil.disk_usage(directory).free
+    return WHOLE_BYTES if free >= FREE_BYTES else int(WHOLE_BYTES * max(0.0, free - 4 * GIB) / FREE_BYTES)
+
+
+@dataclass(slots=True)
+class _Looks:
+    """Samples of the nodes, second by second."""
+
+    resident: list[int] = field(default_factory=list)
+    log_bytes: list[int] = field(default_factory=list)
+    page_bytes: list[int] = field(default_factory=list)
+
+    def take(self, nodes: list[Node]) -> None:
+        self.resident.append(max(_resident(node) for node in nodes))
+        self.log_bytes.append(max(_size(node.directory, "*.vlog") for node in nodes))
+        self.page_bytes.append(max(_size(node.directory, "pages/*/*.page") for node in nodes))
+
+
+async def measured(total_bytes: int, retention_bytes: int = RETENTION_BYTES) -> dict[str, Any]:
+    """Runs it all on a cluster of its own."""
+    network = AiohttpNetwork()
+    try:
+        async with Own({"retention_bytes": retention_bytes}) as own, connect(own.urls) as client:
+            alone = await _append(client, int(total_bytes * BEFORE))
+            made = Subscription(own, network, "late")
+            await made.make(**{"from": (await own.master())["range"]["last"] + 1, "ack_timeout_s": 600.0})
+            looks = _Looks()
+            looking = asyncio.create_task(_look(own, looks))
+            beside = await _append(client, total_bytes)
+            looking.cancel()
+            flipped = flip(await own.master_node())
+            shown = await made.show()
+            drained = await made.consume(beside.entries, DRAIN_PAGE)
+            left = await made.page(1, wait_s=0.0)
+            quarter = max(1, len(looks.resident) // 4)
+            return {
+                "written_bytes": beside.entries * VALUE_BYTES,
+                "retention_bytes": retention_bytes,
+                "alone_p50_ms": alone.p50_ms,
+                "beside_p50_ms": beside.p50_ms,
+                "alone_busy": alone.busy,
+                "beside_busy": beside.busy,
+                "slowed": round(beside.p50_ms / alone.p50_ms - 1, 3),
+                "late": round(beside.late_s, 2),
+                "resident_quarter_mb": max(looks.resident[:quarter]) >> 20,
+                "resident_end_mb": max(looks.resident[-quarter:]) >> 20,
+                "log_most_mb": max(looks.log_bytes) >> 20,
+                "pages_most_mb": max(looks.page_bytes) >> 20,
+                "shown": {name: shown.get(name) for name in ("mode", "depth", "bytes", "pages")},
+                "flipped": flipped,
+                "delivered": drained.messages,
+                "expected": beside.entries,
+                "disordered": drained.disordered,
+                "again": drained.again,
+                "left": len(left),
+                "delivered_mb_per_s": round(drained.messages * VALUE_BYTES / drained.seconds / 1e6, 1),
+            }
+    finally:
+        await network.close()
+
+
+@dataclass(slots=True)
+class _Appended:
+    entries: int = 0
+    p50_ms: float = 0.0
+    busy: float = 0.0
+    """The share of the time in which an append was under way."""
+    late_s: float = 0.0
+    """The seconds by which the last append came too late for the rate."""
+
+
+async def _append(client: Client, total_bytes: int) -> _Appended:
+    """Appends at the rate, one append after the other."""
+    samples, found = Samples(), _Appended()
+    value = os.urandom(VALUE_BYTES // 2).hex().encode()
+    appends = max(1, total_bytes // (AT_ONCE * VALUE_BYTES))
+    each_s = AT_ONCE * VALUE_BYTES / RATE_BYTES
+    start, busy = time.perf_counter(), 0.0
+    for number in range(appends):
+        await asyncio.sleep(max(0.0, start + number * each_s - time.perf_counter()))
+        began = samples.now()
+        at = time.perf_counter()
+        await client.append_many([value] * AT_ONCE)
+        busy += time.perf_counter() - at
+        samples.since(began)
+        found.entries += AT_ONCE
+    seconds = time.perf_counter() - start
+    found.p50_ms = float(np.percentile(samples.milliseconds(), 50))
+    found.busy = round(busy / seconds, 3)
+    found.late_s = max(0.0, seconds - appends * each_s)
+    return found
+
+
+async def _look(own: Own, looks: _Looks) -> None:
+    while True:
+        looks.take(own.cluster.nodes)
+        await asyncio.sleep(SAMPLE_S)
+
+
+def flip(node: Node, seed: int = 1) -> str:
+    """Flips one bit of one page on a node's disk; which, or "" where there is none."""
+    pages = sorted(node.directory.glob("pages/*/*.page"))
+    if not pages:
+        return ""
+    rng = Random(seed)
+    path = rng.choice(pages)
+    with path.open("r+b") as file:
+        at = rng.randrange(64, max(65, path.stat().st_size))
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 1]))
+    return f"{path.name} byte {at} on {node.name}"
+
+
+def _resident(node: Node) -> int:
+    return int(Path(f"/proc/{node.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _size(directory: Path, pattern: str) -> int:
+    total = 0
+    for path in directory.glob(pattern):
+        try:
+            total += path.stat().st_blocks * 512
+        except FileNotFoundError:
+            continue  # removed meanwhile
+    return total

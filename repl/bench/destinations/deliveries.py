@@ -1,0 +1,164 @@
+"""Delivery and acknowledgement by one consumer beside the plain tail, by one of eleven, and the log that it costs.
+
+All on one cluster, in turns, so that a ratio is of one run: tail, destination, destination, tail.  A destination begins
+at the first of the entries each time, made anew; its consumer acknowledges a page while it asks for the next one, and
+the time ends when all acknowledgements are durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from statistics import median
+
+from repl.bench.destinations.stream_peer import BATCH, FILL_BATCH
+from repl.bench.destinations.subscription import Consumed, Subscription
+from repl.bench.peers.peer import VALUE
+from repl.bench.target import Own
+from repl.client.connect import Client, connect
+from repl.client.tail import BLOCKS_TYPE
+from repl.net.network import AiohttpNetwork
+
+KEYS = 64
+SLOW = 10
+SLOW_S = 1.0
+"""Seconds between two messages of a slow consumer."""
+WINDOW, ACKS = 10_000, 20_000
+ACKS_AT_ONCE = 500
+PAGE_MAX = 1000
+
+
+class Deliveries:
+    """A filled cluster: ``first`` to ``last`` are entries of 100 bytes under ``KEYS`` keys."""
+
+    def __init__(self, own: Own, network: AiohttpNetwork, client: Client) -> None:
+        self._own = own
+        self._network = network
+        self._client = client
+        self.first = self.last = 0
+        self._made = 0
+
+    async def fill(self, messages: int) -> None:
+        for at in range(0, messages, FILL_BATCH):
+            count = min(FILL_BATCH, messages - at)
+            keys = [b"k%d" % (each % KEYS) for each in range(count)]
+            first, self.last = await self._client.append_many([VALUE] * count, keys=keys)
+            self.first = self.first or first
+
+    async def subscribe(self, **settings: object) -> Subscription:
+        """Makes another destination, from the first of the entries on."""
+        self._made += 1
+        made = Subscription(self._own, self._network, f"bench-{self._made}")
+        await made.make(**{"from": self.first, "ack_timeout_s": 600.0, **settings})
+        return made
+
+    async def tail(self, messages: int) -> float:
+        """Follows as many; entries a second."""
+        start = time.perf_counter()
+        seen = 0
+        async for page in self._client.tail_pages(self.first):
+            seen += len(page.entries)
+            if seen >= messages:
+                break
+        return seen / (time.perf_counter() - start)
+
+    async def deliver(self, messages: int) -> Consumed:
+        """Delivers and acknowledges as many by one consumer, of a destination of its own."""
+        made = await self.subscribe()
+        consumed = await made.consume(messages)
+        await made.drop()
+        return consumed
+
+    @asynccontextmanager
+    async def slow_ones(self) -> AsyncIterator[None]:
+        """Keeps ``SLOW`` destinations, whose consumers take a message a second each, as long as it is open."""
+        slow = [await self.subscribe() for _ in range(SLOW)]
+        tasks = [asyncio.create_task(_slowly(each)) for each in slow]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for each in slow:
+                await each.drop()
+
+    async def ack_bytes(self, seed: int = 1) -> float:
+        """Acknowledges at random within a window of 10,000; the bytes of log that each one took."""
+        made, rng = await self.subscribe(), Random(seed)
+        before = int((await self._own.master())["range"]["last"])
+        window: list[int] = []
+        done = taken = 0
+        while done < ACKS:
+            while taken < ACKS and len(window) < WINDOW:
+                page = await made.page(min(PAGE_MAX, ACKS - taken, WINDOW - len(window)))
+                window += [row.vlsn for row in page]
+                taken += len(page)
+            rng.shuffle(window)
+            chosen, window = window[:ACKS_AT_ONCE], window[ACKS_AT_ONCE:]
+            await made.ack(chosen)
+            done += len(chosen)
+        size = await self._log_bytes(before + 1)
+        await made.drop()
+        return size / done
+
+    async def _log_bytes(self, from_vlsn: int) -> int:
+        """Adds up the blocks from a VLSN on, as they lie in the log, with their frames."""
+        url = (await self._own.master_node()).url
+        total, at = 0, from_vlsn
+        while True:
+            answer = await self._network.request(
+                "GET", f"{url}/v1/entries?from={at}&kinds=all", headers={"Accept": BLOCKS_TYPE}, timeout_s=30.0
+            )
+            after = int(answer.headers["Vlsnlog-Next"])
+            if after <= at:
+                return total
+            total, at = total + len(answer.body), after
+
+
+async def _slowly(made: Subscription) -> None:
+    while True:
+        for row in await made.page(1):
+            await asyncio.sleep(SLOW_S)
+            await made.ack([row.vlsn])
+
+
+@asynccontextmanager
+async def deliveries(messages: int) -> AsyncIterator[Deliveries]:
+    """Opens a cluster of its own with so many entries."""
+    network = AiohttpNetwork()
+    try:
+        async with Own() as own, connect(own.urls) as client:
+            made = Deliveries(own, network, client)
+            await made.fill(messages)
+            yield made
+    finally:
+        await network.close()
+
+
+async def measured(messages: int, rounds: int) -> dict[str, float]:
+    """Measures rates a second, and their ratios: medians of ``rounds``."""
+    tails, given, beside = list[float](), list[float](), list[float]()
+    async with deliveries(messages) as filled:
+        await filled.tail(messages)  # what is read first warms the cache for the others
+        for _ in range(rounds):
+            tails.append(await filled.tail(messages))
+            given.append((await filled.deliver(messages)).per_s)
+            async with filled.slow_ones():
+                beside.append((await filled.deliver(messages)).per_s)
+                beside.append((await filled.deliver(messages)).per_s)
+            given.append((await filled.deliver(messages)).per_s)
+            tails.append(await filled.tail(messages))
+        bytes_each = await filled.ack_bytes()
+    return {
+        "tail_per_s": round(median(tails)),
+        "delivered_per_s": round(median(given)),
+        "of_the_tail": round(median(given) / median(tails), 3),
+        "beside_ten_slow_per_s": round(median(beside)),
+        "of_alone": round(median(beside) / median(given), 3),
+        "log_bytes_an_ack": round(bytes_each, 2),
+        "batch": BATCH,
+    }

@@ -1,0 +1,83 @@
+"""Redis Streams: ``XREADGROUP`` of 1,000, ``XACK`` of them, ``WAIT 1``; ``appendfsync always``, two replicas.
+
+The acknowledgements of a batch and the next read go out together.  ``WAIT 1`` says that one replica has received them,
+not that it has synced them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from pathlib import Path
+
+from repl.bench.destinations.stream_peer import BATCH, FILL_BATCH
+from repl.bench.peers.peer import VALUE, lacking
+from repl.bench.peers.redis import Redis, command_of
+
+_WAIT = command_of(b"WAIT", b"1", b"5000")
+_READ = command_of(b"XREADGROUP", b"GROUP", b"g", b"c", b"COUNT", b"%d" % BATCH, b"STREAMS", b"log", b">")
+_ADD = command_of(b"XADD", b"log", b"*", b"v", VALUE)
+_ID = re.compile(rb"\$\d+\r\n(\d+-\d+)\r\n")
+READ_BYTES = 1 << 18
+
+
+class RedisStreams:
+    name = "Redis Streams"
+    means = "own asyncio client; the master has synced the acknowledgement, a replica has received it"
+
+    def __init__(self) -> None:
+        self._redis = Redis()
+
+    def missing(self) -> str | None:
+        return "apt-get install redis-server" if lacking("redis-server") else None
+
+    async def start(self, directory: Path) -> None:
+        await self._redis.start(directory)
+        reader, writer = await self._redis.connected()
+        writer.write(command_of(b"XGROUP", b"CREATE", b"log", b"g", b"0", b"MKSTREAM"))
+        if await reader.readline() != b"+OK\r\n":
+            raise RuntimeError("Redis made no group")
+        writer.close()
+
+    async def fill(self, messages: int) -> None:
+        reader, writer = await self._redis.connected()
+        for at in range(0, messages, FILL_BATCH):
+            count = min(FILL_BATCH, messages - at)
+            writer.write(_ADD * count + _WAIT)
+            for _ in range(count):
+                await reader.readline()
+                await reader.readline()
+            await reader.readline()
+        writer.close()
+
+    async def consume(self, messages: int) -> float:
+        reader, writer = await self._redis.connected()
+        start = time.perf_counter()
+        writer.write(_READ)
+        done = 0
+        while done < messages:
+            ids = _ID.findall(await _page(reader))
+            done += len(ids)
+            writer.write(command_of(b"XACK", b"log", b"g", *ids) + _WAIT + (_READ if done < messages else b""))
+            acknowledged, received = await reader.readline(), await reader.readline()
+            if acknowledged != b":%d\r\n" % len(ids) or received in (b":0\r\n", b""):
+                raise RuntimeError(f"Redis acknowledged {acknowledged!r} of {len(ids)}, {received!r} replicas")
+        seconds = time.perf_counter() - start
+        writer.close()
+        return seconds
+
+    async def stop(self) -> None:
+        await self._redis.stop()
+
+
+async def _page(reader: asyncio.StreamReader) -> bytes:
+    """Reads the answer of one XREADGROUP: that of a stream of equal values ends where as many were read as it says."""
+    for _ in range(4):
+        await reader.readline()
+    count = int((await reader.readline())[1:])
+    read, seen = bytearray(), 0
+    while seen < count:  # nothing is behind it yet: the next command has not been sent
+        read += await reader.read(READ_BYTES)
+        seen = read.count(VALUE + b"\r\n")
+    return bytes(read)
