@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tests.sim import durability
+from tests.sim.consumers import Consumers
 from tests.sim.group import SimGroup
 from tests.sim.library import LibraryClient
 from tests.sim.library_transactions import CLIENTS, LibraryTransactions
@@ -61,6 +62,7 @@ class Clients:
         transactions: int,
         few_producers: bool,
         keeps_what_was_synced: bool,
+        destinations: bool = False,
     ) -> None:
         self.group = group
         self.report = report
@@ -89,6 +91,8 @@ class Clients:
         jobs += [each.run() for each in self.early]
         if of_the_group:
             jobs.append(durability.person(self))
+        self.consumers = Consumers(self) if destinations else None
+        jobs += self.consumers.jobs() if self.consumers is not None else []
         self.tasks = [asyncio.create_task(job) for job in jobs]
 
     def losses_since(self, time_s: float) -> set[str]:

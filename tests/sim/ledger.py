@@ -125,6 +125,8 @@ class Ledger:
         header = decode_header(data)
         if header.flags & TXNS:
             watch.transactions.durable(data, header)
+        if watch.destinations.on:
+            watch.destinations.durable(data, header)
         for entry in entries(data, header, kinds=DATA):
             self.values[entry.vlsn], self.entries[entry.vlsn] = entry.value, entry
             self.vlsns.append(entry.vlsn)

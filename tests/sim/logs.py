@@ -111,6 +111,15 @@ def said_durable(disk: FakeDisk, directory: str) -> int:
     return max(said, default=0)
 
 
+def first_of(disk: FakeDisk, directory: str) -> int:
+    """Returns the first VLSN of a log; 0 where it has no block."""
+    files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
+    for _, data, end in taken(files):
+        for start, stop in _payloads(data, end):
+            return block_of(data[start:stop]).first
+    return 0
+
+
 def _payloads(data: bytes, end: int) -> Iterator[tuple[int, int]]:
     """Yields start and end of visible blocks, whatever lies between them."""
     at = FIRST_FRAME

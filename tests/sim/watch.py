@@ -30,6 +30,8 @@ The nodes of a simulation (``group.SimNode``) tell it what happens in them; it r
     a transaction is in one block, its COMMIT last       the same
     no page that a reader is given ends within one       at each page
     small state is what the durable COMMITs have set     whenever a DTVLSN rises
+    what is not acknowledged of a destination lies in a   at each removal of a segment or page, and
+        node's log, or in pages that count                   every half second (``destinations``)
     no node whose disk is sound is DAMAGED or HALTED     at each change of a state
     nobody is answered that a node has met its own bug   at each answer
 
@@ -43,6 +45,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.copies import Copy, Writing
+from tests.sim.destinations import Destinations
 from tests.sim.ledger import Ledger
 from tests.sim.opening import Opening
 from tests.sim.terms import Terms
@@ -68,6 +71,7 @@ class Watch(Verdict):
         self.leads: list[str] = []
         self.restored = 0
         self.terms, self.ledger, self.transactions = Terms(self), Ledger(self), Transactions(self)
+        self.destinations = Destinations(self)
         self.writing, self.opening = Writing(self), Opening(self)
         self.durable, self.values, self.groups = self.ledger.durable, self.ledger.values, self.ledger.groups
 

@@ -18,7 +18,7 @@ import msgspec
 
 from repl.node.node import Node
 from tests.fakes.machine import Machine
-from tests.sim import cdc, durability, library, library_transactions, pipeline, transactions, whole
+from tests.sim import cdc, destinations, durability, library, library_transactions, pipeline, transactions, whole
 from tests.sim.clients import Clients
 from tests.sim.disks import LEADS_S
 from tests.sim.group import SimGroup
@@ -80,10 +80,13 @@ class Simulation:
             settings["scrub_period_s"] = 5.0
         if transactions.are_there(seed):
             settings["levels"] = LEVELS
+        if destinations.are_there(seed):
+            settings.pop("hold_bytes_max", None)  # past it what is not acknowledged is lost, and told: nothing is paged
         if cdc.are_there(seed):
             settings["cdc"] = cdc.settings_of(seed)
         self.group = SimGroup(seed, self.report.size, self.say, **settings)
         self.watch = self.group.watch
+        self.watch.destinations.on = destinations.are_there(seed)
         self.nemesis = Nemesis(self.group, self.report, self.say, rot=rot)
         self.watch.rotten.update(self.nemesis.rotten)
         if cdc.are_there(seed):
@@ -111,6 +114,7 @@ class Simulation:
             few_producers=self._few_producers,
             transactions=transactions.CLIENTS if transactions.are_there(self.seed) and not early else 0,
             keeps_what_was_synced=self.nemesis.rot == "none",
+            destinations=self.watch.destinations.on,
         )
         clients.losses = self.nemesis.losses
         if group.cdc is not None:
@@ -129,6 +133,8 @@ class Simulation:
             await asyncio.wait(clients.tasks)
             for task in clients.tasks:
                 task.result()
+            if clients.consumers is not None:
+                await clients.consumers.drain()
             if self.rng.random() < whole.RATE:
                 await whole.Whole(self).check()
                 report.met["each member asked to lead, clean and give its log"] += 1

@@ -1,0 +1,223 @@
+"""Consumers of destinations in a simulation, over plain HTTP, and what holds of all that they are given.
+
+    make ─► ask for messages ─► acknowledge all or some, in some order · refuse · forget ─► … ─► drained in the end
+
+What a consumer is given is durable and the log's own; not what was acknowledged durably, or is dead, before it asked;
+and of one key nothing while an earlier message is open that nobody has acknowledged yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tests.sim.destinations import Folded
+from vlsn.errors import VlsnLogError
+
+if TYPE_CHECKING:
+    from tests.sim.clients import Clients
+
+JSON = {"Content-Type": "application/json"}
+TIMEOUT_S = 3.0
+WAIT_S = 1.0
+PAUSE_S, LONG_S = 0.5, 8.0
+PAGE_MAX, DRAIN_MAX = 12, 200
+FORGETS, REFUSES, PARTS, AT_ONCE, AGAIN = 0.15, 0.15, 0.3, 0.2, 0.6
+"""The shares of pages that are forgotten, of which one message is refused, that are acknowledged in parts, and at once;
+and of acknowledgements without an answer that are sent again."""
+DRAINED_S, UNPAGED_S = 120.0, 60.0
+SENT_MAX = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One destination of a seed."""
+
+    name: str
+    consumers: int
+    settings: dict[str, Any]
+
+
+def drawn(seed: int) -> list[Made]:
+    """Draws the destinations of a seed: one of all that comes, one of a key's, one that nobody asks until the end."""
+    rng = Random(f"consumers/{seed}")
+    timeout_s = rng.choice((1.0, 4.0, 15.0))
+    common = {"ack_timeout_s": timeout_s, "from": 1}
+    made = [
+        Made("all", rng.randint(1, 3), {**common, "attempts_max": rng.choice((3, 1000)), "dead_letter": "dead-all"}),
+        Made("one", 2, {**common, "prefix": "k1", "attempts_max": 1000, "dead_letter": "dead-one"}),
+    ]
+    if rng.random() < 0.7:
+        made.append(Made("idle", 0, {**common, "attempts_max": 1000, "dead_letter": "dead-idle"}))
+    policy = rng.choice(("page", "drop", "block", "fail", ""))
+    if policy:
+        limits = {"prefix": "k2", "full_policy": policy, "max_messages": rng.choice((5, 40))}
+        made.append(Made("full", 1, {**common, **limits, "attempts_max": 1000, "dead_letter": "dead-full"}))
+    return made
+
+
+class Consumers:
+    """All of one simulation's."""
+
+    def __init__(self, clients: Clients) -> None:
+        self.clients, self.group, self.report = clients, clients.group, clients.report
+        self.books = clients.group.watch.destinations
+        self.made = drawn(clients.report.seed)
+        self.sent: dict[str, set[int]] = {each.name: set() for each in self.made}
+        """The VLSNs of which an acknowledgement was sent that was not refused."""
+        self.settled: dict[str, dict[int, float]] = {each.name: {} for each in self.made}
+        """When a durable one was heard of."""
+
+    def jobs(self) -> list[Any]:
+        """Returns what runs until all is over."""
+        consumers = [Consumer(self, made, number) for made in self.made for number in range(made.consumers)]
+        return [self._makes(), *(each.run() for each in consumers), self.books.sweep(lambda: self.clients.over)]
+
+    async def _makes(self) -> None:
+        caller = Caller(self, "maker")
+        for made in self.made:
+            while not self.clients.over:
+                status, _ = await caller.call("PUT", made.name, msgspec.json.encode(made.settings))
+                if status in (200, 201):
+                    break
+                await asyncio.sleep(0.5)
+
+    async def drain(self) -> None:
+        """Takes all that is left: what is open is delivered, and its pages go."""
+        watch, loop = self.group.watch, self.group.loop
+        until_s = loop.time() + DRAINED_S
+        takers = [Consumer(self, made, 100) for made in self.made]
+        while left := {
+            name: self.books.open_of(folded)[:5] for name, folded in self._folded() if self._is_open(folded)
+        }:
+            watch.hold(loop.time() < until_s, f"not delivered in {DRAINED_S:.0f} s, or not to be acknowledged: {left}")
+            for taker in takers:
+                if taker.made.name in left:
+                    await taker.once(DRAIN_MAX, healthy=True)
+            for name in list(self.group.names):
+                self.books.look_at(name)
+        self.report.met["destinations drained in the end"] += 1
+        until_s = loop.time() + UNPAGED_S
+        while still := [name for name in self.group.names if not self.books.left_page_mode(name)]:
+            watch.hold(loop.time() < until_s, f"pages of which all is acknowledged are left on {still}")
+            await asyncio.sleep(0.5)
+        self.books.check()
+
+    def _folded(self) -> list[tuple[str, Folded]]:
+        return [(folded.name, folded) for folded in self.books.of.values() if folded.name in self.sent]
+
+    def _is_open(self, folded: Folded) -> bool:
+        return any(vlsn not in folded.dead for vlsn in self.books.open_of(folded))
+
+
+class Caller:
+    """Asks mostly whom the nodes say leads."""
+
+    def __init__(self, consumers: Consumers, name: str) -> None:
+        self.all = consumers
+        self.name = name
+        self.rng = Random(f"{name}/{consumers.report.seed}")
+
+    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Status and body; 0 for an answer that never came."""
+        self.all.report.operations += 1
+        group = self.all.group
+        target = f"/v1/destinations/{path}"
+        url = group.url(self.all.clients.target(self.rng)) + target
+        for _ in range(2):
+            try:
+                response = await group.client.request(method, url, headers=JSON, body=body, timeout_s=TIMEOUT_S)
+            except (VlsnLogError, OSError):
+                return 0, b""
+            if response.status != 307:
+                return response.status, bytes(response.body)
+            url = response.headers["Location"]
+        return 307, b""
+
+
+class Consumer(Caller):
+    def __init__(self, consumers: Consumers, made: Made, number: int) -> None:
+        super().__init__(consumers, f"{made.name}-{number}")
+        self.made = made
+        self._watch, self._loop = consumers.group.watch, consumers.group.loop
+        self._slow = number == 1
+
+    async def run(self) -> None:
+        while not self.all.clients.over:
+            await asyncio.sleep(self.rng.uniform(0.0, LONG_S if self._slow else PAUSE_S))
+            await self.once(self.rng.randint(1, PAGE_MAX), healthy=False)
+
+    async def once(self, most: int, *, healthy: bool) -> None:
+        """Asks for a page, and says what becomes of it; ``healthy``: all of it is acknowledged."""
+        asked_s = self._loop.time()
+        status, body = await self.call("GET", f"{self.made.name}/messages?max={most}&wait={WAIT_S if healthy else 0.5}")
+        if status != 200:
+            await asyncio.sleep(0.2)
+            return
+        rows = [msgspec.json.decode(line) for line in body.splitlines()]
+        self._given(rows, asked_s)
+        vlsns = [row["vlsn"] for row in rows]
+        if not vlsns or (not healthy and self.rng.random() < FORGETS):
+            return
+        if not healthy and self.rng.random() < REFUSES:
+            refused = vlsns.pop(self.rng.randrange(len(vlsns)))
+            await self._say("nack", [refused])
+        if not healthy and self.rng.random() < PARTS:
+            self.rng.shuffle(vlsns)
+            await self._say("ack", vlsns[: len(vlsns) // 2])
+            vlsns = vlsns[len(vlsns) // 2 :]
+        await self._say("ack", vlsns, at_once=not healthy and self.rng.random() < AT_ONCE)
+
+    async def _say(self, word: str, vlsns: list[int], *, at_once: bool = False) -> None:
+        sent, settled = self.all.sent[self.made.name], self.all.settled[self.made.name]
+        path = f"{self.made.name}/{word}" + ("?wait=0" if at_once else "")
+        for _ in range(SENT_MAX if vlsns else 0):
+            if word == "ack":
+                sent.update(vlsns)
+            status, body = await self.call("POST", path, msgspec.json.encode({"vlsns": vlsns}))
+            self._watch.hold(status not in (400, 404, 500), f"{self.name} hears {status} of {word}: {body[:300]!r}")
+            if status == 200:
+                if word == "ack" and not at_once:
+                    settled.update((vlsn, self._loop.time()) for vlsn in vlsns if vlsn not in settled)
+                return
+            if self.rng.random() >= AGAIN:
+                return
+            await asyncio.sleep(self.rng.uniform(0.0, 0.5))
+
+    # What it is given.
+
+    def _given(self, rows: list[dict[str, Any]], asked_s: float) -> None:
+        books, watch, name = self.all.books, self._watch, self.made.name
+        folded = books.of.get(books.named.get(name, ""))
+        if not rows:
+            return
+        watch.hold(folded is not None, f"{self.name} is given messages of a destination that is not durable")
+        assert folded is not None
+        settled, here = self.all.settled[name], set[int]()
+        for row in rows:
+            vlsn, said = row["vlsn"], f"{self.name} is given VLSN {row['vlsn']} (attempt {row['attempt']})"
+            watch.shown(self.name, vlsn, row["value"].encode())
+            watch.hold(folded.takes(books.keys[vlsn]) and vlsn >= folded.begin, f"{said}, no message of {name}")
+            watch.hold(not settled.get(vlsn, asked_s) < asked_s, f"{said}, which was acknowledged durably before")
+            watch.hold(1 <= row["attempt"] <= self.made.settings["attempts_max"], said)
+            before = self._open_before(folded, vlsn, here)
+            watch.hold(before is None, f"{said}, while VLSN {before} of its key is open")
+            here.add(vlsn)
+        self.all.report.met["messages delivered"] += len(rows)
+        self.all.report.met["a message delivered again"] += any(row["attempt"] > 1 for row in rows)
+
+    def _open_before(self, folded: Folded, vlsn: int, here: set[int]) -> int | None:
+        """Finds an earlier message of that key that nobody has acknowledged, and that is not before it in the page."""
+        books, sent = self.all.books, self.all.sent[self.made.name]
+        key = books.keys[vlsn]
+        if not key:
+            return None
+        for earlier in range(folded.floor + 1, vlsn):
+            mine = books.keys.get(earlier) == key and earlier not in here
+            if mine and earlier not in sent and not folded.is_done(earlier):
+                return earlier
+        return None

@@ -1,0 +1,266 @@
+"""Destinations in a simulation: what the durable log says of them, and whether each node's disk still has all of it.
+
+    log      dest/NAME put by a COMMIT; acknowledgements noted by COMMITs      folded here, by a reader of their own
+    wanted   its messages in the durable log that are not acknowledged, and dead ones, which may be tried again
+    disk     every wanted message lies in the node's log, or in pages that count and are synced
+
+The last line is the rule of coverage.  It is held whenever a node has removed a segment or a page, every half second,
+and in the end; of each node that follows or leads.  VLSNs that a node knows to have lost (``missing``) another member
+must have.  Consumers (``consumers``) are held against the same table: nothing that is not durable is delivered, nothing
+that was acknowledged durably before it was asked for, and of one key nothing before what is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.logs import block_of, first_of
+from tests.sim.page_files import Paged, paged
+from tests.sim.transactions import are_there as is_of_level_2
+from vlsn.format.block import BlockHeader, Entry, EntryKind, entries
+
+if TYPE_CHECKING:
+    from tests.sim.watch import Watch
+
+RATE = 0.5
+"""The share of the seeds with transactions that have any."""
+SWEEP_S = 0.5
+PREFIX = "dest/"
+FOLLOWS = ("MASTER", "REPLICA")
+KINDS = frozenset((int(EntryKind.DATA), int(EntryKind.COMMIT)))
+
+
+def are_there(seed: int) -> bool:
+    """Says whether that seed has any. It is drawn apart, so that the other seeds play as they did before."""
+    return is_of_level_2(seed) and Random(f"destinations/{seed}").random() < RATE
+
+
+@dataclass(slots=True)
+class Folded:
+    """One destination as the durable log has it."""
+
+    uuid: str
+    name: str = ""
+    prefix: bytes = b""
+    dead_letter: bytes = b""
+    begin: int = 1
+    done: set[int] = field(default_factory=set)
+    dead: set[int] = field(default_factory=set)
+    floor: int = 0
+    """All up to here are done; those behind it are in ``done``."""
+
+    def is_done(self, vlsn: int) -> bool:
+        return vlsn <= self.floor or vlsn in self.done
+
+    def takes(self, key: bytes) -> bool:
+        return key.startswith(self.prefix) and key != self.dead_letter
+
+
+class Destinations:
+    """The books of all destinations of one simulation."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.on = False
+        """This seed has destinations."""
+        self.of: dict[str, Folded] = {}
+        """By uuid, as of the durable end."""
+        self.named: dict[str, str] = {}
+        """Uuids by name."""
+        self.keys: dict[int, bytes] = {}
+        """The keys of durable DATA entries by VLSN."""
+        self.letters: list[tuple[int, bytes, dict[str, Any]]] = []
+        """Dead letters: VLSN, key, value."""
+        self.checks = 0
+        self.paged_most = 0
+        """The most messages that any node had in pages."""
+        self._firsts: dict[str, tuple[frozenset[str], int]] = {}
+        self._wired: set[int] = set()
+
+    # What becomes durable.
+
+    def durable(self, data: bytes, header: BlockHeader) -> None:
+        """Folds a block that became durable."""
+        for entry in entries(data, header, kinds=KINDS):
+            if entry.kind == EntryKind.COMMIT:
+                self._commit(entry)
+            else:
+                self.keys[entry.vlsn] = entry.key or b""
+                if (entry.key or b"").startswith(b"dead-"):
+                    self.letters.append((entry.vlsn, entry.key or b"", json.loads(entry.value)))
+
+    def _commit(self, commit: Entry) -> None:
+        told = json.loads(commit.value) if commit.value else {}
+        for uuid, note in told.get("acks", {}).items():
+            self._note(commit.vlsn, uuid, note)
+        for name, settings in told.get("put", {}).items():
+            if name.startswith(PREFIX):
+                self._set(name.removeprefix(PREFIX), settings)
+
+    def _set(self, name: str, settings: dict[str, Any] | None) -> None:
+        uuid = self.named.pop(name, None)
+        if settings is None:
+            self.of.pop(uuid or "", None)
+            return
+        folded = self.of.setdefault(settings["uuid"], Folded(settings["uuid"]))
+        folded.name, folded.prefix = name, settings.get("prefix", "").encode()
+        folded.dead_letter = settings.get("dead_letter", "dead_letter").encode()
+        self.named[name] = settings["uuid"]
+
+    def _note(self, vlsn: int, uuid: str, note: dict[str, Any]) -> None:
+        if note.get("over"):
+            self.of.pop(uuid, None)
+            return
+        if note.get("begin") is not None:
+            before = self.of.get(uuid)
+            folded = self.of[uuid] = Folded(uuid, begin=min(note["begin"] or vlsn + 1, vlsn + 1))
+            folded.floor = folded.begin - 1
+            if before is not None:
+                folded.name, folded.prefix, folded.dead_letter = before.name, before.prefix, before.dead_letter
+        if uuid not in self.of:
+            return
+        folded = self.of[uuid]
+        again = unpacked(note.get("again", ""))
+        folded.done -= again
+        folded.dead -= again
+        folded.done |= {each for each in unpacked(note.get("done", "")) if folded.floor < each <= vlsn}
+        folded.dead |= {each for each in unpacked(note.get("dead", "")) if each <= vlsn}
+        while folded.floor + 1 in folded.done:
+            folded.floor += 1
+            folded.done.discard(folded.floor)
+
+    def wanted(self, folded: Folded, below: int) -> list[int]:
+        """Lists what is to be kept of it below a VLSN."""
+        from_ = min([folded.floor + 1, *folded.dead])
+        return [
+            vlsn
+            for vlsn in range(from_, min(below, self._watch.durable_last + 1))
+            if vlsn in self.keys and folded.takes(self.keys[vlsn]) and (not folded.is_done(vlsn) or vlsn in folded.dead)
+        ]
+
+    # Disks.
+
+    def wire(self, name: str) -> None:
+        """Looks at a disk right after each removal of a segment or a page."""
+        disk = self._watch.group.machines[name].disk
+        if id(disk) in self._wired:
+            return
+        self._wired.add(id(disk))
+        plain = disk.remove
+
+        def remove(path: str) -> None:
+            plain(path)
+            if path.endswith((".vlog", ".page")):
+                self.look_at(name)
+
+        disk.remove = remove  # type: ignore[method-assign]
+
+    async def sweep(self, is_over: Any) -> None:
+        """Looks at every disk again and again."""
+        while not is_over():
+            await asyncio.sleep(SWEEP_S)
+            for name in list(self._watch.group.names):
+                self.wire(name)
+                self.look_at(name)
+
+    def look_at(self, name: str) -> None:
+        """Holds the rule of coverage on one node's disk."""
+        watch = self._watch
+        node = watch.group.nodes.get(name)
+        if not self.of or node is None or node.log is None or node.state not in FOLLOWS:
+            return
+        if name in watch.rotten or watch.copies[name].replaced or not watch.group.listed(name):
+            return
+        first = self._first(name)
+        for folded in list(self.of.values()):
+            wanted = self.wanted(folded, first)
+            found = self.pages_of(name, folded.uuid) if wanted else Paged()
+            lacks = self._lacking(found, wanted)
+            watch.hold(
+                not lacks,
+                f"{name}: VLSNs {lacks[:5]} of destination {folded.name}, not acknowledged, are neither in its log, "
+                f"which begins at {first}, nor in pages that count; {found.fault or 'its pages read back'}; "
+                f"paged to {found.paged_to}, {found.pages} pages, missing {found.missing}",
+            )
+            self.checks += 1
+            self.paged_most = max(self.paged_most, len(wanted))
+
+    def _lacking(self, found: Paged, wanted: list[int]) -> list[int]:
+        values, ledger = self._watch.values, self._watch.ledger
+        have = set()
+        for vlsn, value in found.values.items():
+            self._watch.hold(values.get(vlsn) == value, f"a page has another value than the log at VLSN {vlsn}")
+            have.add(vlsn)
+        for data in found.blocks:
+            block = block_of(data)
+            self._watch.hold(ledger.durable.get(block.first) == block, f"a page has {block}, which the log has not")
+            have.update(range(block.first, block.last + 1))
+        for first, last in found.missing:
+            have.update(range(first, last + 1))
+        return [vlsn for vlsn in wanted if vlsn not in have]
+
+    def pages_of(self, name: str, uuid: str) -> Paged:
+        """Reads the pages of one node: as its medium has them, and its page table."""
+        machine = self._watch.group.machines[name]
+        files = machine.disk.medium(f"/{name}/pages/{uuid}")
+        there = {path.rpartition("/")[2] for path in machine.disk.files(f"/{name}/pages/{uuid}")}
+        contents = machine.stores.contents.get(f"/{name}/state")
+        table = {key: value for key, (value, _) in contents.values.items() if key[:1] == b"g"} if contents else {}
+        return paged({each: data for each, data in files.items() if each in there}, table, uuid)
+
+    def _first(self, name: str) -> int:
+        """Finds the first VLSN of a node's log, as its files say."""
+        disk = self._watch.group.machines[name].disk
+        paths = frozenset(path for path in disk.files(f"/{name}") if path.endswith(".vlog"))
+        known = self._firsts.get(name)
+        if known is not None and known[0] == paths and known[1]:
+            return known[1]
+        first = first_of(disk, f"/{name}")
+        self._firsts[name] = paths, first
+        return first
+
+    # The end.
+
+    def left_page_mode(self, name: str) -> bool:
+        """Says whether a node has no page of what is done with."""
+        return all(not self.pages_of(name, uuid).pages for uuid, folded in self.of.items() if not self.open_of(folded))
+
+    def open_of(self, folded: Folded) -> list[int]:
+        return self.wanted(folded, self._watch.durable_last + 1)
+
+    def check(self) -> None:
+        """Checks in the end: a dead letter for each message given up, once, with its attempts."""
+        told: dict[tuple[bytes, int], int] = {}
+        for at, key, letter in self.letters:
+            where = (key, int(letter["vlsn"]))
+            self._watch.hold(where not in told, f"VLSN {where[1]} has two dead letters, at {told.get(where)} and {at}")
+            told[where] = at
+            self._watch.hold(where[1] in self.keys, f"the dead letter at VLSN {at} is of no entry: {letter}")
+
+
+def unpacked(text: str) -> set[int]:
+    """Reads a packed set of VLSNs: count, heads, lengths, each a varint."""
+    numbers: list[int] = []
+    value = shift = 0
+    for byte in base64.b64decode(text):
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(value)
+            value = shift = 0
+    if not numbers:
+        return set()
+    count, heads, lengths = numbers[0], numbers[1 : 1 + numbers[0]], iter(numbers[1 + numbers[0] :])
+    assert len(heads) == count
+    found: set[int] = set()
+    last = 0
+    for head in heads:
+        first = last + (head >> 1) + 1
+        last = first + next(lengths) + 1 if head & 1 else first
+        found.update(range(first, last + 1))
+    return found
