@@ -37,6 +37,8 @@ from vlsn.write.queue import Pending
 A = TypeVar("A", bound="Held")
 HELD_MAX: Final = 16_384
 """Appends that wait for full destinations; their bytes are bounded where they came in."""
+RECOUNT_S: Final = 0.05
+"""Seconds until the count is gone on with, where what comes next lies in the ring no more and is not durable yet."""
 
 
 class Held(Protocol):
@@ -322,7 +324,10 @@ class FullPolicies(Generic[A]):
                 policy.counted = True
                 self._catch_up(policy)
                 depth.let_go(policy.delivery.is_done)
-                return
+                if policy.counted:
+                    return
+                await asyncio.sleep(RECOUNT_S)  # what the ring has lost is not durable yet: it can be read soon
+                continue
             depth.add(page.data)
             depth.let_go(policy.delivery.is_done)
             await asyncio.sleep(0)
