@@ -133,7 +133,7 @@ async def _peers(messages: int, rounds: int) -> dict[str, Any]:
             rates[peer.name] = []
         async with deliveries.deliveries(messages) as ours:
             for _ in range(rounds):
-                rates["vlsnlog"].append((await ours.deliver(messages)).per_s)
+                rates["vlsnlog"].append(await ours.deliver(messages))
                 for peer in peers:
                     await peer.fill(messages)
                     rates[peer.name].append(messages / await peer.consume(messages))

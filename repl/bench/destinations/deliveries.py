@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 from statistics import median
 
-from repl.bench.destinations.stream_peer import BATCH, FILL_BATCH
-from repl.bench.destinations.subscription import Consumed, Subscription
+from repl.bench.destinations.stream_peer import AHEAD, BATCH, FILL_BATCH
+from repl.bench.destinations.subscription import Subscription
 from repl.bench.peers.peer import VALUE
 from repl.bench.target import Own
 from repl.client.connect import Client, connect
 from repl.client.tail import BLOCKS_TYPE
 from repl.net.network import AiohttpNetwork
 
-KEYS = 64
 SLOW = 10
 SLOW_S = 1.0
 """Seconds between two messages of a slow consumer."""
@@ -32,7 +32,8 @@ PAGE_MAX = 1000
 
 
 class Deliveries:
-    """A filled cluster: ``first`` to ``last`` are entries of 100 bytes under ``KEYS`` keys."""
+    """A filled cluster: ``first`` to ``last`` are entries of 100 bytes without a key: of one key, what comes next
+    waits for what is out."""
 
     def __init__(self, own: Own, network: AiohttpNetwork, client: Client) -> None:
         self._own = own
@@ -44,8 +45,7 @@ class Deliveries:
     async def fill(self, messages: int) -> None:
         for at in range(0, messages, FILL_BATCH):
             count = min(FILL_BATCH, messages - at)
-            keys = [b"k%d" % (each % KEYS) for each in range(count)]
-            first, self.last = await self._client.append_many([VALUE] * count, keys=keys)
+            first, self.last = await self._client.append_many([VALUE] * count)
             self.first = self.first or first
 
     async def subscribe(self, **settings: object) -> Subscription:
@@ -65,12 +65,24 @@ class Deliveries:
                 break
         return seen / (time.perf_counter() - start)
 
-    async def deliver(self, messages: int) -> Consumed:
-        """Delivers and acknowledges as many by one consumer, of a destination of its own."""
+    async def deliver(self, messages: int) -> float:
+        """Delivers and acknowledges as many by one consumer of the client's, of a destination of its own; messages a
+        second, until all acknowledgements are durable."""
         made = await self.subscribe()
-        consumed = await made.consume(messages)
+        consumer = self._client.destination(made.name, prefetch=BATCH)
+        acking: deque[asyncio.Task[None]] = deque()
+        start, seen = time.perf_counter(), 0
+        async for batch in consumer.batches():
+            acking.append(asyncio.create_task(consumer.ack(batch)))
+            seen += len(batch)
+            if len(acking) > AHEAD:
+                await acking.popleft()
+            if seen >= messages:
+                break
+        await asyncio.gather(*acking)
+        seconds = time.perf_counter() - start
         await made.drop()
-        return consumed
+        return seen / seconds
 
     @asynccontextmanager
     async def slow_ones(self) -> AsyncIterator[None]:
@@ -146,11 +158,11 @@ async def measured(messages: int, rounds: int) -> dict[str, float]:
         await filled.tail(messages)  # what is read first warms the cache for the others
         for _ in range(rounds):
             tails.append(await filled.tail(messages))
-            given.append((await filled.deliver(messages)).per_s)
+            given.append(await filled.deliver(messages))
             async with filled.slow_ones():
-                beside.append((await filled.deliver(messages)).per_s)
-                beside.append((await filled.deliver(messages)).per_s)
-            given.append((await filled.deliver(messages)).per_s)
+                beside.append(await filled.deliver(messages))
+                beside.append(await filled.deliver(messages))
+            given.append(await filled.deliver(messages))
             tails.append(await filled.tail(messages))
         bytes_each = await filled.ack_bytes()
     return {

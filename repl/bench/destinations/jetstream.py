@@ -1,7 +1,7 @@
 """NATS JetStream: a pull consumer, explicit acknowledgement, three replicas, ``sync_interval: always``.
 
 Batches of 1,000; each message is acknowledged by itself, as explicit acknowledgement asks for, with an answer that is
-waited for; the acknowledgements of a batch go out together, and with them the request for the next one.
+counted; the acknowledgements of a batch go out together, and with them the request for the next one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from repl.bench.destinations.stream_peer import BATCH, FILL_BATCH
+from repl.bench.destinations.stream_peer import AHEAD, BATCH, FILL_BATCH
 from repl.bench.peers.peer import VALUE, VALUE_BYTES, Daemons, free_ports, lacking, until
 
 INSTALL = "go install github.com/nats-io/nats-server/v2@latest"
@@ -78,13 +78,17 @@ class JetStream:
     async def consume(self, messages: int) -> float:
         async with _Connection(self._port) as nats:
             start = time.perf_counter()
-            done, replies = 0, list[bytes]()
-            while done < messages or replies:
-                want = min(BATCH, messages - done)
-                acks = b"".join(b"PUB %b a 4\r\n+ACK\r\n" % reply for reply in replies)
-                nats.write(acks + (_next(want) if want else b""))
-                replies = await nats.until(answers=len(replies), messages=want)
+            done = answered = 0
+            nats.write(_next(min(BATCH, messages)))
+            while done < messages:
+                replies = await nats.until(messages=min(BATCH, messages - done))
                 done += len(replies)
+                acks = b"".join(b"PUB %b a 4\r\n+ACK\r\n" % reply for reply in replies)
+                nats.write(acks + (_next(min(BATCH, messages - done)) if done < messages else b""))
+                if done - answered > AHEAD * BATCH:
+                    await nats.until(answers=BATCH)
+                    answered += BATCH
+            await nats.until(answers=done - answered)
             return time.perf_counter() - start
 
     async def stop(self) -> None:
@@ -127,7 +131,7 @@ class _Connection:
         answer: dict[str, Any] = json.loads(self.last or b'{"error": "none"}')
         return answer
 
-    async def until(self, *, answers: int, messages: int = 0) -> list[bytes]:
+    async def until(self, *, answers: int = 0, messages: int = 0) -> list[bytes]:
         """Waits for so many of both, and returns the subjects that acknowledge the messages."""
         async with asyncio.timeout(ANSWER_S):
             while len(self._answers) < answers or len(self._replies) < messages:

@@ -7,6 +7,8 @@ from typing import Protocol
 
 BATCH = 1000
 FILL_BATCH = 1000
+AHEAD = 4
+"""Batches whose acknowledgements may be under way while the next ones are taken, of each system alike."""
 
 
 class StreamPeer(Protocol):

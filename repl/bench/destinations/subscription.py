@@ -53,7 +53,7 @@ class Subscription:
     def __init__(self, own: Own, network: AiohttpNetwork, name: str) -> None:
         self._own = own
         self._network = network
-        self._name = name
+        self.name = name
         self._url = ""
 
     async def make(self, **settings: Any) -> None:
@@ -111,7 +111,7 @@ class Subscription:
     async def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
         if not self._url:
             self._url = (await self._own.master_node()).url
-        url = f"{self._url}/v1/destinations/{self._name}{path}"
+        url = f"{self._url}/v1/destinations/{self.name}{path}"
         answer = await self._network.request(method, url, headers=JSON, body=body, timeout_s=TIMEOUT_S)
         if answer.status not in (200, 201, 204):
             raise problem.error_of(bytes(answer.body))
