@@ -36,7 +36,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         *("restore.begin", "restore.from", "restore.again", "restore.failed", "restore.note", "restore.done"),
         *("restore.provides", "restore.refused"),
     ),
-    "damage": ("damage", "damage.stays", "mended", "scrub.unreadable"),
+    "damage": ("damage", "damage.stays", "mended", "scrub.unreadable", "state.rotten"),
     "producers": ("producers.lost", "producers.waits", "producers.found", "producers.forgotten"),
     "background": ("background.failed", "background.works"),
     "cdc": (
@@ -61,7 +61,7 @@ WARNINGS: Final = frozenset(
         *("old_image", "unpunched", "no_space", "steps_down", "hand_over.failed", "peer.silent", "group.waits"),
         *("feed.stopped", "rolled_back", "integrity", "restore.begin", "restore.again", "restore.failed"),
         *("restore.refused", "destination.dead", "destination.lost"),
-        *("scrub.unreadable", "cleaning.paused", "hold.dropped", "background.failed"),
+        *("scrub.unreadable", "state.rotten", "cleaning.paused", "hold.dropped", "background.failed"),
         *("producers.lost", "producers.waits", "producers.forgotten"),
         *("cdc.failed", "cdc.waits", "cdc.skipped", "cdc.not_resent"),
     }

@@ -2,7 +2,8 @@
 
 At most ``scrub_bytes_per_s`` are read, a window at a time; a pass begins ``scrub_period_s`` after the one before has
 ended.  The page cache is dropped first: what is looked at is the medium.  Every frame's checksum is checked, and with
-it every byte of every block and record; what is wrong goes to the mending.
+it every byte of every block and record; what is wrong goes to the mending.  A pass begins with the ``state`` store, as
+the page cache has it, which is written anew from memory where a value does not match its checksum.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 from typing import Any
 
 from repl.group.member import OpenMember
-from vlsn.errors import Damaged
+from vlsn.errors import Damaged, LogClosed
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.limits import KIB
 from vlsn.repair.mending import check_window, drop_from_cache
@@ -50,6 +51,7 @@ class Scrub:
         return {"bytes": self.bytes, "passes": self.passes, "found": self.found, "segment": self.number}
 
     async def _pass(self) -> None:
+        await self._state()
         done = 0
         while sealed := [number for number in self._sealed() if number > done]:
             done = self.number = sealed[0]
@@ -61,6 +63,18 @@ class Scrub:
                 if done in self._log.segments():
                     self._member.event("scrub.unreadable", segment=done, why=str(error))
         self.number = 0
+
+    async def _state(self) -> None:
+        """Reads the ``state`` store. What rots there is not read until the next open, which would lose it; until then
+        memory has all of it, and a checkpoint writes it anew."""
+        try:
+            await self._member.on_keeper(self._log.state.check)
+        except LogClosed:
+            return
+        except Damaged as damaged:
+            self.found += 1
+            self._member.event("state.rotten", why=str(damaged))
+            self._log.rewrite_state()
 
     def _sealed(self) -> list[int]:
         current = self._log.active_files()

@@ -26,6 +26,7 @@ from tests.sim.logs import sound, visible
 from tests.sim.nemesis import Nemesis, Rot
 from tests.sim.report import OPERATIONS_MIN, Report
 from vlsn.levels import LEVELS
+from vlsn.verify.inspection import Rule, VerifyReport
 from vlsn.verify.verify import verify
 
 FAULTS_S = 60.0
@@ -304,9 +305,7 @@ class Simulation:
                     watch.hold(watch.durable.get(block.first) == block, f"{name}: {block} in the end")
             aside = _set_aside(machine, name)
             watch.hold(name in watch.rotten or not aside, f"{name}: set aside, on a sound disk: {aside}")
-            if name in watch.rotten:  # what rots of ``state`` under a node that is up goes with its next checkpoint
-                await group.nodes[name].services.administration.checkpoint()
-            found = verify(machine.disk, machine.stores, f"/{name}", live=True)
+            found = await self._verified(name)
             watch.hold(found.ok, f"{name}: {found.findings}")
         watch.transactions.check()
         pipeline.check(watch)
@@ -318,6 +317,18 @@ class Simulation:
             watch.hold(watch.values.get(vlsn) == value, f"VLSN {vlsn} was acknowledged, and is gone or another")
         report.last = watch.durable_last
         report.durable_bytes = sum(map(len, watch.values.values()))
+
+    async def _verified(self, name: str) -> VerifyReport:
+        """Verifies that copy. What rots of ``state`` under a node that is up stays until its scrub meets it."""
+        machine = self.group.machines[name]
+        for _ in range(int(HEALS_S)):
+            if name in self.watch.rotten:
+                await self.group.nodes[name].services.administration.checkpoint()
+            found = verify(machine.disk, machine.stores, f"/{name}", live=True)
+            if name not in self.watch.rotten or all(each.rule is not Rule.STATE for each in found.findings):
+                break
+            await asyncio.sleep(1.0)
+        return found
 
     async def _entries(self, name: str) -> dict[int, bytes]:
         found: dict[int, bytes] = {}

@@ -324,6 +324,10 @@ class AckTable:
         folded, lacks_to = self._copy(vlsn), self.lacks_to
         return lambda: AcksRecord({uuid: table.record() for uuid, table in sorted(folded().items())}, lacks_to)
 
+    def keep_all(self) -> None:
+        """Lets the next checkpoint write all of it."""
+        self._kept = None
+
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[AcksRecord, LifeChanges]]:
         """Hands over what changed since the last one, as of ``vlsn``, which is settled: a record without tables, and
         the changes. The returned call puts them together, on any thread."""

@@ -292,6 +292,12 @@ class History:
         acks = self.acks.snapshot(vlsn)
         return lambda: replace(record, producers=producers(), commits=commits(), small=small(), acks=acks())
 
+    def keep_all(self) -> None:
+        """Lets the next checkpoint write every table whole: what is kept of them is not what the last one gave."""
+        self.producers.keep_all()
+        self.commits.keep_all()
+        self.acks.keep_all()
+
     def checkpoint(
         self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int
     ) -> Callable[[], tuple[StateRecord, dict[str, LifeChanges] | None]]:
@@ -300,8 +306,7 @@ class History:
         them apart: they are in the record."""
         if self.level_at(vlsn) < KEYED_FROM_LEVEL:
             whole = self.snapshot(vlsn, trimmed_to=trimmed_to, first_segment=first_segment)
-            self.producers.keep_all()
-            self.commits.keep_all()
+            self.keep_all()
             return lambda: (whole(), None)
         record, small = self._sum(vlsn, trimmed_to, first_segment), self.small.snapshot(vlsn)
         producers, commits = self.producers.checkpoint(vlsn), self.commits.checkpoint(vlsn)

@@ -139,6 +139,14 @@ class StateStore:
     def idle_end(self) -> IdleEnd | None:
         return self._read(IDLE_END_KEY, IdleEnd)
 
+    def check(self) -> None:
+        """Reads all that was saved, but for pages, and gives none of it. Raises ``Damaged`` where a checksum does not
+        match."""
+        for key in (CHECKPOINT_KEY, RECORD_KEY, IDLE_END_KEY):
+            self._store.get(key)
+        for prefix in PREFIXES.values():
+            self._store.items(*_range(prefix))
+
     def save(
         self,
         *,

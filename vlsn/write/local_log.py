@@ -427,6 +427,12 @@ class LocalLog:
         assert not self._consumer.term
         Rollback(self._rollback_parts, matchpoint, done, refused).begin()
 
+    def rewrite_state(self) -> None:
+        """Has a checkpoint write all of the ``state`` store anew, out of memory, which holds it whole."""
+        with self.latch:
+            self.contents.history.keep_all()
+        self.checkpointer.run()
+
     @property
     def level(self) -> int:
         """The level that may be written (``levels``): the newest that is durable here."""
