@@ -26,7 +26,8 @@ from tests.sim.logs import sound, visible
 from tests.sim.nemesis import Nemesis, Rot
 from tests.sim.report import OPERATIONS_MIN, Report
 from vlsn.levels import LEVELS
-from vlsn.verify.inspection import Rule, VerifyReport
+from vlsn.verify.inspection import Rule
+from vlsn.verify.report import VerifyReport
 from vlsn.verify.verify import verify
 
 FAULTS_S = 60.0
