@@ -125,6 +125,19 @@ def test_it_says_what_the_producers_table_says_of_names_that_come_once(steps: li
         pair.check()
 
 
+def test_a_commit_that_was_rolled_back_is_not_kept_by_a_checkpoint_past_its_vlsns() -> None:
+    pair = Pair()
+    pair.note([1, 2, 3])
+    pair.settle(1.0)
+    pair.checkpoint(1.0)
+    pair.note([4])
+    pair.roll_back(0.0)
+    pair.pass_by(9)
+    pair.settle(1.0)
+    pair.checkpoint(1.0)
+    assert sorted(pair.kept) == [1, 2, 3]
+
+
 def test_changes_are_bounded_whatever_happens_between_two_checkpoints() -> None:
     table = Handles(most=MOST)
     table.checkpoint(Vlsn(0))()
