@@ -33,6 +33,8 @@ STOP_S = 10.0
 """Seconds that a consumer has to return from its call and from ``stop``, until its process is terminated."""
 TERMINATE_S = 5.0
 WATCH_S = 0.25
+LOOK_AGAIN_S = 0.005
+"""Seconds until segments are read again that had nothing, though their next VLSN is durable."""
 
 
 class ConsumerFailed(Exception):
@@ -207,6 +209,9 @@ class ChildFeed:
             blocks = source.from_ring(FEED_BYTES)
             if not blocks and source.mode is Mode.ARCHIVE and first <= durable:
                 blocks = await source.from_archive()
+                if not blocks:  # a read ahead that began before these were synced here: nobody will say so again
+                    await asyncio.sleep(LOOK_AGAIN_S)
+                    continue
             if not blocks:
                 await self._reads.until(max(first, durable + 1))
                 continue
