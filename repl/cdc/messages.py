@@ -86,7 +86,7 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """``vlsn`` is the first event that the call which raised could take; 0 outside of a call."""
+    """``vlsn`` is the event that the call which raised had taken last, or could take first; 0 outside of a call."""
 
     reason: str
     vlsn: int = 0

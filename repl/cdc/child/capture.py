@@ -57,6 +57,7 @@ class Capture:
         self._sleep = sleep
         self._monotonic_s = monotonic_s
         self._consumer: CdcConsumer | None = None
+        self._events: Events | None = None
         self._next = 0
         self._last: int | None = None
         self._commits = 0
@@ -71,8 +72,9 @@ class Capture:
             if messages.is_blocks(message):
                 if self._consumer is None:
                     raise BadBody("BLOCKS where START was due")
-                events = Events(message, self._next, self._last)
-                self._taken(self._consumer, events)
+                self._events = Events(message, self._next, self._last)
+                self._taken(self._consumer, self._events)
+                self._events = None
                 return
             order = messages.of_node(message)
             if isinstance(order, Start) and self._consumer is None:
@@ -130,8 +132,12 @@ class Capture:
         self._send(Taken(events.bytes, self._next, events.last_time, calls, self._monotonic_s() - began))
 
     def _fail(self, reason: str, kind: Literal["failed", "refused", "unavailable"]) -> None:
-        self._send(Failed(reason, self._next, kind))
+        self._send(Failed(reason, max(self._next, self._given()), kind))
         self.over = self.failed = True
+
+    def _given(self) -> int:
+        """Returns the VLSN of the event that was taken last; 0 for none."""
+        return self._events.given if self._events is not None else 0
 
     def _send(self, message: ToNode) -> None:
         self._said_s = self._monotonic_s()

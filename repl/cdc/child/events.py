@@ -55,6 +55,8 @@ class Events(Iterator[Entry]):
         self.term = 0
         """The term of the entry before ``next_vlsn``; 0 before anything was taken."""
         self._last_term = int(heads.view(BLOCK_DTYPE).reshape(-1)["term"][-1])
+        self.given = 0
+        """The VLSN of the event taken last; 0 for none."""
         self._settle()
 
     def __next__(self) -> Entry:
@@ -65,6 +67,7 @@ class Events(Iterator[Entry]):
             self._ready, self._at, self._cut = self._rows.entries(rows), 0, self._cut + len(rows)
         event = self._ready[self._at]
         self._at += 1
+        self.given = event.vlsn
         self.next_vlsn, self.term = event.vlsn + 1, event.term
         self._settle()
         return event
