@@ -49,6 +49,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         "cdc.skipped",
         "cdc.resent",
         "cdc.not_resent",
+        "cdc.not_configured",
     ),
     "destinations": (
         *("destination.made", "destination.dropped", "destination.moved"),
@@ -63,7 +64,7 @@ WARNINGS: Final = frozenset(
         *("restore.refused", "destination.dead", "destination.lost"),
         *("scrub.unreadable", "state.rotten", "cleaning.paused", "hold.dropped", "background.failed"),
         *("producers.lost", "producers.waits", "producers.forgotten"),
-        *("cdc.failed", "cdc.waits", "cdc.skipped", "cdc.not_resent"),
+        *("cdc.failed", "cdc.waits", "cdc.skipped", "cdc.not_resent", "cdc.not_configured"),
     }
 )
 ERRORS: Final = frozenset({"damage", "damage.stays", "cdc.parked"})

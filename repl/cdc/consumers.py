@@ -15,19 +15,29 @@ from typing import Any
 from feeder.source import Offload as Reading
 from repl.cdc.child_feed import Joined
 from repl.cdc.children import Children
-from repl.cdc.positions import REPLICATED_PREFIX, ConsumersOfGroup, LocalPositions, Offload, ReplicatedPositions
+from repl.cdc.positions import (
+    REPLICATED_PREFIX,
+    Begun,
+    ConsumersOfGroup,
+    LocalPositions,
+    Offload,
+    ReplicatedPositions,
+)
 from repl.cdc.worker import CdcRecord, CdcState, CdcWorker
 from repl.cdc_settings import CdcSettings
 from repl.read.reads import Reads
 from vlsn.errors import BadArgument, NotFound, NotMaster, VlsnLogError
 from vlsn.ids import Vlsn, lsn_file
-from vlsn.seams import Clock, Disk
+from vlsn.seams import Clock, Disk, Random
+from vlsn.state.consumers import positions_in
 from vlsn.together import failure_of, together
 from vlsn.write.local_log import LocalLog
 
 LOOK_S = 0.1
 """Seconds between two looks at whether this node is the master."""
 logger = logging.getLogger("vlsnlog")
+OTHERS_S = 1.0
+"""Seconds between two looks at which consumers the group has."""
 NOT_HERE = "it runs on the master, which this node is not"
 
 
@@ -42,6 +52,7 @@ class CdcHost:
     storing: Offload[object]
     """Runs the writes of positions."""
     positions: ConsumersOfGroup
+    begun: Begun
     is_master: Callable[[], bool]
 
 
@@ -58,6 +69,7 @@ class CdcConsumers:
         children: Children,
         clock: Clock,
         disk: Disk,
+        random: Random,
         event: Callable[..., None],
     ) -> None:
         self.records = {each.name: CdcRecord(each) for each in settings}
@@ -68,6 +80,7 @@ class CdcConsumers:
         self._children = children
         self._clock = clock
         self._disk = disk
+        self._random = random
         self.event = event
         self._host: CdcHost | None = None
 
@@ -76,10 +89,8 @@ class CdcConsumers:
         self._host = host
         joined = Joined()
         try:
-            if self.records:
-                await together(**{name: self._play(record, host, joined) for name, record in self.records.items()})
-            else:
-                await asyncio.Event().wait()
+            playing = {name: self._play(record, host, joined) for name, record in self.records.items()}
+            await together(**playing, **{"": self._look_for_others(host)})
         finally:
             self._host = None
 
@@ -109,6 +120,29 @@ class CdcConsumers:
             if follows_master:
                 record.next, record.moved = 0, False  # whoever leads next stores it
 
+    async def _look_for_others(self, host: CdcHost) -> None:
+        """Says, on the master, which consumers the group has that its settings do not name."""
+        said: set[str] = set()
+        while True:
+            found = self._not_configured(host)
+            for name in sorted(found.keys() - said):
+                self.event("cdc.not_configured", consumer=name, next=found[name])
+            said = set(found)
+            await asyncio.sleep(OTHERS_S)
+
+    def _not_configured(self, host: CdcHost | None) -> dict[str, int]:
+        """Finds the consumers with ``run_on = "master"`` that have a position and are not in the settings of this node,
+        which is the master: their positions, by name."""
+        if host is None or not host.is_master():
+            return {}
+        small = host.log.history.small
+        mine = {name for name, record in self.records.items() if record.settings.run_on == "master"}
+        return {
+            name.removeprefix(REPLICATED_PREFIX): placed.position.next
+            for name, placed in (positions_in(small.as_of(host.reads.durable)) if small else {}).items()
+            if name.startswith(REPLICATED_PREFIX) and name.removeprefix(REPLICATED_PREFIX) not in mine
+        }
+
     def _fault(self, record: CdcRecord, fault: BaseException) -> None:
         """Parks a consumer whose worker has a fault of ours; the node and the others go on."""
         record.parked = f"internal: {type(fault).__name__}: {fault}"
@@ -119,7 +153,15 @@ class CdcConsumers:
         settings = record.settings
         on_node = settings.run_on == "node"
         positions = (
-            LocalPositions(self._disk, self._directory, group=self._group, name=settings.name, offload=host.storing)
+            LocalPositions(
+                self._disk,
+                self._directory,
+                group=self._group,
+                name=settings.name,
+                offload=host.storing,
+                begun=host.begun,
+                number=self._random.u64,
+            )
             if on_node
             else ReplicatedPositions(host.positions, settings.name)
         )
@@ -142,13 +184,25 @@ class CdcConsumers:
     # What is asked of them.
 
     def told(self) -> list[dict[str, Any]]:
-        """Tells of every consumer, in the order of the settings."""
-        return [self.told_of(name) for name in self.records]
+        """Tells of every consumer, in the order of the settings; on the master of those too that these lack."""
+        others = self._not_configured(self._host)
+        return [
+            *(self._told(record) for record in self.records.values()),
+            *(self._told(_other(name, next_vlsn)) for name, next_vlsn in others.items()),
+        ]
 
     def told_of(self, name: str) -> dict[str, Any]:
         """Tells of one consumer. Raises ``NotFound``."""
-        record = self._record(name)
+        record, others = self.records.get(name), self._not_configured(self._host)
+        if record is None and name in others:
+            record = _other(name, others[name])
+        return self._told(record or self._record(name))
+
+    def _told(self, record: CdcRecord) -> dict[str, Any]:
+        name = record.settings.name
         worker, host, counts = self._workers.get(name), self._host, record.counts
+        if record.state is CdcState.NOT_CONFIGURED:
+            worker = None
         feed = worker.feed if worker is not None else None
         source = feed.source if feed is not None else None
         taken = feed.next if feed is not None and feed.next else record.next
@@ -206,7 +260,9 @@ class CdcConsumers:
         """Moves it forward, and names what it is not given. Raises as ``reset``."""
         worker, record = self._worker(name), self._record(name)
         first = record.lost[0] or record.next
-        if first and to <= first:
+        if not first:
+            raise BadArgument(f"{name} has no position to skip from; `reset` sets one")
+        if to <= first:
             raise BadArgument(f"{name} is at VLSN {first}, not below {to}; `reset` moves it back")
         await worker.move(to)
         self.event("cdc.skipped", consumer=name, first=first, last=to - 1)
@@ -243,6 +299,17 @@ class CdcConsumers:
         except VlsnLogError:
             return None
         return lsn_file(end[1]) - lsn_file(here[1]) if here is not None and end is not None else None
+
+
+def _other(name: str, next_vlsn: int) -> CdcRecord:
+    """Makes the record of a consumer that only the group knows."""
+    why = (
+        "the group has its position, which holds the log, and the settings of this node, the master, do not name it: "
+        f'write its table [[cdc]] with run_on = "master" into them, or '
+        f"`vlsnlog consumer delete {REPLICATED_PREFIX}{name}`"
+    )
+    settings = CdcSettings(name=name, consumer="", run_on="master")
+    return CdcRecord(settings, CdcState.NOT_CONFIGURED, why, next=next_vlsn)
 
 
 __all__ = ["REPLICATED_PREFIX", "CdcConsumers", "CdcHost"]

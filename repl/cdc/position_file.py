@@ -2,8 +2,11 @@
 
 Two slots of one page each:
 
-    0        8       12  16       24   32   40    72   104   4092
-    |VLSNCDCP|version| 0 |sequence|next|term|group|name| zeros |crc|
+    0        8       12    16       24   32   40    72   104    112   4092
+    |VLSNCDCP|version|flags|sequence|next|term|group|name|number|zeros|crc|
+
+``flags`` 1: the group knows that the consumer has begun here, with the file of this ``number``.  2: a person has said
+where it goes on, so the group is to know this number in place of another one.
 
 A change goes into the slot that is older, is synced (*commit point*: the return), and only then is anybody told.  At
 open the readable slot with the higher sequence is right.
@@ -17,7 +20,7 @@ It lies in ``DIR/cdc/NAME.position``.  A restore, a mending and a lost state sto
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final
 
@@ -32,26 +35,34 @@ SUFFIX: Final = ".position"
 SLOT_BYTES: Final = 4096
 MAGIC: Final = b"VLSNCDCP"
 VERSION: Final = 1
-_SLOT = Struct("<8sIIQQQ32s32s")
+_SLOT = Struct("<8sIIQQQ32s32sQ")
+_KNOWN: Final = 1
+_PLACED: Final = 2
 _CRC_AT: Final = SLOT_BYTES - 4
 _REST = bytes(_CRC_AT - _SLOT.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPosition:
-    """``next`` is the VLSN of the first event to be given, ``term`` that of the entry before it (0: not known)."""
+    """``next`` is the VLSN of the first event to be given, ``term`` that of the entry before it (0: not known).
+
+    ``number`` tells this file from any other; ``known``: the group knows it; ``placed``: it is to know it in place of
+    another one."""
 
     group: str
     name: str
     next: int
     term: int = 0
     sequence: int = 1
+    number: int = 0
+    known: bool = False
+    placed: bool = False
 
     def encode(self) -> bytes:
         """Encodes one slot."""
-        head = _SLOT.pack(
-            MAGIC, VERSION, 0, self.sequence, self.next, self.term, self.group.encode(), self.name.encode()
-        )
+        names = self.group.encode(), self.name.encode()
+        flags = _KNOWN * self.known | _PLACED * self.placed
+        head = _SLOT.pack(MAGIC, VERSION, flags, self.sequence, self.next, self.term, *names, self.number)
         page = head.ljust(_CRC_AT, b"\0")
         return page + crc(page).to_bytes(4, "little")
 
@@ -63,15 +74,24 @@ class StoredPosition:
             raise BadBody("no position file")
         if crc(slot[:_CRC_AT]) != int.from_bytes(slot[_CRC_AT:], "little"):
             raise BadBody("position file crc")
-        _, version, zero, sequence, next_vlsn, term, group, name = _SLOT.unpack_from(slot)
+        _, version, flags, sequence, next_vlsn, term, group, name, number = _SLOT.unpack_from(slot)
         if version != VERSION:
             raise WrongVersion(f"a position file of version {version}; this node reads {VERSION}")
-        if zero or slot[_SLOT.size : _CRC_AT] != _REST:
+        if flags & ~(_KNOWN | _PLACED) or slot[_SLOT.size : _CRC_AT] != _REST:
             raise BadBody("a position file slot with more than it should hold")
         if not 1 <= next_vlsn <= NUMBER_MAX or not 0 <= term <= NUMBER_MAX or not sequence:
             raise BadBody(f"a position file of next {next_vlsn}, term {term}, sequence {sequence}")
         names = [each.rstrip(b"\0").decode("ascii", "replace") for each in (group, name)]
-        return cls(group=names[0], name=names[1], next=next_vlsn, term=term, sequence=sequence)
+        return cls(
+            group=names[0],
+            name=names[1],
+            next=next_vlsn,
+            term=term,
+            sequence=sequence,
+            number=number,
+            known=bool(flags & _KNOWN),
+            placed=bool(flags & _PLACED),
+        )
 
 
 class PositionFile:
@@ -129,18 +149,30 @@ class PositionFile:
     def store(self, next_vlsn: int, term: int) -> None:
         """Stores a position, durable on return. Raises ``LogFailed``, after which nothing is known of what the file
         holds; every further call raises it too."""
+        self._write(replace(self._position, next=next_vlsn, term=term))
+
+    def place(self, next_vlsn: int, term: int) -> None:
+        """Stores a position that a person has chosen. Raises as ``store``."""
+        mine = self._position
+        self._write(replace(mine, next=next_vlsn, term=term, placed=not mine.known))
+
+    def set_number(self, number: int) -> None:
+        self._write(replace(self._position, number=number))
+
+    def set_known(self) -> None:
+        """Notes that the group knows this file; durable on return. Raises as ``store``."""
+        self._write(replace(self._position, known=True, placed=False))
+
+    def _write(self, position: StoredPosition) -> None:
         if self._failed:
             raise LogFailed("the position file failed before")
-        mine = self._position
-        position = StoredPosition(
-            group=mine.group, name=mine.name, next=next_vlsn, term=term, sequence=mine.sequence + 1
-        )
+        position = replace(position, sequence=position.sequence + 1)
         try:
             self._file.write((position.sequence + 1) % 2 * SLOT_BYTES, [position.encode()])
             self._file.sync()
         except OSError as error:
             self._failed = True
-            raise LogFailed(f"writing the position of {mine.name}: {error}") from error
+            raise LogFailed(f"writing the position of {position.name}: {error}") from error
         self._position = position
 
     def close(self) -> None:

@@ -1,6 +1,12 @@
 """Where a consumer's position is kept: in a file of this node, or in the group.
 
 Both give what was stored last, and store a later one, durable when the call returns.
+
+Before a consumer is given its first event on a node, the group is told the number of its position file (``Begun``):
+
+    no file here       a file with a new number, where it begins ─► the group knows none     it takes the number: begin
+                                                                 ─► the group knows another  that one is lost: parked
+    a file here        the group knows it already                                            go on, nobody is asked
 """
 
 from __future__ import annotations
@@ -11,8 +17,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from repl.api import ConsumerAt, ConsumerChange
-from repl.cdc.position_file import PositionFile, StoredPosition
-from vlsn.errors import NotFound
+from repl.cdc.position_file import DIRECTORY, PositionFile, StoredPosition
+from vlsn.errors import LogFailed, NotFound
 from vlsn.seams import Disk
 
 T = TypeVar("T")
@@ -29,11 +35,38 @@ class At:
     term: int
 
 
+class PositionLost(Exception):
+    """The consumer has begun on this node before, and its position is not here any more."""
+
+
+class Begun(Protocol):
+    """The group's knowledge of which consumers have begun on this node."""
+
+    async def begin(self, consumer: str, file: int, *, replace: bool) -> int:
+        """Tells the group that ``consumer`` has begun here with the position file of that number, unless it knows
+        another one already, or in its place. Returns the number that the group knows then, durable. Raises
+        ``VlsnLogError``."""
+        ...
+
+
 class Positions(Protocol):
     """The kept position of one consumer."""
 
     async def load(self) -> At | None:
         """Returns it; None where there is none yet. Raises ``Damaged``, ``VlsnLogError``."""
+        ...
+
+    async def begin(self, at: At) -> None:
+        """Stores the first one, durable on return. Raises ``VlsnLogError``."""
+        ...
+
+    async def confirm(self) -> None:
+        """Returns once it is known that no other position was lost. Raises ``PositionLost``, ``VlsnLogError``."""
+        ...
+
+    async def place(self, at: At) -> None:
+        """Stores it by a person's word, whatever was lost; durable on return, and to be confirmed. Raises
+        ``VlsnLogError``."""
         ...
 
     async def store(self, at: At) -> None:
@@ -46,7 +79,20 @@ class Positions(Protocol):
 class LocalPositions:
     """A position in a file of this node's directory."""
 
-    def __init__(self, disk: Disk, directory: str, *, group: str, name: str, offload: Offload[object]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        group: str,
+        name: str,
+        offload: Offload[object],
+        begun: Begun,
+        number: Callable[[], int],
+    ) -> None:
+        """``number`` draws one for a new file."""
+        self._begun = begun
+        self._number = number
         self._disk = disk
         self._directory = directory
         self._group = group
@@ -65,19 +111,48 @@ class LocalPositions:
         self._file = file
         return At(file.position.next, file.position.term) if file is not None else None
 
-    async def store(self, at: At) -> None:
-        file = self._file
-
-        def stored() -> PositionFile:
-            if file is not None:
-                file.store(at.next, at.term)
-                return file
-            position = StoredPosition(group=self._group, name=self._name, next=at.next, term=at.term)
-            return PositionFile.create(self._disk, self._directory, position)
-
-        made = await self._offload(stored)
+    async def begin(self, at: At) -> None:
+        position = StoredPosition(
+            group=self._group, name=self._name, next=at.next, term=at.term, number=max(1, self._number())
+        )
+        made = await self._offload(lambda: PositionFile.create(self._disk, self._directory, position))
         assert isinstance(made, PositionFile)
         self._file = made
+
+    async def confirm(self) -> None:
+        file = self._opened()
+        if not file.position.known:
+            number = await self._numbered(file)
+            if await self._begun.begin(self._name, number, replace=file.position.placed) != number:
+                raise PositionLost(
+                    f"its position is gone: it has begun on this node before, and {self._directory}/{DIRECTORY} has no "
+                    "file of that (another disk?); say to this node where it goes on: `vlsnlog cdc reset "
+                    f"{self._name} --to VLSN` (or start, end)"
+                )
+            await self._offload(file.set_known)
+
+    async def place(self, at: At) -> None:
+        if self._file is None:
+            await self.begin(at)
+        file = self._opened()
+        await self._offload(lambda: file.place(at.next, at.term))
+
+    async def store(self, at: At) -> None:
+        file = self._opened()
+        await self._offload(lambda: file.store(at.next, at.term))
+
+    async def _numbered(self, file: PositionFile) -> int:
+        """Returns the file's number, which it is given where an earlier version left it without."""
+        number = file.position.number
+        if not number:
+            number = max(1, self._number())
+            await self._offload(lambda: file.set_number(number))
+        return number
+
+    def _opened(self) -> PositionFile:
+        if self._file is None:
+            raise LogFailed(f"the position of {self._name} is not open")
+        return self._file
 
     async def close(self) -> None:
         file, self._file = self._file, None
@@ -113,6 +188,15 @@ class ReplicatedPositions:
             return None
         self._set_by = found.at
         return At(found.next, found.term)
+
+    async def begin(self, at: At) -> None:
+        await self.store(at)
+
+    async def confirm(self) -> None:
+        """Returns at once: what the log knows is not lost."""
+
+    async def place(self, at: At) -> None:
+        await self.store(at)
 
     async def store(self, at: At) -> None:
         change = ConsumerChange(next=at.next, at=self._set_by)

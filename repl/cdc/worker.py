@@ -21,7 +21,7 @@ from feeder.source import Mode, Offload, Source
 from repl.cdc.child_feed import CaptureCounts, ChildFeed, ConsumerFailed, ConsumerRefused, ConsumerWaits, Joined
 from repl.cdc.children import Children
 from repl.cdc.messages import Start
-from repl.cdc.positions import At, Positions
+from repl.cdc.positions import At, PositionLost, Positions
 from repl.cdc_settings import CdcSettings
 from repl.read.reads import Reads
 from vlsn.errors import (
@@ -42,6 +42,8 @@ from vlsn.write.local_log import LocalLog
 
 BACKOFF_S = (0.1, 30.0)
 """The first and the longest pause after a failure; each is twice the one before."""
+LOADS_MAX = 5
+"""Tries to load a position, which may wait for a master, past which the pause between two grows no longer (1.6 s)."""
 HOLD_PREFIX = "cdc/"
 
 
@@ -53,6 +55,8 @@ class CdcState(StrEnum):
     BACKOFF = "backoff"
     PAUSED = "paused"
     PARKED = "parked"
+    NOT_CONFIGURED = "not-configured"
+    """The group has a position of it, and the settings of the master do not name it."""
 
 
 @dataclass(slots=True)
@@ -131,6 +135,8 @@ class CdcWorker:
         """Why its position could not be had by now."""
         self._fault = ""
         """How the disk failed that has its position."""
+        self._loads = 0
+        """Tries to load it, one after another, that failed."""
         self._closing = False
 
     @property
@@ -150,7 +156,8 @@ class CdcWorker:
                 elif self._fault:
                     await self._failed(self._fault, 0)
                 elif self._later and not self.record.parked:
-                    await self._back_off(self._later)
+                    self._loads = min(self._loads + 1, LOADS_MAX)
+                    await self._back_off(self._later, self._loads)
                 else:
                     await self._changed.wait()
         finally:
@@ -179,15 +186,26 @@ class CdcWorker:
             at = await self._positions.load()
             if at is None:
                 at = self._beginning()
-                await self._positions.store(at)
+                await self._positions.begin(at)
             self.record.next = at.next
             if self.record.parked and at.next != self.record.parked_at:  # on another node it has gone on since
                 self.record.parked, self.record.lost = "", (0, 0)
+            trimmed: Trimmed | None = None
+            try:
+                self._hold_from(at.next)  # also while it is not known whether another one was lost
+            except Trimmed as error:
+                trimmed = error
+            await self._positions.confirm()
+            self._loads = 0
             if at.term:
                 self._reads.check_place(at.next - 1, at.term)
-            self._hold_from(at.next)
+            if trimmed is not None:
+                raise trimmed
         except Trimmed as error:
             self._trimmed(self.record.next, int(error.first))
+        except PositionLost as error:
+            self.record.next = 0
+            self._park(str(error))
         except (Damaged, NotInLog, WrongVersion) as error:
             self.record.next = 0
             self._park(f"its position: {error}")
@@ -418,11 +436,15 @@ class CdcWorker:
                     await self._load()  # what replaces a position of the group must know it
                 before = record.next
                 record.next = 0  # until it is known what is stored
-                await self._positions.store(At(next_vlsn, int(self._reads.term_before(next_vlsn))))
+                await self._positions.place(At(next_vlsn, int(self._reads.term_before(next_vlsn))))
                 record.next, record.parked, record.lost, self._resend = next_vlsn, "", (0, 0), None
                 record.moved = True
                 record.failures = record.failed_at = 0
                 self._hold_from(next_vlsn)
+                try:
+                    await self._positions.confirm()
+                except VlsnLogError:
+                    record.next = 0  # for want of a master: it is loaded, and confirmed, before it runs
             finally:
                 record.paused = paused
                 self._changed.set()

@@ -17,6 +17,8 @@ from vlsn.errors import BadArgument, BadBody, NotFound, VlsnLogError
 if TYPE_CHECKING:
     from repl.http.types import Network
 
+FINDINGS = ("parked", "not-configured")
+"""States that need a person."""
 Answer = dict[str, Any] | VlsnLogError
 _COLUMNS = ("node", "consumer", "state", "mode", "next VLSN", "behind", "for", "entries", "switches", "failures")
 
@@ -39,14 +41,14 @@ def list_all(url: list[str], as_json: bool) -> int:
     elif consumers:
         _print(consumers)
         for one in consumers:
-            if one["state"] == "parked":
+            if one["state"] in FINDINGS:
                 click.echo(f"{one['node']} {one['name']}: {one['reason']}")
     elif found:
         click.echo("these nodes have no CDC consumers in their settings")
     _complain("list", answers)
     if len(found) < len(answers):
         return 2
-    return 1 if any(one["state"] == "parked" for one in consumers) else 0
+    return 1 if any(one["state"] in FINDINGS for one in consumers) else 0
 
 
 @cdc.command(cls=Command)

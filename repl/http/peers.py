@@ -1,4 +1,4 @@
-"""``POST /v1/peer/…``: what other members ask, as one JSON object, of a node's group, votes and reads."""
+"""``POST /v1/peer/…``: what other members ask, as one JSON object, of a node's group, votes, reads and consumers."""
 
 from __future__ import annotations
 
@@ -22,3 +22,6 @@ class PeerRoutes:
 
     async def read_index(self, request: Request) -> Response:
         return answered(await self._peers.read_index(await asked_object(request)))
+
+    async def begun(self, request: Request) -> Response:
+        return answered(await self._peers.begun(await asked_object(request)))

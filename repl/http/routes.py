@@ -90,6 +90,7 @@ class Gateway:
             "/v1/peer/vote": {"POST": peers.vote},
             "/v1/peer/read_index": {"POST": peers.read_index},
             "/v1/peer/stand": {"POST": peers.stand},
+            "/v1/peer/cdc": {"POST": peers.begun},
             "/v1/group": {"GET": admin.group},
             "/v1/admin/group": {"POST": admin.change_group},
             "/v1/admin/group/settings": {"POST": admin.change_settings},

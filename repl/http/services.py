@@ -330,6 +330,11 @@ class Peers(Protocol):
         """Answers ``POST /v1/peer/read_index``. Raises ``NotMaster``, ``FeedRefused``, ``BadBody``."""
         ...
 
+    async def begun(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answers ``POST /v1/peer/cdc``: a consumer begins on the asker. Raises ``NotMaster``, ``FeedRefused``,
+        ``BadBody``, and as an append does."""
+        ...
+
 
 class Repairs(Protocol):
     """The help for a member that restores or mends its log."""

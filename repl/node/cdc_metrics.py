@@ -14,19 +14,23 @@ from vlsn.histogram import Histogram
 
 def cdc_metrics(parts: NodeParts) -> Iterator[Metric]:
     """Yields what this node's CDC consumers do, whether its log is open or not."""
-    told = parts.cdc.told()
-    if not told:
+    everything = parts.cdc.told()
+    if not everything:
         return
+    told = [one for one in everything if one["state"] != CdcState.NOT_CONFIGURED]
     modes = GaugeMetricFamily("vlsnlog_cdc_mode", "1 for what a CDC consumer reads from", labels=["consumer", "mode"])
     states = GaugeMetricFamily("vlsnlog_cdc_state", "1 for what a CDC consumer does", labels=["consumer", "state"])
     switches = CounterMetricFamily("vlsnlog_cdc_switches", "Changes of mode", labels=["consumer", "to"])
     for one in told:
         for mode in Mode:
             modes.add_metric([one["name"], mode.value], float(one["mode"] == mode.value))
-        for state in CdcState:
+        for state in sorted(set(CdcState) - {CdcState.NOT_CONFIGURED}):
             states.add_metric([one["name"], state.value], float(one["state"] == state.value))
         switches.add_metric([one["name"], "BUFFER"], one["switches"]["to_buffer"])
         switches.add_metric([one["name"], "ARCHIVE"], one["switches"]["to_archive"])
+    for one in everything:
+        if one["state"] == CdcState.NOT_CONFIGURED:
+            states.add_metric([one["name"], one["state"]], 1.0)
     yield from (modes, states, switches)
     for name, key, text in (
         ("next_vlsn", "next", "VLSN of the event that its stored position is at"),

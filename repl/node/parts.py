@@ -43,6 +43,7 @@ class NodeParts:
             children=children,
             clock=seams.clock,
             disk=seams.disk,
+            random=seams.random,
             event=self.member.event,
         )
         self.open: OpenNode | None = None

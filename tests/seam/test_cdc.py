@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from repl.cdc import child_feed
+from repl.cdc.child.events import Events
 from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcPosition, CdcUnavailable
 from repl.cdc.position_file import SLOT_BYTES
 from repl.cdc_settings import CdcSettings, cdc_settings
@@ -33,7 +34,7 @@ class Sink:
         self.lives: list[tuple[int, list[int]]] = []
         """Where each life was told to begin, and the VLSNs that it was given."""
         self.committed = 0
-        """Behind the last event for which it returned True."""
+        """Behind the last event for which it returned True, and what is no event after it."""
         self.stops = 0
         self.commits = True
         self.takes = 1 << 30
@@ -74,7 +75,8 @@ class Recorder(CdcConsumer):
             assert sink.given.setdefault(event.vlsn, event.value) == event.value
             vlsns.append(event.vlsn)
         if sink.commits:
-            sink.committed = vlsns[-1] + 1
+            assert isinstance(events, Events)
+            sink.committed = events.next_vlsn  # behind what is no event, too
         return sink.commits
 
     def stop(self) -> None:
@@ -262,6 +264,7 @@ def test_one_that_fails_is_parked_alone_and_goes_on_when_told() -> None:
         sink = group.sinks["orders", node]
         sink.bad = b"bad"
         await group.appended(b"good")
+        await group.everything(node)
         at = await group.appended(b"bad")
         told = await group.state(node, "parked")
         assert told["failures"] == 4 and str(at) in told["reason"] and "is bad" in told["reason"]
@@ -407,6 +410,143 @@ def test_a_position_that_cannot_be_read_parks_it_and_never_begins_anew() -> None
     run(main())
 
 
+@pytest.mark.parametrize("lost", ["disk", "file"])
+def test_a_position_that_is_gone_parks_it_and_never_begins_anew(lost: str) -> None:
+    """By a node that gets another disk, or by the file's removal: the group knows that it has begun there."""
+
+    async def main() -> None:
+        group = await started(13, one(options={"moved": True}))
+        vlsns = [await group.appended(b"%d" % number) for number in range(5)]
+        await group.everything()
+        node = next(each for each in group.names if each != group.master)
+        sink = group.sinks["orders", node]
+        group.kill(node)
+        if lost == "disk":
+            group.machine(node)
+            group.children[node].classes["test:orders"] = partial(Recorder, sink)
+        else:
+            group.machines[node].disk.remove(f"/{node}/cdc/orders.position")
+        await group.start(node)
+        for _ in range(2):  # it stays so, whatever is tried and restarted
+            told = await group.state(node, "parked")
+            assert "its position is gone" in told["reason"] and "vlsnlog cdc reset orders --to" in told["reason"]
+            assert (told["next"], told["lag_vlsns"]) == (None, None) and len(sink.lives) == 1
+            status, said = await group.cdc(node, "/orders/skip", to=vlsns[2])
+            assert (status, said["type"]) == (400, "bad-argument"), "there is nothing to skip from"
+            await group.cdc(node, "/orders/resume")
+            await group.state(node, "parked")
+            group.kill(node)
+            await group.start(node)
+        await group.state(node, "parked")
+        for other in set(group.names) - {node}:
+            assert (await group.told(other))["state"] == "running"
+        status, said = await group.cdc(node, "/orders/reset", to=vlsns[3])
+        assert (status, said["next"]) == (200, vlsns[3])
+        await group.until(partial(_has_begun, sink, 2), "it goes on where it was told to")
+        assert sink.lives[1][0] == vlsns[3]
+        await group.appended(b"more")
+        await group.everything(node)
+        group.kill(node)
+        await group.start(node)
+        await group.state(node, "running")
+        assert sink.lives[2][0] == sink.committed, "the group knows the new file"
+        await group.stop()
+
+    run(main())
+
+
+def test_a_position_that_is_gone_is_not_taken_for_one_that_was_cleaned_away() -> None:
+    """A new disk begins with an empty log, whose first VLSN is 1; then it is restored from one that begins later."""
+
+    async def main() -> None:
+        group = await started(
+            16, one(options={"moved": True}), retention_bytes=100 * KIB, hold_bytes_max=200 * KIB, cleaning_period_s=0.5
+        )
+        await group.appended(b"first")
+        await group.everything()
+        node = next(each for each in group.names if each != group.master)
+        sink = group.sinks["orders", node]
+        log = group.nodes[group.master].opened().log
+        group.kill(node)
+        while log.range.first <= 1:
+            await group.appended(bytes(10 * KIB))
+        group.machine(node)
+        group.children[node].classes["test:orders"] = partial(Recorder, sink)
+        await group.start(node)
+        for _ in range(3):
+            told = await group.state(node, "parked")
+            if "its position is gone" in told["reason"]:
+                break
+            await asyncio.sleep(1)
+        assert "its position is gone" in told["reason"] and told["lost"] is None, told["reason"]
+        await group.cdc(node, "/orders/resume")
+        await asyncio.sleep(1)
+        told = await group.state(node, "parked")
+        assert "its position is gone" in told["reason"] and len(sink.lives) == 1
+        await group.stop()
+
+    run(main())
+
+
+def test_without_a_master_none_begins_and_one_that_has_begun_goes_on() -> None:
+    async def main() -> None:
+        group = await started(14, one())
+        await group.appended(b"one")
+        await group.everything()
+        await group.stop()
+        group.kill(*group.names)
+        group.settings["cdc"] = one() + one("others")
+        for node in group.names:
+            group.children[node].classes["test:others"] = partial(Recorder, Sink())
+        await group.start("n1")
+        await group.state("n1", "running")
+        told = await group.state("n1", "backoff", name="others")
+        assert "no master is known" in told["reason"]
+        await group.start("n2")
+        await group.state("n1", "running", name="others")
+        await group.stop()
+
+    run(main())
+
+
+def test_a_masters_settings_without_a_consumer_that_the_group_has_say_so() -> None:
+    async def main() -> None:
+        cdc = one(run_on="master")
+        group = await started(15, cdc)
+        await group.appended(b"one")
+        sink = group.sinks["orders", "n1"]
+        await group.until(lambda: bool(sink.committed), "it has a position")
+        await group.stop()
+        group.kill(*group.names)
+        group.settings["cdc"] = ()
+        await group.start()
+        await group.serving()
+        master = group.master
+        told = await group.state(master, "not-configured")
+        assert told["next"] == sink.committed and "vlsnlog consumer delete cdc.orders" in told["reason"]
+        metrics = await group.client.request("GET", f"{group.url(master)}/metrics", timeout_s=10.0)
+        assert b'vlsnlog_cdc_state{consumer="orders",state="not-configured"} 1.0' in bytes(metrics.body)
+        assert (await group.cdc(master, "/orders/pause"))[0] == 404
+        for node in group.names:
+            holds = group.nodes[node].services.monitoring.status()["holds"]
+            held = [each["vlsn"] for each in holds if (each["owner"], each["name"]) == ("consumer", "cdc.orders")]
+            assert len(held) == 1 and held[0] <= sink.committed, "it is held for on every node"
+            if node != master:
+                assert group.nodes[node].cdc.told() == []
+        await group.until(
+            lambda: bool(group.nodes[master].member.events.recent("cdc", "cdc.not_configured")), "an event says so"
+        )
+        group.kill(*group.names)
+        group.settings["cdc"] = cdc
+        await group.start()
+        await group.serving()
+        await group.state(group.master, "running")
+        assert len(sink.lives) == 2 and sink.lives[1][0] == sink.committed
+        await group.stop()
+
+    run(main())
+
+
 def test_a_position_outlives_a_restore_and_a_lost_state() -> None:
     async def main() -> None:
         group = await started(10, one())
@@ -516,7 +656,8 @@ def test_a_position_that_a_consumer_keeps_of_another_log_parks_it() -> None:
         await group.serving()
         await group.appended(b"one")
         await group.appended(b"two")
-        group.children["n1"].alive["orders"].exit(1)
+        if (child := group.children["n1"].alive.get("orders")) is not None:
+            child.exit(1)  # it began before there was anything to compare its position with
         told = await group.state("n1", "parked")
         assert "term 77 was read before, but is not in the log" in told["reason"]
         await group.stop()

@@ -7,6 +7,7 @@ from typing import Any
 from repl.elect.electing import Electing
 from repl.elect.vote_answers import answer_stand, answer_vote
 from repl.group.hello_answers import answer_hello
+from repl.node.services.begun import NodeBegun
 from repl.node.services.service import NodeService
 
 
@@ -24,6 +25,9 @@ class NodePeers(NodeService):
 
     async def read_index(self, body: dict[str, Any]) -> dict[str, Any]:
         return await self._parts.opened().read_index.answer(body)
+
+    async def begun(self, body: dict[str, Any]) -> dict[str, Any]:
+        return await NodeBegun(self._parts).answer(body)
 
     def _electing(self) -> Electing:
         return self._parts.opened().electing

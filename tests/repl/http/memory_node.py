@@ -405,6 +405,9 @@ class MemoryNode:
             raise self.unconfirmed
         return self.durable
 
+    async def begun(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"sender": "n1", "file": body["file"]}
+
     async def read_index(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"asked": body["to"], "vlsn": self.durable}
 

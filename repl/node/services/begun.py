@@ -1,0 +1,101 @@
+"""Which CDC consumers have begun on which node: told to the master, which logs it, and asked of it by other members.
+
+    POST /v1/peer/cdc  {"group", "sender", "to", "consumer", "file", "replace"}  ─►  {"sender", "file"}
+
+The answer is the number of the position file that the group knows for ``consumer`` of ``sender``, durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from repl.api import Puts
+from repl.group.peers import Unreachable, post_to
+from repl.lead.leading import Leading
+from repl.node.services.commits import commit_alone
+from repl.node.services.mastership import NodeMastership
+from vlsn.errors import NotMaster, OutcomeUnknown, ProducersMissing, WrongGroup, WrongName
+from vlsn.format.feed_messages import Name
+from vlsn.format.json_messages import read_json, read_object
+from vlsn.ids import NodeName
+from vlsn.state.begun import file_in, key_of, value_of
+
+TIMEOUT_S = 4.0
+"""Seconds in which the master has it durable, or says that it has not."""
+FileNumber = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of the position file with which a node's consumer begins."""
+
+    group: Name
+    sender: Name
+    to: Name
+    consumer: Name
+    file: FileNumber
+    replace: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The number that the group knows."""
+
+    sender: Name
+    file: FileNumber
+
+
+class NodeBegun(NodeMastership):
+    """``repl.cdc.positions.Begun``, and the master's answers."""
+
+    async def begin(self, consumer: str, file: int, *, replace: bool) -> int:
+        member = self._parts.member
+        master = member.master_name()
+        if master is None:
+            raise NotMaster("no master is known yet, which is told that this consumer begins here")
+        question = Question(
+            group=self.group, sender=self.name, to=master, consumer=consumer, file=f"{file:016x}", replace=replace
+        )
+        if self.is_master():
+            return await self._begun(self._lead(), question)
+        try:
+            body = await post_to(member, master, "/v1/peer/cdc", question)
+        except (Unreachable, OSError) as error:
+            raise NotMaster(
+                f"{master}, which is told that this consumer begins here, does not answer: {error}"
+            ) from None
+        answer = read_json(body, Answer, "no answer to the begin of a consumer")
+        if answer.sender != master:
+            raise WrongName(f"{answer.sender} has answered in the place of {master}")
+        return int(answer.file, 16)
+
+    async def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answers ``POST /v1/peer/cdc``. Raises ``NotMaster``, ``FeedRefused``, ``BadBody``."""
+        question = read_object(body, Question, "the begin of a consumer")
+        if question.group != self.group:
+            raise WrongGroup(f"this node is of group {self.group}, not {question.group}")
+        if question.to != self.name or NodeName(question.sender) not in self._parts.member.members.urls:
+            raise WrongName(f"{question.sender} asks {question.to}; this is {self.name}")
+        return {"sender": self.name, "file": f"{await self._begun(self._lead(), question):016x}"}
+
+    async def _begun(self, lead: Leading, question: Question) -> int:
+        """Logs it unless the group knows a number already; returns what it knows, durable."""
+        deadline = asyncio.get_running_loop().time() + TIMEOUT_S
+        small, key, file = lead.log.history.small, key_of(question.sender, question.consumer), int(question.file, 16)
+        if small.lacks_to:
+            raise ProducersMissing(f"this node has lost what was set up to VLSN {small.lacks_to}; ask again")
+        kept = small.get(key)
+        known = file_in(kept)
+        if known == file or (known and not question.replace):
+            assert kept is not None
+            await lead.read_index()  # a master that was unseated may not know of a later one
+            if not await lead.reads.reached(kept.vlsn, deadline):
+                raise OutcomeUnknown(
+                    f"the begin of {question.consumer} is logged at VLSN {kept.vlsn}, and not durable yet"
+                )
+            return known
+        expects = {key: int(kept.vlsn) if kept is not None else 0}
+        await commit_alone(lead, Puts({key: value_of(file)}, expects), deadline)
+        return file
