@@ -14,6 +14,8 @@ and read position files by offsets alone:
     of two masters' consumers one at most goes on: each position     at each that becomes durable
         comes of a life that began at the one before, or set it
     a position is made anew only on a disk that has none for it      whenever one gets there
+    of a position that went with its disk no life begins anew,       at each START
+        until a person has said where
     what is lost is named, from the first on that was not promised   when one is parked
     everything durable is promised everywhere                        in the end
 """
@@ -51,6 +53,8 @@ class Place:
     """The last position that got to the medium, or became durable."""
     promised: int = 0
     """The last VLSN up to which it has said True."""
+    ever: int = 0
+    """The highest ``promised`` at any START, also of what a person has moved it back from since."""
     told: int = 0
     """Below this nothing may be given again: the highest position that a child was told is stored."""
     moves: list[int] = field(default_factory=list)
@@ -59,6 +63,8 @@ class Place:
     """Its disk was put back, or its file was damaged: an older position may lie there."""
     fresh: bool = False
     """Its disk was replaced by an empty one."""
+    lost: bool = False
+    """It has had a life, and its position is gone with its disk; no person has said yet where it goes on."""
     own: CdcPosition | None = None
     """The position that the consumer keeps itself, with what it made of the events."""
     lives: list[Life] = field(default_factory=list)
@@ -149,8 +155,10 @@ class Captures:
         disk = self.group.machines[place.node].disk
         lies = stored_in(disk.on_medium(f"/{place.node}/cdc/{place.settings.name}.position"))
         self._hold(lies == begins, f"{place} begins at {begins}; on its medium lies {lies}")
-        if place.older:
-            place.older, place.told = False, begins
+        self._hold(not place.lost, f"{place} begins anew at {begins}, though it has had a life before")
+        place.ever = max(place.ever, place.promised)
+        if place.older:  # of before a person moved it back, it may be
+            place.older, place.told, place.promised = False, begins, max(place.promised, min(place.ever, begins - 1))
         self._hold(begins >= place.told, f"{place} begins at {begins}; {place.told} was told to be stored")
         self._hold(begins <= self.after(place.promised), f"{place} begins at {begins}, behind {place.promised}")
 
@@ -220,6 +228,7 @@ class Captures:
             self._hold(place.fresh, f"{place} begins anew at {lies}; it was at {place.stored}")
             self.anew += 1
             place.begun = False
+        place.lost &= lies not in place.moves
         if lies == 0 and place.older:
             return  # damaged: whoever opened it is about to say so
         if not place.begun:
@@ -237,6 +246,7 @@ class Captures:
             self._hold(position in place.moves, said)
             if position in place.moves:
                 place.moves.remove(position)
+            place.ever = max(place.ever, place.promised)
             place.promised, place.told = position - 1, position
         place.stored = position
 
@@ -278,7 +288,9 @@ class Captures:
             place = self.place(node, name)
             if place.node and place.begun:
                 place.older = True
-                place.fresh |= disk.on_medium(f"/{node}/cdc/{name}.position") is None
+                gone = disk.on_medium(f"/{node}/cdc/{name}.position") is None
+                place.fresh |= gone
+                place.lost = gone and any(life.last is None for life in place.lives)
 
     def damaged(self, place: Place) -> None:
         place.older = True

@@ -80,7 +80,7 @@ class Simulation:
         rot: Rot = rng.choices(("none", "minority", "everywhere"), (0.5, 0.4, 0.1))[0]
         if rot != "none":
             settings["scrub_period_s"] = 5.0
-        if transactions.are_there(seed):
+        if transactions.are_there(seed) or cdc.are_there(seed):  # whose begin the group notes, from level 2 on
             settings["levels"] = LEVELS
         if destinations.are_there(seed):
             settings.pop("hold_bytes_max", None)  # past it what is not acknowledged is lost, and told: nothing is paged
