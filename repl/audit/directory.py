@@ -135,6 +135,8 @@ class DirectorySource:
             raise Unreadable(f"{self.text}: {error.strerror or error}") from error
 
     def sidecar(self, part: Part) -> bytes | None:
+        if part.newest:
+            return None  # of one that was closed since, it speaks of more than the survey has seen
         try:
             with open(f"{self.path}/{sidecar_name(part.number)}", "rb", opener=open_regular) as file:
                 return file.read()
@@ -249,6 +251,7 @@ def _part(index: int, link: Link, stated: Stated) -> Part:
         prev_last_vlsn=link.prev_last_vlsn,
         readable=header is not None,
         indexed=lsn_file(stated.scan_from) > link.number,
+        newest=link.last,
     )
 
 

@@ -1,4 +1,4 @@
-"""The plan of an audit: segments of sources, how they are packed into tasks, what is compared. Pure. Pure.
+"""The plan of an audit: segments of sources, how they are packed into tasks, what is compared. Pure.
 
     n1  |64|64|64|64|12|  MB     tasks  [64 64 64] [64 12]
     n2  |128|140|                       [128] [140]
@@ -46,6 +46,8 @@ class Part:
     """A right header page; ``salt`` is found from its frames when it is not."""
     indexed: bool = False
     """The index must hold here: no open reads the segment again first."""
+    newest: bool = False
+    """No segment followed on it at the survey: it may be written, closed and get a sidecar while it is read."""
     modified_us: int = 0
     """When its file was written last; 0 where that is not to be had."""
 

@@ -136,6 +136,8 @@ class RemoteDirectory(DirectorySource):
             raise Unreadable(f"{self.text}/{part.file}: {_said(error)}") from error
 
     def sidecar(self, part: Part) -> bytes | None:
+        if part.newest:
+            return None
         try:
             file = self.disk().open(f"{self.path}/{sidecar_name(part.number)}")
             return file.read(0, file.size())

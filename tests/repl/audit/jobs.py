@@ -54,6 +54,19 @@ class LocalJobs:
         return self.run(what, work, list(by_key.items()))
 
 
+class Before(LocalJobs):
+    """Jobs before one of which something happens."""
+
+    def __init__(self, what: str, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self._what, self._happens = what, happens
+
+    def run(self, what: str, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        if what == self._what:
+            self._happens()
+        return super().run(what, work, items)
+
+
 def audited(
     *copies: Copy | Path | str,
     jobs: LocalJobs | None = None,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from repl.audit.findings import Finding
 from repl.audit.source import Unreadable
-from tests.repl.audit.jobs import LocalJobs, audited
+from tests.repl.audit.jobs import Before, LocalJobs, audited
 from tests.repl.audit.logs import Copy, blocks, numbered
 from vlsn.errors import BadArgument
 from vlsn.format.block import build
@@ -429,6 +429,24 @@ def test_a_wrong_sidecar_is_named(tmp_path: Path, at: int) -> None:
     finding = only(report.findings)
     assert (finding.rule, finding.file) == ("sidecar", sidecar_name(2))
     assert (report.equal, report.exit_code) == (True, 1)
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_segment_that_is_closed_while_it_is_audited_is_no_finding(tmp_path: Path, runs: bool) -> None:
+    """Its sidecar speaks of what was appended since the survey, by a node that ran then or was started since."""
+    one, two = (Copy(tmp_path / node, node).add(*numbered(100, 5, 60)).write() for node in ("n1", "n2"))
+
+    def closed() -> None:
+        two.add(*numbered(2, 5, 60, first_vlsn=501)).roll().add(*numbered(1, 5, 60, first_vlsn=511)).write()
+
+    lock = PosixDisk().lock(str(two.path / "LOCK")) if runs else None
+    try:
+        report = audited(one, two, jobs=Before("read", closed))
+    finally:
+        if lock is not None:
+            lock.release()
+    assert (two.path / sidecar_name(1)).exists()
+    assert (report.findings, report.partial, report.exit_code) == ([], False, 0)
 
 
 def test_the_sidecar_of_another_segment_is_named(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from repl.cli.audit import print_report
 from tests.e2e.calls import OCTETS, call
 from tests.e2e.group import NAMES, Group
 from tests.repl.audit.forge import Forge
-from tests.repl.audit.jobs import LocalJobs, audited
+from tests.repl.audit.jobs import Before, LocalJobs, audited
 from tests.repl.audit.life import Left, left_by
 from tests.repl.audit.logs import Copy, numbered
 from tests.repl.audit.test_live import served
@@ -37,19 +37,6 @@ from vlsn.real.lmdb_store import LmdbStores
 T = TypeVar("T")
 R = TypeVar("R")
 STORY = numbered(400, 5, 60)
-
-
-class Before(LocalJobs):
-    """Jobs before one of which something happens."""
-
-    def __init__(self, what: str, happens: Callable[[], object]) -> None:
-        super().__init__()
-        self._what, self._happens = what, happens
-
-    def run(self, what: str, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        if what == self._what:
-            self._happens()
-        return super().run(what, work, items)
 
 
 @pytest.fixture(scope="module")
