@@ -95,6 +95,13 @@ class LiveSource:
             sizes=Sizes(segments=sum(part.end for part in parts)),
         )
 
+    def dtvlsn(self) -> int:
+        """Returns the last VLSN that the node knows to be durable. Raises ``Unreadable``."""
+        try:
+            return int(self._json("/v1/status")["dtvlsn"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise Unreadable(f"{self.text}: status lacks {error}; is it a vlsnlog node?") from error
+
     def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:
         buf = bytearray(end - start)
         for at in range(start, end, PIECE_BYTES):

@@ -27,7 +27,7 @@ from repl.export.writing import COLUMNS, FORMATS, Plan
 from repl.spark.batch import VisibleReader
 from repl.spark.options import Use, read_options
 from repl.spark.workers import equip
-from vlsn.errors import BadArgument, Damaged, Trimmed, Unreachable, VlsnLogError, said_of
+from vlsn.errors import BadArgument, Damaged, Lagging, Trimmed, Unreachable, VlsnLogError, said_of
 from vlsn.limits import MIB
 from vlsn.real.clock import SystemClock
 
@@ -198,7 +198,7 @@ class _Export:
         """Lets a continuous export live through what passes: a group without a node that answers."""
         try:
             yield
-        except Unreachable as error:
+        except (Unreachable, Lagging) as error:
             if not self._request.continuous:
                 raise
             self._on_trouble(f"{error}; trying again every {self._request.interval_s:g} s")
@@ -236,7 +236,6 @@ class _Export:
         request = self._request
         plan = Plan(self._target, self._exporter, request.format, request.partition_by, request.file_bytes)
         partitions = reader.partitions()
-        _check_covered(partitions, first, last, request.source)
         done = jobs.run(f"VLSN {first} on", _Task(reader, plan), partitions)
         files = [file for each in done if isinstance(each, list) for file in each]
         failed = [each for each in done if isinstance(each, TaskFailed)]
@@ -246,17 +245,6 @@ class _Export:
             self._committer.check_not_fenced()
             raise failed[0].error()
         return files
-
-
-def _check_covered(partitions: list[Any], first: int, last: int, source: str) -> None:
-    """Raises ``Unreachable`` unless the partitions are ``first`` to ``last``: a read of what is not there yet, on nodes
-    that lag, ends before it."""
-    for partition in partitions:
-        if partition.piece.first != first:
-            break
-        first = partition.piece.last + 1
-    if first != last + 1:
-        raise Unreachable(f"{source}: VLSN {first} to {last} are durable, and no node that answers knows it yet")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,12 @@ from repl.audit.plan import WAVES, Part, packed
 from repl.audit.source import source_of
 from repl.spark import places
 from repl.spark.columns import batch_of
-from repl.spark.copies import Copies, layout_of, tell
+from repl.spark.copies import Copies, layout_of
 from repl.spark.errors import each_one_line, one_line
 from repl.spark.layout import Piece
 from repl.spark.options import ReadOptions
 from repl.spark.scan import read_piece
+from repl.spark.tell import tell
 from vlsn.errors import BadArgument, Trimmed, VlsnLogError
 from vlsn.format.key_filter import KeyFilter
 from vlsn.ids import NUMBER_MAX
@@ -88,7 +89,7 @@ class VisibleReader(DataSourceReader):  # type: ignore[misc]
 
     @one_line
     def partitions(self) -> list[InputPartition]:
-        copies = Copies.of(self._options.sources)
+        copies = Copies.asked(self._options)
         first, last = copies.bounds(self._options)
         first, last = max(first, self._low), min(last, self._high)
         target = max(min(self._options.partition_bytes, copies.bytes // (WAVES * CORES)), PIECE_BYTES_MIN)

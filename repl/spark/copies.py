@@ -9,9 +9,10 @@ An entry above what a copy knows to be durable may be another history's there, w
 
 from __future__ import annotations
 
-import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from repl.audit.directory import DirectorySource
 from repl.audit.live import LiveSource
@@ -19,10 +20,15 @@ from repl.audit.source import Source, Unreadable
 from repl.spark.layout import Layout, Piece
 from repl.spark.options import Place, ReadOptions
 from repl.spark.places import source_of
+from repl.spark.tell import tell
 from repl.spark.times import vlsn_at
-from vlsn.errors import BadArgument, Damaged, Trimmed
+from vlsn.errors import BadArgument, Damaged, Lagging, Trimmed
 from vlsn.real.disk import PosixDisk
 from vlsn.segments.restore_marker import check_no_restore
+
+LAG_S: Final = 10.0
+"""Seconds that nodes which lag are given to reach the last VLSN that a read asks for."""
+POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,33 @@ class Copies:
             named = ", ".join(f"{text} is of {group!r}" for group, text in groups.items())
             raise BadArgument(f"one load reads one group: {named}")
         return cls(layouts)
+
+    @classmethod
+    def asked(cls, options: ReadOptions) -> Copies:
+        """Surveys the sources of a read, until one of them has its last VLSN. Raises as ``of`` and ``reaching``."""
+        last = options.to_vlsn
+        return cls.reaching(options.sources, last) if isinstance(last, int) else cls.of(options.sources)
+
+    @classmethod
+    def reaching(cls, texts: Sequence[str], vlsn: int) -> Copies:
+        """Surveys as ``of`` until one of the copies has ``vlsn``, durable, for ``LAG_S`` where a node runs. Raises
+        ``Lagging`` with the VLSN that was reached: a read that ends before its end would lose entries silently."""
+        deadline = time.monotonic() + LAG_S
+        while True:
+            copies = cls.of(texts)
+            if copies.end >= vlsn:
+                return copies
+            running = [layout.source for layout in copies.layouts.values() if layout.survey.live]
+            if not running or time.monotonic() >= deadline:
+                waited = f" after {LAG_S:g} s" if running else ""
+                raise Lagging(
+                    f"VLSN {vlsn} was asked for, and {', '.join(texts)} reached VLSN {copies.end}{waited}: what lies "
+                    "behind it is not known to be durable there; name all of the group's nodes, ask for less, or "
+                    "leave the end out to read as far as it goes"
+                )
+            time.sleep(POLL_S)
+            while time.monotonic() < deadline and not any(_has(source, vlsn) for source in running):
+                time.sleep(POLL_S)
 
     def bounds(self, options: ReadOptions) -> tuple[int, int]:
         """Returns first and last VLSN of what was asked for and is there, inclusive; the last is below the first where
@@ -144,6 +177,11 @@ class Copies:
         return max(layout.total for layout in self.layouts.values())
 
 
-def tell(text: str) -> None:
-    """Tells a person what went otherwise than asked: Spark shows what a worker writes to stderr."""
-    print(f"vlsnlog: {text}", file=sys.stderr, flush=True)
+def _has(source: Source, vlsn: int) -> bool:
+    """Says whether a running node's copy may have ``vlsn`` by now; a survey says it for certain."""
+    if not isinstance(source, LiveSource):
+        return True
+    try:
+        return source.dtvlsn() >= vlsn
+    except Unreadable:
+        return False

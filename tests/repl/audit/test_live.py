@@ -33,6 +33,8 @@ class Server(ThreadingHTTPServer):
         self.copy = copy
         self.faults: list[int] = []
         self.requests: list[str] = []
+        self.knows: list[int] = []
+        """DTVLSNs that the next questions for its status are answered with; then the whole one's."""
 
     @property
     def url(self) -> str:
@@ -46,7 +48,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.requests.append(self.path)
         if self.path == "/v1/status":
             span = {"first": 1, "last": LAST, "last_sync": LAST, "last_txn_end": 0}
-            self.answer(200, {"group": "g", "node": "n2", "range": span, "dtvlsn": DTVLSN})
+            known = self.server.knows.pop(0) if self.server.knows else DTVLSN
+            self.answer(200, {"group": "g", "node": "n2", "range": span, "dtvlsn": known})
         elif self.path == "/v1/segments":
             rows = [{"number": number, "end": end} for number, end in self.server.copy.ends.items()]
             self.answer(200, {"group": "g", "node": "n2", "segments": rows})

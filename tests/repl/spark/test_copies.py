@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from tenacity import wait_none
 
 from repl.audit import live
+from repl.spark import copies as copies_module
 from repl.spark.batch import read_any
 from repl.spark.columns import TYPES
 from repl.spark.copies import Copies
 from repl.spark.options import Use, read_options
 from tests.repl.audit.logs import Copy, blocks, numbered
 from tests.repl.audit.test_live import DTVLSN, STORY, served
-from vlsn.errors import BadArgument, Damaged, Restoring, Trimmed, VlsnLogError
+from vlsn.errors import BadArgument, Damaged, Lagging, Restoring, Trimmed, VlsnLogError
 from vlsn.format.key_filter import KeyFilter
 
 NAMES = tuple(TYPES)
@@ -31,7 +32,7 @@ def read(*paths: Path | str, piece_bytes: int = 1 << 20, names: Sequence[str] = 
     """Reads what Spark would: plans, then runs each task."""
     texts = tuple(map(str, paths))
     asked = read_options({"path": ",".join(texts), **options}, Use.BATCH)
-    copies = Copies.of(texts)
+    copies = Copies.asked(asked)
     first, last = copies.bounds(asked)
     keys = KeyFilter.of(None, asked.key_prefix)
     batches = [
@@ -90,6 +91,10 @@ def test_partitions_give_each_visible_entry_of_the_range_once(
         first, last = sorted(data.draw(st.tuples(st.integers(1, end + 3), st.integers(1, end + 3))))
         prefix = data.draw(st.sampled_from(["", "order-", "orders", "none"]))
         given: dict[str, Any] = {"from": str(first), "to": str(last), "keyPrefix": prefix}
+        if last > end:
+            with pytest.raises(Lagging, match=f"VLSN {last} was asked for, and .* reached VLSN {end}: "):
+                read(copy.path, **given)
+            given["to"] = "end"
         found = read(copy.path, piece_bytes=data.draw(st.sampled_from([5_000, 50_000, 1 << 20])), **given)
         wanted = [row for row in model[first - 1 : last] if not prefix or (row.key or b"").startswith(prefix.encode())]
         assert rows(found) == wanted
@@ -189,6 +194,22 @@ def test_times_say_where_to_begin_and_where_to_end(tmp_path: Path) -> None:
     until = read(copy.path, until="2023-11-14T22:13:20.000101Z").column("vlsn").to_pylist()
     assert (until, since) == (list(range(1, 101)), list(range(101, 501)))
     assert read(copy.path, since="2030-01-01").num_rows == 0
+
+
+def test_nodes_that_lag_are_given_time_and_then_the_read_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that ended where they happened to be would lack entries, and say nothing."""
+    monkeypatch.setattr(copies_module, "POLL_S", 0.01)
+    story = [Copy(tmp_path / node, node).add(*STORY).write() for node in ("n1", "n2")]
+    with served(story[0]) as one, served(story[1]) as two:
+        one.knows, two.knows = [700] * 5, [900] * 8
+        assert read(one.url, two.url, names=("vlsn",), to="1500").num_rows == 1500
+        one.knows, two.knows = [700] * 5, [900] * 8
+        assert read(one.url, two.url, names=("vlsn",), to="800").num_rows == 800
+        assert len(two.knows) == 7  # not asked again
+        monkeypatch.setattr(copies_module, "LAG_S", 0.2)
+        one.knows, two.knows = [700] * 1000, [900] * 1000
+        with pytest.raises(Lagging, match=rf"VLSN 1500 was asked for, and {one.url}, {two.url} reached VLSN 900 after"):
+            read(one.url, two.url, to="1500")
 
 
 def test_copies_of_two_groups_are_refused(tmp_path: Path) -> None:
