@@ -40,4 +40,4 @@ def synced_by_all(synced: Mapping[Incarnation, Vlsn], electable: Collection[Inca
 
 def synced_count(synced: Mapping[Incarnation, Vlsn], electable: Collection[Incarnation], vlsn: int) -> int:
     """Counts the electable members that have synced ``vlsn``."""
-    return sum(synced.get(member, NULL_VLSN) >= vlsn for member in electable)
+    return sum([synced.get(member, NULL_VLSN) >= vlsn for member in electable])

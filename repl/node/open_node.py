@@ -60,6 +60,7 @@ class OpenNode:
             member.event("open", note=note)
         log.background.told = self._background_told
         self.opened = opened = OpenMember(member, log)
+        self._stage = opened.stage
         self.mending = Mending(opened)
         member.damaged = self.mending.met
         self.reads = Reads(log, member.offload("reads"))
@@ -140,21 +141,24 @@ class OpenNode:
     # The log's listener.
 
     def sealed(self, pendings: list[Pending]) -> None:
-        role = self.opened.role
+        role = self._stage.role
         assert role is not None
         role.sealed(pendings)
 
     def handed_over(self, last_vlsn: Vlsn) -> None:
-        if self.opened.role is not None:
-            self.opened.role.handed_over()
+        role = self._stage.role
+        if role is not None:
+            role.handed_over()
 
     def written(self, last_vlsn: Vlsn) -> None:
-        if self.opened.role is not None:
-            self.opened.role.written(last_vlsn)
+        role = self._stage.role
+        if role is not None:
+            role.written(last_vlsn)
 
     def synced(self, last_vlsn: Vlsn) -> None:
-        if self.opened.role is not None:
-            self.opened.role.synced(last_vlsn)
+        role = self._stage.role
+        if role is not None:
+            role.synced(last_vlsn)
         self.reads.rose()
 
     def failed(self, error: LogFailed) -> None:

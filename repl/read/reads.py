@@ -54,6 +54,8 @@ class Reads:
 
     def __init__(self, log: LocalLog, offload: Offload) -> None:
         self._log = log
+        self._contents = log.contents
+        self._ring = log.ring
         self._offload = offload
         self._waiters = Waiters()
         self._pages = Waiters()
@@ -63,7 +65,7 @@ class Reads:
     @property
     def durable(self) -> Vlsn:
         """The VLSN up to which readers may see: a majority has synced it, with this node or without."""
-        return min(self._log.dtvlsn, self._log.ring.last_vlsn)
+        return min(self._contents.dtvlsn, self._ring.last_vlsn)
 
     def rose(self) -> None:
         """Wakes readers: the DTVLSN or the synced end moved."""

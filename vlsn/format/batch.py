@@ -178,7 +178,7 @@ def decode(
 
 def _in_body(lay: Layout) -> Layout:
     """Counts the columns from the body's start; one that is absent stays negative."""
-    return Layout(*(at - BODY_AT for at in lay))
+    return Layout(*[at - BODY_AT for at in lay])
 
 
 def decode_entries(batch: Batch) -> list[tuple[bytes | None, bytes]]:

@@ -38,20 +38,15 @@ class Ring:
         self._blocks: list[Buffer] = []
         self._lasts: list[int] = []
         self._before: Vlsn = NULL_VLSN
-
-    @property
-    def end(self) -> int:
+        self.end = 0
         """The position that the next block gets."""
-        return self._base + len(self._blocks)
+        self.last_vlsn: Vlsn = NULL_VLSN
+        """The last VLSN given; held unless the ring is empty."""
 
     @property
     def first_vlsn(self) -> Vlsn:
         """The first VLSN held; one past the last when nothing is."""
         return Vlsn(self._before + 1)
-
-    @property
-    def last_vlsn(self) -> Vlsn:
-        return Vlsn(self._lasts[-1]) if self.end > self.head else self._before
 
     def restart(self, last_vlsn: Vlsn) -> None:
         """Empties the ring; the next block begins after ``last_vlsn``."""
@@ -59,12 +54,14 @@ class Ring:
         self._blocks.clear()
         self._lasts.clear()
         self.bytes = 0
-        self._before = last_vlsn
+        self._before = self.last_vlsn = last_vlsn
 
     def extend(self, blocks: Sequence[Buffer], lasts: Sequence[int]) -> None:
         """Adds blocks that follow on ``last_vlsn`` exactly; ``lasts`` are their last VLSNs."""
         self._blocks.extend(blocks)
         self._lasts.extend(lasts)
+        self.end = self._base + len(self._blocks)
+        self.last_vlsn = Vlsn(self._lasts[-1])
         self.bytes += sum(map(len, blocks))
         if self.bytes > self.bytes_max:
             self._drop()
@@ -111,6 +108,8 @@ class Ring:
         self.bytes -= sum(map(len, self._blocks[keep:]))
         del self._blocks[keep:]
         del self._lasts[keep:]
+        self.end = self._base + keep
+        self.last_vlsn = Vlsn(self._lasts[-1]) if self.end > self.head else self._before
         self.synced_end = min(self.synced_end, self.end)
 
     def _drop(self) -> None:
