@@ -97,10 +97,15 @@ class Source:
     async def from_archive(self) -> Sequence[Buffer]:
         """Reads the next blocks of the segments and begins the read after them, so that disk and network overlap. Empty
         when nothing more is synced. Raises ``Damaged`` or ``Trimmed``."""
-        reading = self._ahead or self._read()
-        self._ahead = None
-        run = await reading
+        ahead, self._ahead = self._ahead, None
+        run = await (ahead or self._read())
         self.archive_reads += 1
+        if ahead is not None and not run.data:  # there was nothing more when it was begun
+            if blocks := self.from_ring():
+                return blocks
+            if self.mode is Mode.ARCHIVE:
+                run = await self._read()
+                self.archive_reads += 1
         if not run.data:
             return ()
         self._at, self.next_vlsn = run.next_lsn, run.next_vlsn

@@ -62,6 +62,22 @@ async def test_a_source_gives_one_life_of_each_vlsn(reopened: bool) -> None:
     source.close()
 
 
+async def test_a_read_ahead_that_found_nothing_says_nothing_of_what_came_since() -> None:
+    """Tells a read ahead from one of now: whoever waits after it would wait for an entry that may never come."""
+    before = Undurable(Machine(), 4)
+    put(before, {}, 20, size=6000)
+    before.machine.kill()
+    opened = Opened(before.machine, take_term=False)
+    last, upto = opened.log.range.last, 10
+    source = Source(opened.log, Vlsn(1), inline, upto=lambda: Vlsn(upto))
+    await everything(source, upto)
+    assert opened.log.ring.position_of(source.next_vlsn) is None
+    upto = last
+    assert not source.from_ring()
+    assert await source.from_archive() and source.next_vlsn > 11
+    source.close()
+
+
 async def test_the_ring_forgets_what_was_rolled_back() -> None:
     opened, terms = rolled_back()
     ring = opened.log.ring
