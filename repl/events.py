@@ -55,6 +55,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         *("destination.made", "destination.dropped", "destination.moved"),
         *("destination.full", "destination.dead", "destination.lost"),
     ),
+    "pages": ("destination.paged", "destination.depaged", "page.damaged", "pages.filled", "pages.note", "pages.unread"),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
 WARNINGS: Final = frozenset(
@@ -65,15 +66,16 @@ WARNINGS: Final = frozenset(
         *("scrub.unreadable", "state.rotten", "cleaning.paused", "hold.dropped", "background.failed"),
         *("producers.lost", "producers.waits", "producers.forgotten"),
         *("cdc.failed", "cdc.waits", "cdc.skipped", "cdc.not_resent", "cdc.not_configured"),
+        *("pages.note", "pages.unread"),
     }
 )
-ERRORS: Final = frozenset({"damage", "damage.stays", "cdc.parked"})
+ERRORS: Final = frozenset({"damage", "damage.stays", "cdc.parked", "page.damaged"})
 _STATE_LEVELS: Final = {"DAMAGED": logging.ERROR, "HALTED": logging.ERROR, "RESTORING": logging.WARNING}
 REPEATING: Final = frozenset(
     {
         *("vote", "peer.silent", "group.waits", "feed.stopped", "feed.end", "integrity", "hand_over.failed", "syncup"),
         *("restore.again", "restore.failed", "restore.note", "damage", "damage.stays", "scrub.unreadable"),
-        *("cleaning.paused", "hold.dropped", "unpunched", "producers.waits", "background.failed"),
+        *("cleaning.paused", "hold.dropped", "unpunched", "producers.waits", "background.failed", "pages.unread"),
     }
 )
 """Those that are said again while what they say stays so."""

@@ -38,6 +38,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "group": ("group", "Show the members and settings, change one, raise the level, move mastership."),
     "consumer": ("consumer", "Show where consumers are, move or delete their positions."),
     "dest": ("dest", "Make destinations, look at them, move and drop them."),
+    "page": ("page", "Print the pages of destinations in a node's directory."),
     "cdc": ("cdc", "Show what CDC consumers of nodes do, pause, move and resume them."),
     "checkpoint": ("admin", "Make nodes write a checkpoint now."),
     "rotate": ("admin", "Make nodes begin a new segment now."),

@@ -28,11 +28,12 @@ from vlsn.duration_histogram import Seconds
 from vlsn.errors import Damaged, NotMaster, VlsnLogError, WrongVersion
 from vlsn.format.records import GroupEntry
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.pages.source import PageSource
 from vlsn.seams import Seams, Worker
 from vlsn.state.node_file import NodeFile, NodeRecord
 from vlsn.write.local_log import LocalLog
 
-WORKERS = ("keeper", "writer", "reads", "feeds", "scrub", "cdc")
+WORKERS = ("keeper", "writer", "reads", "feeds", "scrub", "cdc", "pages")
 logger = logging.getLogger("vlsnlog")
 
 
@@ -222,6 +223,8 @@ class OpenMember:
         self.member = member
         self.log = log
         self.stage = Stage()
+        self.pages: PageSource | None = None
+        """The messages of destinations that the log has no more."""
         self.holds = MemberHolds(log, member.name, self._hold_dropped)
         self.announced: tuple[Term, str] = (Term(0), "")
         """The node that this one has asked to take over as the master of that term. It stays said when the term is

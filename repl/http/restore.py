@@ -1,5 +1,6 @@
 """``/v1/peer/restore``: a peer that restores its log asks (POST), and fetches ranges of segments (GET).
-``/v1/peer/block``: a peer that mends its log fetches one block; ``/v1/peer/copy``: it asks which copy is here.
+``/v1/peer/block``: a peer that mends its log fetches one block; ``/v1/peer/copy``: it asks which copy is here;
+``/v1/peer/messages``: it fetches messages of a destination that its pages lack.
 
 A range is given with the crc32c of its bytes and the log's generation, which changes with every rollback.
 """
@@ -21,6 +22,7 @@ CRC_FIELD = "Vlsnlog-Crc32c"
 GENERATION_FIELD = "Vlsnlog-Generation"
 _RANGE = frozenset({"session", "segment", "start", "end", "have"})
 _BLOCK = frozenset({"group", "sender", "to", "term", "first"})
+_MESSAGES = frozenset({"group", "sender", "to", "uuid", "first", "last"})
 _COPY = frozenset({"group", "sender", "to", "vlsn"})
 
 
@@ -43,6 +45,15 @@ class RepairRoutes:
         first = query.whole(request.query, "first", 0, 1, query.VLSN_MAX)
         with self._ranges.hold():
             data = await self._repairs.block(request.query, term, first)
+        return Response(200, {"Content-Type": "application/octet-stream", CRC_FIELD: f"{crc(data):08x}"}, data)
+
+    async def messages(self, request: Request) -> Response:
+        """Answers ``GET /v1/peer/messages``: messages of a destination, for a member whose pages lack them."""
+        _require(request, _MESSAGES)
+        first = query.whole(request.query, "first", 0, 1, query.VLSN_MAX)
+        last = query.whole(request.query, "last", 0, first, query.VLSN_MAX)
+        with self._ranges.hold():
+            data = await self._repairs.messages(request.query, request.query["uuid"], first, last)
         return Response(200, {"Content-Type": "application/octet-stream", CRC_FIELD: f"{crc(data):08x}"}, data)
 
     async def copy(self, request: Request) -> Response:

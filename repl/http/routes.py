@@ -86,6 +86,7 @@ class Gateway:
             "/v1/peer/hello": {"POST": peers.hello},
             "/v1/peer/restore": {"POST": repairs.offer, "GET": repairs.range},
             "/v1/peer/block": {"GET": repairs.block},
+            "/v1/peer/messages": {"GET": repairs.messages},
             "/v1/peer/copy": {"GET": repairs.copy},
             "/v1/peer/vote": {"POST": peers.vote},
             "/v1/peer/read_index": {"POST": peers.read_index},

@@ -354,6 +354,11 @@ class Repairs(Protocol):
         names of group, sender and receiver. Raises ``FeedRefused``, ``NotFound``, ``Damaged``."""
         ...
 
+    async def messages(self, asked: Mapping[str, str], uuid: str, first: int, last: int) -> bytes:
+        """Answers ``GET /v1/peer/messages``: messages of a destination from ``first`` on, as records of a page
+        (``repl.paging.filling``). Raises ``FeedRefused``, ``NotFound``."""
+        ...
+
     async def copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
         """Answers ``GET /v1/peer/copy``: which block holds ``vlsn``, and its SHA-256. Raises ``FeedRefused``,
         ``NotFound``, ``Damaged``."""

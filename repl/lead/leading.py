@@ -90,7 +90,9 @@ class Leading(Tenure):
         self.transactions = Transactions(self, self.admission)
         self.handing_over = HandingOver(self, self.admission)
         self.full = FullPolicies(self.log, reads, self.admission.put_held, self.member.event)
-        self.destinations = Deliveries(self, reads, self._log_note, event=self.member.event, full=self.full)
+        self.destinations = Deliveries(
+            self, reads, self._log_note, event=self.member.event, full=self.full, pages=lambda: opened.pages
+        )
         self.changes = Changes(self, self.handing_over)
         self._telling: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -26,6 +26,19 @@ _COUNTERS = (
 )
 
 
+_PAGES = (
+    ("paging", "mode", "1 while some of its messages lie in pages of this node"),
+    ("pages", "pages", "Pages on this node"),
+    ("page_bytes", "bytes", "Bytes of these"),
+    ("page_messages", "messages", "Messages in these, acknowledged since or not"),
+)
+_PAGED = (
+    ("paged_messages", "paged_messages", "Messages written to pages of this node"),
+    ("paged_bytes", "paged_bytes", "Bytes of their keys and values"),
+    ("pages_done", "pages_done", "Pages that went because their messages were acknowledged"),
+)
+
+
 def destination_metrics(told: Sequence[dict[str, Any]]) -> Iterator[Metric]:
     """Yields what a node tells of its destinations (``destinations_told``)."""
     if not told:
@@ -55,6 +68,19 @@ def destination_metrics(told: Sequence[dict[str, Any]]) -> Iterator[Metric]:
             if "depth" in one:
                 family.add_metric([one["name"]], one["depth"][key])
         yield family
+    for name, key, text in _PAGES:
+        family = GaugeMetricFamily(f"vlsnlog_destination_{name}", text, labels=["destination"])
+        for one in told:
+            if "pages" in one:
+                value = one["pages"][key]
+                family.add_metric([one["name"]], float(value == "paged") if key == "mode" else value)
+        yield family
+    for name, key, text in _PAGED:
+        counter = CounterMetricFamily(f"vlsnlog_destination_{name}", text, labels=["destination"])
+        for one in told:
+            if "pages" in one:
+                counter.add_metric([one["name"]], one["pages"][key])
+        yield counter
     refused = CounterMetricFamily(
         "vlsnlog_destination_refusals", "Messages or appends that met a full destination", labels=["destination", "how"]
     )

@@ -9,14 +9,19 @@ from msgspec.structs import asdict
 from repl.dest.deliveries import Deliveries
 from repl.dest.delivery import Delivery
 from repl.lead.leading import Leading
+from repl.paging.pager import Pager
 from vlsn.state.destinations import DestinationView
 from vlsn.write.local_log import LocalLog
 
 
-def destinations_of(log: LocalLog, lead: Leading | None) -> list[dict[str, Any]]:
-    """Tells of all destinations, by name, as far as they are durable and synced here."""
+def destinations_of(log: LocalLog, lead: Leading | None, pager: Pager | None = None) -> list[dict[str, Any]]:
+    """Tells of all destinations, by name, as far as they are durable and synced here; with their pages on this node."""
     deliveries = lead.destinations if lead is not None else None
-    return [told(log, view, deliveries) for view in log.destinations.views()]
+    documents = [told(log, view, deliveries) for view in log.destinations.views()]
+    if pager is not None:
+        for document in documents:
+            document["pages"] = pager.told(document["uuid"])
+    return documents
 
 
 def told(log: LocalLog, view: DestinationView, deliveries: Deliveries | None) -> dict[str, Any]:

@@ -21,6 +21,9 @@ from repl.group.member import Member, OpenMember
 from repl.lead.tenure import TICK_S
 from repl.node.roles import Roles
 from repl.offload import settle
+from repl.paging.filling import Filling, Giving
+from repl.paging.pager import Pager
+from repl.paging.reading import PageReading
 from repl.read.consumer_lags import ConsumerLags
 from repl.read.read_index import ReadIndex
 from repl.read.reads import Reads
@@ -73,6 +76,10 @@ class OpenNode:
         self.providing = Providing(opened, self.files.read, restoration, self.mending)
         self.scrub = Scrub(opened)
         self.cleaning = Cleaning(opened)
+        self.pager = Pager(opened)
+        opened.pages = self.page_reading = PageReading(self.pager)
+        self.filling = Filling(opened, self.pager)
+        self.giving = Giving(opened, self.pager, self.page_reading)
         member.recognise(recovered.empty_store or member.members.are_none())
         self.electing = Electing(opened, confirming, self.mending)
         self.roles = Roles(opened, self.electing, self.reads, self.providing, confirming, restoration)
@@ -90,6 +97,8 @@ class OpenNode:
             role=self.roles.play(),
             tell=peers.tell(self.member),
             cleaning=self.cleaning.run(),
+            paging=self.pager.run(),
+            filling=self.filling.run(),
             mending=self.mending.run(),
             scrub=self.scrub.run(),
             consumers=self.consumers.run(),
@@ -103,6 +112,7 @@ class OpenNode:
         self.read_index.close(NotMaster(why))
         self.reads.fail(NotMaster(why))
         self.providing.close(why)
+        await self.pager.close()
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.log.close(partial(settle(closed), None))
         if self.log.failure is None:

@@ -127,7 +127,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
     base["scrub"] = opened.scrub.status()
     base["holds"] = holds(log)
     base["consumers"] = [msgspec.to_builtins(each) for each in opened.consumers.told()]
-    base["destinations"] = destinations_of(log, parts.lead)
+    base["destinations"] = destinations_of(log, parts.lead, opened.pager)
     base["cleaning"] = _cleaning(opened)
     group = log.history.group
     if group is not None:

@@ -16,10 +16,8 @@ from vlsn.recover.recovery import STATE_NAME
 from vlsn.seams import Disk, Stores
 from vlsn.segments.directory import LOCK_NAME, survey
 from vlsn.segments.reader import LogReader
-from vlsn.state.acks import AckTable
 from vlsn.state.aging import Allowance, Belief, believed
 from vlsn.state.consumers import held_in
-from vlsn.state.destinations import views_of
 from vlsn.state.holds import Owner
 from vlsn.state.retention import Limit, Retention, Segment, plan, wanted
 from vlsn.state.small_state import Kept
@@ -87,6 +85,4 @@ def _limits(stores: Stores, directory: str) -> tuple[list[Limit], int, Vlsn]:
     number = max(1, lsn_file(checkpoint.scan_lsn))
     kept = {name: Kept(Vlsn(at), value) for name, (at, value) in record.small.values.items()}
     limits += [Limit(f"{Owner.CONSUMER} {name}", vlsn) for name, vlsn in held_in(kept).items()]
-    views = views_of(kept, AckTable(record.acks, vlsn=record.vlsn))
-    limits += [Limit(f"{Owner.DESTINATION} {view.name}", Vlsn(view.acked.floor + 1)) for view in views]
     return [*limits, Limit(_RECOVERY, record.vlsn, number)], record.first_segment, record.trimmed_to

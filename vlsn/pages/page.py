@@ -243,7 +243,7 @@ def walk(buf: Buffer, header: PageHeader, end: int) -> Iterator[RecordHead]:
 
 def read_page(disk: Disk, path: str, uuid: str, number: int, end: int | None) -> PageContents:
     """Reads a page whole, up to ``end`` (None: as far as there are whole records). What does not read back is its
-    ``fault``, the records before it are there. Raises ``WrongVersion``, ``FileNotFoundError``."""
+    ``fault``, the records before it are there. Raises ``WrongVersion``, ``OSError`` for what is no damage."""
     header, at, fault = PageHeader(uuid, number, 0), 0, ""
     pieces: list[Piece] = []
     try:
@@ -255,9 +255,7 @@ def read_page(disk: Disk, path: str, uuid: str, number: int, end: int | None) ->
         for head in walk(buf, header, len(buf) if end is None else end):
             pieces.append(Piece(head, messages_of(buf, head.offset, head)))
             at = head.end
-    except FileNotFoundError:
-        raise
-    except (BadBody, OSError) as error:
+    except BadBody as error:
         fault = str(error)
     pieces.sort(key=lambda piece: piece.head.first)
     vlsns = np.concatenate([piece.messages.vlsns for piece in pieces]) if pieces else np.zeros(0, np.int64)

@@ -45,8 +45,12 @@ WHOLE, KEYS, TXNS = 1, 2, 4
 LENGTH_MAX: Final = 64 * MIB
 """A payload is no longer: a window of the log, or one block that is larger, and its columns."""
 _DATA = int(EntryKind.DATA)
-_PIECE_BYTES: Final = 256
+_PIECE_BYTES: Final = 64
 """Pieces longer than this on the average are cut one by one, shorter ones are gathered by a column of places."""
+_LENGTHS_MAX: Final = 16
+"""Pieces of so many lengths are gathered a length at a time: 20 ns a piece of 100 bytes."""
+_LENGTHS_LOOK: Final = 256
+"""Pieces whose lengths are looked at before all of them are."""
 
 assert HEAD.size == HEAD_BYTES
 
@@ -169,14 +173,7 @@ def record_of(rows: EntryRows, wanted: Mask, *, covers_from: int, covers_to: int
         flags, pieces = WHOLE, _whole(rows, having)
     else:
         flags, pieces = _selected(rows, chosen, having, each[having], keyed=bool(keyed))
-    length, payload_crc = 0, 0
-    for piece in pieces:
-        length += len(piece)
-        payload_crc = crc(piece, payload_crc)
-    return Record(
-        flags, len(chosen), len(having), Vlsn(first), Vlsn(last), Vlsn(covers_from), Vlsn(covers_to),
-        key_bytes, value_bytes, length, pieces, payload_crc,
-    )  # fmt: skip
+    return _record(flags, pieces, len(chosen), len(having), first, last, covers_from, covers_to, key_bytes, value_bytes)
 
 
 def _whole(rows: EntryRows, having: I64) -> list[Buffer]:
@@ -195,40 +192,102 @@ def _whole(rows: EntryRows, having: I64) -> list[Buffer]:
 
 
 def _selected(rows: EntryRows, chosen: I64, having: I64, each: I64, *, keyed: bool) -> tuple[int, list[Buffer]]:
-    flags = 0
-    pieces: list[Buffer] = [(chosen + rows.first_vlsn).astype("<u8").tobytes()]
-    if rows.has(BLOCK_TXNS)[having].any():
-        txns = rows.txns()[chosen]
-        if txns.any():
-            flags |= TXNS
-            pieces.append(txns.astype("<u8").tobytes())
-    pieces.append(_padded(each.astype("<u4").tobytes()))
-    pieces.append(rows.headers["term"][having].astype("<u8").tobytes())
-    pieces.append(rows.headers["clock_us"][having].astype("<u8").tobytes())
-    columns = [rows.value_cuts()]
+    txns = rows.txns()[chosen] if rows.has(BLOCK_TXNS)[having].any() else None
+    cuts = [rows.value_cuts()]
     if keyed:
-        flags |= KEYS
-        columns.insert(0, rows.key_cuts())
-    cuts = [(starts[chosen], ends[chosen]) for starts, ends in columns]
+        cuts.insert(0, rows.key_cuts())
+    headers = rows.headers[having]
+    return _columns(
+        rows.buf, chosen + rows.first_vlsn, txns, each, headers["term"], headers["clock_us"],
+        [(starts[chosen], ends[chosen]) for starts, ends in cuts],
+    )  # fmt: skip
+
+
+def record_of_messages(messages: Messages, chosen: slice, *, covers_from: int, covers_to: int) -> Record:
+    """Makes a record of some messages of another one, at least one."""
+    vlsns, txns = messages.vlsns[chosen], messages.txns[chosen]
+    terms, clocks = messages.terms[chosen], messages.clocks[chosen]
+    begins = np.flatnonzero(np.concatenate(([True], (np.diff(terms) != 0) | (np.diff(clocks) != 0))))
+    each = np.diff(np.append(begins, len(vlsns)))
+    cuts = [(messages.value_starts[chosen], messages.value_ends[chosen])]
+    key_bytes = int((messages.key_ends[chosen] - messages.key_starts[chosen]).sum())
+    if key_bytes:
+        cuts.insert(0, (messages.key_starts[chosen], messages.key_ends[chosen]))
+    value_bytes = int((cuts[-1][1] - cuts[-1][0]).sum())
+    flags, pieces = _columns(messages.buf, vlsns, txns, each, terms[begins], clocks[begins], cuts)
+    return _record(
+        flags, pieces, len(vlsns), len(each), int(vlsns[0]), int(vlsns[-1]), covers_from, covers_to,
+        key_bytes, value_bytes,
+    )  # fmt: skip
+
+
+def record_again(head: RecordHead, messages: Messages) -> Record:
+    """Makes the record that lies there, to be written elsewhere; ``messages`` are those of it."""
+    return _record(
+        head.flags, [messages.buf], head.count, head.blocks, head.first, head.last, head.covers_from, head.covers_to,
+        head.key_bytes, head.value_bytes,
+    )  # fmt: skip
+
+
+def _record(
+    flags: int, pieces: Sequence[Buffer], count: int, blocks: int, first: int, last: int,
+    covers_from: int, covers_to: int, key_bytes: int, value_bytes: int,
+) -> Record:  # fmt: skip
+    length, payload_crc = 0, 0
+    for piece in pieces:
+        length += len(piece)
+        payload_crc = crc(piece, payload_crc)
+    return Record(
+        flags, count, blocks, Vlsn(first), Vlsn(last), Vlsn(covers_from), Vlsn(covers_to), key_bytes, value_bytes,
+        length, pieces, payload_crc,
+    )  # fmt: skip
+
+
+def _columns(
+    buf: Buffer,
+    vlsns: I64,
+    txns: I64 | None,
+    each: I64,
+    terms: npt.NDArray[Any],
+    clocks: npt.NDArray[Any],
+    cuts: list[tuple[I64, I64]],
+) -> tuple[int, list[Buffer]]:
+    flags = KEYS if len(cuts) > 1 else 0
+    pieces: list[Buffer] = [vlsns.astype("<u8").tobytes()]
+    if txns is not None and txns.any():
+        flags |= TXNS
+        pieces.append(txns.astype("<u8").tobytes())
+    pieces.append(_padded(each.astype("<u4").tobytes()))
+    pieces.append(terms.astype("<u8").tobytes())
+    pieces.append(clocks.astype("<u8").tobytes())
     pieces += [_padded(np.cumsum(ends - starts).astype("<u4").tobytes()) for starts, ends in cuts]
     for number, (starts, ends) in enumerate(cuts):
-        data = gathered(rows.buf, starts, ends)
+        data = gathered(buf, starts, ends)
         pieces.append(_padded(data) if number < len(cuts) - 1 else data)
     return flags, pieces
 
 
 def gathered(buf: Buffer, starts: I64, ends: I64) -> bytes:
-    """Joins the pieces of ``buf`` at these places. Neighbours are joined as one; many short ones by a column of the
-    places of their bytes, so that none costs a step of Python."""
+    """Joins the pieces of ``buf`` at these places. Neighbours are joined as one; many of few lengths a length at a
+    time, many short ones by a column of the places of their bytes: none of these costs a step of Python."""
     apart = np.flatnonzero(starts[1:] != ends[:-1]) + 1
     starts = starts[np.concatenate(([0], apart))]
     ends = ends[np.concatenate((apart - 1, [len(ends) - 1]))]
     lengths = ends - starts
     total = int(lengths.sum())
+    before = np.cumsum(lengths) - lengths
+    some = np.unique(lengths[:_LENGTHS_LOOK])
+    if len(some) <= _LENGTHS_MAX and len(some := np.unique(lengths)) <= _LENGTHS_MAX and len(starts) > 2 * len(some):
+        out = np.empty(total, np.uint8)
+        for length in some[some > 0].tolist():
+            chosen = np.flatnonzero(lengths == length)
+            kind = f"V{length}"
+            source = np.ndarray(len(buf) - length + 1, kind, buf, strides=(1,))
+            np.ndarray(total - length + 1, kind, out, strides=(1,))[before[chosen]] = source[starts[chosen]]
+        return out.tobytes()
     if total > _PIECE_BYTES * len(starts):
         view = memoryview(buf)
         return b"".join([view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
-    before = np.cumsum(lengths) - lengths
     places = np.arange(total, dtype=np.int64) + np.repeat(starts - before, lengths)
     data: bytes = np.frombuffer(buf, np.uint8)[places].tobytes()
     return data

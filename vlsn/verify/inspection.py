@@ -71,6 +71,8 @@ class Rule(StrEnum):
     INDEX = "index"
     STATE = "state"
     NODE_FILE = "node-file"
+    PAGE = "page"
+    """A page of a destination that does not read back, or is missing."""
 
 
 @dataclass(frozen=True, slots=True)

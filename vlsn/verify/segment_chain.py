@@ -20,6 +20,8 @@ from vlsn.format.segment import FIRST_FRAME, SegmentHeader, segment_name
 from vlsn.ids import NULL_LSN, Lsn, lsn, lsn_file, lsn_offset
 from vlsn.levels import named
 from vlsn.limits import MIB, SEGMENT_BYTES_MAX, STATE_MAP_BYTES
+from vlsn.pages.page import PageRow
+from vlsn.pages.store import StoreRow
 from vlsn.recover.recovery import STATE_NAME
 from vlsn.seams import Buffer, Disk, File, Stores
 from vlsn.segments.bad_sectors import is_unread, read_around, read_pages
@@ -86,6 +88,8 @@ class Stated:
     record: StateRecord | None = None
     """The sum of the entries, and where the log begins since it was cleaned."""
     faults: list[str] = field(default_factory=list)
+    pages: dict[str, tuple[StoreRow, dict[int, PageRow]]] = field(default_factory=dict)
+    """The page table of destinations, by uuid."""
 
     def offset_in(self, number: int) -> int:
         return max((lsn_offset(at) for at in self.ends if lsn_file(at) == number), default=0)
@@ -126,6 +130,7 @@ def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated
     try:
         checkpoint, idle = state.checkpoint(), state.idle_end()
         stated.record = state.record()
+        stated.pages = state.pages().read()
         if checkpoint is not None:
             stated.dtvlsn = checkpoint.dtvlsn
             stated.checkpoint_end = checkpoint.end_lsn

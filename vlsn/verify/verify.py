@@ -42,6 +42,7 @@ from vlsn.verify.index_mappings import Bounds, read_mappings
 from vlsn.verify.index_mappings import Columns as Mappings
 from vlsn.verify.inspection import Fault, Inspected, Mask, Rule, inspect
 from vlsn.verify.order import Order, Visible, visible_of
+from vlsn.verify.pages import page_faults
 from vlsn.verify.report import Finding, TermRun, VerifyReport, kept_aside
 from vlsn.verify.rollbacks import Rollbacks
 from vlsn.verify.segment_chain import Link, Stated, log_chain, read_segment, read_stated
@@ -79,6 +80,8 @@ def verify(
         verifier.bounds = mappings.bounds
         for damaged in mappings.faults:
             verifier.add(Rule.INDEX, INDEX_NAME, 0, damaged.vlsn, str(damaged))
+        for file, offset, vlsn, why in page_faults(disk, directory, stated):
+            verifier.add(Rule.PAGE, file, offset, vlsn, why)
     verifier.run(stated, progress)
     return verifier.finished()
 

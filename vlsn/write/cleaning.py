@@ -2,6 +2,8 @@
 
     1  what retention wants gone is found (``retention``); limits and holds say what of it may go, and for age how much
        the clocks are believed (``aging``)
+       what destinations still want of that is written to pages, and those are synced (``vlsn/pages``); then the plan
+       is made again, and nothing goes that is not in them
     2  holds that lie too far behind are dropped, and no new one may be placed below what goes
     3  the first visible block that stays is looked up in the first segment that stays
     4  the state record says where the log begins now                                   synced   ◄ commit point
@@ -26,7 +28,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from vlsn.state.retention import Fate, Retention
-from vlsn.write.cleaning_pass import CleaningParts, CleaningPass
+from vlsn.write.cleaning_pass import CleaningParts, CleaningPass, Paging
 
 
 class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +92,11 @@ class Cleaner:
     def drops(self) -> int:
         """Holds that were dropped since the log was opened."""
         return self._parts.cleaned.drops
+
+    @property
+    def paging(self) -> Paging:
+        """The place of the pager, which keeps what destinations want of what goes."""
+        return self._parts.paging
 
     def run(
         self,

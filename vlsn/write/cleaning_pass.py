@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from msgspec.structs import replace
 
 from vlsn.errors import Damaged
 from vlsn.ids import Lsn, Vlsn, lsn_file
@@ -20,6 +23,27 @@ from vlsn.write.lifecycle import Lifecycle
 from vlsn.write.log_contents import LogContents
 from vlsn.write.segment_roll import Placement
 from vlsn.write.segment_survey import Survey, Surveyed, bytes_from
+
+
+class Pager(Protocol):
+    """Keeps what destinations still want of the log that goes (``vlsn/pages``).  At home only."""
+
+    def page(self, upto: Vlsn, done: Callable[[Vlsn, str], None]) -> None:
+        """Pages what they want up to ``upto``, a block's last. ``done`` gets the VLSN up to which that is so, synced,
+        and why no further."""
+        ...
+
+    def uncovered(self, first: Vlsn) -> str:
+        """Returns why the log may not begin at ``first``: what lies before it is not all in pages. Empty where it
+        may."""
+        ...
+
+
+@dataclass(slots=True)
+class Paging:
+    """The pager of one log, where it has destinations."""
+
+    pager: Pager | None = None
 
 
 @dataclass(slots=True)
@@ -49,6 +73,7 @@ class CleaningParts:
     lifecycle: Lifecycle
     keeper: Worker
     cleaned: Cleaned = field(default_factory=Cleaned)
+    paging: Paging = field(default_factory=Paging)
 
 
 class CleaningPass:
@@ -75,6 +100,8 @@ class CleaningPass:
         self._told = False
         self._number = 0
         """The first segment that stays."""
+        self._paged_to: Vlsn | None = None
+        """The VLSN up to which pages hold what destinations want; None before that was asked."""
 
     # 1
 
@@ -100,7 +127,8 @@ class CleaningPass:
                 return
             parts.consumers.place(parts.contents.dtvlsn)
             parts.contents.fold_acks()
-            parts.destinations.place()
+            if parts.paging.pager is None:
+                parts.destinations.place()
             chosen = plan(
                 surveyed.wanted,
                 [*self._unknown(), *self._limits(), *surveyed.aged.limits()],
@@ -112,10 +140,36 @@ class CleaningPass:
             if self.dry_run or not chosen.going:
                 self._end()
                 return
+            if not self._may_go(surveyed):
+                return
+            chosen = self.plan
+            if not chosen.going:
+                self._end()
+                return
             self._number = min(number for number in parts.contents.segments() if number > chosen.going[-1].number)
             parts.survey.took(surveyed, chosen)
             self._drop_holds()
             parts.checkpointer.hold(self._find_first)
+
+    def _may_go(self, surveyed: Surveyed) -> bool:
+        """Has what destinations want of what goes paged first, and then leaves out what could not be. False while that
+        is under way: the plan is made again then, since holds may have come."""
+        pager, chosen, paged_to = self._parts.paging.pager, self.plan, self._paged_to
+        if pager is None:
+            return True
+        if paged_to is None:
+            pager.page(Vlsn(chosen.going[-1].last), lambda vlsn, why: self._paged(surveyed, vlsn, why))
+            return False
+        going = [fate for fate in chosen.going if fate.last <= paged_to]
+        kept = [replace(fate, blocked_by=["pages of destinations"]) for fate in chosen.going[len(going) :]]
+        self.plan = Plan(going, [*kept, *chosen.blocked], chosen.drops if going else [])
+        return True
+
+    def _paged(self, surveyed: Surveyed, vlsn: Vlsn, why: str) -> None:
+        with self._parts.lifecycle.latch:
+            self._paged_to = vlsn
+            self.paused = self.paused or why
+        self._decide(surveyed)
 
     def _limits(self) -> list[Limit]:
         contents, last = self._parts.contents, self._parts.checkpointer.last
@@ -153,17 +207,29 @@ class CleaningPass:
         )
 
     def _not_found(self, error: BaseException) -> None:
+        self._let_go()
+        self._unreadable(error)
+
+    def _let_go(self) -> None:
         parts = self._parts
         with parts.lifecycle.latch:
             parts.holds.floor = Vlsn(max(0, parts.contents.range.first - 1))
         parts.checkpointer.release()
-        self._unreadable(error)
 
     # 4: the commit point; 5
 
     def _commit(self, found: tuple[Vlsn, Lsn]) -> None:
-        if not self._is_over():
-            self._parts.keeper.submit(lambda: self._truncate(*found), self._truncated, self._failed)
+        if self._is_over():
+            return
+        pager = self._parts.paging.pager
+        why = pager.uncovered(found[0]) if pager is not None else ""
+        if why:  # a destination has come meanwhile
+            self._let_go()
+            with self._parts.lifecycle.latch:
+                self.paused = why
+                self._end_without()
+            return
+        self._parts.keeper.submit(lambda: self._truncate(*found), self._truncated, self._failed)
 
     def _truncate(self, first: Vlsn, at: Lsn) -> None:
         """Truncates on the keeper's thread: steps 4 and 5."""

@@ -405,3 +405,22 @@ def test_several_writers_share_one_page(tmp_path_factory: pytest.TempPathFactory
     assert sorted(found, key=lambda entry: entry.vlsn) == expected
     assert store.paged(Destination(A).subscription(), pages, expected[-1].vlsn).pages == pages
     store.close()
+
+
+def test_a_page_stays_until_the_last_of_its_messages_is_acknowledged() -> None:
+    machine = Machine(13)
+    opened, _ = filled(machine, Random(13))
+    pager, whole = Pager(opened), Destination(ALL)
+    pager.page([whole], opened.log.range.last)
+    store = pager.manager.stores[ALL]
+    rows = dict(store.pages)
+    for number, row in rows.items():
+        whole.acked |= set(range(1, row.last))
+        pager.done([whole])
+        assert min(store.pages) == number
+        whole.acked.add(row.last)
+        pager.done([whole])
+        assert number not in store.pages
+        assert not machine.disk.exists(store.path(number))
+    assert not store.paging
+    assert store.row is not None and store.row.done == max(rows)

@@ -1,0 +1,68 @@
+"""``vlsnlog page print``: the pages of destinations in a node's directory, record by record.  Never writes."""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from repl.cli.options import Command, json_option, require_log
+
+if TYPE_CHECKING:
+    from vlsn.verify.pages import PageLine
+
+LINES_AT_ONCE: Final = 1024
+HEADING: Final = f"{'page':<14} {'offset':>10} {'VLSN':>12} {'to':>12} {'count':>7} {'bytes':>10} {'txns':>6}  what"
+
+
+@click.group()
+def page() -> None:
+    """Look at the pages of destinations."""
+
+
+@page.command("print", cls=Command)
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@json_option
+def print_pages(directory: Path, as_json: bool) -> int:
+    """Print the pages in the node's directory DIR, and under each its records.
+
+    ACK: acknowledged, as of the node's last checkpoint.  COMPLETE: every message of the page is, and its file goes.
+    TX_NOT_FOUND: written, but never counted; the log has it still.  Exit status 1 when a page is damaged.
+    """
+    require_log(directory)
+    import msgspec
+
+    from vlsn.real.disk import PosixDisk
+    from vlsn.real.lmdb_store import LmdbStores
+    from vlsn.segments.directory import LOCK_NAME
+    from vlsn.verify.pages import DAMAGED, page_lines
+    from vlsn.verify.segment_chain import read_stated
+
+    disk = PosixDisk()
+    stated = read_stated(LmdbStores(), str(directory), live=disk.is_locked(f"{directory}/{LOCK_NAME}"))
+    encode = msgspec.json.Encoder().encode_lines
+    lines = page_lines(disk, str(directory), stated)
+    damaged, destination = False, ""
+    while some := list(islice(lines, LINES_AT_ONCE)):
+        damaged = damaged or any(DAMAGED in line.marks for line in some)
+        if as_json:
+            sys.stdout.buffer.write(encode(some))
+            continue
+        for line in some:
+            if line.uuid != destination:
+                destination = line.uuid
+                click.secho(f"{line.destination or 'no destination any more'}  {line.uuid}", bold=True)
+                click.echo(HEADING)
+            click.echo(_text(line))
+    sys.stdout.buffer.flush()
+    return 1 if damaged else 0
+
+
+def _text(line: PageLine) -> str:
+    where = f"{'' if line.record else line.file:<14} {line.offset if line.record else '':>10}"
+    figures = f"{line.first or '-':>12} {line.last or '-':>12} {line.count:>7} {line.bytes:>10} {line.transactions:>6}"
+    said = [*(["whole blocks"] if line.whole else []), *line.marks, *([line.detail] if line.detail else [])]
+    return f"{where} {figures}  {'  '.join(said)}".rstrip()

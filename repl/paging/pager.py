@@ -1,0 +1,368 @@
+"""The pager of a node: what destinations want is in pages before the log is cut, and goes once it is acknowledged.
+
+    cleaning wants 1–9 000 gone ─► page(9 000) ─► strides: read, choose, write, sync, page table ─► done(9 000)
+    acknowledgements are durable ─► the page table lets go of pages ─► their files go
+
+1. Each node pages for itself, when it wants to clean.  Nothing of it is on the path of an append.
+2. Files are written, read and removed by the worker ``pages``, a window of the log at a time; the page table is the
+   keeper's.  What changes a store is done one after the other (``alone``), a stride of a pass at a time.
+3. What cannot be paged stays in the log: the cleaning ends there, and says why.
+4. Pages go by acknowledgements that no rollback takes back, and their files after the page table has let go of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+from repl.group.member import OpenMember
+from repl.offload import Offload
+from vlsn.errors import Damaged, LogClosed, LogFailed, NoSpace, Trimmed
+from vlsn.ids import NULL_VLSN, Vlsn
+from vlsn.limits import MENDED_KEPT_MAX, PAGES_FREE_BYTES_HIGH, PAGES_FREE_BYTES_LOW
+from vlsn.pages.manager import PagingManager
+from vlsn.pages.opening import open_pages
+from vlsn.pages.page import PageContents, PageHeader, PageRow, read_page
+from vlsn.pages.paging_pass import PagingPass
+from vlsn.pages.record import Record, record_again
+from vlsn.pages.store import About, Change, PagingStore
+from vlsn.pages.subscription import Acknowledged, Span, Subscription
+from vlsn.state.destinations import DestinationView
+
+PERIOD_S = 1.0
+"""Between two looks at what was acknowledged, while there are pages."""
+RETRY_S = 5.0
+"""Before pages that could not be opened are tried again."""
+
+
+class Pager:
+    """Pages one node's log (``vlsn.write.cleaning_pass.Pager``).  ``run`` returns never."""
+
+    def __init__(self, opened: OpenMember) -> None:
+        member, log = opened.member, opened.log
+        seams = member.seams
+        self.manager = PagingManager(seams.disk, seams.threads.latch, seams.random.u32, log.directory)
+        self.on_pages = member.offload("pages")
+        self.alone = asyncio.Lock()
+        self.paused = "the pages are not open yet"
+        """The reason why nothing is paged; empty while it is. They are opened once there are destinations, or were."""
+        self.passes = 0
+        self.passed_bytes = 0
+        """Bytes of the log that passes have looked at since it was opened."""
+        self.damaged = 0
+        """Pages that did not read back, since the log was opened."""
+        self._member = member
+        self._log = log
+        self._keeper = Offload(member.worker("keeper"))
+        self._table = log.state.pages()
+        self._asked: deque[tuple[Vlsn, Callable[[Vlsn, str], None]]] = deque()
+        self._woken = asyncio.Event()
+        self._opened = False
+        self._over = False
+        self._low = False
+        self._looked: dict[tuple[str, int], int] = {}
+        log.cleaner.paging.pager = self
+
+    def subscriptions(self) -> list[Subscription] | None:
+        """Returns the destinations as far as they are durable, and synced here; None while this node does not know."""
+        history = self._log.history
+        if history.small.lacks_to or history.acks.lacks_to:
+            return None
+        return [_subscription(view) for view in self._log.destinations.views()]
+
+    def told(self, uuid: str) -> dict[str, Any]:
+        """Tells of a destination's pages on this node, as JSON shows it."""
+        store = self.manager.stores.get(uuid)
+        return {
+            "mode": "paged" if store is not None and store.paging else "log",
+            "paged_to": store.paged_to if store is not None else 0,
+            "pages": len(store.pages) if store is not None else 0,
+            "bytes": store.bytes if store is not None else 0,
+            "messages": store.messages if store is not None else 0,
+            "oldest": min((row.first for row in store.pages.values()), default=0) if store is not None else 0,
+            "missing": [list(span) for span in store.missing] if store is not None else [],
+            "paged_messages": store.paged_messages if store is not None else 0,
+            "paged_bytes": store.paged_bytes if store is not None else 0,
+            "pages_done": store.pages_done if store is not None else 0,
+        }
+
+    # What cleaning asks.
+
+    def page(self, upto: Vlsn, done: Callable[[Vlsn, str], None]) -> None:
+        if self._over:
+            done(NULL_VLSN, "the log is closing")
+            return
+        self._asked.append((upto, done))
+        self._woken.set()
+
+    def uncovered(self, first: Vlsn) -> str:
+        subscriptions = self.subscriptions()
+        if subscriptions is None:
+            return "destinations are not known yet"
+        if subscriptions and not self._opened:
+            return self.paused
+        return self.manager.uncovered(subscriptions, first, self._log.range.first)
+
+    def durable(self) -> Vlsn:
+        """Returns the VLSN up to which this node's log is durable, and synced here."""
+        return Vlsn(min(self._log.dtvlsn, self._log.range.last_sync))
+
+    # Its life.
+
+    async def run(self) -> None:
+        were = bool(self._table.read())
+        try:
+            while True:
+                if not self._opened and (were or self.subscriptions()):
+                    await self._open()
+                    continue
+                if self._asked:
+                    upto, done = self._asked.popleft()
+                    paged_to, self.paused = await self._page(upto)
+                    done(paged_to, self.paused)
+                    continue
+                self._woken.clear()
+                await self.settle()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), PERIOD_S)
+        finally:
+            self._over = True
+            while self._asked:
+                self._asked.popleft()[1](NULL_VLSN, "the log is closing")
+
+    async def close(self) -> None:
+        """Closes the files, behind what is under way."""
+        self._over = True
+        await self.on_pages(self.manager.close)
+
+    async def _open(self) -> None:
+        member, log = self._member, self._log
+        seams, first = member.seams, max(1, log.range.first)
+        try:
+            found = await self.on_pages(
+                lambda: open_pages(
+                    seams.disk, seams.threads.latch, seams.random.u32, log.directory, self._table, first=first
+                )
+            )
+        except OSError as error:
+            if self.paused != str(error):
+                self.paused = str(error)
+                member.event("pages.unread", why=self.paused)
+            await asyncio.sleep(RETRY_S)
+            return
+        await self._write(found.changes)
+        self.manager.adopt(found)
+        for note in found.notes:
+            member.event("pages.note", note=note)
+        self._opened, self.paused = True, ""
+
+    # Passes.
+
+    async def _page(self, upto: Vlsn) -> tuple[Vlsn, str]:
+        """Pages up to ``upto``; returns up to where it is so, and why no further."""
+        log, manager = self._log, self.manager
+        subscriptions = self.subscriptions()
+        if subscriptions is None:
+            return NULL_VLSN, "destinations are not known yet"
+        if not subscriptions and not manager.stores:
+            return upto, ""
+        async with self.alone:
+            await self.commit(manager.reconciled(subscriptions, log.range.first))
+        wants = manager.wants(subscriptions, upto)
+        if not wants:
+            return upto, ""
+        before = {store.uuid for _, store in wants if store.paging}
+        reader = log.reader()
+        run = PagingPass(wants, reader, log.index, upto, first=log.range.first)
+        why = ""
+        try:
+            while not run.over:
+                async with self.alone:
+                    await self._stride(run)
+            self.passes += 1
+        except (OSError, Damaged, NoSpace, Trimmed) as error:
+            why = str(error)
+            async with self.alone:
+                await self.on_pages(run.discard)
+        finally:
+            reader.close()
+        for subscription, store in wants:
+            if store.paging and store.uuid not in before:
+                self._member.event("destination.paged", destination=subscription.name, pages=len(store.pages))
+        return min((Vlsn(min(store.paged_to, upto)) for _, store in wants), default=upto), why
+
+    async def _stride(self, run: PagingPass) -> None:
+        """Runs a pass up to where it counts."""
+        while True:
+            await self.check_room()
+            await self.on_pages(run.step)
+            if run.due:
+                break
+        self.passed_bytes += run.looked_bytes
+        changes = await self.on_pages(run.sync)
+        await self._write(changes)
+        run.committed(changes)
+
+    async def check_room(self) -> None:
+        """Raises ``NoSpace`` while the disk is too full for pages: below the low mark, until above the high one."""
+        disk, directory = self._member.seams.disk, self._log.directory
+        free = await self.on_pages(lambda: disk.free_bytes(directory))
+        self._low = free < (PAGES_FREE_BYTES_HIGH if self._low else PAGES_FREE_BYTES_LOW)
+        if self._low:
+            raise NoSpace(
+                f"the disk is too full for pages: {free} bytes free; below {PAGES_FREE_BYTES_LOW} nothing is "
+                f"paged, nor cleaned that would have to be, until {PAGES_FREE_BYTES_HIGH} are free"
+            )
+
+    # What was acknowledged.
+
+    async def settle(self) -> None:
+        """Lets go of pages whose messages are all acknowledged for good, and of destinations that are no more."""
+        subscriptions = self.subscriptions()
+        if subscriptions is None or not (self.manager.stores or subscriptions):
+            return
+        async with self.alone:
+            before = {store.uuid for store in self.manager.stores.values() if store.paging}
+            looked: dict[str, dict[int, bool]] = {}
+            for subscription in subscriptions:
+                looked[subscription.uuid] = await self._look_into(subscription)
+            changes = self.manager.reconciled(subscriptions, self._log.range.first)
+            if changes:
+                await self.commit(changes)
+            await self.commit(self.manager.done(subscriptions, looked))
+        for subscription in subscriptions:
+            store = self.manager.stores.get(subscription.uuid)
+            if store is not None and store.uuid in before and not store.paging:
+                self._member.event("destination.depaged", destination=subscription.name)
+
+    async def _look_into(self, subscription: Subscription) -> dict[int, bool]:
+        """Looks into pages that may be done although VLSNs between their messages are not acknowledged."""
+        store, found = self.manager.stores.get(subscription.uuid), dict[int, bool]()
+        for number in store.to_look_into(subscription.acknowledged) if store is not None else ():
+            assert store is not None
+            row = store.pages[number]
+            count = subscription.acknowledged.count(row.first, row.last)
+            if self._looked.get((store.uuid, number)) == count:
+                continue
+            contents = await self.read(store, number, row)
+            if contents is not None and not contents.fault:
+                found[number] = bool(subscription.acknowledged.mask(contents.vlsns).all())
+                self._looked[store.uuid, number] = count
+        return found
+
+    # What every part of it uses.
+
+    async def read(self, store: PagingStore, number: int, row: PageRow) -> PageContents | None:
+        """Reads a page whole; None where it has gone meanwhile."""
+        disk, path = self._member.seams.disk, store.path(number)
+        try:
+            return await self.on_pages(lambda: read_page(disk, path, store.uuid, number, row.end))
+        except FileNotFoundError:
+            if number in store.pages and not self._over:
+                return PageContents(PageHeader(store.uuid, number, 0), [], "the file is gone")
+            return None
+
+    async def commit(self, changes: Iterable[Change]) -> None:
+        """Has the page table say so, then removes the files that go with it. ``alone``."""
+        changes = list(changes)
+        if not changes:
+            return
+        await self._write(changes)
+        for store, numbers in self.manager.committed(changes):
+            for number in numbers:
+                self._looked.pop((store.uuid, number), None)
+            try:
+                await self.on_pages(lambda: store.remove(numbers))  # noqa: B023
+            except OSError as error:
+                self._member.event("pages.unread", why=f"files of pages that are done are left: {error}")
+
+    async def _write(self, changes: list[Change]) -> None:
+        if not changes:
+            return
+        try:
+            await self._keeper(lambda: self._table.write(changes))
+        except (LogFailed, LogClosed) as error:
+            self._log.fail(f"the page table: {error}", error)
+            raise
+
+    async def put(self, store: PagingStore, subscription: Subscription, records: list[Record]) -> dict[int, PageRow]:
+        """Writes ``records`` into pages of their own, and syncs them. ``alone``. Raises ``OSError``, ``NoSpace``."""
+        await self.check_room()
+        about = About(store.uuid, subscription.name, subscription.prefix)
+
+        def written() -> dict[int, PageRow]:
+            store.leave_page()
+            store.begin_pass()
+            if store.made != about:
+                store.make(about)
+            try:
+                for record in records:
+                    store.page(record)
+                rows = store.sync()
+            except BaseException:
+                store.discard()
+                raise
+            store.leave_page()
+            return rows
+
+        return await self.on_pages(written)
+
+    async def salvage(self, store: PagingStore, number: int) -> None:
+        """Puts a damaged page aside: its readable messages lie in another page then, the rest is missing."""
+        async with self.alone:
+            row = store.pages.get(number)
+            subscription = next((each for each in self.subscriptions() or () if each.uuid == store.uuid), None)
+            if row is None or subscription is None:
+                return
+            disk, plain, aside = self._member.seams.disk, store.path(number), store.aside(number)
+
+            def put_aside() -> PageContents | None:
+                if disk.exists(plain):
+                    disk.rename(plain, aside)
+                    disk.sync_directory(store.directory)
+                kept = sorted(name for name in disk.list(store.directory) if name.endswith(".damaged"))
+                for name in kept[:-MENDED_KEPT_MAX]:
+                    disk.remove(f"{store.directory}/{name}")
+                return read_page(disk, aside, store.uuid, number, row.end) if disk.exists(aside) else None
+
+            contents = await self.on_pages(put_aside)
+            kept, lost = readable(row, contents)
+            pages = await self.put(store, subscription, kept) if kept else {}
+            await self._write([change := store.replaced(number, pages, [lost])])
+            self.manager.committed([change])
+            self.damaged += 1
+            self._member.event(
+                "page.damaged", destination=subscription.name, file=aside, first=lost[0], last=lost[1],
+                why=contents.fault if contents is not None else "the file is gone",
+            )  # fmt: skip
+
+
+def _subscription(view: DestinationView) -> Subscription:
+    acked = view.acked
+    let_go = acked.done.minus(acked.dead) if acked.dead else acked.done
+    return Subscription(
+        view.uuid,
+        view.name,
+        view.prefix,
+        Acknowledged(NULL_VLSN, let_go.firsts, let_go.lasts),
+        acked.since,
+        view.without,
+        view.settings.page_limit_bytes,
+    )
+
+
+def readable(row: PageRow, contents: PageContents | None) -> tuple[list[Record], Span]:
+    """Returns the records of a damaged page up to the first VLSN that may be lost, and the VLSNs from there on."""
+    at, kept = row.covers_from, list[Record]()
+    pieces = sorted(contents.pieces, key=lambda piece: piece.head.offset) if contents is not None else []
+    in_order = all(one.head.covers_to < other.head.covers_from for one, other in pairwise(pieces))
+    for piece in pieces if in_order else sorted(pieces, key=lambda piece: piece.head.covers_from):
+        if not in_order and piece.head.covers_from > at:
+            break  # several have written side by side: one before it may lie behind the fault
+        kept.append(record_again(piece.head, piece.messages))
+        at = piece.head.covers_to + 1
+    return kept, (at, max(at, row.covers_to))

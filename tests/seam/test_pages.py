@@ -1,0 +1,314 @@
+"""Destinations whose messages left the log: log and pages hold what is not acknowledged, and all of it is delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import Counter
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+
+from repl.client.connect import Client
+from tests.fakes.disk import UNLIMITED_BYTES
+from tests.fakes.loop import run
+from tests.fakes.seeds import seeds
+from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
+from tests.seam.test_destinations import client
+from vlsn.errors import VlsnLogError
+from vlsn.levels import LEVELS
+from vlsn.pages.page import read_page
+
+KEPT = 4 * SEGMENT
+
+
+async def made(seed: int, **settings: Any) -> Group:
+    group = Group(seed, levels=LEVELS, **(CLEANS | {"retention_bytes": KEPT} | settings))
+    await group.start()
+    await group.serving()
+    return group
+
+
+async def filled(group: Group, log: Client, count: int = 120, every: int = 1) -> dict[int, bytes]:
+    """Appends until every node has cleaned; returns the messages, by VLSN."""
+    held: dict[int, bytes] = {}
+    for number in range(count):
+        value = b"%d" % number + BIG
+        key = b"order-%d" % number if number % every == 0 else b"other"
+        vlsn = await log.append(value, key=key)
+        if number % every == 0:
+            held[vlsn] = value
+    await group.until(lambda: all(first(group, name) > 30 for name in group.names), "all have cleaned", 60.0)
+    return held
+
+
+def first(group: Group, name: str) -> int:
+    """The first VLSN of a node's log; 0 while that is not open."""
+    node = group.nodes.get(name)
+    log = node.member.log if node is not None else None
+    return int(log.range.first) if log is not None and not log.closing else 0
+
+
+def uncovered(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> list[int]:
+    """Lists what one node's disk alone does not hold of ``held``: in its log from where that begins, or in pages that
+    its page table counts, unless it is acknowledged for good or named as missing."""
+    opened = group.nodes[name].opened()
+    log, disk = opened.log, group.machines[name].disk
+    acked = log.history.acks.get(uuid)
+    rows = log.state.pages().read().get(uuid)
+    paged: dict[int, bytes] = {}
+    missing: list[tuple[int, int]] = []
+    if rows is not None:
+        missing = rows[0].missing
+        for number, row in rows[1].items():
+            contents = read_page(disk, f"{log.directory}/pages/{uuid}/{number:09d}.page", uuid, number, row.end)
+            for piece in contents.pieces:
+                paged |= {entry.vlsn: entry.value for entry in piece.messages.entries(slice(None))}
+    return [
+        vlsn
+        for vlsn, value in held.items()
+        if vlsn < log.range.first
+        and paged.get(vlsn) != value
+        and not (acked is not None and acked.done.has([vlsn])[0])
+        and not any(low <= vlsn <= high for low, high in missing)
+    ]
+
+
+async def taken(log: Client, count: int, limit_s: float = 60.0) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    until = asyncio.get_running_loop().time() + limit_s
+    source = log.destination("orders")
+    while len(found) < count and asyncio.get_running_loop().time() < until:
+        with suppress(VlsnLogError):
+            messages = await source.take(7, 1.0)
+            if messages:
+                found += [(message.vlsn, message.value) for message in messages]
+                await source.ack(messages)
+    return found
+
+
+def stored(group: Group, name: str, uuid: str) -> Any:
+    return group.nodes[name].opened().pager.manager.stores.get(uuid)
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_the_log_is_cleaned_though_nobody_takes_and_all_is_delivered_in_order(seed: int) -> None:
+    async def main() -> None:
+        group = await made(seed)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await filled(group, log, every=2)
+            for name in group.names:
+                assert uncovered(group, name, uuid, held) == []
+                assert stored(group, name, uuid).paging
+                (told,) = group.nodes[name].services.monitoring.status()["destinations"]
+                assert told["pages"]["mode"] == "paged" and told["pages"]["messages"] > 10
+                metrics = group.nodes[name].services.monitoring.metrics_text().decode()
+                assert 'vlsnlog_destination_paging{destination="orders"} 1.0' in metrics
+                assert stored(group, name, uuid).missing == []
+            assert await taken(log, len(held)) == sorted(held.items())
+            await group.until(
+                lambda: not any(stored(group, name, uuid).paging for name in group.names), "page mode is left", 60.0
+            )
+            for name in group.names:
+                directory = f"{group.nodes[name].opened().log.directory}/pages/{uuid}"
+                assert [each for each in group.machines[name].disk.files(directory) if each.endswith(".page")] == []
+            assert await log.destination("orders").take(1, 0.0) == []
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_a_new_master_delivers_from_its_own_pages_what_is_not_acknowledged(seed: int) -> None:
+    async def main() -> None:
+        rng = Random(seed)
+        group = await made(seed)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await filled(group, log)
+            done = await taken(log, 40)
+            assert done == sorted(held.items())[: len(done)]
+            dead = group.master
+            group.kill(dead, power=rng.random() < 0.5)
+            rest = await taken(log, len(held) - len(done), 120.0)
+            assert {vlsn for vlsn, _ in done + rest} == held.keys()
+            assert [pair for pair in rest if pair not in done] == sorted(held.items())[len(done) :]
+            await group.start(dead)
+            await group.serving()
+            await group.until(
+                lambda: all(first(group, name) and not uncovered(group, name, uuid, held) for name in group.names),
+                "all hold what is left",
+                60.0,
+            )
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_damaged_page_is_put_aside_and_the_rest_of_it_fetched(seed: int) -> None:
+    async def main() -> None:
+        rng = Random(seed)
+        group = await made(seed)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await filled(group, log)
+            master = group.master
+            store = stored(group, master, uuid)
+            number = min(store.pages)
+            group.machines[master].disk.flip_bit(store.path(number), rng.randrange(store.pages[number].end))
+            assert await taken(log, len(held)) == sorted(held.items())
+            names = group.machines[master].disk.files(store.directory)
+            assert any(each.endswith(f"{number:09d}.page.damaged") for each in names)
+            events = group.nodes[master].member.events.counts
+            assert events["page.damaged"] == 1 and events["pages.filled"] >= 1
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_page_that_cannot_be_opened_for_now_is_neither_damaged_nor_passed_over() -> None:
+    async def main() -> None:
+        group = await made(4)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await filled(group, log)
+            disk = group.machines[group.master].disk
+            disk.fail_at(lambda call: call.name == "open" and call.path.endswith(".page"), code=errno.EMFILE, times=3)
+            assert await taken(log, len(held)) == sorted(held.items())
+            assert not [each for each in disk.files(stored(group, group.master, uuid).directory) if "damaged" in each]
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_transaction_lies_whole_in_one_record() -> None:
+    async def main() -> None:
+        group = await made(7)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            sizes: dict[int, int] = {}
+            for number in range(30):
+                async with log.transaction() as txn:
+                    for each in range(1 + number % 4):
+                        await txn.append(b"%d" % each + BIG, key=b"order-%d" % each)
+                    await txn.append(b"beside", key=b"other")
+                assert txn.appended is not None
+                sizes[txn.appended.first] = 1 + number % 4
+            await filled(group, log)
+            for name in group.names:
+                store, disk = stored(group, name, uuid), group.machines[name].disk
+                seen: set[int] = set()
+                for number, row in store.pages.items():
+                    for piece in read_page(disk, store.path(number), uuid, number, row.end).pieces:
+                        found = Counter(txn for txn in piece.messages.txns.tolist() if txn)
+                        assert all(sizes[txn] == count for txn, count in found.items())
+                        assert not seen & found.keys()
+                        seen |= found.keys()
+                assert len(seen) > 10
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_node_whose_disk_is_gone_gets_log_and_pages_again(seed: int) -> None:
+    async def main() -> None:
+        group = await made(seed)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await filled(group, log)
+            lost = next(name for name in group.names if name != group.master)
+            group.kill(lost)
+            group.machine(lost)
+            await group.start(lost)
+
+            def whole() -> bool:
+                if not first(group, lost) or group.state(lost) != "REPLICA":
+                    return False
+                store = stored(group, lost, uuid)
+                return store is not None and not store.missing and not uncovered(group, lost, uuid, held)
+
+            await group.until(whole, "its pages are there again", 120.0)
+            assert first(group, lost) > 30
+            assert stored(group, lost, uuid).paging
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_kills_beside_cleanings_lose_no_message(seed: int) -> None:
+    async def main() -> None:
+        rng = Random(seed)
+        group = await made(seed)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held: dict[int, bytes] = {}
+            for number in range(160):
+                value = b"%d" % number + BIG
+                held[await log.append(value, key=b"order-%d" % number)] = value
+                if rng.random() < 0.05:
+                    name = rng.choice(group.names)
+                    group.kill(name, power=rng.random() < 0.5)
+                    await asyncio.sleep(rng.random())
+                    await group.start(name)
+            await group.serving()
+            await group.until(lambda: all(first(group, name) > 30 for name in group.names), "all have cleaned", 90.0)
+            for name in group.names:
+                assert uncovered(group, name, uuid, held) == []
+            found = await taken(log, len(held), 120.0)
+            assert dict(found) == held
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_disk_too_full_for_pages_keeps_the_log_and_says_so() -> None:
+    async def main() -> None:
+        group = await made(5)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            disks = [group.machines[name].disk for name in group.names]
+            for disk in disks:
+                disk.capacity_bytes = UNLIMITED_BYTES - disk.free() + (24 << 20)
+            held: dict[int, bytes] = {}
+            for number in range(120):
+                value = b"%d" % number + BIG
+                held[await log.append(value, key=b"order-%d" % number)] = value
+            await asyncio.sleep(15.0)
+            for name in group.names:
+                assert first(group, name) == 1
+                assert "too full for pages" in group.nodes[name].services.monitoring.status()["cleaning"]["paused"]
+            for disk in disks:
+                disk.capacity_bytes = None
+            await group.until(lambda: all(first(group, name) > 30 for name in group.names), "all have cleaned", 60.0)
+            for name in group.names:
+                assert uncovered(group, name, uuid, held) == []
+            assert await taken(log, len(held)) == sorted(held.items())
+        await group.stop()
+
+    run(main())
+
+
+def test_a_group_without_destinations_has_no_pages() -> None:
+    async def main() -> None:
+        group = await made(6)
+        async with client(group) as log:
+            await filled(group, log)
+            for name in group.names:
+                opened = group.nodes[name].opened()
+                assert not group.machines[name].disk.exists(f"{opened.log.directory}/pages")
+                assert opened.log.state.pages().read() == {}
+        await group.stop()
+
+    run(main())

@@ -1,0 +1,145 @@
+"""The pages of destinations in a directory, record by record, as its page table and its acknowledgements judge them.
+
+    ACK            every message of it is acknowledged; ACK 3/8: so many are
+    COMPLETE       of a page: it is done, every message in it is acknowledged, and its file goes
+    TX_NOT_FOUND   it was written, and the transaction of the page table that would have made it count never happened:
+                   no message of it is delivered from here, and the log has it still
+
+Acknowledgements are those of the last checkpoint: a node that was killed knows of later ones from its log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from vlsn.pages.page import PageContents, PageRow, read_page
+from vlsn.pages.store import DIRECTORY, StoreRow
+from vlsn.seams import Disk
+from vlsn.state.acks import Acked
+from vlsn.state.destinations import settings_in
+from vlsn.state.small_state import Kept
+from vlsn.verify.segment_chain import Stated
+
+_UUID = re.compile(r"[0-9a-f]{16}\Z")
+_PAGE = re.compile(r"([0-9]{9})\.page(\.damaged)?\Z")
+ACK, COMPLETE, TX_NOT_FOUND, DAMAGED = "ACK", "COMPLETE", "TX_NOT_FOUND", "DAMAGED"
+
+
+class PageLine(msgspec.Struct, frozen=True):
+    """One record of a page, or, with ``record`` false, the page itself, before its records."""
+
+    destination: str
+    uuid: str
+    file: str
+    record: bool
+    offset: int
+    first: int
+    last: int
+    count: int
+    bytes: int
+    """The bytes of keys and values."""
+    acked: int
+    transactions: int
+    whole: bool
+    """The record holds whole blocks of the log."""
+    marks: list[str]
+    detail: str = ""
+
+
+def page_lines(disk: Disk, directory: str, stated: Stated) -> Iterator[PageLine]:
+    """Yields pages and their records, by destination and number. Holds one page at a time. Raises ``OSError``."""
+    base = f"{directory}/{DIRECTORY}"
+    if not disk.exists(base):
+        return
+    names, acked = _destinations(stated)
+    for uuid in filter(_UUID.match, disk.list(base)):
+        store, rows = stated.pages.get(uuid, (StoreRow(), {}))
+        done = acked.get(uuid)
+        for file in disk.list(f"{base}/{uuid}"):
+            match = _PAGE.match(file)
+            if match is None:
+                continue
+            number = int(match[1])
+            contents = read_page(disk, f"{base}/{uuid}/{file}", uuid, number, None)
+            row = rows.get(number) if match[2] is None else None
+            yield from _page(names.get(uuid, ""), uuid, file, contents, row, done, finished=number <= store.done)
+
+
+def _destinations(stated: Stated) -> tuple[dict[str, str], dict[str, Acked]]:
+    """Returns the names of the destinations, and what is acknowledged of them, by uuid."""
+    record = stated.record
+    if record is None:
+        return {}, {}
+    kept = {name: Kept(vlsn, value) for name, (vlsn, value) in record.small.values.items()}  # type: ignore[arg-type]
+    names = {placed.settings.uuid: name for name, placed in settings_in(kept).items()}
+    return names, {uuid: Acked.of(table) for uuid, table in record.acks.tables.items()}
+
+
+def _page(
+    name: str, uuid: str, file: str, contents: PageContents, row: PageRow | None, done: Acked | None, *, finished: bool
+) -> Iterator[PageLine]:
+    lines = []
+    end = row.end if row is not None else 0
+    for piece in sorted(contents.pieces, key=lambda piece: piece.head.offset):
+        head, messages = piece.head, piece.messages
+        acked = int(done.lets_go(messages.vlsns).sum()) if done is not None else 0
+        marks = [ACK if acked == head.count else f"{ACK} {acked}/{head.count}"] if acked else []
+        if head.end > end and not (finished and row is None):
+            marks.append(TX_NOT_FOUND)
+        transactions = len(set(messages.txns[messages.txns > 0].tolist()))
+        size = head.key_bytes + head.value_bytes
+        whole = bool(head.flags & 1)
+        lines.append(
+            PageLine(
+                name,
+                uuid,
+                file,
+                True,
+                head.offset,
+                head.first,
+                head.last,
+                head.count,
+                size,
+                acked,
+                transactions,
+                whole,
+                marks,
+            )
+        )
+    counted = [line for line in lines if TX_NOT_FOUND not in line.marks]
+    marks = [COMPLETE] if counted and all(line.acked == line.count for line in counted) else []
+    if finished and row is None:
+        marks = [COMPLETE]
+    if row is not None and contents.fault and contents.fault_at < end:
+        marks = [DAMAGED]
+    yield PageLine(
+        name, uuid, file, False, 0,
+        min((line.first for line in counted), default=0),
+        max((line.last for line in counted), default=0),
+        sum(line.count for line in counted),
+        sum(line.bytes for line in counted),
+        sum(line.acked for line in counted),
+        sum(line.transactions for line in counted),
+        False, marks, contents.fault if DAMAGED in marks else "",
+    )  # fmt: skip
+    yield from lines
+
+
+def page_faults(disk: Disk, directory: str, stated: Stated) -> Iterator[tuple[str, int, int, str]]:
+    """Yields file, offset, VLSN and fault of each page that counts and does not read back whole."""
+    for uuid, (_, rows) in sorted(stated.pages.items()):
+        for number, row in rows.items():
+            file = f"{DIRECTORY}/{uuid}/{number:09d}.page"
+            try:
+                contents = read_page(disk, f"{directory}/{file}", uuid, number, row.end)
+            except FileNotFoundError:
+                yield file, 0, row.first, "the page is missing"
+                continue
+            if contents.fault:
+                vlsn = max((piece.head.covers_to + 1 for piece in contents.pieces), default=row.first)
+                yield file, contents.fault_at, vlsn, contents.fault
+            elif sum(piece.head.count for piece in contents.pieces) != row.count:
+                yield file, 0, row.first, f"{len(contents.vlsns)} messages, where the page table counts {row.count}"
