@@ -96,6 +96,9 @@ class NodeConfig:
     hold_bytes_max: int = _bytes(
         limits.HOLD_BYTES_MAX, "how far behind a replica or consumer may hold the log; 0: without end", low=0
     )
+    pages_bytes_max: int = _bytes(
+        0, "bytes of pages past which destinations that have some take no more messages; 0: without end", low=0
+    )
     cleaning_period_s: float = _setting(limits.CLEANING_PERIOD_S, "seconds between looks for what to remove", low=0.1)
     scrub_bytes_per_s: int = _bytes(
         limits.SCRUB_BYTES_PER_S, "bytes of sealed segments that are looked at for rot in a second; 0: never", low=0

@@ -55,7 +55,10 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         *("destination.made", "destination.dropped", "destination.moved"),
         *("destination.full", "destination.dead", "destination.lost"),
     ),
-    "pages": ("destination.paged", "destination.depaged", "page.damaged", "pages.filled", "pages.note", "pages.unread"),
+    "pages": (
+        *("destination.paged", "destination.depaged", "page.damaged", "pages.filled", "pages.note", "pages.unread"),
+        *("pages.no_space", "pages.has_space"),
+    ),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
 WARNINGS: Final = frozenset(
@@ -66,7 +69,7 @@ WARNINGS: Final = frozenset(
         *("scrub.unreadable", "state.rotten", "cleaning.paused", "hold.dropped", "background.failed"),
         *("producers.lost", "producers.waits", "producers.forgotten"),
         *("cdc.failed", "cdc.waits", "cdc.skipped", "cdc.not_resent", "cdc.not_configured"),
-        *("pages.note", "pages.unread"),
+        *("pages.note", "pages.unread", "pages.no_space"),
     }
 )
 ERRORS: Final = frozenset({"damage", "damage.stays", "cdc.parked", "page.damaged"})

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("destination", "prefix", "policy", "acknowledged to", "behind", "out", "dead", "blocked by")
 _POLICIES = click.Choice(["page", "drop", "block", "fail"])
+_PAGE_POLICIES = click.Choice(["drop", "fail"])
 
 
 @click.group(cls=Commands)
@@ -43,6 +44,8 @@ def _place(text: str, option: str) -> int | str:
 @click.option("--max-bytes", type=click.IntRange(min=0), help="Unacknowledged bytes from which on it is full.")
 @click.option("--max-messages", type=click.IntRange(min=0), help="The same in messages.")
 @click.option("--full-policy", type=_POLICIES, help="What becomes of appends to it while it is full.")
+@click.option("--page-limit-bytes", type=click.IntRange(min=0), help="Bytes of pages from which on it takes no more.")
+@click.option("--page-full-policy", type=_PAGE_POLICIES, help="What becomes of appends to it then.")
 @click.option("--ack-timeout", type=float, metavar="S", help="Seconds after which a message is delivered again.")
 @click.option("--attempts-max", type=click.IntRange(min=1), help="Deliveries after which a message is dead.")
 @click.option("--dead-letter", metavar="KEY", help="The key of its dead letters.")
@@ -55,6 +58,8 @@ def create(
     max_bytes: int | None,
     max_messages: int | None,
     full_policy: str | None,
+    page_limit_bytes: int | None,
+    page_full_policy: str | None,
     ack_timeout: float | None,
     attempts_max: int | None,
     dead_letter: str | None,
@@ -68,6 +73,8 @@ def create(
         "max_bytes": max_bytes,
         "max_messages": max_messages,
         "full_policy": full_policy,
+        "page_limit_bytes": page_limit_bytes,
+        "page_full_policy": page_full_policy,
         "ack_timeout_s": ack_timeout,
         "attempts_max": attempts_max,
         "dead_letter": dead_letter,

@@ -26,7 +26,7 @@ from vlsn.format.submission import Transaction, Values
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import Vlsn
 from vlsn.levels import DESTINATIONS
-from vlsn.state.destinations import FULL_POLICIES, PREFIX, DestinationSettings, key_of, settings_of
+from vlsn.state.destinations import PREFIX, DestinationSettings, key_of, settings_of
 from vlsn.write.local_log import LocalLog
 
 FOLD_S = 10.0
@@ -184,15 +184,18 @@ class Deliveries:
             if not key.startswith(PREFIX):
                 continue
             kept, name = small.at(key, acks.folded_to), key.removeprefix(PREFIX)
-            if kept is None or (name in self._settings and self._settings[name][0] == kept.vlsn):
+            if kept is None:
                 continue
-            placed = settings_of(kept)
-            acked = acks.get(placed.settings.uuid) if placed is not None else None
-            if placed is None or acked is None:
-                continue
-            self._settings[name] = int(placed.at), placed.settings
-            if placed.settings.full_policy != FULL_POLICIES[0] and placed.settings.uuid not in self._of:
-                self._of[placed.settings.uuid] = Delivery(self._parts, name, placed.settings, acked)
+            held = self._settings.get(name)
+            if held is None or held[0] != kept.vlsn:
+                placed = settings_of(kept)
+                if placed is None or acks.get(placed.settings.uuid) is None:
+                    continue
+                held = self._settings[name] = int(placed.at), placed.settings
+            settings = held[1]
+            acked = acks.get(settings.uuid)
+            if acked is not None and settings.uuid not in self._of and self.full.concerns(settings):
+                self._of[settings.uuid] = Delivery(self._parts, name, settings, acked)
 
     def _newest(self, delivery: Delivery) -> DestinationSettings:
         settings = self._settings.get(delivery.name, (0, delivery.settings))[1]

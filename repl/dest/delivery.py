@@ -79,8 +79,28 @@ class PagedRun(Protocol):
     def lacks(self) -> tuple[int, int] | None: ...
 
 
+class PagedSizes(Protocol):
+    """VLSNs of messages, and the bytes of each."""
+
+    @property
+    def vlsns(self) -> Vlsns: ...
+
+    @property
+    def sizes(self) -> Vlsns: ...
+
+    @property
+    def next_vlsn(self) -> Vlsn: ...
+
+
 class PageSource(Protocol):
     """Messages that the log lost when it was cleaned (``vlsn/pages``)."""
+
+    @property
+    def pressed(self) -> bool: ...
+
+    def why_full(self, uuid: str, limit_bytes: int) -> str: ...
+
+    async def sizes(self, uuid: str, from_vlsn: int) -> PagedSizes: ...
 
     async def messages(self, uuid: str, from_vlsn: int, *, limit: int, bytes_max: int) -> PagedRun: ...
 

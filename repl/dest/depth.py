@@ -54,6 +54,15 @@ class Depth:
             self.bytes += int(sizes.sum())
         self.counted_to = rows.first_vlsn + rows.rows - 1
 
+    def add_sizes(self, vlsns: I64, sizes: I64, counted_to: int) -> None:
+        """Counts messages that the log has no more, up to ``counted_to``."""
+        mask = (vlsns > self.counted_to) & (vlsns <= counted_to)
+        if mask.any():
+            self._chunks.append((vlsns[mask], sizes[mask]))
+            self.messages += int(mask.sum())
+            self.bytes += int(sizes[mask].sum())
+        self.counted_to = counted_to
+
     def let_go(self, done: Callable[[I64], Mask]) -> None:
         """Lets go of those that are ``done``."""
         if not self._chunks:

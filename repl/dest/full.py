@@ -5,6 +5,9 @@
     BLOCK   the append waits until some are acknowledged, or its time is over
     FAIL    the append is refused, ``destination-full``
 
+Its pages have a limit of their own, and a policy for it (DROP or FAIL), which holds under each of these, and also for a
+destination that has pages while the node's disk is nearly full, or all its pages together are at their limit.
+
 Judged where an append is admitted, by what is not acknowledged in the log and what is queued; nowhere else, so what is
 in the log counts, whoever put it there.  A lead counts what is there when it begins, in the background: until that is
 done nothing is full.  An append that is larger than the limit alone is taken when nothing else is there.
@@ -22,7 +25,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from repl.dest.delivery import Delivery
+from repl.dest.delivery import Delivery, PageSource
 from repl.dest.depth import Depth, Mask
 from vlsn.errors import DestinationFull, NotMaster, QueueFull, Trimmed, VlsnLogError
 from vlsn.format.submission import Submission
@@ -30,7 +33,7 @@ from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import Vlsn
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
-from vlsn.state.destinations import DestinationSettings
+from vlsn.state.destinations import FULL_POLICIES, DestinationSettings
 from vlsn.write.local_log import LocalLog
 from vlsn.write.queue import Pending
 
@@ -79,13 +82,18 @@ class Policy:
     settings: DestinationSettings
     depth: Depth
     counted: bool = False
-    """The messages that were there when the lead began are counted."""
+    """The messages that were there when the lead began are counted; never where nothing is to be counted."""
     queued: dict[object, tuple[int, int]] = field(default_factory=dict)
     """Messages and bytes of appends that are not sealed yet."""
     dropping: dict[object, Mask] = field(default_factory=dict)
     dropped: int = 0
     blocked: int = 0
     failed: int = 0
+
+    @property
+    def bounded(self) -> bool:
+        """Its messages are counted; else only its pages can be full."""
+        return self.settings.full_policy != FULL_POLICIES[0]
 
     def has_room(self, messages: int, size: int) -> bool:
         limits = self.settings
@@ -106,7 +114,9 @@ class FullPolicies(Generic[A]):
         source: BlockSource,
         put: Callable[[A, int | None], None],
         event: Callable[..., None],
+        pages: Callable[[], PageSource | None] = lambda: None,
     ) -> None:
+        self._pages = pages
         self._log = log
         self._source = source
         self._event = event
@@ -135,18 +145,30 @@ class FullPolicies(Generic[A]):
             policy.depth.let_go(policy.delivery.is_done)
         return policy
 
+    def concerns(self, settings: DestinationSettings) -> bool:
+        """Says whether a destination can be full by now."""
+        return (
+            settings.full_policy != FULL_POLICIES[0] or settings.page_limit_bytes > 0 or bool(self._why_paged(settings))
+        )
+
+    def _why_paged(self, settings: DestinationSettings) -> str:
+        pages = self._pages()
+        return pages.why_full(settings.uuid, settings.page_limit_bytes) if pages is not None else ""
+
     def follow(self, delivery: Delivery) -> None:
         """Goes by the settings of a destination."""
         settings, policy = delivery.settings, self._of.get(delivery.uuid)
-        if settings.full_policy == "page":
+        bounded = settings.full_policy != FULL_POLICIES[0]
+        if not self.concerns(settings):
             if policy is not None:
                 del self._of[delivery.uuid]
                 self.release()
-        elif policy is None or policy.depth.counted_to < delivery.floor:
+        elif policy is None or policy.bounded != bounded or (bounded and policy.depth.counted_to < delivery.floor):
             depth = Depth(settings.prefix.encode(), settings.dead_letter.encode(), delivery.floor)
             self._of[delivery.uuid] = Policy(delivery, settings, depth)
-            if self._counting is None:
-                self._counting = asyncio.create_task(self._count(), name="depths")
+            self.release()
+            if bounded:
+                self._begin_count()
         elif policy.settings is not settings:
             policy.settings = settings
             self.release()
@@ -175,8 +197,8 @@ class FullPolicies(Generic[A]):
         full = self._weigh(append)
         if full is None:
             return True
-        policy, why = full
-        if policy.settings.full_policy == "fail":
+        policy, why, verdict = full
+        if verdict == "fail":
             policy.failed += int(policy.depth.matched(append.submission)[0].sum())
             raise DestinationFull(why)
         policy.blocked += 1
@@ -184,14 +206,22 @@ class FullPolicies(Generic[A]):
         asyncio.get_running_loop().call_soon(self.release)  # it may have been freed meanwhile
         return False
 
-    def _weigh(self, append: A) -> tuple[Policy, str] | None:
-        """Notes the append's messages where all of them have room; else says which destination refuses."""
+    def _weigh(self, append: A) -> tuple[Policy, str, str] | None:
+        """Notes the append's messages where all of them have room; else says which destination refuses, why, and by
+        which policy."""
         assert append.submission is not None
         taken: list[tuple[Policy, int, int]] = []
         dropping: list[tuple[Policy, Mask]] = []
         for policy in self._of.values():
             mask, size = policy.depth.matched(append.submission)
             count = int(mask.sum())
+            why = self._why_paged(policy.settings) if count else ""
+            if why:
+                self._tell(policy, policy.settings.page_full_policy)
+                if policy.settings.page_full_policy == "drop":
+                    dropping.append((policy, mask))
+                    continue
+                return policy, f"destination {policy.delivery.name} is full: {why}", "fail"
             if not count or not policy.counted:
                 continue
             self._catch_up(policy)
@@ -203,14 +233,15 @@ class FullPolicies(Generic[A]):
             elif policy.settings.full_policy == "drop":
                 dropping.append((policy, mask))
             else:
-                self._tell(policy)
-                return policy, f"destination {policy.delivery.name} is full: {policy.depth.messages} messages"
+                verdict = policy.settings.full_policy
+                self._tell(policy, verdict)
+                return policy, f"destination {policy.delivery.name} is full: {policy.depth.messages} messages", verdict
         for policy, count, size in taken:
             policy.queued[append] = count, size
             self._said.discard(policy.delivery.uuid)
         for policy, mask in dropping:
             policy.dropping[append] = mask
-            self._tell(policy)
+            self._tell(policy, "drop")
         return None
 
     def sealed(self, pendings: Sequence[Pending]) -> None:
@@ -251,13 +282,12 @@ class FullPolicies(Generic[A]):
         blocks: list[Buffer] = ring.take(position, end=ring.end, bytes_max=1 << 40)
         depth.add(blocks)
 
-    def _tell(self, policy: Policy) -> None:
+    def _tell(self, policy: Policy, verdict: str) -> None:
         uuid = policy.delivery.uuid
         if uuid not in self._said:
             self._said.add(uuid)
-            limits = policy.settings
             event = self._event
-            event("destination.full", destination=policy.delivery.name, policy=limits.full_policy)
+            event("destination.full", destination=policy.delivery.name, policy=verdict)
 
     # Held.
 
@@ -303,7 +333,7 @@ class FullPolicies(Generic[A]):
 
     async def _count(self) -> None:
         try:
-            while todo := [policy for policy in self._of.values() if not policy.counted]:
+            while todo := [policy for policy in self._of.values() if policy.bounded and not policy.counted]:
                 for policy in todo:
                     await self._count_one(policy)
         finally:
@@ -315,7 +345,10 @@ class FullPolicies(Generic[A]):
             try:
                 page = await self._source.blocks(depth.counted_to + 1, bytes_max=MIB)
             except Trimmed as trimmed:
-                depth.counted_to = int(trimmed.first) - 1  # what lies in pages is not counted
+                try:
+                    await self._count_paged(policy, int(trimmed.first))
+                except VlsnLogError:
+                    await asyncio.sleep(1.0)
                 continue
             except VlsnLogError:
                 await asyncio.sleep(1.0)
@@ -331,6 +364,21 @@ class FullPolicies(Generic[A]):
             depth.add(page.data)
             depth.let_go(policy.delivery.is_done)
             await asyncio.sleep(0)
+
+    async def _count_paged(self, policy: Policy, first: int) -> None:
+        """Counts what lies in pages, the log beginning at ``first``."""
+        depth, pages = policy.depth, self._pages()
+        while depth.counted_to + 1 < first and self._of.get(policy.delivery.uuid) is policy:
+            if pages is None:
+                depth.counted_to = first - 1
+                return
+            at = depth.counted_to + 1
+            found = await pages.sizes(policy.delivery.uuid, at)
+            if found.next_vlsn <= at:
+                depth.counted_to = first - 1  # there are none
+                return
+            depth.add_sizes(found.vlsns, found.sizes, min(int(found.next_vlsn), first) - 1)
+            depth.let_go(policy.delivery.is_done)
 
 
 def _decided(doubt: asyncio.Future[None]) -> None:

@@ -89,9 +89,10 @@ class Leading(Tenure):
         self.admission = Admission(self, self.rounds)
         self.transactions = Transactions(self, self.admission)
         self.handing_over = HandingOver(self, self.admission)
-        self.full = FullPolicies(self.log, reads, self.admission.put_held, self.member.event)
+        event = self.member.event
+        self.full = FullPolicies(self.log, reads, self.admission.put_held, event, lambda: opened.pages)
         self.destinations = Deliveries(
-            self, reads, self._log_note, event=self.member.event, full=self.full, pages=lambda: opened.pages
+            self, reads, self._log_note, event=event, full=self.full, pages=lambda: opened.pages
         )
         self.changes = Changes(self, self.handing_over)
         self._telling: asyncio.TimerHandle | None = None

@@ -40,13 +40,14 @@ def told(log: LocalLog, view: DestinationView, deliveries: Deliveries | None) ->
     if deliveries is not None:
         document |= _delivery(deliveries.known(view.uuid))
         policy = deliveries.full.policy(view.uuid)
-        if policy is not None:
+        if policy is not None and policy.bounded:
             document["depth"] = {
                 "messages": policy.depth.messages,
                 "bytes": policy.depth.bytes,
                 "oldest": policy.depth.oldest,
                 "counted": policy.counted,
             }
+        if policy is not None:
             document["refused"] = {"dropped": policy.dropped, "blocked": policy.blocked, "failed": policy.failed}
     return document
 

@@ -63,7 +63,9 @@ class Pager:
         self._woken = asyncio.Event()
         self._opened = False
         self._over = False
-        self._low = False
+        self.low = False
+        """The disk is too full for pages: below the low mark, until above the high one."""
+        self._bytes_max = member.config.pages_bytes_max
         self._looked: dict[tuple[str, int], int] = {}
         log.cleaner.paging.pager = self
 
@@ -107,6 +109,28 @@ class Pager:
             return self.paused
         return self.manager.uncovered(subscriptions, first, self._log.range.first)
 
+    @property
+    def pressed(self) -> bool:
+        """True while no more may be paged than has to be: the disk is nearly full, or ``pages_bytes_max`` reached."""
+        return self.low or bool(self._bytes_max and self.bytes >= self._bytes_max)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all pages of this node."""
+        return sum(store.bytes for store in self.manager.stores.values())
+
+    def why_full(self, uuid: str, limit_bytes: int) -> str:
+        """Answers ``PageSource.why_full``."""
+        store = self.manager.stores.get(uuid)
+        size = store.bytes if store is not None else 0
+        if limit_bytes and size >= limit_bytes:
+            return f"its pages take {size} of {limit_bytes} bytes"
+        if size and self.low:
+            return "the disk of this node is too full for its pages"
+        if size and self._bytes_max and (total := self.bytes) >= self._bytes_max:
+            return f"the pages of all destinations take {total} of {self._bytes_max} bytes"
+        return ""
+
     def durable(self) -> Vlsn:
         """Returns the VLSN up to which this node's log is durable, and synced here."""
         return Vlsn(min(self._log.dtvlsn, self._log.range.last_sync))
@@ -126,6 +150,9 @@ class Pager:
                     done(paged_to, self.paused)
                     continue
                 self._woken.clear()
+                if self.manager.stores:
+                    with suppress(OSError):
+                        await self.look_at_disk()
                 await self.settle()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), PERIOD_S)
@@ -207,12 +234,20 @@ class Pager:
         await self._write(changes)
         run.committed(changes)
 
-    async def check_room(self) -> None:
-        """Raises ``NoSpace`` while the disk is too full for pages: below the low mark, until above the high one."""
+    async def look_at_disk(self) -> int:
+        """Looks whether the disk is too full, and returns the bytes that are free. Raises ``OSError``."""
         disk, directory = self._member.seams.disk, self._log.directory
         free = await self.on_pages(lambda: disk.free_bytes(directory))
-        self._low = free < (PAGES_FREE_BYTES_HIGH if self._low else PAGES_FREE_BYTES_LOW)
-        if self._low:
+        low = free < (PAGES_FREE_BYTES_HIGH if self.low else PAGES_FREE_BYTES_LOW)
+        if low != self.low:
+            self.low = low
+            self._member.event("pages.no_space" if low else "pages.has_space", free_bytes=free)
+        return free
+
+    async def check_room(self) -> None:
+        """Raises ``NoSpace`` while the disk is too full for pages."""
+        free = await self.look_at_disk()
+        if self.low:
             raise NoSpace(
                 f"the disk is too full for pages: {free} bytes free; below {PAGES_FREE_BYTES_LOW} nothing is "
                 f"paged, nor cleaned that would have to be, until {PAGES_FREE_BYTES_HIGH} are free"
@@ -351,7 +386,6 @@ def _subscription(view: DestinationView) -> Subscription:
         Acknowledged(NULL_VLSN, let_go.firsts, let_go.lasts),
         acked.since,
         view.without,
-        view.settings.page_limit_bytes,
     )
 
 

@@ -20,7 +20,7 @@ from vlsn.errors import Damaged
 from vlsn.ids import Vlsn
 from vlsn.limits import PAGES_CACHE_BYTES_MAX
 from vlsn.pages.page import PageContents
-from vlsn.pages.source import PagedRun
+from vlsn.pages.source import PagedRun, PagedSizes
 from vlsn.pages.store import PagingStore
 
 _Key = tuple[str, int, int]
@@ -73,6 +73,30 @@ class PageReading:
                 last = int(contents.vlsns[chosen[-1]])
                 return PagedRun(contents.entries(chosen), Vlsn(upto + 1 if last == upto else last + 1))
             at = upto + 1
+
+    @property
+    def pressed(self) -> bool:
+        return self._pager.pressed
+
+    def why_full(self, uuid: str, limit_bytes: int) -> str:
+        return self._pager.why_full(uuid, limit_bytes)
+
+    async def sizes(self, uuid: str, from_vlsn: int) -> PagedSizes:
+        store = self._pager.manager.stores.get(uuid)
+        number = store.next_page(from_vlsn) if store is not None else None
+        nothing = np.zeros(0, np.int64)
+        if store is None or number is None:
+            behind = store.paged_to + 1 if store is not None else 0
+            return PagedSizes(nothing, nothing, Vlsn(max(from_vlsn, behind)))
+        last = store.pages[number].last
+        try:
+            contents = await self._contents(store, number)
+        except OSError as error:
+            raise Damaged(f"{store.path(number)} cannot be read for now: {error}") from error
+        if contents is None:
+            return PagedSizes(nothing, nothing, Vlsn(from_vlsn))
+        low = int(np.searchsorted(contents.vlsns, from_vlsn))
+        return PagedSizes(contents.vlsns[low:], contents.sizes()[low:], Vlsn(last + 1))
 
     async def contents_from(self, store: PagingStore, from_vlsn: int) -> PageContents | None:
         """Returns the first page with a message from ``from_vlsn`` on; None where there is none, or none that reads

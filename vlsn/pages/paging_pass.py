@@ -20,14 +20,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vlsn.errors import Damaged, NoSpace
+from vlsn.errors import Damaged
 from vlsn.format.block import EntryKind
 from vlsn.format.key_filter import KeyFilter
 from vlsn.format.rows import EntryRows
 from vlsn.ids import NULL_LSN, Vlsn
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import PAGING_STRIDE_BYTES, PAGING_WINDOW_BYTES
-from vlsn.pages.record import Record, record_of
+from vlsn.pages.record import record_of
 from vlsn.pages.store import About, Change, PagingStore
 from vlsn.pages.subscription import Mask, Subscription
 from vlsn.segments.reader import LogReader
@@ -146,21 +146,12 @@ class PagingPass:
             return
         record = record_of(rows, wanted, covers_from=want.covers_from, covers_to=last)
         assert record is not None
-        self._check_room(want, record)
         about = About(want.store.uuid, want.subscription.name, want.subscription.prefix)
         if want.store.made != about:
             want.store.make(about)
         want.store.page(record)
         want.records += 1
         want.covers_from = last + 1
-
-    def _check_room(self, want: Want, record: Record) -> None:
-        limit, store = want.subscription.bytes_max, want.store
-        if limit and store.bytes_written + record.size > limit:
-            raise NoSpace(
-                f"the pages of destination {want.subscription.name} take {store.bytes_written} of {limit} bytes: the "
-                "log is kept until some of its messages are acknowledged"
-            )
 
     def sync(self) -> list[Change]:
         """Syncs what was written, and returns what the page table is to say of it. Raises ``OSError``."""

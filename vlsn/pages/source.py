@@ -15,7 +15,7 @@ from typing import Protocol
 
 from vlsn.format.block import Entry
 from vlsn.ids import Vlsn
-from vlsn.pages.subscription import Span
+from vlsn.pages.subscription import I64, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,32 @@ class PagedRun:
     given them: nothing behind them may be delivered before. None where there are none at ``next_vlsn``."""
 
 
+@dataclass(frozen=True, slots=True)
+class PagedSizes:
+    """The VLSNs of messages, and the bytes of key and value of each; ``next_vlsn`` as in ``PagedRun``."""
+
+    vlsns: I64
+    sizes: I64
+    next_vlsn: Vlsn
+
+
 class PageSource(Protocol):
     """Messages of destinations, read from pages.  On the event loop's thread; files are read on another one."""
+
+    @property
+    def pressed(self) -> bool:
+        """True while no more may be paged than has to be: the disk is nearly full, or ``pages_bytes_max`` reached."""
+        ...
+
+    def why_full(self, uuid: str, limit_bytes: int) -> str:
+        """Returns why this destination is to have no more messages: its pages are at their limit, or it has some while
+        the node is ``pressed``. Empty while it may."""
+        ...
+
+    async def sizes(self, uuid: str, from_vlsn: int) -> PagedSizes:
+        """Reads VLSNs and sizes of one page, the first with a message from ``from_vlsn`` on; what is missing here is
+        passed over. Raises ``Damaged`` where it cannot be read for now."""
+        ...
 
     async def messages(self, uuid: str, from_vlsn: int, *, limit: int, bytes_max: int) -> PagedRun:
         """Reads at most ``limit`` messages of the destination from ``from_vlsn`` on, with about ``bytes_max`` bytes of

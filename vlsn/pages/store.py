@@ -87,6 +87,8 @@ class PagingStore:
         self.row = row
         """None while the table has none."""
         self.pages = dict(sorted((pages or {}).items()))
+        self.bytes = sum(page.end for page in self.pages.values())
+        """The bytes of its files, as far as they count."""
         self.paged_messages = 0
         """Since the node's log was opened, as the next two."""
         self.paged_bytes = 0
@@ -108,18 +110,6 @@ class PagingStore:
     def paging(self) -> bool:
         """Says whether the destination is in page mode: some of its messages lie in pages."""
         return bool(self.pages)
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of its files, as far as they count."""
-        return sum(row.end for row in self.pages.values())
-
-    @property
-    def bytes_written(self) -> int:
-        """The same with what the pass under way has written."""
-        with self._latch:
-            written = sum(writer.row.end for writer in self._written.values())
-        return written + sum(row.end for number, row in self.pages.items() if number not in self._written)
 
     @property
     def messages(self) -> int:
@@ -307,6 +297,7 @@ class PagingStore:
             self.paged_bytes += row.bytes - (before.bytes if before is not None else 0)
         self.row = change.row
         self.pages = {n: row for n, row in sorted({**self.pages, **change.pages}.items()) if n not in change.gone}
+        self.bytes = sum(page.end for page in self.pages.values())
         self.pages_done += len(change.gone)
 
     def leave_page(self, numbers: Sequence[int] | None = None) -> None:

@@ -86,5 +86,3 @@ class Subscription:
     since: Vlsn = NULL_VLSN
     """The VLSN of the COMMIT that has set where it begins: another one after each move."""
     without: bytes = b""
-    bytes_max: int = 0
-    """The bytes of pages from which on a node pages no more of it, and keeps the log; 0 for no limit."""
