@@ -430,7 +430,8 @@ class Delivery:
         return left
 
     def _tried(self, acked: Acked, vlsn: int) -> int:
-        return max(self._tries.get(vlsn, 0), acked.tries.of(vlsn))
+        tried = self._tries.get(vlsn)
+        return acked.tries.of(vlsn) if tried is None else tried
 
     def _hand_out(self, found: _Found) -> tuple[Delivered, _Batch]:
         entries, acked = found.entries, self._acked()
@@ -562,13 +563,13 @@ class Delivery:
     def _come_back(self, batch: _Batch, vlsns: list[int], reason: str) -> None:
         """Takes messages back after an attempt, and with them later ones of their keys that are out."""
         dead = []
+        self._take_back(batch, vlsns)
         for vlsn in vlsns:
             attempt = self._tries[vlsn] = batch.attempts.get(vlsn, 1)
             if attempt >= self.settings.attempts_max:
                 dead.append(Dead(vlsn, attempt, reason))
         while len(self._tries) > TRIES_MAX:
             del self._tries[next(iter(self._tries))]
-        self._take_back(batch, vlsns)
         for vlsn in vlsns:
             key = batch.keys.get(vlsn)
             if key is not None and self._out.get(key):
@@ -578,10 +579,12 @@ class Delivery:
             self._bury(dead)
 
     def _take_back(self, batch: _Batch, vlsns: list[int]) -> None:
-        """Takes messages back as if they had not been out."""
+        """Takes messages back as if they had not been out: the attempt, which is noted, is not theirs to lose."""
         back = [vlsn for vlsn in vlsns if self._flight.pop(vlsn, None) is batch]
         if not back:
             return
+        if batch.attempts:
+            self._tries |= {vlsn: batch.attempts[vlsn] - 1 for vlsn in back if vlsn in batch.attempts}
         self._came_in(batch, len(back))
         self._release(batch, back)
         self._rewind(int(batch.before[np.searchsorted(batch.vlsns, min(back))]) + 1)

@@ -180,6 +180,72 @@ def test_a_message_that_nobody_can_take_is_dead_and_can_be_tried_again() -> None
     run(main())
 
 
+def test_what_is_recalled_because_of_another_loses_no_attempt() -> None:
+    async def main() -> None:
+        group = await made(15)
+        async with client(group) as log:
+            await log.destinations.put("orders", attempts_max=2, ack_timeout_s=3.0)
+            await log.append_many([b"bad", b"good"], keys=[b"a", b"a"])
+            dest = log.destination("orders")
+            assert len(await dest.take(10, 0.0)) == 2
+            await asyncio.sleep(4.0)
+            bad, good = await dest.take(10, 0.0)
+            assert (bad.attempt, good.attempt) == (2, 2)
+            await bad.nack("it is bad")
+            (good,) = await dest.take(10, 0.0)
+            assert (good.value, good.attempt) == (b"good", 2), "its last attempt, once more"
+            await good.ack()
+            told = await log.destinations.get("orders")
+            assert told["dead"] == 1 and told["floor"] >= good.vlsn
+        await group.stop()
+
+    run(main())
+
+
+def test_the_next_master_goes_on_counting_attempts() -> None:
+    async def main() -> None:
+        group = await made(16)
+        async with client(group) as log:
+            await log.destinations.put("orders", attempts_max=3, ack_timeout_s=3.0, from_="start", dead_letter="dead")
+            await log.append(b"a")
+            dest = log.destination("orders")
+            for attempt in (1, 2):
+                (message,) = await dest.take(10, 1.0)
+                assert message.attempt == attempt
+                await asyncio.sleep(4.0)
+            group.kill(group.master, power=True)
+            (message,) = await dest.take(10, 60.0)
+            assert message.attempt == 3
+            await message.nack("the last one")
+            assert await dest.take(10, 1.0) == []
+            (letter,) = [entry async for entry in log.read(key=b"dead")]
+            assert msgspec.json.decode(letter.value)["attempts"] == 3
+        await group.stop()
+
+    run(main())
+
+
+def test_a_dead_one_that_is_acknowledged_after_all_is_not_tried_again() -> None:
+    """By who had it before its time was over: what was acknowledged, durable, is delivered to nobody any more."""
+
+    async def main() -> None:
+        group = await made(17)
+        async with client(group) as log:
+            await log.destinations.put("orders", attempts_max=1, ack_timeout_s=3.0)
+            await log.append_many([b"a", b"b"])
+            dest = log.destination("orders")
+            late, _ = await dest.take(10, 0.0)
+            await asyncio.sleep(4.0)
+            assert (await log.destinations.get("orders"))["dead"] == 2
+            await late.ack()
+            assert (await log.destinations.get("orders"))["dead"] == 1
+            await log.destinations.retry_dead("orders")
+            assert values(await dest.take(10, 0.0)) == [b"b"]
+        await group.stop()
+
+    run(main())
+
+
 def test_past_so_many_intervals_nothing_is_delivered_until_a_gap_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("repl.dest.delivery.ACK_INTERVALS_MAX", 6)
 

@@ -126,9 +126,14 @@ class Destinations:
             return
         folded = self.of[uuid]
         again = unpacked(note.get("again", ""))
+        if again and min(again) <= folded.floor:
+            folded.done |= set(range(min(again), folded.floor + 1))
+            folded.floor = min(again) - 1
         folded.done -= again
         folded.dead -= again
-        folded.done |= {each for each in unpacked(note.get("done", "")) if folded.floor < each <= vlsn}
+        done = {each for each in unpacked(note.get("done", "")) if each <= vlsn}
+        folded.done |= {each for each in done if each > folded.floor}
+        folded.dead -= done
         folded.dead |= {each for each in unpacked(note.get("dead", "")) if each <= vlsn}
         while folded.floor + 1 in folded.done:
             folded.floor += 1

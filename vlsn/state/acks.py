@@ -148,6 +148,8 @@ class Acked:
         fresh = VlsnSet.unpack(note.done).upto(vlsn)
         if fresh:
             done = done.union(fresh)
+            if dead:
+                dead = dead.minus(fresh)  # acknowledged by who had them before they died: none is to be tried again
             if note.dead:
                 dead = dead.union(VlsnSet.unpack(note.dead).upto(vlsn))
                 if dead.count > limits.dead:

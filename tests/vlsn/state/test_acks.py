@@ -53,7 +53,7 @@ def runs(vlsns: frozenset[int]) -> int:
 def noted(known: Model, vlsn: int, note: AckNote) -> Model:
     again, done = plain(note.again), {each for each in plain(note.done) if each <= vlsn}
     now = (known.done - again) | done
-    dead = (known.dead - again) | ({each for each in plain(note.dead) if each <= vlsn} if done else set())
+    dead = (known.dead - again - done) | ({each for each in plain(note.dead) if each <= vlsn} if done else set())
     tries = {each: count for each, count in known.tries.items() if each not in again}
     for count, vlsns in note.tries.items():
         tries |= {each: count for each in plain(vlsns) if each <= vlsn and count >= 2}

@@ -1,0 +1,252 @@
+"""The delivery of a destination, by real nodes, against a plain model of what each answer has to be.
+
+Steps are drawn: entries come, two consumers ask, acknowledge in order, at random, twice, and long after their time was
+over, give back, say nothing; dead ones are tried again; the power of the node fails.  Each answer is held against the
+model's, message by message, with its attempt; in the end the table, and the dead letters, once each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from repl.client.connect import Client
+from repl.client.destination import Destination
+from tests.fakes.loop import run
+from tests.seam.nodes import Group
+from tests.seam.test_destinations import acked, client
+from vlsn.levels import LEVELS
+
+TIMEOUT_S = 5.0
+UNSURE_S = 0.6
+"""Seconds about a deadline in which a message may be out or not: it comes back with the next tick."""
+DEAD = b"o/dead"
+KEYS = (b"o1", b"o2", b"other", None)
+ASKS_S = 0.0
+
+
+@dataclass(slots=True)
+class Out:
+    """A message that is out."""
+
+    attempt: int
+    deadline_s: float
+
+
+@dataclass(slots=True)
+class Model:
+    """A destination by plain sets and dicts, after every step."""
+
+    prefix: bytes
+    attempts_max: int
+    keys: dict[int, bytes | None] = field(default_factory=dict)
+    """The keys of all messages by VLSN, in the order of the log."""
+    done: set[int] = field(default_factory=set)
+    dead: set[int] = field(default_factory=set)
+    out: dict[int, Out] = field(default_factory=dict)
+    tries: dict[int, int] = field(default_factory=dict)
+    """Attempts that are over, by VLSN."""
+    noted: dict[int, int] = field(default_factory=dict)
+    """Attempts that the log knows of: from the second on."""
+    letters: list[tuple[int, int]] = field(default_factory=list)
+    """VLSN and attempts of the dead, in their order."""
+
+    def append(self, vlsn: int, key: bytes | None) -> None:
+        if (key or b"").startswith(self.prefix):
+            self.keys[vlsn] = key
+
+    def take(self, most: int, now_s: float) -> list[tuple[int, int]]:
+        """Says what an asker has to be given: VLSNs and attempts."""
+        waits = {self.keys[vlsn] for vlsn in self.out}
+        given: list[tuple[int, int]] = []
+        for vlsn, key in self.keys.items():
+            if len(given) == most:
+                break
+            if vlsn in self.done or vlsn in self.out or (key is not None and key in waits):
+                continue
+            if self.tries.get(vlsn, 0) >= self.attempts_max:
+                self.die(vlsn)
+                continue
+            given.append((vlsn, self.tries.get(vlsn, 0) + 1))
+        for vlsn, attempt in given:
+            self.out[vlsn] = Out(attempt, now_s + TIMEOUT_S)
+            if attempt > 1:
+                self.noted[vlsn] = attempt
+        return given
+
+    def die(self, vlsn: int) -> None:
+        self.letters.append((vlsn, self.tries.pop(vlsn)))
+        self.noted.pop(vlsn, None)
+        self.done.add(vlsn)
+        self.dead.add(vlsn)
+
+    def ack(self, vlsns: list[int]) -> None:
+        for vlsn in vlsns:
+            for known in (self.out, self.tries, self.noted):
+                known.pop(vlsn, None)
+        self.done.update(vlsns)
+        self.dead.difference_update(vlsns)
+
+    def come_back(self, vlsns: list[int]) -> None:
+        """Ends an attempt of each; later ones of their keys that are out come back as if they had not been."""
+        ended = {vlsn: self.out[vlsn].attempt for vlsn in sorted(vlsns) if vlsn in self.out}
+        for vlsn, attempt in ended.items():
+            self.tries[vlsn] = attempt
+            self.out.pop(vlsn, None)
+            key = self.keys[vlsn]
+            later = [each for each in self.out if each > vlsn and key is not None and self.keys[each] == key]
+            for each in later:
+                del self.out[each]
+            if attempt >= self.attempts_max:
+                self.die(vlsn)
+
+    def expire(self, now_s: float) -> None:
+        self.come_back([vlsn for vlsn, out in self.out.items() if out.deadline_s <= now_s])
+
+    def is_unsure(self, now_s: float) -> bool:
+        return any(abs(out.deadline_s - now_s) <= UNSURE_S for out in self.out.values())
+
+    def lose_power(self) -> None:
+        self.out.clear()
+        self.tries = dict(self.noted)
+
+    def retry_dead(self) -> None:
+        self.done -= self.dead
+        self.dead.clear()
+
+
+class Steps:
+    """One drawn run: each step is done to a real node, and to the model."""
+
+    def __init__(self, group: Group, log: Client, model: Model) -> None:
+        self.group, self.log, self.model = group, log, model
+        self.consumers: list[Destination] = [log.destination("orders"), log.destination("orders")]
+        self.had: list[list[int]] = [[], []]
+        """All that each consumer was ever given."""
+        self.again = self.stale = 0
+
+    async def do(self, step: tuple[Any, ...]) -> None:
+        name, *rest = step
+        await self.surely()
+        await getattr(self, name)(*rest)
+
+    async def surely(self) -> None:
+        """Waits until no message may come back just now."""
+        while self.model.is_unsure(self.group.loop.time()):
+            await asyncio.sleep(UNSURE_S)
+        self.model.expire(self.group.loop.time())
+
+    async def append(self, keys: list[bytes | None]) -> None:
+        for key in keys:
+            vlsn = await self.log.append(b"v", key=key)
+            self.model.append(int(vlsn), key)
+
+    async def take(self, who: int, most: int) -> None:
+        wanted = self.model.take(most, self.group.loop.time())
+        messages = await self.consumers[who].take(most, ASKS_S)
+        assert [(message.vlsn, message.attempt) for message in messages] == wanted
+        assert all(message.key == self.model.keys[message.vlsn] for message in messages)
+        self.had[who] += [message.vlsn for message in messages]
+        self.again += sum(attempt > 1 for _, attempt in wanted)
+
+    def chosen(self, who: int, picks: list[int]) -> list[int]:
+        had = self.had[who]
+        return [had[pick % len(had)] for pick in picks] if had else []
+
+    async def ack(self, who: int, picks: list[int]) -> None:
+        """Acknowledges what that consumer was given at any time, whoever has it by now."""
+        await self._ack(self.chosen(who, picks))
+
+    async def ack_in_order(self, who: int, count: int) -> None:
+        mine = [vlsn for vlsn in dict.fromkeys(self.had[who]) if vlsn in self.model.out]
+        await self._ack(sorted(mine)[:count])
+
+    async def _ack(self, vlsns: list[int]) -> None:
+        if not vlsns:
+            return
+        self.stale += sum(vlsn not in self.model.out for vlsn in vlsns)
+        await self.log.destinations.ack("orders", vlsns)
+        self.model.ack(vlsns)
+
+    async def nack(self, who: int, picks: list[int]) -> None:
+        vlsns = self.chosen(who, picks)
+        if vlsns:
+            await self.log.destinations.nack("orders", vlsns, "no use")
+            self.model.come_back(vlsns)
+            await asyncio.sleep(0.2)  # what is dead now is logged
+
+    async def wait(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def lose_power(self) -> None:
+        await asyncio.sleep(0.2)  # attempts are noted by now
+        await self.surely()
+        self.group.kill("n1", power=True)
+        await self.group.start("n1")
+        await self.group.serving()
+        self.model.lose_power()
+
+    async def retry_dead(self) -> None:
+        if self.model.dead:
+            await asyncio.sleep(0.2)  # what is dead is durable
+            await self.log.destinations.retry_dead("orders")
+            await self.surely()
+            self.model.retry_dead()
+
+    async def end(self) -> None:
+        """Compares what is left: the table, and the letters."""
+        await self.surely()
+        await asyncio.sleep(0.2)
+        known = acked(self.group, (await self.log.destinations.get("orders"))["uuid"])
+        messages = list(self.model.keys)
+        assert [vlsn for vlsn in messages if known.done.has([vlsn])[0]] == sorted(self.model.done)
+        assert set(known.dead.vlsns().tolist()) == self.model.dead
+        assert dict(zip(known.tries.vlsns.tolist(), known.tries.counts.tolist(), strict=True)) == self.model.noted
+        letters = [msgspec.json.decode(entry.value) async for entry in self.log.read(key=DEAD)]
+        assert sorted((letter["vlsn"], letter["attempts"]) for letter in letters) == sorted(self.model.letters)
+        event("something came back" if self.again else "nothing came back")
+        event("acknowledged though not out" if self.stale else "all acknowledged while out")
+        event("a dead letter" if letters else "no dead letter")
+
+
+PICKS = st.lists(st.integers(0, 30), min_size=1, max_size=5)
+WHO = st.integers(0, 1)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.lists(st.sampled_from(KEYS), min_size=1, max_size=5)),
+        *[st.tuples(st.just("take"), WHO, st.integers(1, 6))] * 3,
+        st.tuples(st.just("ack"), WHO, PICKS),
+        st.tuples(st.just("ack_in_order"), WHO, st.integers(1, 4)),
+        st.tuples(st.just("nack"), WHO, PICKS),
+        st.tuples(st.just("wait"), st.sampled_from([1.0, TIMEOUT_S + 1.0, TIMEOUT_S + 1.0])),
+        st.tuples(st.just("lose_power")),
+        st.tuples(st.just("retry_dead")),
+    ),
+    min_size=15,
+    max_size=40,
+)
+
+
+@given(STEPS, st.sampled_from([b"", b"o"]), st.sampled_from([1, 2, 3, 3]))
+@settings(max_examples=60, deadline=None)
+def test_each_answer_is_what_a_plain_model_says(steps: list[tuple[Any, ...]], prefix: bytes, attempts_max: int) -> None:
+    async def main() -> None:
+        group = Group(1, 1, levels=LEVELS)
+        await group.start()
+        await group.serving()
+        async with client(group) as log:
+            options = {"from_": "start", "ack_timeout_s": TIMEOUT_S, "attempts_max": attempts_max}
+            await log.destinations.put("orders", prefix=prefix.decode(), dead_letter=DEAD.decode(), **options)
+            drawn = Steps(group, log, Model(prefix, attempts_max))
+            await drawn.do(("append", list(KEYS)))
+            for step in steps:
+                await drawn.do(step)
+            await drawn.end()
+        await group.stop()
+
+    run(main())
