@@ -108,8 +108,12 @@ class Model:
     def expire(self, now_s: float) -> None:
         self.come_back([vlsn for vlsn, out in self.out.items() if out.deadline_s <= now_s])
 
-    def is_unsure(self, now_s: float) -> bool:
-        return any(abs(out.deadline_s - now_s) <= UNSURE_S for out in self.out.values())
+    def sure_from(self, now_s: float) -> float:
+        """Finds the first moment from now on that is near no deadline."""
+        for deadline_s in sorted(out.deadline_s for out in self.out.values()):
+            if abs(deadline_s - now_s) <= UNSURE_S:
+                now_s = deadline_s + UNSURE_S + 0.01
+        return now_s
 
     def lose_power(self) -> None:
         self.out.clear()
@@ -137,8 +141,8 @@ class Steps:
 
     async def surely(self) -> None:
         """Waits until no message may come back just now."""
-        while self.model.is_unsure(self.group.loop.time()):
-            await asyncio.sleep(UNSURE_S)
+        now_s = self.group.loop.time()
+        await asyncio.sleep(self.model.sure_from(now_s) - now_s)
         self.model.expire(self.group.loop.time())
 
     async def append(self, keys: list[bytes | None]) -> None:

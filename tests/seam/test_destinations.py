@@ -18,7 +18,16 @@ from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_once_client import disturb
-from vlsn.errors import BadArgument, DestinationFull, NotFound, OutcomeUnknown, StaleTerm, VlsnLogError, WrongVersion
+from vlsn.errors import (
+    BadArgument,
+    DestinationFull,
+    NotFound,
+    NotMaster,
+    OutcomeUnknown,
+    StaleTerm,
+    VlsnLogError,
+    WrongVersion,
+)
 from vlsn.format.block import EntryKind
 from vlsn.levels import LEVELS, Levels
 from vlsn.state.acks import Acked
@@ -283,6 +292,53 @@ def test_a_master_that_was_unseated_hands_out_nothing() -> None:
             with suppress(VlsnLogError, TimeoutError):
                 async with asyncio.timeout(5.0):
                     assert not (await delivery.messages(10, 0.0)).entries, "nobody has confirmed that it leads"
+        await group.stop()
+
+    run(main())
+
+
+def test_an_ack_is_not_answered_before_a_majority_has_its_note() -> None:
+    async def main() -> None:
+        group = await made(18)
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start")
+            vlsn = await log.append(b"a")
+            lead = group.nodes[group.master].lead
+            assert lead is not None
+            delivery = await lead.destinations.of("orders")
+            assert len((await delivery.messages(10, 0.0)).entries) == 1
+            group.net.split([group.master], [name for name in group.names if name != group.master])
+            told = delivery.ack([vlsn], wait=True)
+            assert told is not None
+            with pytest.raises((NotMaster, OutcomeUnknown)):
+                await told
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_a_new_lead_knows_what_the_one_before_has_answered(seed: int) -> None:
+    """The replicas have the note, and do not know yet that it is durable when their master is gone."""
+
+    async def main() -> None:
+        group = await made(seed)
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start")
+            vlsn = await log.append(b"a")
+            lead = group.nodes[group.master].lead
+            assert lead is not None
+            delivery = await lead.destinations.of("orders")
+            assert len((await delivery.messages(10, 0.0)).entries) == 1
+            await asyncio.sleep(1.0)
+            told = delivery.ack([vlsn], wait=True)
+            assert told is not None
+            await told
+            group.kill(group.master, power=True)
+            await group.until(lambda: any(node.lead is not None for node in group.nodes.values()), "another one leads")
+            (lead,) = [node.lead for node in group.nodes.values() if node.lead is not None]
+            delivery = await lead.destinations.of("orders")
+            assert not (await delivery.messages(10, 0.0)).entries
         await group.stop()
 
     run(main())
