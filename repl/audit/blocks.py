@@ -52,7 +52,7 @@ def read_blocks(buf: Buffer, frames: Frames, base: int = 0) -> Blocks:
     """Reads the blocks in ``buf``, which begins at file offset ``base``, as for ``read_frames``."""
     mine = frames.good & (frames.headers["kind"] == FrameKind.BLOCK)
     offsets, envelopes = frames.offsets[mine], frames.headers[mine]
-    headers = scan.block_headers(buf, base, offsets)
+    headers = scan.block_headers(buf, base, offsets) if frames.heads is None else frames.heads[mine]
     first, count = headers["first_vlsn"], headers["count"].astype(np.uint64)
     sums = frames.sums
     crc32c, crc32 = sums.crc32c[mine].astype(np.uint64), sums.crc32[mine].astype(np.uint64)

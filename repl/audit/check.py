@@ -11,7 +11,7 @@ is left to ``joints``, which sees every segment's result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from repl.audit.frames import Frames, read_frames
 from repl.audit.group_entries import groups_in
 from repl.audit.plan import Bounds, Part
 from repl.audit.producer_order import check_submissions, submissions_of
-from repl.audit.profile import SAMPLES_MAX, profile_of
+from repl.audit.profile import SAMPLES_MAX, profile_of, sampled
 from repl.audit.segment_audit import Edge, Marks, SegmentAudit
 from vlsn.errors import BadBody
 from vlsn.format.block import check_kinds_and_transactions, decode_header
@@ -46,11 +46,13 @@ def check_segment(
     sidecar: bytes | None,
     indexed: Indexed | None = None,
     samples: int = SAMPLES_MAX,
+    plain: tuple[Frames, Blocks] | None = None,
+    fill: Callable[[list[tuple[int, int]]], None] = lambda _: None,
 ) -> SegmentAudit:
     """Audits one segment; ``buf`` is its file from the first byte, ``sidecar`` the bytes of its sidecar, ``indexed``
-    what its directory's index says of it. ``samples``: buckets of time that its profile has at most."""
-    frames = read_frames(buf, part)
-    blocks = read_blocks(buf, frames)
+    what its directory's index says of it. ``samples``: buckets of time that its profile has at most. ``plain`` is what
+    was read of it window by window: then ``fill`` brings other spans of it into ``buf``."""
+    frames, blocks = plain or _read(buf, part)
     visible = blocks.only(blocks.visible)
     place = _Namer(buf, part, source, visible)
     bad = sorted({*frames.damage, *blocks.offsets[~blocks.whole].tolist()})
@@ -70,6 +72,8 @@ def check_segment(
         *repeated,
         *(_sidecar(buf, frames, visible, sidecar, place) if part.readable else ()),
     ]
+    if plain is not None:
+        fill([(int(visible.offsets[row]), int(visible.ends[row])) for row in sampled(visible)])
     rollbacks = [(at, record) for at, record in known if isinstance(record, RollbackStart | RollbackEnd)]
     first, last = _edges(visible, bad)
     return SegmentAudit(
@@ -103,6 +107,11 @@ def check_segment(
         findings=tuple(findings),
         profile=profile_of(buf, blocks, visible, sidecar_bytes=len(sidecar or b""), samples=samples),
     )
+
+
+def _read(buf: Buffer, part: Part) -> tuple[Frames, Blocks]:
+    frames = read_frames(buf, part)
+    return frames, read_blocks(buf, frames)
 
 
 class _Namer:
@@ -213,7 +222,7 @@ def _sidecar(buf: Buffer, frames: Frames, visible: Blocks, data: bytes | None, p
         fault = "it is another segment's, or one that ends elsewhere"
     elif len(offsets) != len(frames.offsets) or (offsets != frames.offsets).any():
         fault = "its frames are not where the segment's are"
-    elif content_crc(memoryview(buf)[: sidecar.end], offsets) != sidecar.crc:
+    elif _content(buf, frames, sidecar) != sidecar.crc:
         fault = "its checksum is not the segment's"
     elif (frames.headers["flag"] == OVERMARKED).any():
         fault = "an overmarked segment keeps none"
@@ -221,6 +230,12 @@ def _sidecar(buf: Buffer, frames: Frames, visible: Blocks, data: bytes | None, p
         fault = "its VLSNs are not the segment's"
     if fault:
         yield place(Rule.SIDECAR, 0, vlsn, fault, file=sidecar_name(number))
+
+
+def _content(buf: Buffer, frames: Frames, sidecar: Sidecar) -> int:
+    if frames.content is not None:
+        return frames.content
+    return content_crc(memoryview(buf)[: sidecar.end], sidecar.offsets)
 
 
 def _edges(visible: Blocks, bad: list[int]) -> tuple[Edge | None, Edge | None]:

@@ -61,6 +61,10 @@ class DirectorySource:
     held: bool = False
     """This process holds its lock: no node runs there."""
 
+    @property
+    def near(self) -> bool:
+        return True
+
     def disk(self) -> Disk:
         return PosixDisk()
 
@@ -127,6 +131,15 @@ class DirectorySource:
         except OSError as error:
             raise Unreadable(f"{self.text}/{part.file}: {error.strerror or error}") from error
         return view[:at]
+
+    def fill(self, part: Part, spans: Sequence[tuple[int, int]], into: bytearray) -> None:
+        try:
+            with open(f"{self.path}/{part.file}", "rb", buffering=0, opener=open_regular) as file:
+                for start, end in spans:
+                    if os.preadv(file.fileno(), [memoryview(into)[start:end]], start) != end - start:
+                        raise Unreadable(f"{self.text}/{part.file}: it has become shorter while it was read")
+        except OSError as error:
+            raise Unreadable(f"{self.text}/{part.file}: {error.strerror or error}") from error
 
     def rollbacks(self, from_number: int) -> list[tuple[Lsn, RollbackStart]]:
         try:

@@ -12,7 +12,7 @@ polynomials once over a frame's payload.  Those of its parts, and of the whole f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +23,7 @@ from repl.audit.crc32 import crc32
 from repl.audit.crc_shift import followed, shifted
 from repl.audit.plan import Part
 from vlsn.format import scan
-from vlsn.format.block import BLOCK_BYTES, VERSION
+from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, VERSION
 from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES, FRAME_DTYPE, FrameKind
 from vlsn.format.segment import FIRST_FRAME
@@ -33,8 +33,8 @@ U32 = NDArray[np.uint32]
 Bools = NDArray[np.bool_]
 
 _RUN_BYTES: Final = 256 << 10
-_SMALL_FRAMES: Final = 64
-"""More frames than this in a run are short ones."""
+_VIEW_FROM: Final = 4 << 10
+"""Payloads longer than this on the average are not copied for their checksums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,10 @@ class Frames:
     damage: list[int]
     end: int
     torn: bool
+    heads: scan.Headers | None = None
+    """The header of each frame's block, where they were gathered already; a row of a local record says nothing."""
+    content: int | None = None
+    """The crc32c of the file up to ``end``, where it was made already and no flag is set."""
 
 
 def read_frames(buf: Buffer, part: Part, base: int = 0) -> Frames:
@@ -133,36 +137,50 @@ def _nothing(start: int) -> scan.Walk:
 def _sums(buf: Buffer, base: int, found: scan.Walk) -> tuple[Sums, Bools]:
     """Returns the checksums of each frame, and whether its own crc and its padding are right."""
     view = memoryview(buf)
-    lengths = found.headers["length"].astype(np.int64)
     firsts = found.offsets + (FRAME_BYTES - base)
-    starts, stops = firsts.tolist(), (firsts + lengths).tolist()
+    starts, stops = firsts.tolist(), (firsts + found.headers["length"]).tolist()
     crc32c_of: list[int] = []
     crc32_of: list[int] = []
     for low, high in _runs(found.offsets):
-        first = starts[low]
-        data: Buffer = view[first : stops[high - 1]]
-        if high - low > _SMALL_FRAMES:
-            data = bytes(data)  # slices of bytes cost half of those of a view, as long as they are short
-        cuts = zip(starts[low:high], stops[low:high], strict=True)
-        payloads = [data[start - first : stop - first] for start, stop in cuts]
+        payloads = payloads_in(view, starts[low:high], stops[low:high])
         crc32c_of += map(crc, payloads)
         crc32_of += map(crc32, payloads)
+    heads = np.zeros(len(found), BLOCK_DTYPE)
+    is_block = found.headers["kind"] == FrameKind.BLOCK
+    heads[is_block] = scan.block_headers(buf, base, found.offsets[is_block])
+    lasts = np.frombuffer(buf, "<u8", len(buf) // 8)[last_words(found.offsets - base, found.headers)]
+    return sums_of(found.headers, heads, lasts, crc32c_of, crc32_of)
+
+
+def payloads_in(view: memoryview, starts: Sequence[int], stops: Sequence[int]) -> list[Buffer]:
+    """Cuts what lies from each start to its stop out of ``view``, ascending and close to one another."""
+    first, data = starts[0], view[starts[0] : stops[-1]]
+    if len(data) > len(starts) * _VIEW_FROM:
+        return [data[start - first : stop - first] for start, stop in zip(starts, stops, strict=True)]
+    plain = bytes(data)  # its slices cost half of those of a view, as long as they are short
+    return [plain[start - first : stop - first] for start, stop in zip(starts, stops, strict=True)]
+
+
+def last_words(offsets: scan.Offsets, headers: scan.Headers) -> scan.Offsets:
+    """Returns the place of each frame's last 8 bytes, in words of 8 bytes, in which its padding lies."""
+    places: scan.Offsets = (scan.frame_ends(offsets, headers) >> 3) - 1
+    return places
+
+
+def sums_of(
+    headers: scan.Headers, heads: scan.Headers, lasts: NDArray[np.uint64], crc32c_of: list[int], crc32_of: list[int]
+) -> tuple[Sums, Bools]:
+    """Makes of the two checksums of each frame's payload all others, and says whether its crc and padding are right.
+    ``heads`` are the blocks' headers, ``lasts`` the frames' last words."""
+    lengths = headers["length"].astype(np.int64)
     whole = np.array(crc32c_of, np.uint32)
-    header, body = _parts_of(buf, base, found, whole, lengths)
-    frame = shifted(scan.head_crcs(found.headers), lengths) ^ whole
-    good = (frame == found.headers["crc"]) & _padding_zero(buf, base, found)
+    good = (shifted(scan.head_crcs(headers), lengths) ^ whole) == headers["crc"]
+    used = (lengths & 7).astype(np.uint64) << np.uint64(3)
+    good &= (used == 0) | (lasts >> used == 0)
+    header = scan.header_crcs(heads)
+    own = np.ascontiguousarray(heads["header_crc"], "<u4").view(np.uint8).reshape(-1, 4)
+    body = whole ^ shifted(followed(header, own), np.maximum(lengths - BLOCK_BYTES, 0))
     return Sums(whole, np.array(crc32_of, np.uint32), header, body), good
-
-
-def _parts_of(buf: Buffer, base: int, found: scan.Walk, whole: U32, lengths: scan.Offsets) -> tuple[U32, U32]:
-    """Returns the checksums of each block's header, without its crc, and of its body, which ``whole`` has in it."""
-    header, body = np.zeros(len(found), np.uint32), np.zeros(len(found), np.uint32)
-    blocks = np.flatnonzero(found.headers["kind"] == FrameKind.BLOCK)
-    heads = scan.block_headers(buf, base, found.offsets[blocks])
-    header[blocks] = sums = scan.header_crcs(heads)
-    own = heads["header_crc"].astype("<u4").view(np.uint8).reshape(-1, 4)
-    body[blocks] = whole[blocks] ^ shifted(followed(sums, own), lengths[blocks] - BLOCK_BYTES)
-    return header, body
 
 
 def _runs(offsets: scan.Offsets) -> Iterator[tuple[int, int]]:
@@ -171,12 +189,3 @@ def _runs(offsets: scan.Offsets) -> Iterator[tuple[int, int]]:
         high = max(low + 1, int(np.searchsorted(offsets, offsets[low] + _RUN_BYTES)))
         yield low, high
         low = high
-
-
-def _padding_zero(buf: Buffer, base: int, found: scan.Walk) -> Bools:
-    """Says whether the bytes behind each payload, up to the next multiple of 8, are zero."""
-    words = np.frombuffer(buf, "<u8", len(buf) // 8)
-    last = words[(scan.frame_ends(found.offsets, found.headers) - base >> 3) - 1]
-    used = (found.headers["length"] & 7).astype(np.uint64) << np.uint64(3)
-    zero: Bools = (used == 0) | (last >> used == 0)
-    return zero

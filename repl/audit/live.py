@@ -68,6 +68,10 @@ class LiveSource:
     def path(self) -> str:
         return self.text
 
+    @property
+    def near(self) -> bool:
+        return False
+
     def survey(self, index: int) -> Survey:
         status = self._json("/v1/status")
         listing = self._json("/v1/segments")
@@ -108,6 +112,9 @@ class LiveSource:
             stop = min(end, at + PIECE_BYTES)
             buf[at - start : stop - start] = self._get(f"/v1/segments/{part.number}", at, stop)
         return buf
+
+    def fill(self, part: Part, spans: Sequence[tuple[int, int]], into: bytearray) -> None:
+        raise AssertionError("a node is read by large pieces")
 
     def rollbacks(self, from_number: int) -> list[tuple[Lsn, RollbackStart]]:
         ends = self._ends(self._json("/v1/segments"))

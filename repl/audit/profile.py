@@ -117,14 +117,21 @@ def _counts(sizes: I64) -> I64:
     return np.bincount(np.minimum(np.frexp(sizes.astype(np.float64))[1], _SIZES - 1), minlength=_SIZES).astype(np.int64)
 
 
-def _entry_sizes(buf: Buffer, visible: Blocks) -> tuple[I64, int]:
+def sampled(visible: Blocks) -> I64:
+    """Returns the rows of the blocks whose entries are looked at: evenly spaced, of a segment's 64 at most."""
     number = len(visible)
     if not number:
-        return np.zeros(_SIZES, np.int64), 0
+        return np.zeros(0, np.int64)
     mean = max(1, int(visible.headers["count"].mean()))
-    chosen = np.unique(
-        np.linspace(0, number - 1, max(1, min(number, _BLOCKS_SAMPLED, _ENTRIES_SAMPLED // mean))).astype(int)
+    return np.unique(
+        np.linspace(0, number - 1, max(1, min(number, _BLOCKS_SAMPLED, _ENTRIES_SAMPLED // mean))).astype(np.int64)
     )
+
+
+def _entry_sizes(buf: Buffer, visible: Blocks) -> tuple[I64, int]:
+    chosen = sampled(visible)
+    if not len(chosen):
+        return np.zeros(_SIZES, np.int64), 0
     rows = Rows(buf, visible.offsets[chosen] + FRAME_BYTES, visible.headers[chosen])
     starts, ends = rows.value_cuts()
     key_starts, key_ends = rows.key_cuts()

@@ -42,6 +42,11 @@ class Source(Protocol):
         """The directory's absolute path, or the URL."""
         ...
 
+    @property
+    def near(self) -> bool:
+        """Says whether many small reads cost no more than a large one."""
+        ...
+
     def survey(self, index: int) -> Survey:
         """Surveys its segments and bounds; reads headers and the log's two ends. Raises ``Unreadable``."""
         ...
@@ -49,6 +54,10 @@ class Source(Protocol):
     def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:
         """Returns bytes ``start`` to ``end`` (exclusive) of a segment; fewer only where the file ends. They may lie in
         ``into``, if it is large enough, until the next read into it."""
+        ...
+
+    def fill(self, part: Part, spans: Sequence[tuple[int, int]], into: bytearray) -> None:
+        """Reads each span (start, end) of a segment to where it lies in ``into``; of a source that is ``near``."""
         ...
 
     def rollbacks(self, from_number: int) -> list[tuple[Lsn, RollbackStart]]:

@@ -6,6 +6,7 @@ What cannot be read is an outcome, not an exception: Spark would run the task ag
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from repl.audit.check import check_segment
@@ -18,6 +19,7 @@ from repl.audit.segment_audit import SegmentAudit
 from repl.audit.segment_buffer import segment_buffer
 from repl.audit.source import Failure, Gone, Source, Unreadable
 from repl.audit.unread import Missed
+from repl.audit.windows import read_plain
 from vlsn.errors import WrongVersion
 from vlsn.format.records import RollbackStart
 from vlsn.ids import Lsn
@@ -59,8 +61,12 @@ def _each_read(
 
 def _read_one(source: Source, part: Part, bounds: Bounds, indexed: Indexed | None, samples: int) -> SegmentAudit:
     try:
-        buf, sidecar = source.read(part, 0, part.end, segment_buffer(part.end)), source.sidecar(part)
-        return check_segment(buf, part, source.text, bounds, sidecar, indexed, samples)
+        into = segment_buffer(part.end)
+        plain = read_plain(source, part, into) if source.near else None
+        buf = source.read(part, 0, part.end, into) if plain is None else memoryview(into)[: part.end]
+        sidecar = source.sidecar(part)  # after its segment: a rollback removes it before it sets a flag
+        fill = partial(source.fill, part, into=into)
+        return check_segment(buf, part, source.text, bounds, sidecar, indexed, samples, plain, fill)
     except WrongVersion as error:
         raise named(error, source.text) from None
 

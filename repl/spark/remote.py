@@ -103,6 +103,10 @@ class RemoteDirectory(DirectorySource):
         _, path = opened(url)
         return cls(path, url)
 
+    @property
+    def near(self) -> bool:
+        return False
+
     def disk(self) -> Disk:
         return RemoteDisk(self.text)  # type: ignore[return-value]
 

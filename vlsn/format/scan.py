@@ -109,11 +109,9 @@ def walk(buf: Buffer, *, base: int, start: int, end: int, salt: int) -> Walk:
     assert start % 8 == 0
     assert base <= start
     assert end <= base + len(buf)
-    offsets = _by_marks(buf, base, start, end, salt)
-    if offsets is None:
-        offsets = _by_length(buf, base, start, end)
-    headers = _rows(buf, offsets - base, FRAME_DTYPE)
-    good = _headers_good(headers, offsets, salt, first_prev=0 if start == FIRST_FRAME else None)
+    offsets = frame_offsets(buf, base, start, end, salt)
+    headers = frame_headers(buf, base, offsets)
+    good = headers_good(headers, offsets, salt, first_prev=0 if start == FIRST_FRAME else None)
     if not good.all():
         count = int(good.argmin())
         stop = int(offsets[count])
@@ -131,9 +129,9 @@ def walk(buf: Buffer, *, base: int, start: int, end: int, salt: int) -> Walk:
 def at_offsets(buf: Buffer, *, base: int, offsets: Offsets, end: int, salt: int) -> Walk:
     """Walks as ``walk`` does, where ``offsets`` (ascending, of a sidecar) say where frames begin. It ends before the
     first that is no frame or does not end where the next begins."""
-    headers = _rows(buf, offsets - base, FRAME_DTYPE)
+    headers = frame_headers(buf, base, offsets)
     first_prev = 0 if len(offsets) and offsets[0] == FIRST_FRAME else None
-    good = _headers_good(headers, offsets, salt, first_prev=first_prev)
+    good = headers_good(headers, offsets, salt, first_prev=first_prev)
     ends = frame_ends(offsets, headers)
     good[:-1] &= ends[:-1] == offsets[1:]
     good[-1:] &= ends[-1:] <= end
@@ -154,6 +152,18 @@ def joined(headers: Sequence[Headers]) -> Headers:
     plain = np.dtype((np.void, headers[0].dtype.itemsize))
     whole: Headers = np.concatenate([each.view(plain) for each in headers]).view(headers[0].dtype)
     return whole
+
+
+def frame_offsets(buf: Buffer, base: int, start: int, end: int, salt: int) -> Offsets:
+    """Returns where frames begin from ``start`` on, as their lengths say and nothing else; the last one may be none, or
+    end past ``end``."""
+    offsets = _by_marks(buf, base, start, end, salt)
+    return _by_length(buf, base, start, end) if offsets is None else offsets
+
+
+def frame_headers(buf: Buffer, base: int, offsets: Offsets) -> Headers:
+    """Returns the frames' own headers (``FRAME_DTYPE``)."""
+    return _rows(buf, offsets - base, FRAME_DTYPE)
 
 
 def block_headers(buf: Buffer, base: int, offsets: Offsets) -> npt.NDArray[np.void]:
@@ -365,7 +375,8 @@ def _tables(width: int) -> npt.NDArray[np.uint32]:
     )
 
 
-def _headers_good(headers: Headers, offsets: Offsets, salt: int, *, first_prev: int | None) -> npt.NDArray[np.bool_]:
+def headers_good(headers: Headers, offsets: Offsets, salt: int, *, first_prev: int | None) -> npt.NDArray[np.bool_]:
+    """Marks the headers that are right in all but their crc; the frames follow on one another."""
     kinds, flags = headers["kind"], headers["flag"]
     good: npt.NDArray[np.bool_] = headers["magic"] == MAGIC
     good &= (kinds >= 1) & (kinds <= _KIND_LAST)

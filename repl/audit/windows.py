@@ -1,0 +1,109 @@
+"""A segment that is right, read window by window: each is checked while it lies in the processor's cache.
+
+    |header page|frame|frame|frame|frame|frame|frame|…|        read into one window of 1 MiB, again and again
+    |----- window 1 -----|------ window 2 ------|--- …         what is kept: headers, checksums
+
+Memory that is as large as a segment is written and read again at half of that speed.  Of most segments nothing else is
+wanted than headers and checksums; a window with anything else (local records, producers, transactions, members) is
+copied to its place in the segment's buffer, where the check finds it, and so are blocks whose entries are sampled.
+
+Whatever is not as it must be makes it no such segment: then ``read_frames`` goes through all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repl.audit.blocks import Blocks, read_blocks
+from repl.audit.crc32 import crc32
+from repl.audit.frames import Frames, last_words, payloads_in, sums_of
+from repl.audit.plan import Part
+from repl.audit.source import Source
+from vlsn.format import scan
+from vlsn.format.block import BLOCK_BYTES, BlockFlag, EntryKind
+from vlsn.format.checksum import crc
+from vlsn.format.frame import FRAME_BYTES, MAGIC, FrameKind
+from vlsn.format.segment import FIRST_FRAME
+
+WINDOW_BYTES: Final = 1 << 20
+"""A window; a frame that is larger makes its segment none that is read like this."""
+_SLACK: Final = FRAME_BYTES + BLOCK_BYTES
+"""Bytes behind a window, so that a block's header may be looked for in a frame that is too short for one."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """The columns of the windows so far, a piece a window."""
+
+    offsets: list[scan.Offsets] = field(default_factory=list)
+    headers: list[scan.Headers] = field(default_factory=list)
+    heads: list[scan.Headers] = field(default_factory=list)
+    lasts: list[NDArray[np.uint64]] = field(default_factory=list)
+    crc32c_of: list[int] = field(default_factory=list)
+    crc32_of: list[int] = field(default_factory=list)
+    content: int = 0
+
+
+def read_plain(source: Source, part: Part, into: bytearray) -> tuple[Frames, Blocks] | None:
+    """Reads a segment of ``source`` that ends at ``part.end`` and holds nothing wrong and nothing overmarked; None of
+    any other.  ``into``, as large as the segment, then has all windows in place with more than plain blocks, and no
+    other byte of it means anything.  Raises ``Unreadable``."""
+    if part.end % 8 or part.end <= FIRST_FRAME:
+        return None
+    window, found, at = bytearray(WINDOW_BYTES + _SLACK), _Found(), 0
+    while at < part.end:
+        size = min(WINDOW_BYTES, part.end - at)
+        if len(source.read(part, at, at + size, window)) < size:
+            return None
+        end = _take(window, part, at, size, found, into)
+        if end is None:
+            return None
+        at = end
+    return _right(found, part)
+
+
+def is_plain(heads: scan.Headers) -> NDArray[np.bool_]:
+    """Marks blocks of clients' entries with neither keys, transactions nor producers: the check looks at their headers
+    alone."""
+    plain: NDArray[np.bool_] = (heads["kind"] == EntryKind.DATA) & (heads["flags"] & ~np.uint8(BlockFlag.KEYS) == 0)
+    return plain
+
+
+def _take(window: bytearray, part: Part, at: int, size: int, found: _Found, into: bytearray) -> int | None:
+    """Takes the whole frames of a window that begins at offset ``at``; returns where they end."""
+    offsets = scan.frame_offsets(window, at, max(at, FIRST_FRAME), at + size, part.salt)
+    headers = scan.frame_headers(window, at, offsets)
+    ends = scan.frame_ends(offsets, headers)
+    if len(ends) and ends[-1] > at + size:
+        offsets, headers, ends = offsets[:-1], headers[:-1], ends[:-1]
+    if not len(offsets) or (headers["magic"] != MAGIC).any() or not headers["length"].all() or headers["flag"].any():
+        return None
+    end, view = int(ends[-1]), memoryview(window)
+    firsts = offsets + (FRAME_BYTES - at)
+    payloads = payloads_in(view, firsts.tolist(), (firsts + headers["length"]).tolist())
+    found.crc32c_of += map(crc, payloads)
+    found.crc32_of += map(crc32, payloads)
+    found.content = crc(view[: end - at], found.content)
+    heads = scan.block_headers(window, at, offsets)
+    found.offsets.append(offsets)
+    found.headers.append(headers)
+    found.heads.append(heads)
+    found.lasts.append(np.frombuffer(window, "<u8", size // 8)[last_words(offsets - at, headers)])
+    if not ((headers["kind"] == FrameKind.BLOCK) & is_plain(heads)).all():
+        into[at:end] = view[: end - at]
+    return end
+
+
+def _right(found: _Found, part: Part) -> tuple[Frames, Blocks] | None:
+    offsets, headers, heads = np.concatenate(found.offsets), scan.joined(found.headers), scan.joined(found.heads)
+    sums, good = sums_of(headers, heads, np.concatenate(found.lasts), found.crc32c_of, found.crc32_of)
+    good &= scan.headers_good(headers, offsets, part.salt, first_prev=0)
+    if not good.all():
+        return None
+    frames = Frames(offsets, headers, good, sums, [], part.end, False, heads, found.content)
+    blocks = read_blocks(b"", frames)
+    return (frames, blocks) if blocks.whole.all() else None
