@@ -91,7 +91,6 @@ class AuditBench:
                 "audit_s": _seconds(audits),
                 "audit_MB_per_s": round(answer["bytes"] / 1e6 / median(audits)),
                 "ratio": round(median(loops) / median(audits), 3),
-                "ratio_past_fixed": round(median(loops) / max(median(audits) - fixed, 1e-9), 3),
                 "peak_mb": answer["memory"],
             }
         if one_core:
@@ -129,14 +128,15 @@ class AuditBench:
                 assert since["digests"] == full["digests"] and since["compared_to"] > before["compared_to"]
                 whole.append(full["seconds"])
                 daily.append(since["seconds"])
-        past = max(median(daily) - fixed, 0.0) / max(median(whole) - fixed, 1e-9)
+        spent = median(whole) - fixed
+        share = f"{max(median(daily) - fixed, 0.0) / spent:.3f}" if spent > fixed else "none: the log is too small"
         return {
             "grown to MB": round(full["bytes"] / 1e6),
             "since read MB": round(since["bytes"] / 1e6),
             "small job": f"{fixed:.2f} s",
             "audit_s": _seconds(whole),
             "since_last_s": _seconds(daily),
-            "share_past_fixed": round(past, 3),
+            "share_past_fixed": share,
         }
 
     def _small_job(self, session: AuditSession) -> float:
