@@ -206,7 +206,9 @@ class DirectorySource:
         if part.closed:
             return part
         buf = self.read(part, 0, part.end, segment_buffer(part.end))
-        found = scan.walk(buf, base=0, start=FIRST_FRAME, end=max(len(buf) & ~7, FIRST_FRAME), salt=part.salt)
+        if len(buf) & ~7 <= FIRST_FRAME:
+            return part
+        found = scan.walk(buf, base=0, start=FIRST_FRAME, end=len(buf) & ~7, salt=part.salt)
         return part if np.frombuffer(memoryview(buf)[found.end :], np.uint8).any() else replace(part, end=found.end)
 
     def _bounds(self, parts: Sequence[Part]) -> tuple[int, int, int]:
@@ -281,7 +283,9 @@ def _ends(buf: Buffer, part: Part) -> tuple[int, int, int]:
     """Returns first and last visible VLSN of a segment and the highest DTVLSN in it; zeros for none. Looks at lengths
     and at the headers that count, unless there is damage to be passed."""
     end = min(part.end, len(buf) & ~7)
-    found = scan.walk(buf, base=0, start=FIRST_FRAME, end=max(end, FIRST_FRAME), salt=part.salt)
+    if end <= FIRST_FRAME:
+        return 0, 0, 0
+    found = scan.walk(buf, base=0, start=FIRST_FRAME, end=end, salt=part.salt)
     offsets, headers = found.offsets, found.headers
     if found.reason in (scan.Stop.BAD, scan.Stop.SHORT):
         frames = read_frames(buf, part)
