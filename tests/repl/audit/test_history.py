@@ -336,6 +336,9 @@ def test_each_line_is_read_once_wherever_the_parts_are_cut(
         ('{"vlsn": "1", "value": "a"}', "vlsn"),
         ("[1, 2]", "a line is an object"),
         ("no json", "a line is an object"),
+        ('{"vlsn": 7, "val', "a line is an object"),
+        ('{"vlsn": 1, "value": "x"}\n{"vlsn": 2,, "value": "y"}\n{"vlsn": 3, "value": "z"}', "a line is an object"),
+        ("\x00\x01", "a line is an object"),
     ],
 )
 def test_what_is_no_history_is_refused_with_its_place(tmp_path: Path, text: str, why: str) -> None:
