@@ -17,6 +17,9 @@
 | look | a reader | reads what is new, linearizable; ok: ``to`` is the last VLSN that it saw |
 | final | ``final`` | the same of ``node`` from the first VLSN to ``to``, all being healed; info: it served no more |
 | status | ``watch`` | info: what a node said of itself, when it changed |
+| cdc | ``captures`` | info: what a node tells of its consumers |
+| position | ``captures`` | info: what lies in a position file of a node that is down |
+| left | ``captures`` | info: processes of consumers that live when no node does |
 | members | ``nemesis``, ``group`` | info: a change begins or ends, ``members`` and ``electable`` as they are then |
 | kill, pause … | ``nemesis`` | info: a fault begins or ends; ``struck`` when it met what it was to meet |
 """
@@ -64,6 +67,11 @@ class Recorder:
     def now_s(self) -> float:
         """Returns the seconds since the run began."""
         return (time.monotonic_ns() - self._began_ns) / 1e9
+
+    @property
+    def began_ns(self) -> int:
+        """The moment of the run's beginning, by the machine's monotonic clock."""
+        return self._began_ns
 
     def next_number(self) -> int:
         """Gives a number for one value, used once."""

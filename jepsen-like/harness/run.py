@@ -19,6 +19,11 @@ from random import Random
 from typing import Final
 
 from harness import judge
+from harness.captures.checks import check_captures, counts_of
+from harness.captures.disk_log import DiskLog, read_disk_log
+from harness.captures.observing import Observer
+from harness.captures.recording import recording_of
+from harness.captures.settings import give_consumers
 from harness.checks import Found, check
 from harness.group.nodes import SETTINGS, Group, Refused, make_group
 from harness.group.partitions import UNSHAPED, Shape
@@ -90,6 +95,8 @@ class Outcome:
     """Acknowledged entries that the Spark audit found in every node's directory."""
     members: list[str] = field(default_factory=list)
     """The members in the end."""
+    captures: dict[str, int] = field(default_factory=dict)
+    """The counts of what consumers inside the nodes were given."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -113,7 +120,8 @@ def check_options(options: Options) -> None:
         raise BadArgument(
             "--nemesis disk fails calls by strace, which is missing here or may not trace; or leave out eio"
         )
-    work_of(options.workload)
+    if work_of(options.workload).captures and (lost := {"disk", "members"} & set(options.kinds)):
+        raise BadArgument(f"--workload cdc judges positions that no disk has lost; leave out {', '.join(sorted(lost))}")
 
 
 async def run(options: Options, directory: Path, *, progress: Progress) -> Outcome:
@@ -123,16 +131,23 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
     network = AiohttpNetwork()
     try:
         group = await _group(outcome, directory / "nodes", network, progress)
+        captures = directory / "captures" if work_of(options.workload).captures else None
+        if captures is not None:
+            captures.mkdir()
+            give_consumers(group, captures, options.seed)
         if "clock" in options.kinds:
             _give_clocks(group)
         watch = Watch(group.urls, network, recorder)
         fragile = disk.minority(group.founders, Random(f"{options.seed} disk"))
         nemesis = Nemesis(group, watch, network, recorder, fragile=fragile)
+        observer = Observer(group, watch, recorder, captures, options.seed) if captures is not None else None
         progress.of(recorder, watch, nemesis)
         try:
-            await _stages(_Run(options, outcome, group, watch, nemesis, recorder, network, progress))
+            await _stages(_Run(options, outcome, group, watch, nemesis, recorder, network, progress, observer))
         finally:
             await group.close()
+            if observer is not None:
+                observer.look_at_the_end()
         outcome.masters, outcome.members = list(watch.masters), list(group.listed)
     finally:
         await network.close()
@@ -149,6 +164,9 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
     progress.stage("verifies the directories")
     await _verify(outcome, directories)
     directories = {name: directories[name] for name in group.listed}
+    if captures is not None:
+        progress.stage("checks what consumers were given")
+        await asyncio.to_thread(_check_captures, outcome, history, captures, recorder.began_ns, directories)
     if options.audit:
         progress.stage("audits them by Spark")
         await _audit(outcome, history, directories, directory / "acknowledged.jsonl")
@@ -191,6 +209,7 @@ class _Run:
     recorder: Recorder
     network: AiohttpNetwork
     progress: Progress
+    observer: Observer | None
 
 
 async def _stages(run: _Run) -> None:
@@ -210,12 +229,15 @@ async def _stages(run: _Run) -> None:
             await run.group.links.heal()
             run.group.release()
             settled.set()
+            if run.observer is not None:
+                run.observer.settle()
             last = await _healed(run, work)
             if work.destinations:
                 run.progress.stage("drains the destinations", DRAIN_S)
                 left = await destinations.drain(run.group.urls, run.recorder, last, DRAIN_S)
                 run.outcome.lacks += [f"destination {name} was not empty after {DRAIN_S:.0f} s" for name in left]
             await _readers_done(run, positions, last)
+            await _consumers_done(run, last)
         finally:
             await _end_readers(run, readers)
         run.progress.stage("reads every node")
@@ -245,6 +267,8 @@ async def _background(run: _Run) -> AsyncIterator[None]:
         asyncio.create_task(run.group.watch(ended)),
         asyncio.create_task(run.progress.run()),
     ]
+    if run.observer is not None:
+        tasks.append(asyncio.create_task(run.observer.run()))
     try:
         yield
     finally:
@@ -343,6 +367,15 @@ async def _readers_done(run: _Run, positions: Positions, last: int) -> None:
             await _until(lambda: not positions.behind(last, run.group.listed))
 
 
+async def _consumers_done(run: _Run, last: int) -> None:
+    """Waits until every consumer's position has got past ``last``; whether it has is for the checks."""
+    observer = run.observer
+    if observer is not None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEAL_S):
+                await _until(lambda: not observer.behind(last))
+
+
 async def _until(holds: Callable[[], bool]) -> None:
     while not holds():  # noqa: ASYNC110  what is waited for is another process's
         await asyncio.sleep(POLL_S)
@@ -373,6 +406,24 @@ async def _audit(outcome: Outcome, history: Sequence[Op], directories: dict[str,
     for anomaly in found:
         outcome.found.add(anomaly)
     outcome.lacks += [why] if why else []
+
+
+def _check_captures(
+    outcome: Outcome, history: Sequence[Op], captures: Path, began_ns: int, directories: Mapping[str, Path]
+) -> None:
+    """Judges what consumers recorded by the stopped nodes' disks."""
+    logs: dict[str, DiskLog] = {}
+    for name, directory in directories.items():
+        try:
+            logs[name] = read_disk_log(directory)
+        except ValueError as error:
+            outcome.lacks.append(f"the consumers' check could not read a log: {error}")
+    upto = min((op.value["to"] for op in history if op.f == "final" and op.type == "ok"), default=0)
+    recording = recording_of(history, captures, began_ns, logs, upto=upto)
+    for anomaly in check_captures(recording):
+        outcome.found.add(anomaly)
+    outcome.captures = counts_of(recording)
+    outcome.lacks += [f"no {what}" for what, count in outcome.captures.items() if not count]
 
 
 def _give_clocks(group: Group) -> None:

@@ -60,6 +60,8 @@ class Group:
         """Those of them that have a vote."""
         self.may_end: set[str] = set()
         """Nodes whose disk fails, which therefore may end by themselves."""
+        self.gone: Callable[[str], None] = lambda name: None
+        """Told of each node whose process is gone, before it is started again."""
         self._closed = False
         self._stopped: dict[str, set[str]] = {name: set() for name in self.names}
         for name in self.names[len(self.founders) :]:
@@ -129,6 +131,8 @@ class Group:
             self.node(name).send(signal.SIGKILL)
         while any(self.running(name) for name in running):  # noqa: ASYNC110  what is waited for is another process's
             await asyncio.sleep(GONE_POLL_S)
+        for name in running:
+            self.gone(name)
         return running
 
     def start_again(self, names: list[str], reason: str) -> None:
@@ -169,6 +173,7 @@ class Group:
                 status = self.node(name).ended
                 if status is not None and name in self._started:
                     self._started.discard(name)
+                    self.gone(name)
                     told(name, status, self.node(name).last_words())
                     asyncio.get_running_loop().call_later(AGAIN_S, self.start_again, [name], "itself")
 

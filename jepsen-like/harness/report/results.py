@@ -62,6 +62,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "polls": outcome.polls,
         "entries_read": outcome.entries,
         "entries_audited": outcome.audited,
+        "captures": outcome.captures,
         "faults_by_way": outcome.ways,
         "masters": [{"term": term, "node": node} for term, node in outcome.masters],
         "anomalies": {
@@ -90,6 +91,7 @@ def table(outcome: Outcome) -> list[str]:
             if outcome.audited
             else []
         ),
+        *((what, f"{count:,}") for what, count in outcome.captures.items()),
         ("changes of master", f"{max(0, len(outcome.masters) - 1):,}"),
         *((f"faults that struck: {kind}", f"{count:,}") for kind, count in outcome.faults.items()),
         ("anomalies", f"{sum(outcome.found.counts.values()):,}"),

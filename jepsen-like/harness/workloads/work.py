@@ -8,6 +8,7 @@
 | transaction | transactions of several keys: every other writer through the client, or over HTTP | the same |
 | destination | every other writer transactions, half of these over HTTP; the others entries with keys | the same, and |
 | | | consumers of destinations (``destinations``); the log is cleaned meanwhile |
+| cdc | as ``append``, a second fourth in transactions through the client | the same, and consumers inside the nodes |
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Work:
     """With consumers; every other writer has transactions, and every entry a key."""
     settings: Mapping[str, int | float] = field(default_factory=dict)
     """The nodes' settings that it needs."""
+    captures: bool = False
+    """Consumers run inside the nodes (``harness.captures``)."""
 
     def appender(self, urls: Mapping[str, str]) -> AbstractAsyncContextManager[Appender]:
         """Opens a client of its own."""
@@ -61,8 +64,8 @@ class Work:
         """Runs writer ``number``, until ``stop``."""
         process, chance = f"w{number}", Random(f"{seed} w{number}")
         by_http = self.http and number % self.http_each == self.http_each - 1
-
         txn = self.transactions or (self.destinations and number % 2 == 1)
+        txn = txn or (self.captures and number % self.http_each == 0)
 
         @asynccontextmanager
         async def posting() -> AsyncIterator[Appender]:
@@ -100,6 +103,9 @@ _WORKS = {
         http=True,
         destinations=True,
         settings={"segment_bytes": 1 << 20, "retention_bytes": 4 << 20, "cleaning_period_s": 1.0},
+    ),
+    "cdc": Work(
+        "cdc", producers=False, readers=2, restless=0.05, http=True, captures=True, settings={"ring_bytes_max": 1 << 14}
     ),
     "tail": Work("tail", producers=False, readers=6, restless=0.3, http=True),
 }
