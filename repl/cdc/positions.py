@@ -12,19 +12,29 @@ Before a consumer is given its first event on a node, the group is told the numb
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from repl.api import ConsumerAt, ConsumerChange
 from repl.cdc.position_file import DIRECTORY, PositionFile, StoredPosition
-from vlsn.errors import LogFailed, NotFound
+from vlsn.errors import LogFailed, NotFound, NotYet, WrongVersion
 from vlsn.seams import Disk
 
 T = TypeVar("T")
 Offload = Callable[[Callable[[], T]], "asyncio.Future[T]"]
 STORE_TIMEOUT_S = 10.0
 REPLICATED_PREFIX = "cdc."
+
+
+@contextmanager
+def _levels_that_rise() -> Iterator[None]:
+    """Says ``NotYet`` of a group whose level is about to rise, or has to be raised by a person: no version is wrong."""
+    try:
+        yield
+    except WrongVersion as error:
+        raise NotYet(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +133,9 @@ class LocalPositions:
         file = self._opened()
         if not file.position.known:
             number = await self._numbered(file)
-            if await self._begun.begin(self._name, number, replace=file.position.placed) != number:
+            with _levels_that_rise():
+                known = await self._begun.begin(self._name, number, replace=file.position.placed)
+            if known != number:
                 raise PositionLost(
                     f"its position is gone: it has begun on this node before, and {self._directory}/{DIRECTORY} has no "
                     "file of that (another disk?); say to this node where it goes on: `vlsnlog cdc reset "
@@ -163,6 +175,10 @@ class LocalPositions:
 class ConsumersOfGroup(Protocol):
     """The named positions of the group, as the node's gateway offers them."""
 
+    async def confirm(self, timeout_s: float) -> int:
+        """Returns once what earlier masters have stored is known here. Raises ``NotMaster``, ``Lagging``."""
+        ...
+
     async def consumer(self, name: str) -> ConsumerAt: ...
 
     async def set_consumer(self, name: str, change: ConsumerChange, timeout_s: float) -> ConsumerAt: ...
@@ -181,6 +197,8 @@ class ReplicatedPositions:
         self._set_by = 0
 
     async def load(self) -> At | None:
+        """Returns what was stored last by anybody: as far as a new master knows it durable at once it may be older."""
+        await self._consumers.confirm(STORE_TIMEOUT_S)
         try:
             found = await self._consumers.consumer(self._name)
         except NotFound:
@@ -200,7 +218,8 @@ class ReplicatedPositions:
 
     async def store(self, at: At) -> None:
         change = ConsumerChange(next=at.next, at=self._set_by)
-        self._set_by = (await self._consumers.set_consumer(self._name, change, STORE_TIMEOUT_S)).at
+        with _levels_that_rise():
+            self._set_by = (await self._consumers.set_consumer(self._name, change, STORE_TIMEOUT_S)).at
 
     async def close(self) -> None:
         pass

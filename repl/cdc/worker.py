@@ -30,6 +30,7 @@ from vlsn.errors import (
     LogFailed,
     NotInLog,
     NotMaster,
+    OutcomeUnknown,
     StaleTerm,
     Trimmed,
     VlsnLogError,
@@ -254,8 +255,8 @@ class CdcWorker:
         except StaleTerm as error:
             record.next, record.moved = 0, False
             await self._back_off(f"another node has gone on with it: {error}")
-        except NotMaster as error:
-            record.next = 0
+        except (NotMaster, OutcomeUnknown) as error:
+            record.next = 0  # whatever was stored is read again
             await self._back_off(str(error))
         except NotInLog as error:
             self._park(str(error))
