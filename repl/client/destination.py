@@ -15,11 +15,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import repeat
+from typing import Final, overload
+
+import msgspec
+import numpy as np
 
 from repl.client.destinations import Destinations
+from repl.http.message_batch import Taken
 from vlsn.errors import BadArgument, VlsnLogError
+from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.state.destinations import key_of
 
 PREFETCH: Final = 100
@@ -32,21 +38,16 @@ ACKS_MAX: Final = 10_000
 """Messages that one call acknowledges."""
 
 
-class Message:
+class Message(msgspec.Struct, frozen=True, eq=False):
     """A message as it was delivered; ``attempt`` counts deliveries from 1."""
 
-    __slots__ = ("_of", "attempt", "key", "time", "uuid", "value", "vlsn")
-
-    def __init__(
-        self, of: Destination, uuid: str, vlsn: int, attempt: int, time: int, key: bytes | None, value: bytes
-    ) -> None:
-        self._of = of
-        self.uuid = uuid
-        self.vlsn = vlsn
-        self.attempt = attempt
-        self.time = time
-        self.key = key
-        self.value = value
+    _of: Destination
+    uuid: str
+    vlsn: int
+    attempt: int
+    time: int
+    key: bytes | None
+    value: bytes
 
     def __repr__(self) -> str:
         return f"Message(vlsn={self.vlsn}, attempt={self.attempt}, key={self.key!r}, {len(self.value)} bytes)"
@@ -61,6 +62,56 @@ class Message:
         await self._of.nack([self], reason)
 
 
+class Messages(Sequence[Message]):
+    """Messages that were taken together. Each is made when somebody first looks at one of them: a worker that
+    acknowledges them as a whole pays for none by itself."""
+
+    __slots__ = ("_made", "_of", "_taken", "uuid")
+
+    def __init__(self, of: Destination, uuid: str, taken: Taken) -> None:
+        self._of = of
+        self._taken = taken
+        self._made: list[Message] | None = None
+        self.uuid = uuid
+
+    @property
+    def vlsns(self) -> Vlsns:
+        """Their VLSNs, ascending, as an array."""
+        return self._taken.vlsns
+
+    def _messages(self) -> list[Message]:
+        if self._made is None:
+            taken = self._taken
+            vlsns, times, tried = taken.vlsns.tolist(), taken.times.tolist(), taken.attempts
+            attempts = [tried.get(vlsn, 1) for vlsn in vlsns] if tried else repeat(1)
+            keys, values = taken.keys_and_values()
+            self._made = list(map(Message, repeat(self._of), repeat(self.uuid), vlsns, attempts, times, keys, values))
+        return self._made
+
+    def __len__(self) -> int:
+        return len(self._taken.vlsns)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages())
+
+    @overload
+    def __getitem__(self, at: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Message]: ...
+
+    def __getitem__(self, at: int | slice) -> Message | list[Message]:
+        return self._messages()[at]
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Messages({self.uuid!r}, {len(self)} messages)"
+
+
 class Destination:
     """One worker of a destination; made by ``Client.destination``.  Iterate over it, again after a fault too."""
 
@@ -71,7 +122,8 @@ class Destination:
         self.name = name
         self._destinations = destinations
         self._prefetch = prefetch
-        self._gathered: list[Message] = []
+        self._gathered: dict[str, list[Vlsns]] = {}
+        """VLSNs to be acknowledged, by the uuid of their destination."""
         self._told: asyncio.Future[None] | None = None
         """Done when what is gathered is acknowledged, durable."""
         self._sending: asyncio.Task[None] | None = None
@@ -84,10 +136,10 @@ class Destination:
             for message in batch:
                 yield message
 
-    async def batches(self) -> AsyncIterator[list[Message]]:
+    async def batches(self) -> AsyncIterator[Messages]:
         """Yields messages as they were taken together, one or more."""
         loop = asyncio.get_running_loop()
-        ahead: asyncio.Task[list[Message]] | None = None
+        ahead: asyncio.Task[Messages] | None = None
         quick = False
         try:
             while True:
@@ -101,16 +153,17 @@ class Destination:
             if ahead is not None:
                 ahead.cancel()
 
-    async def take(self, most: int | None = None, wait_s: float = WAIT_S) -> list[Message]:
+    async def take(self, most: int | None = None, wait_s: float = WAIT_S) -> Messages:
         """Takes up to ``most`` messages, waiting so long for the first; none where none has come."""
-        uuid, rows = await self._destinations.take(self.name, most or self._prefetch, wait_s)
-        return [Message(self, uuid, *row) for row in rows]
+        uuid, taken = await self._destinations.take(self.name, most or self._prefetch, wait_s)
+        return Messages(self, uuid, taken)
 
     async def ack(self, messages: Sequence[Message], *, wait: bool = True) -> None:
         """Acknowledges messages, as ``Message.ack`` does one."""
         if not messages:
             return
-        self._gathered += messages
+        for uuid, vlsns in _by_uuid(messages):
+            self._gathered.setdefault(uuid, []).append(vlsns)
         if self._told is None:
             self._told = asyncio.get_running_loop().create_future()
         told = self._told
@@ -121,9 +174,8 @@ class Destination:
 
     async def nack(self, messages: Sequence[Message], reason: str = "given back") -> None:
         """Gives messages back, as ``Message.nack`` does one."""
-        for uuid in dict.fromkeys(message.uuid for message in messages):
-            mine = [message.vlsn for message in messages if message.uuid == uuid]
-            await self._destinations.nack(self.name, mine, reason, uuid)
+        for uuid, vlsns in _by_uuid(messages):
+            await self._destinations.nack(self.name, vlsns.tolist(), reason, uuid)
 
     async def flush(self) -> None:
         """Returns once everything acknowledged so far is durable. Raises as ``Message.ack`` for the last of it."""
@@ -135,14 +187,13 @@ class Destination:
 
     async def _send(self) -> None:
         while self._gathered and self._told is not None:
-            messages, told = self._gathered, self._told
-            self._gathered, self._told = [], None
+            gathered, told = self._gathered, self._told
+            self._gathered, self._told = {}, None
             try:
-                for at in range(0, len(messages), ACKS_MAX):
-                    part = messages[at : at + ACKS_MAX]
-                    for uuid in dict.fromkeys(message.uuid for message in part):
-                        mine = [message.vlsn for message in part if message.uuid == uuid]
-                        await self._destinations.ack(self.name, mine, uuid)
+                for uuid, columns in gathered.items():
+                    vlsns = np.unique(np.concatenate(columns))
+                    for at in range(0, len(vlsns), ACKS_MAX):
+                        await self._destinations.ack(self.name, VlsnSet.of(vlsns[at : at + ACKS_MAX]), uuid)
             except VlsnLogError as error:
                 told.set_exception(error)
                 told.exception()  # who has not waited for it is not asked
@@ -153,3 +204,12 @@ class Destination:
             else:
                 told.set_result(None)
         self._sending = None
+
+
+def _by_uuid(messages: Sequence[Message]) -> Iterator[tuple[str, Vlsns]]:
+    """Yields the VLSNs of messages by the destination that they are of: one that is made anew has another uuid."""
+    if isinstance(messages, Messages):
+        yield messages.uuid, messages.vlsns
+        return
+    for uuid in dict.fromkeys(message.uuid for message in messages):
+        yield uuid, np.array([message.vlsn for message in messages if message.uuid == uuid], np.int64)

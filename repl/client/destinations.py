@@ -18,6 +18,7 @@ from repl.http import message_batch, ndjson
 from repl.http.destinations import UUID
 from repl.http.types import Network
 from vlsn.errors import BadArgument
+from vlsn.format.vlsn_set import VlsnSet
 from vlsn.state.destinations import key_of
 
 PATH: Final = "/v1/destinations"
@@ -83,7 +84,7 @@ class Destinations:
         answer = await self._calls.call("GET", f"{_path(name)}/messages?peek=true&max={most}", again=True)
         return ndjson.decode_messages(bytes(answer.body))
 
-    async def take(self, name: str, most: int, wait_s: float) -> tuple[str, Rows]:
+    async def take(self, name: str, most: int, wait_s: float) -> tuple[str, message_batch.Taken]:
         """Takes up to ``most`` messages; waits so long for the first. Returns the uuid of the destination, too. What is
         lost on the way is delivered again."""
         path = f"{_path(name)}/messages?max={most}&wait={wait_s:g}"
@@ -91,9 +92,10 @@ class Destinations:
         answer = await self._calls.call("GET", path, again=True, answer_s=wait_s + 5.0, accept=accept)
         return answer.headers.get(UUID, ""), message_batch.decode(bytes(answer.body))
 
-    async def ack(self, name: str, vlsns: Sequence[int], uuid: str = "") -> None:
+    async def ack(self, name: str, vlsns: VlsnSet | Sequence[int], uuid: str = "") -> None:
         """Acknowledges, durable on return. Raises ``NotFound`` where the destination of that ``uuid`` was dropped."""
-        body = msgspec.json.encode({"vlsns": vlsns, "uuid": uuid})
+        packed = vlsns if isinstance(vlsns, VlsnSet) else VlsnSet.of(vlsns)
+        body = msgspec.json.encode({"set": packed.pack(), "uuid": uuid})
         await self._calls.call("POST", f"{_path(name)}/ack", body, again=True, answer_s=10.0)
 
     async def nack(self, name: str, vlsns: Sequence[int], reason: str, uuid: str = "") -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, overload
 
-from repl.client.destination import WAIT_S, Destination, Message
+from repl.client.destination import WAIT_S, Destination, Message, Messages
 from repl.client.destinations import Destinations, Rows
 from repl.client.sync_consumer import Runner
+from vlsn.format.vlsn_set import Vlsns
 
 
 class SyncMessage:
@@ -48,6 +49,38 @@ class SyncMessage:
         self._client.run(self.inner.nack(reason))
 
 
+class SyncMessages(Sequence[SyncMessage]):
+    """``Messages``, blocking."""
+
+    __slots__ = ("_client", "inner")
+
+    def __init__(self, client: Runner, messages: Messages) -> None:
+        self._client = client
+        self.inner = messages
+
+    @property
+    def vlsns(self) -> Vlsns:
+        """Their VLSNs, ascending, as an array."""
+        return self.inner.vlsns
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __iter__(self) -> Iterator[SyncMessage]:
+        return (SyncMessage(self._client, message) for message in self.inner)
+
+    @overload
+    def __getitem__(self, at: int) -> SyncMessage: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[SyncMessage]: ...
+
+    def __getitem__(self, at: int | slice) -> SyncMessage | list[SyncMessage]:
+        if isinstance(at, slice):
+            return [SyncMessage(self._client, message) for message in self.inner[at]]
+        return SyncMessage(self._client, self.inner[at])
+
+
 class SyncDestination:
     """``Destination``, blocking; made by ``SyncClient.destination``.  For one thread at a time."""
 
@@ -63,28 +96,32 @@ class SyncDestination:
         for batch in self.batches():
             yield from batch
 
-    def batches(self) -> Iterator[list[SyncMessage]]:
+    def batches(self) -> Iterator[SyncMessages]:
         """Yields as ``Destination.batches``."""
         while True:
             found = self.take()
             if found:
                 yield found
 
-    def take(self, most: int | None = None, wait_s: float = WAIT_S) -> list[SyncMessage]:
+    def take(self, most: int | None = None, wait_s: float = WAIT_S) -> SyncMessages:
         """Takes as ``Destination.take``."""
-        return [SyncMessage(self._client, message) for message in self._client.run(self._inner.take(most, wait_s))]
+        return SyncMessages(self._client, self._client.run(self._inner.take(most, wait_s)))
 
     def ack(self, messages: Sequence[SyncMessage], *, wait: bool = True) -> None:
         """Acknowledges as ``Destination.ack``."""
-        self._client.run(self._inner.ack([message.inner for message in messages], wait=wait))
+        self._client.run(self._inner.ack(_inner(messages), wait=wait))
 
     def nack(self, messages: Sequence[SyncMessage], reason: str = "given back") -> None:
         """Gives back as ``Destination.nack``."""
-        self._client.run(self._inner.nack([message.inner for message in messages], reason))
+        self._client.run(self._inner.nack(_inner(messages), reason))
 
     def flush(self) -> None:
         """Waits as ``Destination.flush``."""
         self._client.run(self._inner.flush())
+
+
+def _inner(messages: Sequence[SyncMessage]) -> Sequence[Message]:
+    return messages.inner if isinstance(messages, SyncMessages) else [message.inner for message in messages]
 
 
 class SyncDestinations:

@@ -20,19 +20,31 @@ On the loop only.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from repl.dest.limits import ASKERS_MAX, BLOCKED, BLOCKED_MAX, BLOCKED_S, LOOK_S, PACE_S, SKIPPED_NOTED, TRIES_MAX
+from repl.dest.flight import Flight, Removed
+from repl.dest.limits import (
+    ASKERS_MAX,
+    BLOCKED,
+    BLOCKED_MAX,
+    BLOCKED_S,
+    LOOK_S,
+    PACE_S,
+    SKIPPED_NOTED,
+    TRIES_MAX,
+    WINDOW_BYTES,
+)
 from repl.dest.notes import Notes
+from repl.dest.window import Hashes, Window
 from repl.http.limits import READ_BYTES_MAX
-from vlsn.errors import BadArgument, NotFound, QueueFull, Trimmed, VlsnLogError
+from repl.http.message_batch import MessageColumns
+from vlsn.errors import BadArgument, Damaged, NotFound, QueueFull, Trimmed, VlsnLogError
 from vlsn.format.block import Entry
 from vlsn.format.key_filter import KeyFilter
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
@@ -42,16 +54,21 @@ from vlsn.state.acks import Acked
 from vlsn.state.destinations import DestinationSettings
 
 LATE: Final = "not acknowledged in time"
+PAGED_MESSAGES: Final = 10_000
+"""Messages that are read of pages at once."""
 
 
-class Page(Protocol):
-    """Entries in rising VLSNs, and the first VLSN that was not looked at."""
+class Blocks(Protocol):
+    """Whole blocks, and the first VLSN behind them."""
 
     @property
-    def entries(self) -> list[Entry]: ...
+    def data(self) -> list[bytes]: ...
 
     @property
     def next_vlsn(self) -> int: ...
+
+    @property
+    def durable(self) -> int: ...
 
 
 class Source(Protocol):
@@ -60,9 +77,7 @@ class Source(Protocol):
     @property
     def durable(self) -> Vlsn: ...
 
-    async def page(
-        self, from_vlsn: int | None, *, limit: int, bytes_max: int, all_kinds: bool, keys: KeyFilter | None = None
-    ) -> Page: ...
+    async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> Blocks: ...
 
 
 class PagedRun(Protocol):
@@ -108,9 +123,13 @@ class PageSource(Protocol):
 class Delivered(NamedTuple):
     """Messages of one answer, in VLSN order; ``attempts`` of those that are not delivered for the first time."""
 
-    entries: list[Entry]
+    columns: MessageColumns
     attempts: dict[int, int]
     uuid: str
+
+    @property
+    def entries(self) -> list[Entry]:
+        return self.columns.entries()
 
 
 class Dead(NamedTuple):
@@ -139,17 +158,12 @@ class DeliveryParts:
 
 
 @dataclass(slots=True, eq=False)
-class _Batch:
-    """The messages of one answer."""
+class _Answer:
+    """One answer, some of whose messages are out yet."""
 
-    vlsns: Vlsns
-    before: Vlsns
-    """The VLSN of the message before each of them."""
-    keys: dict[int, bytes]
-    attempts: dict[int, int]
     deadline: float
     left: int
-    """Those that are out yet."""
+    attempts: dict[int, int]
 
 
 @dataclass(slots=True)
@@ -186,13 +200,31 @@ class Pace:
 
 @dataclass(slots=True)
 class _Found:
-    """Messages that may go out, put together over several pages."""
+    """Messages that may go out, put together over several looks."""
 
-    entries: list[Entry] = field(default_factory=list)
-    before: list[int] = field(default_factory=list)
+    parts: list[MessageColumns] = field(default_factory=list)
+    before: list[Vlsns] = field(default_factory=list)
+    keys: list[Hashes | None] = field(default_factory=list)
+    count: int = 0
     bytes: int = 0
     blocked: int = 0
     """Messages that were passed over because of their keys."""
+
+    def add(self, part: MessageColumns, before: Vlsns, keys: Hashes | None) -> None:
+        self.parts.append(part)
+        self.before.append(before)
+        self.keys.append(keys)
+        self.count += len(part)
+        self.bytes += part.bytes
+
+    def all_keys(self) -> Hashes | None:
+        if all(keys is None for keys in self.keys):
+            return None
+        filled = [
+            np.zeros(len(part), np.uint64) if keys is None else keys
+            for part, keys in zip(self.parts, self.keys, strict=True)
+        ]
+        return np.concatenate(filled)
 
 
 class Delivery:
@@ -202,6 +234,8 @@ class Delivery:
         self._parts = parts
         self.name = name
         self.uuid = settings.uuid
+        self._numbered = 0
+        """The answers so far."""
         self.counts = DeliveryCounts()
         self.pace = Pace()
         self.blocked_by = ""
@@ -216,24 +250,25 @@ class Delivery:
         self.settings = settings
         prefix, self._without = settings.prefix.encode(), settings.dead_letter.encode()
         self._keys = KeyFilter(prefix, prefix=True) if prefix else None
-        self._filters = self._without.startswith(prefix)
-        """Its own dead letters are among what the prefix says."""
+        self._dead = KeyFilter(self._without) if self._without.startswith(prefix) else None
+        """Its own dead letters, where they are among what the prefix says."""
+        self._window: Window | None = None
+        """The messages that were looked at last."""
+        self._window_used = False
 
     def _reset(self, acked: Acked) -> None:
         """Begins anew where the table says, with nothing out."""
         self.since = acked.since
         self._at = int(acked.floor) + 1
-        self._flight: dict[int, _Batch] = {}
-        self._batches: dict[_Batch, None] = {}
-        """The batches of which some are out, the one first that comes back first."""
-        self._high = 0
-        """The highest VLSN that was delivered."""
+        self._flight = Flight()
+        self._answers: dict[int, _Answer] = {}
+        """The answers of which some are out, by number, the one first that comes back first."""
         self._tries: dict[int, int] = {}
         """Attempts by VLSN, of messages that came back."""
-        self._out: Counter[bytes] = Counter()
-        """Messages that are out, by key."""
-        self._blocked: dict[bytes, int] = {}
-        """The VLSN from which on messages of a key wait."""
+        self._waiting_keys = np.empty(0, np.uint64)
+        """The keys of which messages were passed over, because earlier ones are out …"""
+        self._waiting_from = np.empty(0, np.int64)
+        """… and the VLSN from which on they are to be looked at again."""
         self._acking = VlsnSet()
         """Acknowledged, and not folded yet."""
         self._skipped: list[VlsnSet] = []
@@ -285,12 +320,25 @@ class Delivery:
         while True:
             self._check()
             async with self._lock:
-                found = await self._take(most, deadline)
+                delivered, answer = await self._take(most, deadline)
+            if answer:
+                await self._confirmed(answer)
+                return delivered
             now = loop.time()
-            if found.entries or now >= deadline:
-                return found
-            more = self._blocked and self._at <= self._parts.source.durable
+            if now >= deadline:
+                return delivered
+            more = len(self._waiting_keys) and self._at <= self._parts.source.durable
             await self._wait(min(deadline, now + BLOCKED_S) if more else deadline)
+
+    async def _confirmed(self, answer: int) -> None:
+        """Returns once a majority has confirmed the lead; others take what comes behind meanwhile. Raises, and takes
+        the answer's messages back, where that is not so, or its asker has left."""
+        try:
+            await self._parts.confirm()
+            self._check()
+        except BaseException:
+            self._recall(self._flight.vlsns_of(answer))
+            raise
 
     def wake(self) -> None:
         """Wakes whoever has waited longest: there may be a message for him."""
@@ -322,10 +370,12 @@ class Delivery:
         if self._closed is not None:
             raise self._closed
 
-    async def _take(self, most: int, deadline: float) -> Delivered:
+    async def _take(self, most: int, deadline: float) -> tuple[Delivered, int]:
+        """Hands messages out, under the lock, and returns the answer's number; 0 for none."""
+        nothing = Delivered(MessageColumns(), {}, self.uuid), 0
         if self.settings.paused:
             self.blocked_by = "paused"
-            return Delivered([], {}, self.uuid)
+            return nothing
         acked = self._acked()
         room = ACK_INTERVALS_MAX - acked.done.intervals - self._acking.intervals - len(self._flight)
         self.blocked_by = "" if room > 0 else "a gap in what is acknowledged"
@@ -336,59 +386,60 @@ class Delivery:
         found = _Found()
         loop, most = asyncio.get_running_loop(), min(most, max(room, 1))
         until = max(deadline, loop.time() + LOOK_S)
-        while len(found.entries) < most and found.bytes < READ_BYTES_MAX and self._at <= self._parts.source.durable:
-            limit = most - len(found.entries)
+        while found.count < most and found.bytes < READ_BYTES_MAX and self._at <= self._parts.source.durable:
+            limit = most - found.count
             if loop.time() >= until or found.blocked >= max(BLOCKED, 2 * most):
                 break
-            if len(self._blocked) and self._at - min(self._blocked.values()) > BLOCKED_MAX:
+            if len(self._waiting_from) and self._at - int(self._waiting_from.min()) > BLOCKED_MAX:
                 self.blocked_by = "order in a key: an earlier message is out"
                 break
             if not await self._look(found, limit, first_only=room <= 0):
                 break
-        if not found.entries:
-            return Delivered([], {}, self.uuid)
-        delivered, batch = self._hand_out(found)
-        try:
-            await self._parts.confirm()
-            self._check()
-        except BaseException:
-            self._take_back(batch, [int(vlsn) for vlsn in batch.vlsns])
-            raise
+        if not found.count:
+            return nothing
+        handed = self._hand_out(found)
         if self._at <= self._parts.source.durable:
             self.wake()
-        return delivered
+        return handed
 
     async def _look(self, found: _Found, limit: int, *, first_only: bool) -> bool:
-        """Reads one page into ``found``; False where there is nothing more to be had now."""
+        """Looks at what comes next; False where there is nothing more to be had now."""
         at, since = self._at, self.since
-        entries, upto = await self._read(at, limit, READ_BYTES_MAX - found.bytes)
+        window = await self._window_at(at)
         self._check()
         if self.since != since:
             return False
         if self._at != at:
-            return not found.entries  # something came back meanwhile: it is the next one
-        if upto <= at:
+            return not found.count  # something came back meanwhile: it is the next one
+        if window is None:
             return False
-        self._at = upto
         acked = self._acked()
-        if not entries:
-            self._skip(VlsnSet.between(at, upto - 1))
+        start = int(np.searchsorted(window.vlsns, at))
+        end = window.fitting(start, limit, READ_BYTES_MAX - found.bytes)
+        whole = end == len(window.vlsns)
+        if end == start:
+            self._at = window.end
+            self._skip(VlsnSet.between(at, window.end - 1))
             return True
-        vlsns = np.array([entry.vlsn for entry in entries], np.int64)
+        vlsns = window.vlsns[start:end]
+        last = int(vlsns[-1])
+        self._at = window.end if whole else last + 1
+        if whole:
+            self._skip(VlsnSet.between(last + 1, window.end - 1))
         before = np.concatenate((np.array([at - 1], np.int64), vlsns[:-1]))
-        self._skip(VlsnSet.between(int(vlsns[-1]) + 1, upto - 1))
         free = ~self._passed_over(acked, vlsns, before)
         if first_only and not (free[0] and before[0] == acked.floor):
             return False
-        chosen = np.flatnonzero(free).tolist()
-        if self._out or self._blocked:
-            free_rows = len(chosen)
-            chosen = self._in_order(entries, before, chosen)
-            found.blocked += free_rows - len(chosen)
-        chosen = self._living(acked, entries, chosen)
-        found.entries += [entries[row] for row in chosen] if len(chosen) < len(entries) else entries
-        found.before += before[chosen].tolist()
-        found.bytes += sum(len(entries[row].value) for row in chosen)
+        keys = window.key_hashes(slice(start, end))
+        if keys is not None:
+            ordered = free & ~self._waits(before, keys, free)
+            found.blocked += int(np.count_nonzero(free)) - int(np.count_nonzero(ordered))
+            free = ordered
+        chosen = self._living(acked, vlsns, np.flatnonzero(free))
+        if len(chosen) == len(vlsns):
+            found.add(window.columns(slice(start, end)), before, keys)
+        elif len(chosen):
+            found.add(window.columns(start + chosen), before[chosen], None if keys is None else keys[chosen])
         return not first_only
 
     def _passed_over(self, acked: Acked, vlsns: Vlsns, before: Vlsns) -> npt.NDArray[np.bool_]:
@@ -398,56 +449,52 @@ class Delivery:
             gaps = done & (before + 1 < vlsns)
             if gaps.any():
                 self._skip(VlsnSet.covering(before[gaps] + 1, vlsns[gaps] - 1))
-        if vlsns[0] <= self._high and self._flight:
-            done |= np.fromiter(map(self._flight.__contains__, vlsns.tolist()), np.bool_, len(vlsns))
-        return done
+        return done | self._flight.has(vlsns)
 
-    def _in_order(self, entries: Sequence[Entry], before: Vlsns, chosen: Iterable[int]) -> list[int]:
-        """Leaves out messages of whose keys earlier ones are out."""
-        out, blocked, left = self._out, self._blocked, []
-        for row in chosen:
-            key = entries[row].key
-            if key is not None and (key in out or key in blocked):
-                blocked.setdefault(key, int(before[row]) + 1)
-            else:
-                left.append(row)
-        return left
+    def _waits(self, before: Vlsns, keys: Hashes, free: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Marks messages of whose keys earlier ones are out, and notes from where on to look for these keys again."""
+        waits: npt.NDArray[np.bool_] = np.isin(keys, self._flight.keys_of_others()) & free
+        if waits.any():
+            rows = np.flatnonzero(waits)
+            fresh, first = np.unique(keys[rows], return_index=True)
+            new = ~np.isin(fresh, self._waiting_keys)
+            self._waiting_keys = np.concatenate((self._waiting_keys, fresh[new]))
+            self._waiting_from = np.concatenate((self._waiting_from, before[rows[first[new]]] + 1))
+        return waits
 
-    def _living(self, acked: Acked, entries: Sequence[Entry], chosen: list[int]) -> list[int]:
+    def _living(self, acked: Acked, vlsns: Vlsns, chosen: Vlsns) -> Vlsns:
         """Leaves out messages that had their last attempt already, and buries them."""
         if not self._tries and not len(acked.tries.vlsns):
             return chosen
         dead, left = [], []
-        for row in chosen:
-            vlsn = int(entries[row].vlsn)
-            tried = self._tried(acked, vlsn)
+        for row in chosen.tolist():
+            tried = self._tried(acked, vlsn := int(vlsns[row]))
             if tried >= self.settings.attempts_max:
                 dead.append(Dead(vlsn, tried, LATE))
             else:
                 left.append(row)
         if dead:
             self._bury(dead)
-        return left
+        return np.array(left, np.int64)
 
     def _tried(self, acked: Acked, vlsn: int) -> int:
         tried = self._tries.get(vlsn)
         return acked.tries.of(vlsn) if tried is None else tried
 
-    def _hand_out(self, found: _Found) -> tuple[Delivered, _Batch]:
-        entries, acked = found.entries, self._acked()
-        vlsns = np.array([entry.vlsn for entry in entries], np.int64)
+    def _hand_out(self, found: _Found) -> tuple[Delivered, int]:
+        columns, acked = MessageColumns.joined(found.parts), self._acked()
+        vlsns = columns.vlsns
         attempts: dict[int, int] = {}
         if self._tries or len(acked.tries.vlsns):
             for vlsn in vlsns.tolist():
                 if tried := self._tried(acked, vlsn):
                     attempts[vlsn] = tried + 1
-        keys = {int(entry.vlsn): entry.key for entry in entries if entry.key is not None}
+        self._numbered += 1
+        number = self._numbered
+        before = found.before[0] if len(found.before) == 1 else np.concatenate(found.before)
+        self._flight.add(vlsns, before, found.all_keys(), answer=number, owner=number)
         deadline = asyncio.get_running_loop().time() + self.settings.ack_timeout_s
-        batch = _Batch(vlsns, np.array(found.before, np.int64), keys, attempts, deadline, len(vlsns))
-        self._flight.update(zip(vlsns.tolist(), repeat(batch)))
-        self._batches[batch] = None
-        self._out.update(keys.values())
-        self._high = max(self._high, int(vlsns[-1]))
+        self._answers[number] = _Answer(deadline, len(vlsns), attempts)
         self.counts.delivered += len(vlsns)
         if attempts:
             self.counts.again += len(attempts)
@@ -455,27 +502,38 @@ class Delivery:
             for vlsn, attempt in attempts.items():
                 noted.setdefault(attempt, []).append(vlsn)
             self._parts.notes.tried(self, noted)
-        return Delivered(entries, attempts, self.uuid), batch
+        return Delivered(columns, attempts, self.uuid), number
 
-    async def _read(self, at: int, limit: int, bytes_max: int) -> tuple[list[Entry], int]:
-        """Reads messages from ``at`` on, and returns the first VLSN that was not looked at."""
+    async def _window_at(self, at: int) -> Window | None:
+        """Returns a window with ``at`` in it, None where that is not to be had now."""
+        window = self._window
+        if window is None or not window.first <= at < window.end:
+            window = await self._read(at)
+            self._window = window
+        self._window_used = True
+        return window if window is not None and at < window.end else None
+
+    async def _read(self, at: int) -> Window | None:
+        """Reads the messages from ``at`` on."""
         parts = self._parts
         try:
-            page = await parts.source.page(at, limit=limit, bytes_max=bytes_max, all_kinds=False, keys=self._keys)
-            entries, upto = page.entries, page.next_vlsn
+            blocks = await parts.source.blocks(at, bytes_max=WINDOW_BYTES)
         except Trimmed as trimmed:
             pages = parts.pages()
             if pages is None:
                 self._lost(at, int(trimmed.first) - 1)
-                return [], int(trimmed.first)
-            run = await pages.messages(self.uuid, at, limit=limit, bytes_max=bytes_max)
+                return Window.of_messages(MessageColumns(), at, int(trimmed.first))
+            run = await pages.messages(self.uuid, at, limit=PAGED_MESSAGES, bytes_max=WINDOW_BYTES)
             if run.lacks is not None and not run.entries:
                 self.blocked_by = f"VLSNs {run.lacks[0]}–{run.lacks[1]}, which this node has to fetch"
-                return [], at
-            entries, upto = run.entries, int(run.next_vlsn)
-        if self._filters:
-            entries = [entry for entry in entries if entry.key != self._without]
-        return entries, upto
+                return None
+            entries = [entry for entry in run.entries if self._dead is None or entry.key != self._without]
+            return Window.of_messages(MessageColumns.of(entries), at, max(int(run.next_vlsn), at))
+        if not blocks.data:
+            if at <= blocks.durable:
+                raise Damaged(f"VLSN {at} is durable, but cannot be read here", vlsn=at)
+            return None
+        return Window.of_blocks(blocks.data, self._keys, self._dead)
 
     def _lost(self, first: int, last: int) -> None:
         self.counts.lost += 1
@@ -488,36 +546,36 @@ class Delivery:
     async def peek(self, most: int) -> Delivered:
         """Shows messages from the first on that is not acknowledged, out or not, and takes none. Raises as
         ``messages``."""
-        acked = self._acked()
-        at, found, attempts = int(acked.floor) + 1, list[Entry](), dict[int, int]()
-        until = asyncio.get_running_loop().time() + LOOK_S
-        while len(found) < most and at <= self._parts.source.durable and asyncio.get_running_loop().time() < until:
-            entries, upto = await self._read(at, most - len(found), READ_BYTES_MAX)
-            if upto <= at:
+        acked, loop = self._acked(), asyncio.get_running_loop()
+        at, found, attempts = int(acked.floor) + 1, list[MessageColumns](), dict[int, int]()
+        until, left = loop.time() + LOOK_S, most
+        while left and at <= self._parts.source.durable and loop.time() < until:
+            window = await self._read(at)
+            if window is None or window.end <= at:
                 break
-            at = upto
-            done = acked.done.has([entry.vlsn for entry in entries]) | self._acking.has([e.vlsn for e in entries])
-            found += [entry for entry, gone in zip(entries, done.tolist(), strict=True) if not gone]
-        for entry in found:
-            vlsn = int(entry.vlsn)
-            batch = self._flight.get(vlsn)
-            attempts[vlsn] = batch.attempts.get(vlsn, 1) if batch is not None else self._tried(acked, vlsn)
-        return Delivered(found, attempts, self.uuid)
+            rows = np.flatnonzero(~self.is_done(window.vlsns) & (window.vlsns >= at))[:left]
+            found.append(window.columns(rows))
+            at, left = window.end, left - len(rows)
+        columns = MessageColumns.joined([part for part in found if len(part)])
+        out, answers = self._flight.answers_of(columns.vlsns)
+        for vlsn, answer in zip(columns.vlsns[out].tolist(), answers.tolist(), strict=True):
+            attempts[vlsn] = self._answers[answer].attempts.get(vlsn, 1)
+        for vlsn in columns.vlsns[~out].tolist():
+            attempts[vlsn] = self._tried(acked, vlsn)
+        return Delivered(columns, attempts, self.uuid)
 
     # What comes back.
 
-    def ack(self, vlsns: Sequence[int], *, wait: bool) -> asyncio.Future[None] | None:
+    def ack(self, vlsns: npt.ArrayLike, *, wait: bool) -> asyncio.Future[None] | None:
         """Acknowledges messages, whoever they were delivered to, and whether they still are out. Raises ``BadArgument``
         for what cannot have been delivered, nothing acknowledged."""
         self._check()
         column = self._column(vlsns)
         firsts = column.copy()
-        popped = list(map(self._flight.pop, column.tolist(), repeat(None)))
-        for batch in {id(batch): batch for batch in popped if batch is not None}.values():
-            mine = np.fromiter((each is batch for each in popped), np.bool_, len(popped))
-            firsts[mine] = batch.before[np.searchsorted(batch.vlsns, column[mine])] + 1
-            self._came_in(batch, int(mine.sum()))
-            self._release(batch, column[mine].tolist())
+        removed = self._flight.remove(column)
+        firsts[removed.mask] = removed.before + 1
+        self._came_in(removed)
+        self._release(removed.keys)
         for vlsn in column.tolist() if self._tries else ():
             self._tries.pop(vlsn, None)
         done = VlsnSet.covering(firsts, column)
@@ -526,92 +584,98 @@ class Delivery:
         self._parts.freed()
         return self._parts.notes.add(self, done, wait=wait)
 
-    def nack(self, vlsns: Sequence[int], reason: str) -> None:
+    def nack(self, vlsns: npt.ArrayLike, reason: str) -> None:
         """Gives messages back, to be delivered again at once, or dead after their last attempt. Those that are not out
         any more stay as they are. Raises as ``ack``."""
         self._check()
         column = self._column(vlsns)
-        back: dict[int, _Batch] = {}
-        for vlsn in column.tolist():
-            batch = self._flight.get(vlsn)
-            if batch is not None:
-                back[vlsn] = batch
+        back = column[self._flight.has(column)]
         self.counts.nacked += len(back)
-        for vlsn, batch in back.items():
-            self._come_back(batch, [vlsn], reason)
+        self._come_back(back, reason)
         self.wake()
 
     def tick(self, now: float) -> None:
         """Takes back what was out for too long; notes what was passed over, if it is much."""
         self.pace.tick(now, self.counts)
         came_back = False
-        while self._batches and (batch := next(iter(self._batches))).deadline <= now:
-            late = [vlsn for vlsn in batch.vlsns.tolist() if self._flight.get(vlsn) is batch]
+        while self._answers and self._answers[number := next(iter(self._answers))].deadline <= now:
+            late = self._flight.vlsns_of(number)
             self.counts.expired += len(late)
-            self._come_back(batch, late, LATE)
+            self._come_back(late, LATE)
             came_back = True
         if came_back:
             self.wake()
         if self._skipped and sum(each.count for each in self._skipped) >= SKIPPED_NOTED:
             self._parts.notes.add(self, VlsnSet(), wait=False)
+        if not self._window_used:
+            self._window = None
+        self._window_used = False
 
-    def _came_in(self, batch: _Batch, count: int) -> None:
-        batch.left -= count
-        if not batch.left:
-            self._batches.pop(batch, None)
+    def _came_in(self, removed: Removed) -> None:
+        """Counts what is out no more."""
+        numbers, counts = np.unique(removed.answers, return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            answer = self._answers[number]
+            answer.left -= count
+            if not answer.left:
+                del self._answers[number]
 
-    def _come_back(self, batch: _Batch, vlsns: list[int], reason: str) -> None:
-        """Takes messages back after an attempt, and with them later ones of their keys that are out."""
-        dead = []
-        self._take_back(batch, vlsns)
-        for vlsn in vlsns:
-            attempt = self._tries[vlsn] = batch.attempts.get(vlsn, 1)
+    def _come_back(self, vlsns: Vlsns, reason: str) -> None:
+        """Takes messages that are out back after an attempt, and with them later ones of their keys that are out."""
+        dead, answers = [], self._flight.answers_of(vlsns)[1].tolist()
+        attempts = [
+            self._answers[number].attempts.get(vlsn, 1) for vlsn, number in zip(vlsns.tolist(), answers, strict=True)
+        ]
+        self._recall(vlsns)
+        for vlsn, attempt in zip(vlsns.tolist(), attempts, strict=True):
+            self._tries[vlsn] = attempt
             if attempt >= self.settings.attempts_max:
                 dead.append(Dead(vlsn, attempt, reason))
         while len(self._tries) > TRIES_MAX:
             del self._tries[next(iter(self._tries))]
-        for vlsn in vlsns:
-            key = batch.keys.get(vlsn)
-            if key is not None and self._out.get(key):
-                later = [each for each, held in batch.keys.items() if held == key and each > vlsn]
-                self._take_back(batch, [each for each in later if self._flight.get(each) is batch])
         if dead:
             self._bury(dead)
 
-    def _take_back(self, batch: _Batch, vlsns: list[int]) -> None:
-        """Takes messages back as if they had not been out: the attempt, which is noted, is not theirs to lose."""
-        back = [vlsn for vlsn in vlsns if self._flight.pop(vlsn, None) is batch]
-        if not back:
+    def _recall(self, vlsns: Vlsns) -> None:
+        """Takes messages back as if they had not been out, and later ones of their keys."""
+        removed = self._flight.remove(vlsns)
+        if not len(removed):
             return
-        if batch.attempts:
-            self._tries |= {vlsn: batch.attempts[vlsn] - 1 for vlsn in back if vlsn in batch.attempts}
-        self._came_in(batch, len(back))
-        self._release(batch, back)
-        self._rewind(int(batch.before[np.searchsorted(batch.vlsns, min(back))]) + 1)
+        vlsns = vlsns[removed.mask]
+        later = np.sort(self._flight.later(removed.keys, vlsns))
+        for each, column in ((removed, vlsns), (self._flight.remove(later), later)):
+            if len(each):
+                self._lose_no_attempt(each, column)
+                self._came_in(each)
+                self._rewind(int(each.before[0]) + 1)
+                self._release(each.keys)
 
-    def _release(self, batch: _Batch, vlsns: Iterable[int]) -> None:
-        """Lets later messages of their keys go out."""
-        if not batch.keys:
+    def _lose_no_attempt(self, removed: Removed, vlsns: Vlsns) -> None:
+        """Takes attempts back that are noted, of messages that had none."""
+        for number in np.unique(removed.answers).tolist():
+            if attempts := self._answers[number].attempts:
+                back = vlsns[removed.answers == number].tolist()
+                self._tries |= {vlsn: attempts[vlsn] - 1 for vlsn in back if vlsn in attempts}
+
+    def _release(self, keys: Hashes) -> None:
+        """Lets later messages of these keys go out, where none of a key is out any more."""
+        if not len(self._waiting_keys):
             return
-        out, blocked = self._out, self._blocked
-        lowest = self._at
-        for key in filter(None, map(batch.keys.get, vlsns)):
-            left = out[key] - 1
-            if left > 0:
-                out[key] = left
-                continue
-            del out[key]
-            if key in blocked:
-                lowest = min(lowest, blocked.pop(key))
-        if lowest < self._at:
+        known = np.unique(keys)
+        free = known[~self._flight.out_keys(known)]
+        rows = np.isin(self._waiting_keys, free)
+        if rows.any():
+            lowest = int(self._waiting_from[rows].min())
+            self._waiting_keys, self._waiting_from = self._waiting_keys[~rows], self._waiting_from[~rows]
             self._rewind(lowest)
             self.wake()
 
     def _rewind(self, vlsn: int) -> None:
         """Goes back to ``vlsn``; what waits behind it is met again on the way."""
         self._at = min(self._at, vlsn)
-        for key in [key for key, first in self._blocked.items() if first >= self._at]:
-            del self._blocked[key]
+        if len(self._waiting_from):
+            stays = self._waiting_from < self._at
+            self._waiting_keys, self._waiting_from = self._waiting_keys[stays], self._waiting_from[stays]
 
     def retry(self, dead: VlsnSet) -> None:
         """Delivers these again: they are not dead any more."""
@@ -627,8 +691,8 @@ class Delivery:
         self.counts.dead += len(dead)
         self._parts.bury(self, dead)
 
-    def _column(self, vlsns: Sequence[int]) -> Vlsns:
-        column = np.unique(np.array(vlsns, np.int64)) if len(vlsns) else np.empty(0, np.int64)
+    def _column(self, vlsns: npt.ArrayLike) -> Vlsns:
+        column = np.unique(np.asarray(vlsns, np.int64))
         if not len(column):
             raise BadArgument("vlsns: none is named")
         if column[0] < 1 or column[-1] > self._parts.source.durable:

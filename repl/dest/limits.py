@@ -16,10 +16,14 @@ NOTE_S: Final = 0.02
 """… and in which one note is made at most …"""
 NOTE_ACKS: Final = 4_096
 """… or until there are so many; a note has no more intervals."""
+NOTE_ACKS_SOON: Final = 256
+"""Acknowledgements that are noted without a wait where no note is under way: its COMMIT is a byte or less of each."""
 NOTES_UNDER_WAY_MAX: Final = 16
 """Notes that are not durable yet; acknowledgements that come meanwhile wait for the next one."""
 SKIPPED_NOTED: Final = 4_096
 """VLSNs without a message from which on a note says that they were passed over, though nothing is acknowledged."""
+WINDOW_BYTES: Final = 1_048_576
+"""Bytes of blocks whose messages are kept in memory, of a destination that is asked for messages."""
 LOOK_S: Final = 2.0
 """Seconds that one answer looks for messages at least, where there is log to look through; longer where it may wait."""
 BLOCKED: Final = 1_000

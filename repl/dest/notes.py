@@ -2,7 +2,7 @@
 
     ack {5,6} ─┐
     ack {9}    ├─ 20 ms, or 4,096 of them ─► COMMIT {acks} ─► durable: folded (``vlsn/state/acks``), answered
-    tries 2    ┘
+    tries 2    ┘  or 256, and no note is under way
 
 What is gathered is hidden from delivery at once, and counts for good with its COMMIT.  A note that could not be logged
 is given back: its messages are delivered again.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from repl.api import Appended
-from repl.dest.limits import GATHER_S, NOTE_ACKS, NOTE_S, NOTES_UNDER_WAY_MAX
+from repl.dest.limits import GATHER_S, NOTE_ACKS, NOTE_ACKS_SOON, NOTE_S, NOTES_UNDER_WAY_MAX
 from vlsn.errors import NotMaster, VlsnLogError
 from vlsn.format.records import AckNote, CommitEntry
 from vlsn.format.submission import Submission, Transaction
@@ -112,7 +112,8 @@ class Notes:
     def _ask(self) -> None:
         if self._closed or not self._open or len(self._under_way) >= NOTES_UNDER_WAY_MAX:
             return
-        if sum(gathered.count for gathered in self._open.values()) >= NOTE_ACKS:
+        count = sum(gathered.count for gathered in self._open.values())
+        if count >= NOTE_ACKS or (count >= NOTE_ACKS_SOON and not self._under_way):
             if self._timer is not None:
                 self._timer.cancel()
             self._note()

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from functools import partial
 
 import msgspec
+import numpy as np
 
 from repl.api import DestinationChange
 from repl.http import message_batch, ndjson, query
@@ -29,6 +30,7 @@ from repl.http.services import Destinations
 from repl.http.types import Handler, Request, Response
 from vlsn.errors import BadArgument, BadBody, NotFound, TooLarge
 from vlsn.format.records import JSON_FAULTS
+from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.limits import KIB
 
 PATH = "/v1/destinations"
@@ -47,7 +49,9 @@ _PEEK: Mapping[str, bool] = {"false": False, "true": True}
 
 
 class _Ack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    vlsns: list[int]
+    vlsns: list[int] = []
+    set: bytes = b""
+    """The same, packed (``vlsn/format/vlsn_set``)."""
     uuid: str = ""
     reason: str = "given back"
 
@@ -126,24 +130,24 @@ class DestinationRoutes:
                 found = await self._destinations.peek(name, most)
             else:
                 found = await self._destinations.messages(name, most, wait_s)
-        columns = message_batch.CONTENT_TYPE in request.headers.get("Accept", "")
-        kind = message_batch if columns else ndjson
-        encode = message_batch.encode if columns else ndjson.encode_messages
-        headers = {"Content-Type": kind.CONTENT_TYPE, "Cache-Control": "no-store", UUID: found.uuid}
-        return Response(200, headers, encode(found.entries, found.attempts))
+        if message_batch.CONTENT_TYPE in request.headers.get("Accept", ""):
+            kind, body = message_batch.CONTENT_TYPE, message_batch.encode(found.columns, found.attempts)
+        else:
+            kind, body = ndjson.CONTENT_TYPE, ndjson.encode_messages(found.columns.entries(), found.attempts)
+        return Response(200, {"Content-Type": kind, "Cache-Control": "no-store", UUID: found.uuid}, body)
 
     async def _ack(self, name: str, request: Request) -> Response:
         query.only(request.query, _ACK)
         wait_s = query.seconds(request.query, "wait", TIMEOUT_S, 0.0, TIMEOUT_S_MAX)
-        asked = await _asked(request)
-        await self._destinations.ack(name, asked.vlsns, asked.uuid, wait_s)
-        return answered({"acked": len(asked.vlsns), "durable": wait_s > 0})
+        asked, vlsns = await _asked(request)
+        await self._destinations.ack(name, vlsns, asked.uuid, wait_s)
+        return answered({"acked": len(vlsns), "durable": wait_s > 0})
 
     async def _nack(self, name: str, request: Request) -> Response:
         query.only(request.query, _NONE)
-        asked = await _asked(request)
-        await self._destinations.nack(name, asked.vlsns, asked.uuid, asked.reason)
-        return answered({"nacked": len(asked.vlsns)})
+        asked, vlsns = await _asked(request)
+        await self._destinations.nack(name, vlsns, asked.uuid, asked.reason)
+        return answered({"nacked": len(vlsns)})
 
     async def _order(self, name: str, order: str, request: Request) -> Response:
         timeout_s = _timeout(request)
@@ -157,17 +161,24 @@ class DestinationRoutes:
         return answered(await self._destinations.order(name, order, asked.to, timeout_s))
 
 
-async def _asked(request: Request) -> _Ack:
+async def _asked(request: Request) -> tuple[_Ack, Vlsns]:
     body = await request.body(ACK_BODY_BYTES_MAX)
     try:
         asked = _acks.decode(body)
     except JSON_FAULTS as error:
         raise BadBody(f'no acknowledgement: {error}; it is {{"vlsns": [VLSN, …]}}') from None
-    if len(asked.vlsns) > MESSAGES_MAX:
-        raise TooLarge(f"{len(asked.vlsns)} VLSNs; at most {MESSAGES_MAX}")
-    if any(not 0 < vlsn <= query.VLSN_MAX // 2 for vlsn in asked.vlsns):
+    packed = VlsnSet.unpack(asked.set)
+    count = len(asked.vlsns) + packed.count
+    if count > MESSAGES_MAX:
+        raise TooLarge(f"{count} VLSNs; at most {MESSAGES_MAX}")
+    try:
+        listed = np.array(asked.vlsns, np.int64)
+    except OverflowError:
+        listed = np.zeros(1, np.int64)
+    vlsns = np.concatenate((listed, packed.vlsns())) if packed else listed
+    if len(vlsns) and not (vlsns.min() > 0 and vlsns.max() <= query.VLSN_MAX // 2):
         raise BadArgument("vlsns: whole numbers from 1 on")
-    return asked
+    return asked, vlsns
 
 
 def _timeout(request: Request) -> float:

@@ -4,22 +4,27 @@
     |VLM1|count|batch_bytes|attempts_bytes|vlsns …  |times …       |batch (``format/batch``) … |attempts, JSON …|
 
 VLSNs ascend, times are µs since the epoch, i64 each; ``attempts`` are those of two and more, by VLSN.  The batch has
-its own checksum.
+its own checksum.  No message costs a step of Python before somebody looks at it.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, repeat
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from vlsn.errors import BadBody
 from vlsn.format import batch
-from vlsn.format.block import Entry
+from vlsn.format.block import Entry, EntryKind
+from vlsn.format.columns import Columns
 from vlsn.format.records import JSON_FAULTS
+from vlsn.format.rows import I64
+from vlsn.ids import Term, Vlsn
 
 CONTENT_TYPE: Final = "application/x-vlsnlog-messages"
 _HEAD: Final = struct.Struct("<4sIII")
@@ -29,35 +34,143 @@ Row = tuple[int, int, int, bytes | None, bytes]
 _attempts: Final = msgspec.json.Decoder(dict[int, int])
 
 
-def encode(entries: Sequence[Entry], attempts: Mapping[int, int]) -> bytes:
+def _none() -> I64:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageColumns:
+    """Messages by column, ascending by VLSN; ``key_lengths`` is None where none has a key, else 0 stands for none."""
+
+    vlsns: I64 = field(default_factory=_none)
+    times: I64 = field(default_factory=_none)
+    value_lengths: I64 = field(default_factory=_none)
+    values: bytes = b""
+    key_lengths: I64 | None = None
+    keys: bytes = b""
+
+    def __len__(self) -> int:
+        return len(self.vlsns)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of keys and values."""
+        return len(self.keys) + len(self.values)
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> MessageColumns:
+        """Makes the columns of entries: for those that lie in no block."""
+        if not entries:
+            return cls()
+        keys = [entry.key or b"" for entry in entries]
+        key_bytes = b"".join(keys)
+        return cls(
+            np.array([entry.vlsn for entry in entries], np.int64),
+            np.array([entry.time for entry in entries], np.int64),
+            np.array([len(entry.value) for entry in entries], np.int64),
+            b"".join([entry.value for entry in entries]),
+            np.array(list(map(len, keys)), np.int64) if key_bytes else None,
+            key_bytes,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[MessageColumns]) -> MessageColumns:
+        """Joins messages, each part behind the one before it."""
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return cls()
+        keyed = any(part.key_lengths is not None for part in parts)
+        return cls(
+            np.concatenate([part.vlsns for part in parts]),
+            np.concatenate([part.times for part in parts]),
+            np.concatenate([part.value_lengths for part in parts]),
+            b"".join([part.values for part in parts]),
+            np.concatenate([part.key_column for part in parts]) if keyed else None,
+            b"".join([part.keys for part in parts]),
+        )
+
+    @property
+    def key_column(self) -> I64:
+        """The lengths of the keys, 0 for none."""
+        return np.zeros(len(self.vlsns), np.int64) if self.key_lengths is None else self.key_lengths
+
+    def entries(self) -> list[Entry]:
+        """Returns them one by one, without their terms."""
+        keys: Iterable[bytes] = _cut(self.keys, self.key_column)
+        values, data = _cut(self.values, self.value_lengths), EntryKind.DATA
+        return [
+            Entry(Vlsn(vlsn), Term(0), time, data, 0, key or None, value)
+            for vlsn, time, key, value in zip(self.vlsns.tolist(), self.times.tolist(), keys, values, strict=True)
+        ]
+
+
+def _cut(data: bytes, lengths: I64) -> list[bytes]:
+    return [data[start:end] for start, end in pairwise(_offsets(lengths).tolist())]
+
+
+def _offsets(lengths: I64) -> I64:
+    offsets: I64 = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def encode(messages: MessageColumns, attempts: Mapping[int, int]) -> bytes:
     """Encodes messages; no bytes for none."""
-    if not entries:
+    if not len(messages):
         return b""
-    columns = np.array([[entry.vlsn for entry in entries], [entry.time for entry in entries]], "<i8")
-    keys = [entry.key for entry in entries]
-    body = batch.encode([entry.value for entry in entries], keys if any(keys) else None)
+    key_offsets = b"" if messages.key_lengths is None else _offsets(messages.key_lengths).astype("<i4").tobytes()
+    value_offsets = _offsets(messages.value_lengths).astype("<i4").tobytes()
+    body = batch.encode_columns(Columns(len(messages), value_offsets, messages.values, key_offsets, messages.keys))
     tried = msgspec.json.encode(attempts) if attempts else b""
-    return b"".join((_HEAD.pack(_MAGIC, len(entries), len(body), len(tried)), columns.tobytes(), body, tried))
+    head = _HEAD.pack(_MAGIC, len(messages), len(body), len(tried))
+    return b"".join((head, messages.vlsns.astype("<i8").data, messages.times.astype("<i8").data, body, tried))
 
 
-def decode(data: bytes) -> list[Row]:
+class Taken(NamedTuple):
+    """Messages as they came, checked, and not cut yet."""
+
+    vlsns: I64
+    times: I64
+    batch: batch.Batch | None
+    attempts: Mapping[int, int]
+
+    def keys_and_values(self) -> tuple[Iterable[bytes | None], list[bytes]]:
+        """Cuts them."""
+        if self.batch is None:
+            return (), []
+        keys, values = batch.decode_columns(self.batch)
+        return (repeat(None) if keys is None else [key or None for key in keys]), values
+
+    def rows(self) -> list[Row]:
+        """Cuts them, each with all that is told of it."""
+        if self.batch is None:
+            return []
+        vlsns, tried = self.vlsns.tolist(), self.attempts
+        attempts = [tried.get(vlsn, 1) for vlsn in vlsns] if tried else [1] * len(vlsns)
+        pairs = batch.decode_entries(self.batch)
+        return [
+            (vlsn, attempt, time, key, value)
+            for vlsn, attempt, time, (key, value) in zip(vlsns, attempts, self.times.tolist(), pairs, strict=True)
+        ]
+
+
+def decode(data: bytes) -> Taken:
     """Raises ``BadBody``."""
     if not data:
-        return []
+        return Taken(_none(), _none(), None, {})
     try:
         magic, count, batch_bytes, tried_bytes = _HEAD.unpack_from(data)
         at = _HEAD.size + 16 * count
         if magic != _MAGIC or at + batch_bytes + tried_bytes != len(data):
             raise BadBody(f"{len(data)} bytes are no messages")
-        vlsns, times = np.frombuffer(data, "<i8", 2 * count, _HEAD.size).reshape(2, count).tolist()
-        entries = batch.decode_entries(batch.decode(memoryview(data)[at : at + batch_bytes]))
+        vlsns, times = np.frombuffer(data, "<i8", 2 * count, _HEAD.size).reshape(2, count)
+        entries = batch.decode(memoryview(data)[at : at + batch_bytes])
         attempts = _attempts.decode(data[at + batch_bytes :]) if tried_bytes else {}
     except (*JSON_FAULTS, ValueError, struct.error) as fault:
         raise BadBody(f"no messages: {fault}") from None
-    if len(entries) != count:
-        raise BadBody(f"{len(entries)} entries of {count} messages")
-    tried = [attempts.get(vlsn, 1) for vlsn in vlsns] if attempts else [1] * count
-    return [
-        (vlsn, attempt, time, key, value)
-        for vlsn, attempt, time, (key, value) in zip(vlsns, tried, times, entries, strict=True)
-    ]
+    if entries.count != count or entries.producer:
+        raise BadBody(f"{entries.count} entries of {count} messages")
+    if vlsns[0] < 1 or (vlsns[1:] <= vlsns[:-1]).any():
+        raise BadBody("messages whose VLSNs do not ascend")
+    return Taken(vlsns, times, entries, attempts)

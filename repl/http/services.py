@@ -7,7 +7,7 @@ and none blocks it.  A node listens before its log is open: until then, what nee
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,11 +27,13 @@ from repl.api import (
     SinkChange,
     Spans,
 )
+from repl.http.message_batch import MessageColumns
 from vlsn.durability import GroupDurability
 from vlsn.format.batch import Batch
 from vlsn.format.block import Entry
 from vlsn.format.key_filter import KeyFilter
 from vlsn.format.submission import Submission, Values
+from vlsn.format.vlsn_set import Vlsns
 from vlsn.levels import Levels
 from vlsn.seams import Channel
 
@@ -213,11 +215,11 @@ class Sinks(Mastership, Confirming, Protocol):
 
 
 class Messages(Protocol):
-    """The messages of one answer: entries, and by VLSN how often those were delivered that are not for the first
+    """The messages of one answer: their columns, and by VLSN how often those were delivered that are not for the first
     time."""
 
     @property
-    def entries(self) -> Sequence[Entry]: ...
+    def columns(self) -> MessageColumns: ...
 
     @property
     def attempts(self) -> Mapping[int, int]: ...
@@ -257,12 +259,12 @@ class Destinations(Mastership, Protocol):
         """Shows the next messages that are not acknowledged, and takes none."""
         ...
 
-    async def ack(self, name: str, vlsns: Sequence[int], uuid: str, wait_s: float) -> None:
+    async def ack(self, name: str, vlsns: Vlsns, uuid: str, wait_s: float) -> None:
         """Acknowledges, durable on return; with a ``wait_s`` of 0 before that. ``uuid``: the one destination of that
         name that is meant, "" for any. Raises ``OutcomeUnknown``, ``QueueFull``, ``BadArgument``."""
         ...
 
-    async def nack(self, name: str, vlsns: Sequence[int], uuid: str, reason: str) -> None: ...
+    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str) -> None: ...
 
 
 class Files(Protocol):

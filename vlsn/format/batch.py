@@ -181,11 +181,16 @@ def _in_body(lay: Layout) -> Layout:
     return Layout(*[at - BODY_AT for at in lay])
 
 
-def decode_entries(batch: Batch) -> list[tuple[bytes | None, bytes]]:
-    """Returns (key, value) of each entry, copied."""
+def decode_columns(batch: Batch) -> tuple[list[bytes] | None, list[bytes]]:
+    """Returns the keys, None where no entry has one, and the values, copied. An empty key is none."""
     lay = _in_body(batch.layout)
     values = cut(batch.body, lay.value_offsets, lay.values, batch.count)
-    if lay.keys < 0:
+    return (None if lay.keys < 0 else cut(batch.body, lay.key_offsets, lay.keys, batch.count)), values
+
+
+def decode_entries(batch: Batch) -> list[tuple[bytes | None, bytes]]:
+    """Returns (key, value) of each entry, copied."""
+    keys, values = decode_columns(batch)
+    if keys is None:
         return [(None, value) for value in values]
-    keys = cut(batch.body, lay.key_offsets, lay.keys, batch.count)
     return [(key or None, value) for key, value in zip(keys, values, strict=True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 from repl.api import DestinationChange, Puts
@@ -14,6 +13,7 @@ from repl.node.destinations_told import told
 from repl.node.services.commits import commit_alone
 from repl.node.services.mastership import NodeMastership
 from vlsn.errors import NotFound, OutcomeUnknown
+from vlsn.format.vlsn_set import Vlsns
 
 
 class NodeDestinations(NodeMastership):
@@ -88,7 +88,7 @@ class NodeDestinations(NodeMastership):
         delivery = await self._checked().destinations.of(name)
         return await delivery.peek(most)
 
-    async def ack(self, name: str, vlsns: Sequence[int], uuid: str, wait_s: float) -> None:
+    async def ack(self, name: str, vlsns: Vlsns, uuid: str, wait_s: float) -> None:
         delivery = await self._meant(name, uuid)
         told = delivery.ack(vlsns, wait=wait_s > 0)
         if told is None:
@@ -99,7 +99,7 @@ class NodeDestinations(NodeMastership):
         except TimeoutError:
             raise OutcomeUnknown("acknowledged, and not durable yet: acknowledge them again") from None
 
-    async def nack(self, name: str, vlsns: Sequence[int], uuid: str, reason: str) -> None:
+    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str) -> None:
         (await self._meant(name, uuid)).nack(vlsns, reason)
 
     async def _meant(self, name: str, uuid: str) -> Delivery:

@@ -7,7 +7,7 @@ so: ``held``), wakes waiting reads, trims, and refuses what a test sets in ``ref
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from repl.api import (
     Span,
     Spans,
 )
+from repl.http.message_batch import MessageColumns
 from repl.http.services import Services
 from vlsn.durability import SYNCED, GroupDurability
 from vlsn.errors import (
@@ -51,6 +52,7 @@ from vlsn.format.key_filter import KeyFilter
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
 from vlsn.format.seal import seal
 from vlsn.format.submission import Submission, Transaction, Values
+from vlsn.format.vlsn_set import Vlsns
 from vlsn.ids import Term, Vlsn
 from vlsn.levels import LEVELS, Levels
 from vlsn.seams import Channel
@@ -527,7 +529,7 @@ def _pairs(values: list[bytes], keys: list[bytes] | None) -> list[tuple[bytes | 
 class MemoryMessages:
     """``repl.http.services.Messages``."""
 
-    entries: list[Entry]
+    columns: MessageColumns
     attempts: dict[int, int]
     uuid: str = "00000000000000aa"
 
@@ -571,16 +573,16 @@ class MemoryDestinations:
         self.orders.append(("messages", name, most, wait_s))
         keyed = Entry(Vlsn(7), TERM, CLOCK_US, EntryKind.DATA, 0, b"k", b"a")
         odd = Entry(Vlsn(9), TERM, CLOCK_US, EntryKind.DATA, 0, None, b"\xff")
-        return MemoryMessages([keyed, odd], {9: 3})
+        return MemoryMessages(MessageColumns.of([keyed, odd]), {9: 3})
 
     async def peek(self, name: str, most: int) -> MemoryMessages:
         self.orders.append(("peek", name, most))
-        return MemoryMessages([], {})
+        return MemoryMessages(MessageColumns(), {})
 
-    async def ack(self, name: str, vlsns: Sequence[int], uuid: str, wait_s: float) -> None:
+    async def ack(self, name: str, vlsns: Vlsns, uuid: str, wait_s: float) -> None:
         self.orders.append(("ack", name, tuple(vlsns), uuid, wait_s))
 
-    async def nack(self, name: str, vlsns: Sequence[int], uuid: str, reason: str) -> None:
+    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str) -> None:
         self.orders.append(("nack", name, tuple(vlsns), uuid, reason))
 
 

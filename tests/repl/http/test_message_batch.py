@@ -24,7 +24,7 @@ def entries_of(messages: list[tuple[bytes | None, bytes]]) -> list[Entry]:
 @given(MESSAGES, st.dictionaries(st.sampled_from([7, 10, 13]), st.integers(2, 9)))
 def test_columns_say_what_lines_say(messages: list[tuple[bytes | None, bytes]], attempts: dict[int, int]) -> None:
     entries = entries_of(messages)
-    told = message_batch.decode(message_batch.encode(entries, attempts))
+    told = message_batch.decode(message_batch.encode(message_batch.MessageColumns.of(entries), attempts)).rows()
     assert told == ndjson.decode_messages(ndjson.encode_messages(entries, attempts))
 
 
@@ -36,7 +36,7 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 
 
 def test_a_torn_answer_is_refused() -> None:
-    whole = message_batch.encode(entries_of([(b"k", b"a"), (None, b"b")]), {10: 3})
+    whole = message_batch.encode(message_batch.MessageColumns.of(entries_of([(b"k", b"a"), (None, b"b")])), {10: 3})
     for end in range(1, len(whole)):
         with pytest.raises(BadBody):
             message_batch.decode(whole[:end])

@@ -1,0 +1,100 @@
+"""The columns of what is out, held against a dict of messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from repl.dest import flight
+from repl.dest.flight import Flight
+
+VLSNS = st.sets(st.integers(1, 40), min_size=1, max_size=12).map(sorted)
+
+
+@dataclass(frozen=True)
+class Out:
+    before: int
+    answer: int
+    owner: int
+    key: int
+
+
+class FlightMachine(RuleBasedStateMachine):
+    """Rows go early here, so that every way of growing and shrinking is met."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flight = Flight()
+        self.model: dict[int, Out] = {}
+        self.answers = 0
+
+    @rule(vlsns=VLSNS, owner=st.integers(1, 3), keys=st.none() | st.lists(st.integers(0, 4), min_size=12, max_size=12))
+    def goes_out(self, vlsns: list[int], owner: int, keys: list[int] | None) -> None:
+        new = [vlsn for vlsn in vlsns if vlsn not in self.model]
+        if not new:
+            return
+        self.answers += 1
+        hashes = None if keys is None else np.array(keys[: len(new)], np.uint64)
+        column = np.array(new, np.int64)
+        self.flight.add(column, column - 1, hashes, answer=self.answers, owner=owner)
+        for at, vlsn in enumerate(new):
+            self.model[vlsn] = Out(vlsn - 1, self.answers, owner, 0 if keys is None else keys[at])
+
+    @rule(vlsns=VLSNS)
+    def comes_in(self, vlsns: list[int]) -> None:
+        removed = self.flight.remove(np.array(vlsns, np.int64))
+        gone = [self.model.pop(vlsn) for vlsn in vlsns if vlsn in self.model]
+        assert removed.mask.sum() == len(removed) == len(gone)
+        columns = (removed.before.tolist(), removed.answers.tolist(), removed.keys.tolist())
+        assert list(zip(*columns, strict=True)) == [(each.before, each.answer, each.key) for each in gone]
+
+    @rule(vlsns=VLSNS)
+    def is_asked_for(self, vlsns: list[int]) -> None:
+        mask, answers = self.flight.answers_of(np.array(vlsns, np.int64))
+        assert mask.tolist() == [vlsn in self.model for vlsn in vlsns]
+        assert answers.tolist() == [self.model[vlsn].answer for vlsn in vlsns if vlsn in self.model]
+
+    @rule(owner=st.integers(0, 3))
+    def keys_of_others(self, owner: int) -> None:
+        others = {each.key for each in self.model.values() if each.owner != owner and each.key}
+        assert self.flight.keys_of_others(owner).tolist() == sorted(others)
+        mine = any(each.owner == owner and each.key for each in self.model.values())
+        assert self.flight.has_keys_of(owner) == mine
+
+    @rule(vlsns=VLSNS)
+    def later_ones_of_a_key(self, vlsns: list[int]) -> None:
+        some = [vlsn for vlsn in vlsns if vlsn in self.model]
+        keys = np.array([self.model[vlsn].key for vlsn in some], np.uint64)
+        later = {
+            vlsn
+            for vlsn, each in self.model.items()
+            if each.key and any(each.key == self.model[one].key and vlsn > one for one in some)
+        }
+        assert set(self.flight.later(keys, np.array(some, np.int64)).tolist()) == later
+
+    @invariant()
+    def says_what_the_dict_says(self) -> None:
+        assert len(self.flight) == len(self.model)
+        assert self.flight.has(np.arange(42)).tolist() == [vlsn in self.model for vlsn in range(42)]
+        for answer in {each.answer for each in self.model.values()}:
+            mine = sorted(vlsn for vlsn, each in self.model.items() if each.answer == answer)
+            assert self.flight.vlsns_of(answer).tolist() == mine
+        out = {each.key for each in self.model.values() if each.key}
+        assert self.flight.out_keys(np.arange(1, 5, dtype=np.uint64)).tolist() == [key in out for key in range(1, 5)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _rows_go_early() -> object:
+    patch = pytest.MonkeyPatch()
+    patch.setattr(flight, "_ROWS_MIN", 4)
+    yield
+    patch.undo()
+
+
+TestFlight = FlightMachine.TestCase
+TestFlight.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
