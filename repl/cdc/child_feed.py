@@ -53,6 +53,10 @@ class ConsumerRefused(ConsumerFailed):
 class ConsumerWaits(ConsumerFailed):
     """A consumer cannot go on for now, and not by a failure of its own: what it writes to is away."""
 
+    def __init__(self, reason: str, vlsn: int = 0, after_s: float = 0.0) -> None:
+        super().__init__(reason, vlsn)
+        self.after_s = after_s
+
 
 @dataclass(slots=True)
 class CaptureCounts:
@@ -315,8 +319,9 @@ class ChildFeed:
         except BadBody as error:
             raise ConsumerFailed(str(error), self.next) from None
         if isinstance(order, Failed):
-            kinds = {"refused": ConsumerRefused, "unavailable": ConsumerWaits}
-            raise kinds.get(order.kind, ConsumerFailed)(order.reason, order.vlsn)
+            if order.kind == "unavailable":
+                raise ConsumerWaits(order.reason, order.vlsn, order.after_s)
+            raise (ConsumerRefused if order.kind == "refused" else ConsumerFailed)(order.reason, order.vlsn)
         return order
 
     async def _end(self) -> str:

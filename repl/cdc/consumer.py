@@ -33,6 +33,12 @@ class CdcContext:
     """The term of the entry before ``next``; 0 where that is not known."""
     moved: bool = False
     """A person has moved it to ``next`` (`reset`, `skip`): who keeps its own position gives that up for this one."""
+    moved_us: int = 0
+    """The time of that order, µs since the epoch, which is its name: it may be told more than once, until something is
+    committed.  Who stores this beside its position obeys each order once."""
+    begins: bool = False
+    """It has committed nothing yet: who keeps its own position makes one only then, or where it was ``moved``.  Told
+    with ``run_on = "master"``."""
 
 
 class CdcEvents(Iterator[CdcEvent], Protocol):
@@ -59,7 +65,11 @@ class CdcPosition(NamedTuple):
 
 class CdcUnavailable(Exception):
     """Raise it where what the consumer writes to is away: it is started again a while later, for as long as it takes,
-    and that counts as no failure of its own."""
+    and that counts as no failure of its own.  ``after_s``: not before so many seconds, an hour at most."""
+
+    def __init__(self, reason: str, after_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.after_s = after_s
 
 
 class CdcConsumer:

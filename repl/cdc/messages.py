@@ -17,7 +17,7 @@ expect.  The bytes of BLOCKS that were sent and not yet TAKEN stay within ``WIND
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -33,6 +33,8 @@ CONTROL_BYTES_MAX: Final = 256 * 1024
 MESSAGE_BYTES_MAX: Final = 20 * MIB
 """A BLOCKS message: one block of the largest size with its header."""
 REASON_CHARACTERS_MAX: Final = 4_000
+WAIT_S_MAX: Final = 3600.0
+"""The longest that a consumer may ask to be left alone for."""
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -49,6 +51,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     term: int = 0
     position_term: int = 0
     moved: bool = False
+    moved_us: int = 0
+    begins: bool = False
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -92,6 +96,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     vlsn: int = 0
     kind: Literal["failed", "refused", "unavailable"] = "failed"
     """``refused``: what no second try mends; ``unavailable``: what it writes to is away."""
+    after_s: Annotated[float, msgspec.Meta(ge=0.0, le=WAIT_S_MAX)] = 0.0
+    """Seconds before which nothing need be tried again."""
 
 
 ToChild = Start | Committed | Stop

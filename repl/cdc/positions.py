@@ -26,6 +26,8 @@ T = TypeVar("T")
 Offload = Callable[[Callable[[], T]], "asyncio.Future[T]"]
 STORE_TIMEOUT_S = 10.0
 REPLICATED_PREFIX = "cdc."
+BEGINS = "0" * 16
+"""The name of the commit that sets a first position; a person's is the time of the order, any other has none."""
 
 
 @contextmanager
@@ -43,6 +45,11 @@ class At:
 
     next: int
     term: int
+    begins: bool = False
+    """Nothing was committed before it. Known of positions of the group."""
+    moved_us: int = 0
+    """The time of a person's order, µs since the epoch, that has put it there; 0: none. Known of positions of the
+    group."""
 
 
 class PositionLost(Exception):
@@ -205,19 +212,22 @@ class ReplicatedPositions:
             self._set_by = 0
             return None
         self._set_by = found.at
-        return At(found.next, found.term)
+        return At(found.next, found.term, begins=found.by == BEGINS, moved_us=int(found.by or BEGINS, 16))
 
     async def begin(self, at: At) -> None:
-        await self.store(at)
+        await self._set(at, BEGINS)
 
     async def confirm(self) -> None:
         """Returns at once: what the log knows is not lost."""
 
     async def place(self, at: At) -> None:
-        await self.store(at)
+        await self._set(at, f"{at.moved_us:016x}")
 
     async def store(self, at: At) -> None:
-        change = ConsumerChange(next=at.next, at=self._set_by)
+        await self._set(at, "")
+
+    async def _set(self, at: At, by: str) -> None:
+        change = ConsumerChange(next=at.next, at=self._set_by, by=by)
         with _levels_that_rise():
             self._set_by = (await self._consumers.set_consumer(self._name, change, STORE_TIMEOUT_S)).at
 

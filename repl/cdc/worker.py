@@ -79,6 +79,10 @@ class CdcRecord:
     """Times one after another that what it writes to was away, with nothing committed in between."""
     moved: bool = False
     """A person has moved it, and it has committed nothing since."""
+    moved_us: int = 0
+    """The time of that order."""
+    begins: bool = False
+    """It has committed nothing ever."""
     next: int = 0
     """The stored position; 0 while it is not known."""
     lost: tuple[int, int] = (0, 0)
@@ -188,7 +192,9 @@ class CdcWorker:
             if at is None:
                 at = self._beginning()
                 await self._positions.begin(at)
-            self.record.next = at.next
+            self.record.next, self.record.begins = at.next, at.begins
+            if at.moved_us:
+                self.record.moved, self.record.moved_us = True, at.moved_us
             if self.record.parked and at.next != self.record.parked_at:  # on another node it has gone on since
                 self.record.parked, self.record.lost = "", (0, 0)
             trimmed: Trimmed | None = None
@@ -226,7 +232,7 @@ class CdcWorker:
         else:
             assert isinstance(wanted, int)
             begins = wanted
-        return At(begins, int(self._reads.term_before(begins)))
+        return At(begins, int(self._reads.term_before(begins)), begins=True)
 
     async def _one_life(self) -> None:
         """Lives one child's life, and judges its end."""
@@ -249,7 +255,7 @@ class CdcWorker:
             record.waits += 1
             if record.waits == 1:
                 self.event("cdc.waits", consumer=self.settings.name, why=str(error))
-            await self._back_off(str(error), record.waits)
+            await self._back_off(str(error), record.waits, error.after_s)
         except ConsumerFailed as error:
             await self._failed(str(error), max(error.vlsn, began))
         except StaleTerm as error:
@@ -299,6 +305,8 @@ class CdcWorker:
             term=int(self._log.history.term_of(self._log.range.last)),
             position_term=int(self._reads.term_before(resend[0] if resend is not None else record.next)),
             moved=record.moved and resend is None,
+            moved_us=record.moved_us if record.moved and resend is None else 0,
+            begins=record.begins,
         )
         stop = self._stop = asyncio.Event()
         self.event("cdc.starts", consumer=settings.name, next=start.next, mode=Mode.ARCHIVE.value, pid=child.pid)
@@ -336,6 +344,7 @@ class CdcWorker:
         record = self.record
         record.counts.segments += 1 if segment != self._segment_of(record.next) else 0
         record.next, record.failures, record.waits, record.moved = next_vlsn, 0, 0, False
+        record.moved_us, record.begins = 0, False
         if self._hold is not None:
             with self._log.latch:
                 self._hold.advance(Vlsn(next_vlsn))
@@ -379,9 +388,10 @@ class CdcWorker:
         else:
             await self._back_off(last)
 
-    async def _back_off(self, why: str, times: int = 0) -> None:
+    async def _back_off(self, why: str, times: int = 0, after_s: float = 0.0) -> None:
         first, longest = BACKOFF_S
         pause = min(longest, first * 2 ** min(16, max(0, (times or self.record.failures) - 1)))
+        pause = max(pause, after_s)
         self._idle.set()
         self._set(CdcState.BACKOFF, why)
         try:
@@ -437,9 +447,11 @@ class CdcWorker:
                     await self._load()  # what replaces a position of the group must know it
                 before = record.next
                 record.next = 0  # until it is known what is stored
-                await self._positions.place(At(next_vlsn, int(self._reads.term_before(next_vlsn))))
+                ordered_us = self._clock.wall_us()
+                term = int(self._reads.term_before(next_vlsn))
+                await self._positions.place(At(next_vlsn, term, moved_us=ordered_us))
                 record.next, record.parked, record.lost, self._resend = next_vlsn, "", (0, 0), None
-                record.moved = True
+                record.moved, record.moved_us, record.begins = True, ordered_us, False
                 record.failures = record.failed_at = 0
                 self._hold_from(next_vlsn)
                 try:

@@ -41,6 +41,9 @@ class Sink:
         self.bad: bytes | None = None
         self.refuses = False
         self.is_away = False
+        self.away_s = 0.0
+        """Seconds before which it wants nothing."""
+        self.contexts: list[CdcContext] = []
         self.own: CdcPosition | None = None
         self.moved: list[bool] = []
         self.jumps: list[tuple[int, int]] = []
@@ -55,6 +58,7 @@ class Recorder(CdcConsumer):
 
     def start(self, context: CdcContext) -> CdcPosition | None:
         self.sink.moved.append(context.moved)
+        self.sink.contexts.append(context)
         if self.sink.refuses:
             raise BadArgument("colour: 'blue' is none")
         if self.sink.lives and not context.options.get("moved"):
@@ -66,7 +70,7 @@ class Recorder(CdcConsumer):
         sink = self.sink
         begins, vlsns = sink.lives[-1]
         if sink.is_away:
-            raise CdcUnavailable("the database is away")
+            raise CdcUnavailable("the database is away", sink.away_s)
         for _ in range(sink.takes):
             event = next(events, None)
             if event is None:
@@ -682,6 +686,67 @@ def test_a_consumer_is_told_once_that_a_person_has_moved_it() -> None:
         group.children["n1"].alive["orders"].exit(1)
         await group.until(partial(_has_begun, sink, 3), "it goes on")
         assert sink.moved == [False, True, False]
+        await group.stop()
+
+    run(main())
+
+
+def test_one_that_asks_for_a_pause_is_left_alone_until_a_person_resumes_it() -> None:
+    async def main() -> None:
+        group = await started(17, one(), size=1)
+        sink = group.sinks["orders", "n1"]
+        sink.is_away, sink.away_s = True, 500.0
+        await group.appended(b"one")
+        await group.until(partial(_has_begun, sink, 1), "it begins")
+        await group.state("n1", "backoff")
+        starts = group.children["n1"].starts
+        await asyncio.sleep(450.0)
+        assert group.children["n1"].starts == starts
+        await asyncio.sleep(100.0)
+        await group.state("n1", "backoff")
+        assert group.children["n1"].starts == starts + 1
+        sink.is_away = False
+        await group.cdc("n1", "/orders/resume")
+        await group.everything(limit_s=10.0)
+        await group.stop()
+
+    run(main())
+
+
+def test_one_of_the_group_is_told_of_its_begin_and_of_each_order_until_it_commits() -> None:
+    async def main() -> None:
+        group = await started(18, one(run_on="master", options={"moved": True}))
+        sink = group.sinks["orders", group.master]
+        sink.commits = False
+
+        async def again() -> CdcContext:
+            """Ends its process, and returns what the next one is told."""
+            lives = len(sink.lives)
+            if (child := group.children[group.master].alive.get("orders")) is not None:
+                child.exit(1)
+            await group.until(partial(_has_begun, sink, lives + 1), "it begins again")
+            return sink.contexts[-1]
+
+        await group.appended(b"one")
+        await group.until(partial(_has_begun, sink, 1), "it begins")
+        assert (await again()).begins, "it has committed nothing"
+        sink.commits = True
+        assert (await again()).begins
+        await group.everything(group.master)
+        assert not (await again()).begins
+        sink.commits = False
+        await group.cdc(group.master, "/orders/reset", to="start")
+        told = await again()
+        assert told.moved and not told.begins and told.moved_us > 0
+        group.kill(group.master)
+        await group.serving()
+        await group.until(lambda: sink.contexts[-1].node == group.master, "the next master runs it")
+        assert (sink.contexts[-1].moved, sink.contexts[-1].moved_us) == (True, told.moved_us), "it is one order"
+        sink.commits = True
+        told = await again()
+        await group.everything(group.master)
+        told = await again()
+        assert (told.moved, told.moved_us, told.begins) == (False, 0, False)
         await group.stop()
 
     run(main())

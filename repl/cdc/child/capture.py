@@ -21,6 +21,7 @@ from repl.cdc.child.events import Events
 from repl.cdc.consumer import CdcConsumer, CdcContext, CdcPosition, CdcUnavailable
 from repl.cdc.messages import (
     REASON_CHARACTERS_MAX,
+    WAIT_S_MAX,
     Commit,
     Committed,
     Failed,
@@ -88,7 +89,7 @@ class Capture:
         except BadBody:
             raise
         except CdcUnavailable as error:
-            self._fail(str(error), "unavailable")
+            self._fail(str(error)[:REASON_CHARACTERS_MAX], "unavailable", min(max(error.after_s, 0.0), WAIT_S_MAX))
         except Exception as error:  # the user's code may raise anything
             refused = isinstance(error, BadArgument) and not self._started
             self._fail(str(error) if refused else _told(error), "refused" if refused else "failed")
@@ -131,8 +132,8 @@ class Capture:
         self._next = events.next_vlsn
         self._send(Taken(events.bytes, self._next, events.last_time, calls, self._monotonic_s() - began))
 
-    def _fail(self, reason: str, kind: Literal["failed", "refused", "unavailable"]) -> None:
-        self._send(Failed(reason, max(self._next, self._given()), kind))
+    def _fail(self, reason: str, kind: Literal["failed", "refused", "unavailable"], after_s: float = 0.0) -> None:
+        self._send(Failed(reason, max(self._next, self._given()), kind, after_s))
         self.over = self.failed = True
 
     def _given(self) -> int:
@@ -184,4 +185,6 @@ def _context(start: Start) -> CdcContext:
         term=start.term,
         position_term=start.position_term,
         moved=start.moved,
+        moved_us=start.moved_us,
+        begins=start.begins,
     )
