@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from repl.cdc_options import check_shipped
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX, is_name
 from vlsn.limits import MIB
@@ -93,6 +94,10 @@ def _read(number: int, table: object, size: Callable[[str, str], int]) -> CdcSet
     fault = _fault(settings)
     if fault:
         raise BadArgument(f"{place}: {fault}")
+    try:
+        check_shipped(settings.consumer, settings.run_on, settings.options, size)
+    except BadArgument as error:
+        raise BadArgument(f"{place}: {error}") from None
     return settings
 
 

@@ -6,12 +6,15 @@ comes or the client's time is over.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from repl.api import ConsumerAt, ConsumerChange
+from repl.api import Acks, Appended, ConsumerAt, ConsumerChange
 from repl.client.endpoints import Endpoints
 from repl.client.master_calls import MasterCalls, decoded
 from repl.client.tail import Reader
+from repl.client.transaction import Staging
 from repl.http.types import Network
 from vlsn.state.consumers import key_of
 
@@ -27,6 +30,9 @@ class Positions:
     """The positions in one group."""
 
     def __init__(self, endpoints: Endpoints, network: Network, reader: Reader, *, timeout_s: float) -> None:
+        self._endpoints = endpoints
+        self._network = network
+        self._timeout_s = timeout_s
         self._calls = MasterCalls(endpoints, network, timeout_s=timeout_s)
         self._reader = reader
 
@@ -54,6 +60,20 @@ class Positions:
         body = msgspec.json.encode(change)
         answer = await self._calls.put(f"{PATH}/{name}", body, again=bool(change.by))
         return decoded(bytes(answer.body), ConsumerAt, _WHAT)
+
+    async def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: ConsumerChange) -> Appended:
+        """Logs these batches, each with its number of entries, and the position behind what they came of, in one block;
+        durable on a majority on return.
+
+        Raises, nothing logged, ``StaleTerm`` where another position has replaced the one that it starts from,
+        ``TransactionGone``, ``TooLarge``, ``BadArgument``, ``WrongVersion``; past the client's time
+        ``OutcomeUnknown``, or what kept it waiting."""
+        key_of(name)
+        staging = Staging(self._endpoints, self._network, self._timeout_s)
+        await staging.begin()
+        for batch, count in parts:
+            await staging.stage(batch, count)
+        return await staging.commit(Acks.MAJORITY, {"positions": {name: change}})
 
     async def delete(self, name: str) -> None:
         """Deletes a position, durable on return. Raises ``NotFound``, and as ``set``."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from repl.api import ConsumerAt, ConsumerChange
+from repl.api import Appended, ConsumerAt, ConsumerChange
 from repl.client.consumer import Consumer
 from repl.client.positions import Positions
 from repl.client.tail import Page
@@ -89,6 +89,10 @@ class SyncPositions:
     def set(self, name: str, change: ConsumerChange) -> ConsumerAt:
         """Sets as ``Positions.set``."""
         return self._client.run(self._positions.set(name, change))
+
+    def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: ConsumerChange) -> Appended:
+        """Commits as ``Positions.commit``."""
+        return self._client.run(self._positions.commit(name, parts, change))
 
     def delete(self, name: str) -> None:
         """Deletes as ``Positions.delete``."""

@@ -59,11 +59,11 @@ class Sleeps(CdcConsumer):
 class One:
     """A node of a group of its own, whose settings have consumers."""
 
-    def __init__(self, directory: Path, *tables: str) -> None:
+    def __init__(self, directory: Path, *tables: str, group: str = "g") -> None:
         self.directory = directory
         self.url = f"http://127.0.0.1:{free_port()}"
         (directory / "consumers_of_a_test.py").write_text(CONSUMERS)
-        lines = ['name = "n1"', 'dir = "data"', 'group = "g"', "[members]", f'n1 = "{self.url}"', *tables]
+        lines = ['name = "n1"', 'dir = "data"', f'group = "{group}"', "[members]", f'n1 = "{self.url}"', *tables]
         (directory / "node.toml").write_text("\n".join(lines))
         self.process: subprocess.Popen[bytes] | None = None
 

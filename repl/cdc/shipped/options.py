@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from repl import cdc_options
 from repl.cdc.consumer import CdcContext
 from repl.config import whole_size
 from vlsn.errors import BadArgument
 
 T = TypeVar("T", bound=msgspec.Struct)
-SIZES = "_bytes"
-"""Options whose names end so may be written ``64MiB``."""
 
 
 def options_of(kind: type[T], given: Mapping[str, Any]) -> T:
     """Reads the table ``options`` as a ``kind``. Raises ``BadArgument``."""
-    known = [each.encode_name for each in msgspec.structs.fields(kind)]
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise BadArgument(f"options: unknown option {name[:40]!r}; {advice}")
-    read = {
-        name: whole_size(value, f"options: {name}") if name.endswith(SIZES) and isinstance(value, str) else value
-        for name, value in given.items()
-    }
-    try:
-        return msgspec.convert(read, kind)
-    except msgspec.ValidationError as error:
-        said, _, place = str(error).partition(" - at `$.")
-        raise BadArgument(f"options: {place.rstrip('`')}: {said}" if place else f"options: {said}") from None
+    return cdc_options.options_of(kind, given, whole_size)
 
 
 def check_path(name: str, path: str) -> str:
@@ -51,4 +35,14 @@ def check_runs_on(context: CdcContext, where: str, why: str) -> None:
         raise BadArgument(f'run_on: this consumer needs run_on = "{where}": {why}')
 
 
-__all__ = ["check_path", "check_runs_on", "options_of"]
+def check_begins(context: CdcContext, found: str) -> None:
+    """Raises ``BadArgument`` where it has committed before: its position has gone where it lay, and it must not begin
+    anew in silence. ``found`` says what is there."""
+    if not (context.begins or context.moved):
+        raise BadArgument(
+            f"{found}, and this consumer has come to VLSN {context.next}: is that another place, or was it lost? Say "
+            f"where it goes on: `vlsnlog cdc reset {context.name} --to VLSN` (or start, end)"
+        )
+
+
+__all__ = ["check_begins", "check_path", "check_runs_on", "options_of"]

@@ -11,10 +11,16 @@ import pytest
 from repl.cdc.shipped.json_lines import JsonLinesOptions
 from repl.cdc.shipped.options import options_of
 from repl.cdc.shipped.parquet import ParquetOptions
+from repl.cdc_options import MirrorOptions, WebhookOptions
 from repl.config import whole_size
 from tests.e2e.cdc_pages import example, options_shown
 
-KINDS: dict[str, type[msgspec.Struct]] = {"json-lines.md": JsonLinesOptions, "parquet.md": ParquetOptions}
+KINDS: dict[str, type[msgspec.Struct]] = {
+    "json-lines.md": JsonLinesOptions,
+    "mirror.md": MirrorOptions,
+    "parquet.md": ParquetOptions,
+    "webhook.md": WebhookOptions,
+}
 
 
 def value_of(shown: str) -> Any:

@@ -1,0 +1,144 @@
+"""The events of a group, appended to another one: in the same order, each once, whatever ends at whatever moment.
+
+    source   41 42 |43 44 45 COMMIT| 47        other group   {41 42 43 44 45, position 46}  {47, position 48}
+
+1. The position lies in the other group, as ``SOURCE/NAME``, set by the COMMIT of the transaction that has the entries:
+   both are in one block, or neither.
+2. Each commit names the COMMIT that set the position from which it starts.  Of two that start from one position, a
+   worker that was replaced and its successor, or one of which no answer came and the next, the second is refused.
+3. No transaction of the source is cut: each lies whole in one of the other group, perhaps beside its neighbours.
+4. After any doubt the process ends; the next one asks the other group where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
+from repl.api import ConsumerAt, ConsumerChange
+from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcEvents, CdcPosition, CdcUnavailable
+from repl.cdc.shipped.options import check_begins, check_runs_on, options_of
+from repl.cdc_options import ON_MASTER, MirrorOptions
+from repl.client.batch_rows import (
+    PART_BYTES_MAX,
+    PART_ENTRIES_MAX,
+    PIECE_BYTES,
+    ROW_OVERHEAD_BYTES,
+    BatchRows,
+    chunk_of,
+)
+from repl.client.sync import SyncClient, connect_sync
+from vlsn.errors import BadArgument, OutcomeUnknown, StaleTerm, TransactionGone, Unreachable, VlsnLogError
+from vlsn.ids import is_name
+from vlsn.limits import BODY_BYTES_MAX
+from vlsn.seams import Buffer
+
+BY: Final = "{:016x}"
+"""The name of the commits of one order: ``CdcContext.moved_us``; 0 of none."""
+
+
+class Mirror(CdcConsumer):
+    """Appends every event, with its key and its value, to the group that the options name."""
+
+    def __init__(self, part_bytes_max: int = PART_BYTES_MAX, part_entries_max: int = PART_ENTRIES_MAX) -> None:
+        self._limits = part_bytes_max, part_entries_max
+        self._log: SyncClient[Buffer] | None = None
+        self._key = ""
+        self._placed: ConsumerAt | None = None
+        """The position, as the other group was last heard to have it."""
+
+    def start(self, context: CdcContext) -> CdcPosition:
+        options = options_of(MirrorOptions, context.options)
+        check_runs_on(context, "master", ON_MASTER)
+        self._log = log = connect_sync(options.url, timeout_s=options.timeout_s).__enter__()
+        try:
+            self._check_group(log.group_name(), options, context)
+            self._key = f"{context.group}/{context.name}"
+            placed = log.positions.get(self._key)
+            by = BY.format(context.moved_us)
+            if placed is None:
+                check_begins(context, f"group {options.group or 'of ' + options.url} has no position {self._key}")
+            if placed is None or (context.moved and placed.by != by):
+                at = placed.at if placed is not None else 0
+                placed = log.positions.set(
+                    self._key, ConsumerChange(context.next, at=at, by=by, term=context.position_term)
+                )
+        except VlsnLogError as error:
+            raise _unavailable(error) from error
+        self._placed = placed
+        return CdcPosition(placed.next, placed.term)
+
+    def on_events(self, events: CdcEvents) -> bool:
+        taken = list(events)
+        if not taken:
+            return False
+        parts = list(_parts(taken, *self._limits))
+        for number, part in enumerate(parts, 1):
+            if number == len(parts):
+                self._commit(part, events.next_vlsn, events.term)
+            else:
+                self._commit(part, part[-1].vlsn + 1, part[-1].term)
+        return True
+
+    def stop(self) -> None:
+        if self._log is not None:
+            self._log.close(flush=False)
+
+    def _commit(self, part: Sequence[CdcEvent], next_vlsn: int, term: int) -> None:
+        """Logs ``part`` and the position behind it."""
+        assert self._log is not None and self._placed is not None
+        placed = self._placed
+        change = ConsumerChange(next_vlsn, at=placed.at, by=placed.by, term=term)
+        rows = BatchRows([chunk_of([event.value for event in part], [event.key for event in part])])
+        try:
+            appended = self._log.positions.commit(self._key, list(rows.pieces(self._piece_bytes(part))), change)
+        except VlsnLogError as error:
+            raise _unavailable(error) from error
+        self._placed = ConsumerAt(self._key, next_vlsn, term, appended.last, by=placed.by)
+
+    def _piece_bytes(self, part: Sequence[CdcEvent]) -> int:
+        """Returns the size of a call's body.  A part of the largest size is one: each costs some bytes of it."""
+        return PIECE_BYTES if _size(part) <= PART_BYTES_MAX else BODY_BYTES_MAX
+
+    def _check_group(self, found: str, options: MirrorOptions, context: CdcContext) -> None:
+        if found == context.group:
+            raise BadArgument(
+                f"options: url: {options.url} is of group {found}, as this node is; a mirror is a group of another name"
+            )
+        if not is_name(found) or (options.group and found != options.group):
+            raise BadArgument(f"options: group: {options.url} is of group {found}, not {options.group}")
+
+
+def _parts(events: Sequence[CdcEvent], bytes_max: int, entries_max: int) -> Iterator[list[CdcEvent]]:
+    """Cuts events into parts within these limits, none inside a transaction: one of those may be larger by itself."""
+    part: list[CdcEvent] = []
+    size = 0
+    for whole in _wholes(events):
+        more = _size(whole)
+        if part and (size + more > bytes_max or len(part) + len(whole) > entries_max):
+            yield part
+            part, size = [], 0
+        part += whole
+        size += more
+    yield part
+
+
+def _size(events: Sequence[CdcEvent]) -> int:
+    """Returns the bytes that they take of a transaction."""
+    return sum(len(event.value) + len(event.key or b"") + ROW_OVERHEAD_BYTES for event in events)
+
+
+def _wholes(events: Sequence[CdcEvent]) -> Iterator[list[CdcEvent]]:
+    """Yields each transaction's events, and every other event by itself."""
+    for txn, some in groupby(events, lambda event: event.txn):
+        if txn:
+            yield list(some)
+        else:
+            yield from ([event] for event in some)
+
+
+def _unavailable(error: VlsnLogError) -> Exception:
+    """Returns what to raise: the error itself where the other group refuses it for good."""
+    passes = error.transient or isinstance(error, Unreachable | OutcomeUnknown | StaleTerm | TransactionGone)
+    return CdcUnavailable(f"the other group: {error}") if passes else error

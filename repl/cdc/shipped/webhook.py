@@ -1,0 +1,203 @@
+"""Events as signed requests to a web server: at least once each, in their order, again until they are taken.
+
+    POST URL      Vlsnlog-Timestamp: 1795000000      Vlsnlog-Signature: v1=6f0c…      a line of JSON for each event
+
+1. A position is committed when every event before it is in a request that was answered with a status of 2xx.
+2. A batch follows the other, each of them one request, or, with ``lanes``, one of each lane: events of one key go by
+   one lane, in their order.
+3. What says "later" is sent again for as long as it takes; what says "never" is a failure, which parks the consumer
+   past its ``retries_max``.  Redirects are never followed.
+4. Every try has a signature of its own, over its time and the body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import io
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+import aiohttp
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcEvents, CdcUnavailable
+from repl.cdc.shipped.options import options_of
+from repl.cdc.shipped.secret import secret_of
+from repl.cdc_options import WebhookOptions, without_query
+from repl.http import ndjson
+from vlsn.errors import BadArgument
+from vlsn.format.checksum import crc
+
+AGAIN: Final = frozenset({408, 425, 429, *range(500, 600)})
+"""Statuses after which the same request may well be taken later."""
+SECRETS_MAX: Final = 2
+SECRET_BYTES_MIN: Final = 16
+TRY_S: Final = 15.0
+"""Seconds in which one call tries; past them the process ends, and the node starts it again a while later."""
+PAUSE_S: Final = (0.1, 2.0)
+ANSWER_BYTES_MAX: Final = 64 * 1024
+"""Bytes of an answer that are read; a longer one costs its connection."""
+SAID_MAX: Final = 200
+
+
+class WebhookRefused(Exception):
+    """An answer after which the same request need not be sent again."""
+
+
+class _Later(Exception):
+    """No answer, or one that says "later"; ``after_s`` by its ``Retry-After``."""
+
+    def __init__(self, why: str, after_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.after_s = after_s
+
+
+class Webhook(CdcConsumer):
+    """Posts events as lines of JSON, signed."""
+
+    def __init__(self, wall_s: Callable[[], float] = time.time, try_s: float = TRY_S) -> None:
+        self._wall_s = wall_s
+        self._try_s = try_s
+        self._runner = asyncio.Runner()
+        self._session: aiohttp.ClientSession | None = None
+
+    def start(self, context: CdcContext) -> None:
+        self._options = options = options_of(WebhookOptions, context.options)
+        self._secrets = _secrets(options)
+        self._shown = without_query(options.url)
+        self._headers = {
+            "Content-Type": "application/x-ndjson",
+            "User-Agent": "vlsnlog",
+            "Vlsnlog-Group": context.group,
+            "Vlsnlog-Consumer": context.name,
+        }
+        self._session = self._runner.run(self._opened(_trusted(options)))
+
+    def on_events(self, events: CdcEvents) -> bool:
+        taken = self._taken(events)
+        if not taken:
+            return False
+        self._runner.run(self._posted(taken))
+        return True
+
+    def stop(self) -> None:
+        if self._session is not None:
+            self._runner.run(self._session.close())
+        self._runner.close()
+
+    def _taken(self, events: CdcEvents) -> list[CdcEvent]:
+        """Takes a batch."""
+        taken, size = [], 0
+        for event in events:
+            taken.append(event)
+            size += len(event.value) + len(event.key or b"")
+            if len(taken) >= self._options.batch_events or size >= self._options.batch_bytes:
+                break
+        return taken
+
+    async def _opened(self, trusted: ssl.SSLContext) -> aiohttp.ClientSession:
+        options = self._options
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=options.lanes, ssl=trusted),
+            timeout=aiohttp.ClientTimeout(total=options.timeout_s, sock_connect=options.connect_timeout_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+        )
+
+    async def _posted(self, events: Sequence[CdcEvent]) -> None:
+        """Posts all of them. Raises ``WebhookRefused``, ``CdcUnavailable``; some may have been taken then."""
+        lanes: dict[int, list[CdcEvent]] = {}
+        for event in events:
+            lanes.setdefault(crc(event.key or b"") % self._options.lanes, []).append(event)
+        ended = await asyncio.gather(*map(self._post, lanes.values()), return_exceptions=True)
+        failures = [error for error in ended if error is not None]
+        for error in sorted(failures, key=lambda error: isinstance(error, CdcUnavailable)):
+            raise error
+
+    async def _post(self, batch: Sequence[CdcEvent]) -> None:
+        """Posts one request until it is taken."""
+        body = ndjson.encode(batch, kinds=False, txns=True)
+        headers = {"Vlsnlog-First": str(batch[0].vlsn), "Vlsnlog-Last": str(batch[-1].vlsn), **self._headers}
+        retrying = AsyncRetrying(
+            wait=wait_random_exponential(PAUSE_S[0], max=PAUSE_S[1]),
+            stop=stop_after_delay(self._try_s),
+            retry=retry_if_exception(_is_soon),
+            sleep=asyncio.sleep,
+            reraise=True,
+        )
+        try:
+            await retrying(self._ask, body, headers)
+        except _Later as error:
+            raise CdcUnavailable(f"{self._shown}: {error}", error.after_s) from None
+
+    async def _ask(self, body: bytes, headers: dict[str, str]) -> None:
+        assert self._session is not None
+        at = str(int(self._wall_s()))
+        signed = ",".join(f"v1={signature(secret, at, body)}" for secret in self._secrets)
+        headers = {**headers, "Vlsnlog-Timestamp": at, "Vlsnlog-Signature": signed}
+        try:
+            async with self._session.post(
+                self._options.url, data=io.BytesIO(body), headers=headers, allow_redirects=False
+            ) as answer:
+                said = await answer.content.read(ANSWER_BYTES_MAX)
+                while len(said) < ANSWER_BYTES_MAX and (more := await answer.content.read(ANSWER_BYTES_MAX)):
+                    said += more
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _Later(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from None
+        self._judge(answer, said)
+
+    def _judge(self, answer: aiohttp.ClientResponse, said: bytes) -> None:
+        status = answer.status
+        if 200 <= status < 300:
+            return
+        shown = "".join(each if each.isprintable() else " " for each in said[:SAID_MAX].decode("utf-8", "replace"))
+        why = f"answered {status} {shown}".strip()
+        if status in AGAIN:
+            raise _Later(why, self._wait_of(answer.headers.get("Retry-After", "")))
+        if 300 <= status < 400:
+            why = f"answered {status}, to another place: redirects are not followed; correct url"
+        raise WebhookRefused(f"{self._shown}: {why}")
+
+    def _wait_of(self, text: str) -> float:
+        """Reads ``Retry-After``: seconds, or a date; 0 where it is neither."""
+        text = text.strip()
+        if text.isascii() and text.isdigit():
+            wait_s = float(text[:10])
+        else:
+            try:
+                wait_s = parsedate_to_datetime(text).timestamp() - self._wall_s()
+            except (ValueError, OverflowError):
+                return 0.0
+        return min(max(wait_s, 0.0), self._options.retry_after_max_s)
+
+
+def _is_soon(error: BaseException) -> bool:
+    """Says whether to ask again within this call: what is to wait longer waits without a process."""
+    return isinstance(error, _Later) and not error.after_s
+
+
+def signature(secret: bytes, at: str, body: bytes) -> str:
+    """Returns the HMAC-SHA256 of the time (seconds since the epoch), a dot and the body, in hex."""
+    return hmac.new(secret, at.encode() + b"." + body, "sha256").hexdigest()
+
+
+def _secrets(options: WebhookOptions) -> list[bytes]:
+    found = secret_of("secret", options.secret_file, options.secret_env).split()
+    if not 1 <= len(found) <= SECRETS_MAX or any(len(secret) < SECRET_BYTES_MIN for secret in found):
+        raise BadArgument(
+            f"options: secret: {len(found)} found; give one, or a new and an old one, a line each, of "
+            f"{SECRET_BYTES_MIN} bytes or more without spaces"
+        )
+    return found
+
+
+def _trusted(options: WebhookOptions) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=options.ca_file or None)
+    except OSError as error:  # ssl.SSLError among it
+        raise BadArgument(f"options: ca_file: {options.ca_file}: {error.strerror or error}") from None

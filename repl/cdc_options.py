@@ -1,0 +1,183 @@
+"""The options of consumers that come with vlsnlog: checked where a node reads its settings, before any child starts.
+
+    consumer = "mirror"     options = { url = "http://10.0.0.9:7701" }
+
+What only the machine can tell, such as whether a file of a secret is there, the child looks at, which reads the options
+by the same classes.  Every error is a ``BadArgument`` that names the option, and says what to write instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from vlsn.errors import BadArgument
+from vlsn.ids import is_name
+from vlsn.limits import KIB, MIB
+
+T = TypeVar("T", bound=msgspec.Struct)
+SIZES: Final = "_bytes"
+"""Options whose names end so may be written ``64MiB``."""
+URLS_MAX: Final = 32
+URL_MAX: Final = 2048
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
+
+
+def options_of(kind: type[T], given: Mapping[str, Any], size: Callable[[str, str], int]) -> T:
+    """Reads the table ``options`` as a ``kind``; ``size`` parses such as ``64MiB``. Raises ``BadArgument``."""
+    known = [each.encode_name for each in msgspec.structs.fields(kind)]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise BadArgument(f"options: unknown option {name[:40]!r}; {advice}")
+    read = {
+        name: size(value, f"options: {name}") if name.endswith(SIZES) and isinstance(value, str) else value
+        for name, value in given.items()
+    }
+    try:
+        options = msgspec.convert(read, kind)
+    except msgspec.ValidationError as error:
+        said, _, place = str(error).partition(" - at `$.")
+        raise BadArgument(f"options: {place.rstrip('`')}: {said}" if place else f"options: {said}") from None
+    if isinstance(options, Checked):
+        options.check()
+    return options
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options with rules that no type says."""
+
+    def check(self) -> None:
+        """Raises ``BadArgument``."""
+
+
+class MirrorOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of ``mirror``."""
+
+    url: str
+    """Nodes of the other group, ``http://HOST:PORT``, separated by commas."""
+    group: str = ""
+    """The other group's name, to be compared; empty: any but the own one."""
+    timeout_s: Annotated[float, msgspec.Meta(ge=0.5, le=5.0)] = 5.0
+    """Seconds that each call at the other group is tried for."""
+
+    def check(self) -> None:
+        if self.group and not is_name(self.group):
+            raise BadArgument(f"options: group: {self.group[:40]!r} is no name of a group")
+        urls = [part.strip() for part in self.url.split(",") if part.strip()]
+        if not 1 <= len(urls) <= URLS_MAX:
+            raise BadArgument(f"options: url: {len(urls)} nodes; give 1 to {URLS_MAX} of http://HOST:PORT, with commas")
+        for url in urls:
+            _check_node(url)
+
+
+class WebhookOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of ``webhook``."""
+
+    url: str
+    secret_file: str = ""
+    """A file with the secret, or with the new and the old one, a line each; or …"""
+    secret_env: str = ""
+    """… the environment variable of the node that has it."""
+    ca_file: str = ""
+    """Certificates that are trusted in place of the system's."""
+    plain_http: bool = False
+    """Whether ``http://`` is taken: what is sent can be read on its way then."""
+    lanes: Annotated[int, msgspec.Meta(ge=1, le=32)] = 1
+    """Requests that a batch is split into, under way at once; all events of one key go by one lane."""
+    batch_events: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 500
+    """Events in one batch, at most, and …"""
+    batch_bytes: Annotated[int, msgspec.Meta(ge=KIB, le=16 * MIB)] = MIB
+    """… bytes of their keys and values: one that has so many takes no more."""
+    timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=30.0)] = 10.0
+    """Seconds from a request's begin to its answer's end."""
+    connect_timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=30.0)] = 5.0
+    retry_after_max_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 300.0
+    """The most of a ``Retry-After`` that is obeyed."""
+
+    def check(self) -> None:
+        if bool(self.secret_file) == bool(self.secret_env):
+            raise BadArgument("options: give the secret by one of secret_file and secret_env")
+        for name in ("secret_file", "ca_file"):
+            _check_absolute(name, getattr(self, name))
+        if self.secret_env and not _VARIABLE.match(self.secret_env):
+            raise BadArgument(f"options: secret_env: {self.secret_env[:40]!r} is no name of an environment variable")
+        self._check_url()
+
+    def _check_url(self) -> None:
+        example = "write it as https://HOST/PATH"
+        try:
+            parts = urlsplit(self.url)
+            right = bool(parts.hostname) and parts.port != 0 and self.url.isascii() and self.url.isprintable()
+        except ValueError:
+            right = False
+        if not right or parts.scheme not in ("https", "http") or parts.fragment or len(self.url) > URL_MAX:
+            raise BadArgument(f"options: url: {without_query(self.url)[:100]!r} is no URL to post to; {example}")
+        if parts.username is not None or parts.password is not None:
+            raise BadArgument(
+                "options: url: has a name or a password; what is secret goes into secret_file or secret_env"
+            )
+        if parts.scheme == "http" and not self.plain_http:
+            raise BadArgument(
+                f"options: url: {without_query(self.url)[:100]!r} is sent in the clear; {example}, or set "
+                "plain_http = true"
+            )
+        if parts.scheme == "http" and self.ca_file:
+            raise BadArgument("options: ca_file: nothing is verified on http://")
+
+
+def without_query(url: str) -> str:
+    """Returns a URL as it may be shown: no query, which may be a secret, and no name."""
+    head, _, rest = url.partition("?")[0].partition("://")
+    return f"{head}://{rest.rpartition('@')[2]}" if rest else head
+
+
+def _check_absolute(name: str, path: str) -> None:
+    if path and (not path.startswith("/") or "\0" in path):
+        raise BadArgument(f"options: {name}: {path[:100]!r} is no absolute path")
+
+
+def _check_node(url: str) -> None:
+    """Checks for an ``http://HOST:PORT`` without a path."""
+    try:
+        parts = urlsplit(url.rstrip("/"))
+        plain = not (parts.path or parts.query or parts.fragment or parts.username or parts.password)
+        right = parts.scheme == "http" and bool(parts.hostname) and bool(parts.port) and plain
+    except ValueError:
+        right = False
+    if not right:
+        raise BadArgument(f"options: url: {url[:100]!r} is no node; write it as http://HOST:PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shipped:
+    """One consumer that comes with vlsnlog; ``run_on`` is where it has to run, and ``why``."""
+
+    options: type[Checked]
+    run_on: str
+    why: str
+
+
+ON_MASTER: Final = "it keeps its own position, one in the group"
+SHIPPED: Final = {
+    "mirror": _Shipped(MirrorOptions, "master", ON_MASTER),
+    "webhook": _Shipped(WebhookOptions, "", ""),
+}
+
+
+def check_shipped(consumer: str, run_on: str, options: Mapping[str, Any], size: Callable[[str, str], int]) -> None:
+    """Checks the settings of a consumer that comes with vlsnlog; of any other one nothing is known. Raises
+    ``BadArgument``."""
+    shipped = SHIPPED.get(consumer)
+    if shipped is None:
+        return
+    options_of(shipped.options, options, size)
+    if shipped.run_on and run_on != shipped.run_on:
+        raise BadArgument(f'run_on: {consumer} needs run_on = "{shipped.run_on}": {shipped.why}')

@@ -1,0 +1,104 @@
+"""A webhook of a real node: everything is taken, signed and in order, over kills of child and node."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.e2e.cdc_pages import example, toml
+from tests.e2e.commands import run
+from tests.e2e.test_cdc import One, eventually, node
+from tests.repl.cdc.shipped.receiver import Receiver
+from tests.repl.cdc.shipped.test_webhook import SECRET, unkind
+
+pytestmark = pytest.mark.real
+__all__ = ["node"]
+
+
+def hook(url: str, tmp_path: Path, **more: Any) -> str:
+    """Returns the page's table for a server of this test."""
+    path = tmp_path / "hook.secret"
+    path.write_bytes(SECRET)
+    table = example("webhook.md", url=url, secret_file=str(path))
+    return toml({**table, "options": {**table["options"], "plain_http": True, "timeout_s": 1.0, **more}})
+
+
+def test_everything_is_taken_in_order_over_kills(node: Callable[..., One], tmp_path: Path) -> None:
+    with Receiver(SECRET, unkind(Random(1))) as receiver:
+        one = node(hook(receiver.url, tmp_path, batch_events=10))
+        for turn in range(6):
+            one.append(*[b"%d" % number for number in range(20 * turn, 20 * turn + 20)])
+            eventually(lambda turn=turn: len(receiver.events) > 20 * turn, "some are taken", 240.0)  # type: ignore[misc]
+            if turn % 2:
+                one.end(signal.SIGKILL)
+                one.start()
+            else:
+                with suppress(ProcessLookupError):
+                    os.kill(one.pid("hook"), signal.SIGKILL)
+        wanted = [str(number) for number in range(120)]
+
+        def taken() -> list[str]:
+            values = {event["vlsn"]: event["value"] for event in receiver.events}
+            return list(values.values())
+
+        eventually(lambda: len(taken()) >= len(wanted), "all are taken", 240.0)
+        assert taken() == wanted, "the first times of all are in order"
+        assert receiver.wrong == []
+
+
+def test_what_says_never_parks_it_and_later_is_waited_for(node: Callable[..., One], tmp_path: Path) -> None:
+    said: dict[str, Any] = {"status": 503, "headers": {"Retry-After": "3000"}}
+
+    async def answer(request: Any) -> Any:
+        from aiohttp import web
+
+        return web.Response(**said)
+
+    with Receiver(SECRET, answer) as receiver:
+        one = node(hook(receiver.url, tmp_path, retry_after_max_s=3000.0) + "\nretries_max = 1")
+        one.append(b"one")
+        eventually(lambda: one.told("hook")["state"] == "backoff" and receiver.requests > 0, "it waits", 240.0)
+        asked = receiver.requests
+        assert "answered 503" in str(one.told("hook")["reason"])
+        said.update(status=404, headers={})
+        assert receiver.requests == asked, "not before it was told"
+        assert run("cdc", "resume", "hook", "--url", one.url).status == 0
+        eventually(lambda: one.told("hook")["state"] == "parked", "it is parked", 240.0)
+        assert "answered 404" in str(one.told("hook")["reason"])
+        assert SECRET.decode() not in (tmp_path / "node.log").read_text()
+        said.update(status=200)
+        assert run("cdc", "resume", "hook", "--url", one.url).status == 0
+        eventually(lambda: [event["value"] for event in receiver.events] == ["one"], "it goes on", 240.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"url": "https://a/b"}, "give the secret by one of secret_file and secret_env"),
+        ({"url": "https://a/b", "secret_file": "/s", "secret_env": "S"}, "give the secret by one of"),
+        ({"url": "https://a/b", "secret": "abc"}, "unknown option 'secret'"),
+        ({"url": "https://a/b", "secret_file": "s"}, "options: secret_file: 's' is no absolute path"),
+        ({"url": "https://a/b", "secret_env": "A B"}, "is no name of an environment variable"),
+        ({"url": "http://a/b", "secret_env": "S"}, "is sent in the clear"),
+        ({"url": "ftp://a/b", "secret_env": "S"}, "is no URL to post to"),
+        ({"url": "https:///b", "secret_env": "S"}, "is no URL to post to"),
+        ({"url": "https://a:99999/", "secret_env": "S"}, "is no URL to post to"),
+        ({"url": "https://a/ü", "secret_env": "S"}, "is no URL to post to"),
+        ({"url": "https://me:word@a/b", "secret_env": "S"}, "has a name or a password"),
+        ({"url": "https://a/b", "secret_env": "S", "lanes": 33}, "options: lanes"),
+        ({"url": "https://a/b", "secret_env": "S", "batch_bytes": "1GiB"}, "options: batch_bytes"),
+        ({"url": "https://a/b", "secret_env": "S", "timeout_s": 0}, "options: timeout_s"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_the_node_starts(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    one = One(tmp_path, toml({**example("webhook.md"), "options": options}))
+    refused = run("node", "--config", str(one.directory / "node.toml")).refused()
+    assert "cdc hook: " in refused and said in refused and "me:word" not in refused
+    assert not (tmp_path / "data").exists(), "nothing was made"
