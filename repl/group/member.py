@@ -33,7 +33,7 @@ from vlsn.seams import Seams, Worker
 from vlsn.state.node_file import NodeFile, NodeRecord
 from vlsn.write.local_log import LocalLog
 
-WORKERS = ("keeper", "writer", "reads", "feeds", "scrub", "cdc", "pages")
+WORKERS = ("keeper", "writer", "reads", "feeds", "scrub", "cdc", "pages", "page_syncs")
 logger = logging.getLogger("vlsnlog")
 
 

@@ -23,10 +23,10 @@ from repl.group.member import OpenMember
 from repl.offload import Offload
 from vlsn.errors import Damaged, LogClosed, LogFailed, NoSpace, Trimmed
 from vlsn.ids import NULL_VLSN, Vlsn
-from vlsn.limits import MENDED_KEPT_MAX, PAGES_FREE_BYTES_HIGH, PAGES_FREE_BYTES_LOW
+from vlsn.limits import MENDED_KEPT_MAX, PAGE_BYTES, PAGES_FREE_BYTES_HIGH, PAGES_FREE_BYTES_LOW, PAGING_WINDOW_BYTES
 from vlsn.pages.manager import PagingManager
 from vlsn.pages.opening import open_pages
-from vlsn.pages.page import PageContents, PageHeader, PageRow, read_page
+from vlsn.pages.page import PageContents, PageHeader, PageRow, PageWriter, read_page
 from vlsn.pages.paging_pass import PagingPass
 from vlsn.pages.record import Record, record_again
 from vlsn.pages.store import About, Change, PagingStore
@@ -45,8 +45,11 @@ class Pager:
     def __init__(self, opened: OpenMember) -> None:
         member, log = opened.member, opened.log
         seams = member.seams
-        self.manager = PagingManager(seams.disk, seams.threads.latch, seams.random.u32, log.directory)
+        self.manager = PagingManager(
+            seams.disk, seams.threads.latch, seams.random.u32, log.directory, page_bytes=PAGE_BYTES
+        )
         self.on_pages = member.offload("pages")
+        self._on_syncs = member.offload("page_syncs")
         self.alone = asyncio.Lock()
         self.paused = "the pages are not open yet"
         """The reason why nothing is paged; empty while it is. They are opened once there are destinations, or were."""
@@ -66,6 +69,8 @@ class Pager:
         self.low = False
         """The disk is too full for pages: below the low mark, until above the high one."""
         self._bytes_max = member.config.pages_bytes_max
+        self._aside: list[tuple[str, int]] = []
+        """Pages that were put aside when the process before was stopped."""
         self._looked: dict[tuple[str, int], int] = {}
         log.cleaner.paging.pager = self
 
@@ -172,7 +177,13 @@ class Pager:
         try:
             found = await self.on_pages(
                 lambda: open_pages(
-                    seams.disk, seams.threads.latch, seams.random.u32, log.directory, self._table, first=first
+                    seams.disk,
+                    seams.threads.latch,
+                    seams.random.u32,
+                    log.directory,
+                    self._table,
+                    first=first,
+                    page_bytes=PAGE_BYTES,
                 )
             )
         except OSError as error:
@@ -185,6 +196,7 @@ class Pager:
         self.manager.adopt(found)
         for note in found.notes:
             member.event("pages.note", note=note)
+        self._aside = found.aside
         self._opened, self.paused = True, ""
 
     # Passes.
@@ -204,7 +216,7 @@ class Pager:
             return upto, ""
         before = {store.uuid for _, store in wants if store.paging}
         reader = log.reader()
-        run = PagingPass(wants, reader, log.index, upto, first=log.range.first)
+        run = PagingPass(wants, reader, log.index, upto, first=log.range.first, window_bytes=PAGING_WINDOW_BYTES)
         why = ""
         try:
             while not run.over:
@@ -223,12 +235,22 @@ class Pager:
         return min((Vlsn(min(store.paged_to, upto)) for _, store in wants), default=upto), why
 
     async def _stride(self, run: PagingPass) -> None:
-        """Runs a pass up to where it counts."""
-        while True:
-            await self.check_room()
-            await self.on_pages(run.step)
-            if run.due:
-                break
+        """Runs a pass up to where it counts. Full pages are synced by another worker while the next ones are
+        written."""
+        syncing: dict[PageWriter, asyncio.Future[None]] = {}
+        try:
+            while True:
+                await self.check_room()
+                await self.on_pages(run.step)
+                for writer in run.full_pages():
+                    if writer not in syncing:
+                        syncing[writer] = self._on_syncs(writer.sync)
+                if run.due:
+                    break
+        finally:
+            ended = await asyncio.gather(*syncing.values(), return_exceptions=True)
+        for failure in filter(None, ended):
+            raise failure
         self.passed_bytes += run.looked_bytes
         changes = await self.on_pages(run.sync)
         await self._write(changes)
@@ -260,6 +282,11 @@ class Pager:
         subscriptions = self.subscriptions()
         if subscriptions is None or not (self.manager.stores or subscriptions):
             return
+        while self._aside:
+            uuid, number = self._aside[-1]
+            if uuid in self.manager.stores:
+                await self.salvage(self.manager.stores[uuid], number)
+            self._aside.pop()
         async with self.alone:
             before = {store.uuid for store in self.manager.stores.values() if store.paging}
             looked: dict[str, dict[int, bool]] = {}

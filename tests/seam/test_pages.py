@@ -63,8 +63,10 @@ def uncovered(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> lis
     if rows is not None:
         missing = rows[0].missing
         for number, row in rows[1].items():
-            contents = read_page(disk, f"{log.directory}/pages/{uuid}/{number:09d}.page", uuid, number, row.end)
-            for piece in contents.pieces:
+            contents = None
+            with suppress(FileNotFoundError):  # it is being put aside
+                contents = read_page(disk, f"{log.directory}/pages/{uuid}/{number:09d}.page", uuid, number, row.end)
+            for piece in contents.pieces if contents is not None else ():
                 paged |= {entry.vlsn: entry.value for entry in piece.messages.entries(slice(None))}
     return [
         vlsn

@@ -39,6 +39,8 @@ class OpenedPages:
     stores: dict[str, PagingStore]
     changes: list[Change] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    aside: list[tuple[str, int]] = field(default_factory=list)
+    """Pages that count, and of which there is only what was put aside: uuid and number."""
 
 
 def open_pages(
@@ -77,6 +79,7 @@ def open_pages(
             pages = {number: page for number, page in pages.items() if number not in lost}
             opened.notes.append(f"pages of destination {uuid}: {len(lost)} are gone, their VLSNs are missing here")
             opened.changes.append(Change(uuid, row, gone=lost))
+        opened.aside += [(uuid, number) for number in pages if numbers.get(number) is False]
         unused = [number for number, plain in numbers.items() if plain and number not in pages]
         for number in unused:
             with suppress(FileNotFoundError):

@@ -16,6 +16,7 @@ Worked example: records of 200 and 96 bytes at 64 and 264, ``end`` 360; the next
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
@@ -165,8 +166,11 @@ class PageWriter:
             raise
 
     def sync(self) -> None:
-        """Syncs what was written. Raises ``OSError``: the page takes no more then."""
+        """Syncs what was written. Raises ``OSError``: the page takes no more then, and none of it counts: a second sync
+        may succeed without what the first one has lost."""
         assert not self.writers
+        if self.broken:
+            raise OSError(errno.EIO, "a page that has failed a write or a sync")
         try:
             self._file.sync()
         except BaseException:

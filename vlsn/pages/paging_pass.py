@@ -27,6 +27,7 @@ from vlsn.format.rows import EntryRows
 from vlsn.ids import NULL_LSN, Vlsn
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import PAGING_STRIDE_BYTES, PAGING_WINDOW_BYTES
+from vlsn.pages.page import PageWriter
 from vlsn.pages.record import record_of
 from vlsn.pages.store import About, Change, PagingStore
 from vlsn.pages.subscription import Mask, Subscription
@@ -152,6 +153,10 @@ class PagingPass:
         want.store.page(record)
         want.records += 1
         want.covers_from = last + 1
+
+    def full_pages(self) -> list[PageWriter]:
+        """Returns the pages that are full and not synced yet: they may be synced elsewhere, before ``sync``."""
+        return [writer for want in self._wants for writer in want.store.full_pages()]
 
     def sync(self) -> list[Change]:
         """Syncs what was written, and returns what the page table is to say of it. Raises ``OSError``."""

@@ -183,6 +183,11 @@ class PagingStore:
             disk.sync_directory(directory)
         self.made = about
 
+    def full_pages(self) -> list[PageWriter]:
+        """Returns the pages of the pass that take no more and are not synced yet, for whoever syncs them while others
+        are written; with no writer under way."""
+        return [writer for writer in self._written.values() if writer is not self._open and writer.unsynced]
+
     def sync(self) -> dict[int, PageRow]:
         """Syncs all that the pass has written, and returns the rows of its pages. Raises ``OSError``."""
         writers = list(self._written.values())

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -20,6 +21,7 @@ from vlsn import Log
 from vlsn.ids import Vlsn
 from vlsn.limits import MIB, PAGING_STRIDE_BYTES
 from vlsn.pages.manager import PagingManager
+from vlsn.pages.page import PageWriter
 from vlsn.pages.paging_pass import PagingPass
 from vlsn.pages.subscription import Acknowledged, Subscription
 from vlsn.real.clock import SystemRandom
@@ -74,10 +76,18 @@ def _page(log: LocalLog, directory: Path, number: int, prefix: bytes) -> tuple[f
     upto = Vlsn(log.range.last)
     run = PagingPass(manager.wants([subscription], upto), log.reader(), log.index, upto, first=Vlsn(log.range.first))
     start, busy = time.perf_counter(), time.thread_time()
-    while not run.over:
-        run.step()
-        if run.due:
-            run.committed(run.sync())
+    syncing: dict[PageWriter, Future[None]] = {}
+    with ThreadPoolExecutor(1) as elsewhere:  # as the pager does
+        while not run.over:
+            run.step()
+            for writer in run.full_pages():
+                if writer not in syncing:
+                    syncing[writer] = elsewhere.submit(writer.sync)
+            if run.due:
+                for each in syncing.values():
+                    each.result()
+                syncing.clear()
+                run.committed(run.sync())
     seconds, core_s = time.perf_counter() - start, time.thread_time() - busy
     run.close()
     size = sum(row.bytes for row in manager.stores[subscription.uuid].pages.values())

@@ -81,6 +81,8 @@ class Pager:
         try:
             while not run.over:
                 run.step()
+                for writer in run.full_pages():
+                    writer.sync()
                 if run.due:
                     changes = run.sync()
                     self.table.write(changes)

@@ -1,0 +1,211 @@
+"""Pages of a few records each: full ones are synced beside the pass, put aside and fetched; the disk stopped at each
+call of it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from random import Random
+
+import pytest
+
+from repl.paging import pager
+from tests.fakes.disk import Call, Moment
+from tests.fakes.loop import run
+from tests.fakes.seeds import seeds
+from tests.seam.nodes import Group
+from tests.seam.test_destinations import client
+from tests.seam.test_pages import filled, first, made, stored, taken, uncovered
+
+PAGE_BYTES = 20_000
+"""Four or five messages."""
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pager, "PAGE_BYTES", PAGE_BYTES)
+    monkeypatch.setattr(pager, "PAGING_WINDOW_BYTES", 8000)
+
+
+def is_of_pages(call: Call) -> bool:
+    return call.changes and "/pages" in call.path
+
+
+def whole(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> bool:
+    """A node follows or leads, lacks nothing, and names nothing as missing."""
+    if not first(group, name) or group.state(name) not in ("MASTER", "REPLICA"):
+        return False
+    store = stored(group, name, uuid)
+    return store is not None and not store.missing and not uncovered(group, name, uuid, held)
+
+
+def test_full_pages_are_synced_while_others_are_written() -> None:
+    async def main() -> None:
+        group = await made(31)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await filled(group, log)
+            for name in group.names:
+                assert len(stored(group, name, uuid).pages) > 5
+                assert whole(group, name, uuid, held)
+            assert await taken(log, len(held)) == sorted(held.items())
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_page_that_cannot_be_synced_ends_the_pass_and_the_next_one_writes_it_again(code: int) -> None:
+    async def main() -> None:
+        group = await made(32)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            for name in group.names:
+                disk = group.machines[name].disk
+                disk.fail_at(lambda call: call.name == "sync" and call.path.endswith(".page"), code=code, times=3)
+            held = await filled(group, log)
+            for name in group.names:
+                assert whole(group, name, uuid, held)
+            assert await taken(log, len(held)) == sorted(held.items())
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+class Story:
+    """One damaged page on the master: met by whoever takes, put aside, and the rest of it fetched."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    async def begin(self) -> None:
+        self.group = await made(self.seed)
+        self.held: dict[int, bytes] = {}
+        async with client(self.group) as log:
+            self.uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            self.held = await filled(self.group, log)
+        self.master = self.group.master
+        self.disk = self.group.machines[self.master].disk
+        store = stored(self.group, self.master, self.uuid)
+        number = sorted(store.pages)[1]
+        self.disk.flip_bit(store.path(number), Random(self.seed).randrange(store.pages[number].end))
+        self.begun = len(self.disk.calls)
+
+    async def take(self) -> list[tuple[int, bytes]]:
+        async with client(self.group) as log:
+            return await taken(log, len(self.held), 30.0)
+
+    async def mended(self) -> None:
+        await self.group.until(
+            lambda: all(whole(self.group, name, self.uuid, self.held) for name in self.group.names), "all hold all", 60
+        )
+
+
+def calls_of_a_story() -> list[Call]:
+    found: list[Call] = []
+
+    async def main() -> None:
+        story = Story(33)
+        await story.begin()
+        assert await story.take() == sorted(story.held.items())
+        await story.mended()
+        await asyncio.sleep(3.0)
+        found.extend(call for call in story.disk.calls[story.begun :] if is_of_pages(call))
+        await story.group.stop()
+
+    run(main())
+    return found
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_a_damaged_page_put_aside_and_fetched_stopped_at_any_call_loses_nothing(moment: Moment, power: bool) -> None:
+    """Every call on pages from the flip until the last page went: renaming, salvage, the fetched page, removal."""
+    calls = calls_of_a_story()
+    kinds = {(call.name, call.path.rpartition(".")[2]) for call in calls}
+    assert {("rename", "page"), ("create", "page"), ("sync", "page"), ("remove", "page")} <= kinds, kinds
+    chosen = [number for number, call in enumerate(calls) if number < 14 or number % 9 == 0]
+    for number in chosen[power::2]:
+
+        async def main() -> None:
+            story = Story(33)
+            await story.begin()
+            group, seen = story.group, 0
+
+            def when(call: Call) -> bool:
+                nonlocal seen
+                seen += is_of_pages(call)
+                return seen == number + 1 and is_of_pages(call)  # noqa: B023
+
+            story.disk.stop_at(when, moment=moment)
+            taking = asyncio.create_task(story.take())
+            await group.until(lambda: story.disk.stopped or taking.done(), "it stops, or all is taken", 60)
+            await asyncio.sleep(2.0)
+            group.kill(story.master, power=power)
+            await group.start(story.master)
+            await group.serving()
+            await story.mended()
+            found = await taking
+            if len({vlsn for vlsn, _ in found}) < len(story.held):
+                found += await story.take()
+            assert dict(found) == story.held, call_of(calls, number)  # noqa: B023
+            await group.until(
+                lambda: not any(stored(group, name, story.uuid).paging for name in group.names), "page mode left", 60
+            )
+            await group.stop()
+
+        run(main())
+
+
+def test_what_was_put_aside_when_a_process_ended_is_salvaged_though_nobody_reads() -> None:
+    async def main() -> None:
+        story = Story(34)
+        await story.begin()
+        group, uuid = story.group, story.uuid
+        name = next(name for name in group.names if name != story.master)
+        number = sorted(stored(group, name, uuid).pages)[1]
+        path = stored(group, name, uuid).path(number)
+        group.kill(name)
+        group.machines[name].disk.rename(path, path + ".damaged")
+        await group.start(name)
+        await group.until(lambda: whole(group, name, uuid, story.held), "its readable records lie in another page")
+        assert number not in stored(group, name, uuid).pages
+        await group.stop()
+
+    run(main())
+
+
+def call_of(calls: list[Call], number: int) -> str:
+    return f"call {number}: {calls[number].name} {calls[number].path}"
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("rots", ["rot", "gone"])
+def test_pages_that_rot_on_every_node_in_other_places_are_put_together_again(seed: int, rots: str) -> None:
+    async def main() -> None:
+        rng = Random(seed)
+        group = await made(seed)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await filled(group, log)
+            for at, name in enumerate(group.names):
+                store, disk = stored(group, name, uuid), group.machines[name].disk
+                numbers = sorted(store.pages)
+                number = numbers[len(numbers) * at // len(group.names)]
+                path, end = store.path(number), store.pages[number].end
+                if rots == "rot":
+                    disk.flip_bit(path, rng.randrange(end))
+                else:
+                    disk.remove(path)
+            for name in list(group.names):
+                if name != group.master:
+                    group.kill(name)
+                    await group.start(name)
+            await group.serving()
+            assert await taken(log, len(held), 120.0) == sorted(held.items())
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
