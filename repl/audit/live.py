@@ -107,11 +107,12 @@ class LiveSource:
             raise Unreadable(f"{self.text}: status lacks {error}; is it a vlsnlog node?") from error
 
     def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:
-        buf = bytearray(end - start)
+        buf = into if into is not None and len(into) >= end - start else bytearray(end - start)
+        view = memoryview(buf)[: end - start]
         for at in range(start, end, PIECE_BYTES):
             stop = min(end, at + PIECE_BYTES)
-            buf[at - start : stop - start] = self._get(f"/v1/segments/{part.number}", at, stop)
-        return buf
+            self._get(f"/v1/segments/{part.number}", at, stop, view[at - start : stop - start])
+        return view
 
     def fill(self, part: Part, spans: Sequence[tuple[int, int]], into: bytearray) -> None:
         raise AssertionError("a node is read by large pieces")
@@ -178,11 +179,13 @@ class LiveSource:
             raise Unreadable(f"{self.text}{path} answered no JSON object; is it a vlsnlog node?")
         return answer
 
-    def _get(self, path: str, start: int = 0, end: int = 0) -> bytes:
-        """Fetches a body; of a range exactly ``end - start`` bytes. Raises ``Unreadable``."""
+    def _get(self, path: str, start: int = 0, end: int = 0, into: memoryview | None = None) -> bytes:
+        """Fetches a body; of a range exactly ``end - start`` bytes, which come ``into`` it where that is given, and
+        nothing is returned then. Raises ``Unreadable``."""
         url = self.text + path
+        fetch = _fetch_once if self.text in _GIVEN_UP else _fetch
         try:
-            body = _fetch_once(url, start, end) if self.text in _GIVEN_UP else _fetch(url, start, end)
+            body = fetch(url, start, end, into)
         except (RetryError, _Again) as error:
             _GIVEN_UP.add(self.text)
             last = error.last_attempt.exception() if isinstance(error, RetryError) else error
@@ -198,16 +201,21 @@ def _given_up(state: RetryCallState) -> bool:
 
 
 @retry(retry=retry_if_exception_type(_Again), wait=wait_random_exponential(0.1, max=3), stop=_given_up)
-def _fetch(url: str, start: int, end: int) -> bytes:
-    return _fetch_once(url, start, end)
+def _fetch(url: str, start: int, end: int, into: memoryview | None = None) -> bytes:
+    return _fetch_once(url, start, end, into)
 
 
-def _fetch_once(url: str, start: int, end: int) -> bytes:
+def _fetch_once(url: str, start: int, end: int, into: memoryview | None = None) -> bytes:
     request = Request(url, headers={"Range": f"bytes={start}-{end - 1}"} if end else {})
     try:
         with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
-            body: bytes = answer.read()
-            whole = not end or (answer.status == 206 and len(body) == end - start)
+            got = 0
+            if into is not None:
+                while got < len(into) and (count := answer.readinto(into[got:])):
+                    got += count
+            body: bytes = answer.read()  # of a piece nothing more
+            got += len(body)
+            whole = not end or (answer.status == 206 and got == end - start)
     except HTTPError as error:
         with error:
             reason = f"{url} answered {error.code}: {error.read(500).decode(errors='replace')}"
@@ -219,5 +227,5 @@ def _fetch_once(url: str, start: int, end: int) -> bytes:
     except (OSError, HTTPException) as error:
         raise _Again(f"{url}: {said_of(getattr(error, 'reason', error))}") from None
     if not whole:
-        raise _Again(f"{url} gave {len(body)} bytes of {end - start}")
+        raise _Again(f"{url} gave {got} bytes of {end - start}")
     return body

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from tenacity import wait_none
 
 from repl.audit import live
 from repl.audit.history import parts_of
@@ -182,3 +183,22 @@ def test_a_node_that_is_busy_is_asked_until_it_has_time(copies: list[Copy], monk
         server.faults = [429] * 4
         with pytest.raises(Unreadable, match="answered 429"):
             audited(copies[0], server.url)
+
+
+def test_a_piece_comes_into_the_readers_own_memory(copies: list[Copy], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is asked for again; memory that is too small stays as it was."""
+    monkeypatch.setattr(live._fetch.retry, "wait", wait_none())
+    with served(copies[1]) as server:
+        source = live.LiveSource(server.url)
+        part = source.survey(0).parts[0]
+        data = (copies[1].path / part.file).read_bytes()[: part.end]
+        into, small = bytearray(b"\xff" * (part.end + 9)), bytearray(8)
+        server.faults = [503, 0]
+        found = source.read(part, 0, part.end, into)
+        assert found.obj is into  # type: ignore[union-attr]
+        assert bytes(found) == data
+        assert bytes(into[part.end :]) == b"\xff" * 9
+        assert bytes(source.read(part, 16, part.end, small)) == data[16:]
+        assert bytes(small) == bytes(8)
+        with pytest.raises(Unreadable, match=r"gave \d+ bytes of"):
+            source.read(part, 0, (copies[1].path / part.file).stat().st_size + 8)

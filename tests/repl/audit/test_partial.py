@@ -173,9 +173,9 @@ def test_a_node_that_is_gone_is_not_asked_for_the_rest(copies: list[Copy], monke
     asked: list[str] = []
     fetch = live._fetch_once
 
-    def counted(url: str, start: int, end: int) -> bytes:
+    def counted(url: str, *rest: Any) -> bytes:
         asked.append(url)
-        return fetch(url, start, end)
+        return fetch(url, *rest)
 
     monkeypatch.setattr(live, "_fetch_once", counted)
     monkeypatch.setattr(live._fetch.retry, "wait", lambda state: 0)
