@@ -9,6 +9,7 @@
     recover    a replica killed with a log that no checkpoint covers; until it has all of it again
     tail       N writers, and a reader who follows; from before an append until the reader has it
     scan       reading a whole log from its first VLSN
+    beside-scan  N writers, without and beside a full scan of every node's segments, by turns: both rates, their ratio
 
 A work stops at its seconds, or when the bytes it may write are used up (three copies and their framing
 counted).
@@ -26,6 +27,8 @@ from pathlib import Path
 import numpy as np
 
 from repl.bench import linearizable_reads
+from repl.bench.appends_beside_scan import TURNS as SCAN_TURNS
+from repl.bench.appends_beside_scan import beside_scan
 from repl.bench.http_posts import post_many
 from repl.bench.report import Outcome, Samples
 from repl.bench.target import NODES, Given, Own, master_url, own_only
@@ -42,6 +45,8 @@ LONE_FRAMING_BYTES = 120
 STAMP_BYTES = 8
 CATCHUP_S_MAX = 600
 TURNS = 4
+SCAN_FILL_S = 3.0
+"""Seconds that an own cluster's log is filled for before it is scanned, in large batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +277,15 @@ async def scan(target: Given | Own, load: Load) -> Outcome:
     return Outcome(entries, size, elapsed, pages.milliseconds(), 0, {"pages": len(pages)})
 
 
+async def appends_beside_scan(target: Given | Own, load: Load) -> Outcome:
+    if isinstance(target, Own):
+        await _fill(target, replace(load, seconds=SCAN_FILL_S, writers=16, batch=1000, bytes_max=load.bytes_max // 2))
+    runs = 2 * SCAN_TURNS
+    turn = replace(load, seconds=load.seconds / runs, bytes_max=load.bytes_max // (2 * (runs + 1)))
+    async with connect(target.urls, acks=load.acks, durability=load.durability) as client:
+        return await beside_scan(target.urls, lambda: _append(client, turn))
+
+
 async def _fill(own: Own, load: Load) -> None:
     """Writes for the load's seconds: atomic batches, also when they are of one entry."""
     async with connect(own.urls) as client:
@@ -327,5 +341,6 @@ WORKS: dict[str, Work] = {
         cache_bytes_per_s=_BULK_BYTES_PER_S,
     ),
     "tail": Work(run=tail, writers=16),
+    "beside-scan": Work(run=appends_beside_scan, writers=64, cache_bytes_per_s=_BULK_BYTES_PER_S),
     "scan": Work(run=scan, writers=16, batch=1000, fills=True, cache_bytes_per_s=_BULK_BYTES_PER_S),
 }

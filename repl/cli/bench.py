@@ -20,6 +20,7 @@ WORKS: Final = {
     "recover": "A replica killed with a log that no checkpoint covers.",
     "tail": "Writers, and a reader who follows them.",
     "scan": "A whole log, read from its first VLSN.",
+    "beside-scan": "Writers, without and beside a full scan of every node, by turns.",
 }
 """Works on a cluster."""
 
