@@ -19,7 +19,7 @@ import msgspec
 from repl.cdc_options import check_shipped
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX, is_name
-from vlsn.limits import MIB
+from vlsn.limits import KIB, MIB
 
 CONSUMERS_MAX: Final = 64
 """CDC consumers of one node: each has a process of its own."""
@@ -27,6 +27,8 @@ NAME_MAX: Final = 32
 OPTIONS_BYTES_MAX: Final = 64 * 1024
 MEMORY_BYTES: Final = 512 * MIB
 MEMORY_BYTES_MIN: Final = 64 * MIB
+AHEAD_BYTES: Final = 4 * MIB
+AHEAD_BYTES_MIN: Final = 4 * KIB
 RETRIES: Final = 10
 EVENTS_TIMEOUT_S: Final = 60.0
 _CONSUMER: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z|[a-z][a-z0-9_-]{0,63}\Z")
@@ -48,6 +50,8 @@ class CdcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The table that the consumer is told at its start."""
     memory_bytes_max: int = MEMORY_BYTES
     """Data that its process may have; past it allocations fail there."""
+    ahead_bytes: int = AHEAD_BYTES
+    """Bytes that its process is sent before it has taken what came before."""
     retries_max: int = RETRIES
     """Failures one after another, with no position committed in between, until it is parked."""
     events_timeout_s: float = EVENTS_TIMEOUT_S
@@ -85,8 +89,9 @@ def _read(number: int, table: object, size: Callable[[str, str], int]) -> CdcSet
             raise BadArgument(f"{place}: has no {key}")
     if isinstance(table["name"], str):
         place = f"cdc {table['name'][:NAME_MAX]}"
-    if isinstance(table.get("memory_bytes_max"), str):
-        table = {**table, "memory_bytes_max": size(table["memory_bytes_max"], f"{place}: memory_bytes_max")}
+    for key in ("memory_bytes_max", "ahead_bytes"):
+        if isinstance(table.get(key), str):
+            table = {**table, key: size(table[key], f"{place}: {key}")}
     try:
         settings = msgspec.convert(dict(table), CdcSettings)
     except msgspec.ValidationError as error:
@@ -119,6 +124,7 @@ def _fault(settings: CdcSettings) -> str:
         ),
         f"options: {options} bytes of JSON; at most {OPTIONS_BYTES_MAX}": options <= OPTIONS_BYTES_MAX,
         f"memory_bytes_max: at least {MEMORY_BYTES_MIN}": MEMORY_BYTES_MIN <= settings.memory_bytes_max < 1 << 48,
+        f"ahead_bytes: {AHEAD_BYTES_MIN} to {AHEAD_BYTES}": AHEAD_BYTES_MIN <= settings.ahead_bytes <= AHEAD_BYTES,
         "retries_max: 0 to 1000000": 0 <= settings.retries_max <= 1_000_000,
         "events_timeout_s: 0.1 to 86400": 0.1 <= settings.events_timeout_s <= 86_400,
     }

@@ -115,6 +115,7 @@ class ChildFeed:
         joined: Joined,
         counts: CaptureCounts,
         store: Callable[[int, bool], Awaitable[bool]],
+        ahead_bytes: int,
         events_timeout_s: float,
         upto: int | None,
     ) -> None:
@@ -127,6 +128,7 @@ class ChildFeed:
         self._joined = joined
         self._counts = counts
         self._store = store
+        self._ahead_bytes = ahead_bytes
         self._timeout_s = events_timeout_s
         self._upto = upto
         self.source: Source | None = None
@@ -201,7 +203,7 @@ class ChildFeed:
     async def _feed(self, source: Source) -> None:
         """Sends what is durable; returns when everything up to ``upto`` is taken."""
         while True:
-            while self.in_flight >= WINDOW_BYTES:
+            while self.in_flight >= min(self._ahead_bytes, WINDOW_BYTES):
                 self._room.clear()
                 await self._room.wait()
             first, durable = source.next_vlsn, self._reads.durable

@@ -289,6 +289,7 @@ class CdcWorker:
             joined=self._joined,
             counts=record.counts,
             store=self._store if resend is None else _not_stored,
+            ahead_bytes=settings.ahead_bytes,
             events_timeout_s=settings.events_timeout_s,
             upto=resend[1] if resend is not None else None,
         )

@@ -27,9 +27,13 @@ def loaded(tmp_path: Path, tables: str) -> Any:
 
 def test_a_table_has_its_defaults(tmp_path: Path) -> None:
     assert loaded(tmp_path, "") == ()
-    (one,) = loaded(tmp_path, '[[cdc]]\nname = "orders"\nconsumer = "a.b:C"\nmemory_bytes_max = "96MiB"\nfrom = 7\n')
+    (one,) = loaded(
+        tmp_path,
+        '[[cdc]]\nname = "orders"\nconsumer = "a.b:C"\nmemory_bytes_max = "96MiB"\nahead_bytes = "8KiB"\nfrom = 7\n',
+    )
     assert (one.name, one.consumer, one.run_on, one.from_, one.commit) == ("orders", "a.b:C", "node", 7, "batch")
     assert (one.memory_bytes_max, one.retries_max, one.events_timeout_s) == (96 * MIB, RETRIES, EVENTS_TIMEOUT_S)
+    assert one.ahead_bytes == 8192
     (one,) = loaded(tmp_path, '[[cdc]]\nname = "o"\nconsumer = "m:C"\n[cdc.options]\nurl = "x"\nmany = [1, 2]\n')
     assert (one.memory_bytes_max, one.options) == (MEMORY_BYTES, {"url": "x", "many": [1, 2]})
 
@@ -49,6 +53,7 @@ def test_a_table_has_its_defaults(tmp_path: Path) -> None:
         ('[[cdc]]\nname = "o"\nconsumer = "m:C"\ncommit = "never"', "neither batch nor segment"),
         ('[[cdc]]\nname = "o"\nconsumer = "m:C"\nretries_max = -1', "retries_max"),
         ('[[cdc]]\nname = "o"\nconsumer = "m:C"\nretries_max = "many"', "retries_max"),
+        ('[[cdc]]\nname = "o"\nconsumer = "m:C"\nahead_bytes = "1KiB"', "ahead_bytes: 4096 to 4194304"),
         ('[[cdc]]\nname = "o"\nconsumer = "m:C"\nmemory_bytes_max = "1KiB"', "memory_bytes_max: at least"),
         ('[[cdc]]\nname = "o"\nconsumer = "m:C"\nevents_timeout_s = 0.0', "events_timeout_s"),
         ('[[cdc]]\nname = "o"\nconsumer = "m:C"\n' * 2, "two consumers are called 'o'"),

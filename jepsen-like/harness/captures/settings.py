@@ -10,6 +10,8 @@ from harness.group.nodes import Group
 
 ON_NODE, ON_MASTER = "each", "leads"
 EVENTS_TIMEOUT_S: Final = 20.0
+AHEAD_BYTES: Final = 4096
+"""So little that one which sleeps for a while is overtaken by the nodes' small ring, and goes back to segments."""
 RETRIES: Final = 1_000_000
 """Nobody is to be parked: consumers fail on purpose."""
 
@@ -25,6 +27,7 @@ def give_consumers(group: Group, folder: Path, seed: int) -> None:
             f'name = "{name}"',
             'consumer = "harness.captures.recorder:Recorder"',
             f'run_on = "{run_on}"',
+            f"ahead_bytes = {AHEAD_BYTES}",
             f"events_timeout_s = {EVENTS_TIMEOUT_S}",
             f"retries_max = {RETRIES}",
             options,
