@@ -204,7 +204,7 @@ class ReplicatedPositions:
         self._set_by = 0
 
     async def load(self) -> At | None:
-        """Returns what was stored last by anybody: as far as a new master knows it durable at once it may be older."""
+        """Returns what was stored last by anybody: what a new master knows durable at once may be older than that."""
         await self._consumers.confirm(STORE_TIMEOUT_S)
         try:
             found = await self._consumers.consumer(self._name)
