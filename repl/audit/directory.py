@@ -30,7 +30,7 @@ from vlsn.format.block import BLOCK_BYTES, BlockHeader, decode_header
 from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind
 from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackStart
 from vlsn.format.segment import FIRST_FRAME, segment_name, sidecar_name
-from vlsn.ids import Lsn, lsn_file
+from vlsn.ids import U64_MAX, Lsn, lsn_file
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 from vlsn.real.regular_files import open_regular
@@ -71,8 +71,8 @@ class DirectorySource:
     def stated(self, *, live: bool) -> Stated:
         return read_stated(LmdbStores(), self.path, live=live)
 
-    def mappings(self) -> Mappings:
-        return read_mappings(LmdbStores(), self.path)
+    def mappings(self, first: int = 0, last: int = U64_MAX) -> Mappings:
+        return read_mappings(LmdbStores(), self.path, first, last)
 
     def modified_us(self, part: Part) -> int:
         return os.stat(f"{self.path}/{part.file}").st_mtime_ns // 1000
@@ -99,7 +99,10 @@ class DirectorySource:
             sizes = self.sizes()
             findings += [self._finding(Rule.STATE, STATE_NAME, 0, fault) for fault in stated.faults]
             promised = self._promised(disk, findings)
-            findings += () if live else self._index_faults(parts)
+            if not live:
+                mappings = self.mappings()
+                parts = [replace(part, buckets=mappings.spans.get(part.number, (0, 0))) for part in parts]
+                findings += self._index_faults(mappings, parts)
         except Restoring as error:
             raise Unreadable(f"{self.text}: {error}") from error
         except OSError as error:
@@ -158,13 +161,13 @@ class DirectorySource:
         except OSError as error:
             raise Unreadable(f"{self.text}: {error}") from error
 
-    def indexed(self, numbers: Sequence[int]) -> dict[int, Indexed]:
-        if not self.held and self.disk().is_locked(f"{self.path}/{LOCK_NAME}"):
-            return {}  # begun since the survey
-        found = self.mappings()
-        return {
-            number: Indexed(*found.by_segment[number], found.bounds) for number in numbers if number in found.by_segment
-        }
+    def indexed(self, parts: Sequence[Part]) -> dict[int, Indexed]:
+        mine = [part for part in parts if part.buckets[1]]
+        if not mine or (not self.held and self.disk().is_locked(f"{self.path}/{LOCK_NAME}")):
+            return {}  # or begun since the survey
+        found = self.mappings(min(part.buckets[0] for part in mine), max(part.buckets[1] for part in mine))
+        columns = ((part.number, found.by_segment.get(part.number)) for part in mine)
+        return {number: Indexed(*each, found.bounds) for number, each in columns if each is not None}
 
     def _promised(self, disk: Disk, findings: list[Finding]) -> NodeRecord | None:
         """Reads the node file; a copy of the log alone has none."""
@@ -176,9 +179,8 @@ class DirectorySource:
             findings.append(self._finding(Rule.NODE_FILE, NODE_FILE_NAME, 0, str(error)))
             return None
 
-    def _index_faults(self, parts: Sequence[Part]) -> Iterator[Finding]:
+    def _index_faults(self, found: Mappings, parts: Sequence[Part]) -> Iterator[Finding]:
         """Names what of the index cannot be read, and segments that it points into and that are not there."""
-        found = self.mappings()
         for fault in found.faults:
             yield self._finding(Rule.INDEX, INDEX_NAME, fault.vlsn or 0, str(fault))
         for number in sorted(found.by_segment.keys() - {part.number for part in parts}):

@@ -126,7 +126,7 @@ class LiveSource:
     def sidecar(self, part: Part) -> bytes | None:
         return None
 
-    def indexed(self, numbers: Sequence[int]) -> dict[int, Indexed]:
+    def indexed(self, parts: Sequence[Part]) -> dict[int, Indexed]:
         return {}
 
     def _parts(

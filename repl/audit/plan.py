@@ -46,6 +46,8 @@ class Part:
     """A right header page; ``salt`` is found from its frames when it is not."""
     indexed: bool = False
     """The index must hold here: no open reads the segment again first."""
+    buckets: tuple[int, int] = (0, 0)
+    """Where the first and the last bucket of the index begin that point into it; 0 and 0 where none was found."""
     newest: bool = False
     """No segment followed on it at the survey: it may be written, closed and get a sidecar while it is read."""
     modified_us: int = 0

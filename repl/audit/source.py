@@ -68,8 +68,9 @@ class Source(Protocol):
         """Returns the bytes of the segment's sidecar; None where there is none to be had."""
         ...
 
-    def indexed(self, numbers: Sequence[int]) -> dict[int, Indexed]:
-        """Returns what the index says of these segments; nothing where there is none to be had, or it is in use."""
+    def indexed(self, parts: Sequence[Part]) -> dict[int, Indexed]:
+        """Returns what the index says of these segments, by their numbers; nothing where there is none to be had, or it
+        is in use. Reads no bucket of others."""
         ...
 
 

@@ -44,7 +44,7 @@ def read(
 def _each_read(
     source: Source, parts: tuple[Part, ...], bounds: Bounds, samples: int
 ) -> Iterator[SegmentAudit | Missed]:
-    indexed = source.indexed([part.number for part in parts if part.indexed])
+    indexed = source.indexed([part for part in parts if part.indexed])
     gone = ""
     for part in parts:
         why = gone

@@ -19,6 +19,7 @@ from repl.audit.report import Sizes
 from repl.audit.source import Unreadable
 from vlsn.errors import BadArgument
 from vlsn.format.segment import sidecar_name
+from vlsn.ids import U64_MAX
 from vlsn.real.lmdb_store import LmdbStores
 from vlsn.recover.recovery import STATE_NAME
 from vlsn.seams import Buffer, Disk
@@ -110,7 +111,7 @@ class RemoteDirectory(DirectorySource):
     def disk(self) -> Disk:
         return RemoteDisk(self.text)  # type: ignore[return-value]
 
-    def mappings(self) -> Mappings:
+    def mappings(self, first: int = 0, last: int = U64_MAX) -> Mappings:
         return Mappings()  # LMDB opens files alone
 
     def modified_us(self, part: Part) -> int:

@@ -129,10 +129,11 @@ class StoredBuckets:
                 bucket = None
             yield bucket
 
-    def all(self) -> Iterator[Bucket]:
-        """Yields all buckets, ascending, one read each, so that a long walk holds no snapshot."""
-        bucket = self.at_or_after(Vlsn(0))
-        while bucket is not None:
+    def all(self, first: int = 0, last: int = U64_MAX) -> Iterator[Bucket]:
+        """Yields the buckets that begin at ``first`` to ``last``, ascending, one read each, so that a long walk holds
+        no snapshot."""
+        bucket = self.at_or_after(Vlsn(first))
+        while bucket is not None and bucket.first <= last:
             yield bucket
             bucket = self.at_or_after(Vlsn(bucket.first + 1))
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vlsn.errors import Damaged, WrongVersion
-from vlsn.ids import NULL_VLSN
+from vlsn.ids import NULL_VLSN, U64_MAX
 from vlsn.index.stored import StoredBuckets
 from vlsn.index.time_index import TimeIndex
 from vlsn.levels import named
@@ -47,12 +47,15 @@ class Mappings:
     read."""
 
     by_segment: dict[int, Columns] = field(default_factory=dict)
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Where a segment's first and last buckets begin: a reader of one part of the log needs no others."""
     bounds: Bounds | None = None
     faults: list[Damaged] = field(default_factory=list)
 
 
-def read_mappings(stores: Stores, directory: str) -> Mappings:
-    """Reads all mappings of the index in ``directory``; none when there is no index. Raises ``WrongVersion``."""
+def read_mappings(stores: Stores, directory: str, first: int = 0, last: int = U64_MAX) -> Mappings:
+    """Reads the mappings of the index in ``directory`` whose buckets begin at ``first`` to ``last``; none when there is
+    no index. Raises ``WrongVersion``."""
     found = Mappings()
     try:
         store = stores.open(f"{directory}/{INDEX_NAME}", map_bytes=INDEX_MAP_BYTES, read_only=True)
@@ -62,7 +65,7 @@ def read_mappings(stores: Stores, directory: str) -> Mappings:
         found.faults.append(error)
         return found
     try:
-        _read_buckets(store, found)
+        _read_buckets(store, found, first, last)
         found.bounds = _read_bounds(store)
     except WrongVersion as error:
         raise named(error, f"{directory}/{INDEX_NAME}") from None
@@ -111,17 +114,18 @@ def _load(times: TimeIndex, store: KeyValue, owner: int | None) -> None:
         times.forget()
 
 
-def _read_buckets(store: KeyValue, found: Mappings) -> None:
+def _read_buckets(store: KeyValue, found: Mappings, begin: int, end: int) -> None:
     parts: dict[int, list[Columns]] = {}
     last = NULL_VLSN
     try:
         buckets = StoredBuckets(store)
         buckets.record()
-        for bucket in buckets.all():
+        for bucket in buckets.all(begin, end):
             bucket.verify()
             if bucket.first <= last:
                 raise Damaged(f"the index bucket at {bucket.first} begins before {last}, where one ends", vlsn=last)
             last = bucket.last
+            found.spans[bucket.file] = found.spans.get(bucket.file, (bucket.first, 0))[0], bucket.first
             vlsns = np.array(bucket.deltas, dtype=np.int64) + bucket.first
             parts.setdefault(bucket.file, []).append((vlsns, np.array(bucket.offsets, dtype=np.int64)))
     except Damaged as error:

@@ -48,7 +48,7 @@ def by_windows(source: DirectorySource, part: Part) -> SegmentAudit | Missed:
 
 
 def whole(source: DirectorySource, part: Part) -> SegmentAudit:
-    indexed = source.indexed([part.number]).get(part.number) if part.indexed else None
+    indexed = source.indexed([part]).get(part.number) if part.indexed else None
     return check_segment(
         source.read(part, 0, part.end), part, source.text, BOUNDS, source.sidecar(part), indexed, SAMPLES_MAX
     )
