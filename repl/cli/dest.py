@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_COLUMNS = ("destination", "prefix", "policy", "acknowledged to", "behind", "out", "dead", "blocked by")
+_COLUMNS = ("destination", "prefix", "policy", "acknowledged to", "behind", "pages", "out", "dead", "blocked by")
 _POLICIES = click.Choice(["page", "drop", "block", "fail"])
 _PAGE_POLICIES = click.Choice(["drop", "fail"])
 
@@ -108,6 +108,8 @@ def show(name: str, url: list[str], as_json: bool) -> int:
         print_json(found)
     else:
         flat = {**found, **found.get("counts", {})}
+        for name in ("depth", "refused", "pages"):
+            flat |= {f"{name}.{key}": value for key, value in flat.pop(name, {}).items()}
         flat.pop("counts", None)
         print_table("", ("", name), [(key, str(value)) for key, value in flat.items() if key != "name"])
     return 0
@@ -209,9 +211,10 @@ def _print(found: Sequence[dict[str, Any]]) -> None:
             each["full_policy"],
             each["floor"],
             count(each["lag_vlsns"]),
+            count(each["pages"]["pages"]) if each.get("pages") else None,
             count(each["out"]),
             count(each["dead"]),
-            ("paused" if each["paused"] else each["blocked_by"]) or None,
+            ("paused" if each["paused"] else each["blocked_by"] or each.get("pages", {}).get("blocked_by")) or None,
         )
         for each in found
     ]

@@ -17,15 +17,13 @@ from vlsn.write.local_log import LocalLog
 def destinations_of(log: LocalLog, lead: Leading | None, pager: Pager | None = None) -> list[dict[str, Any]]:
     """Tells of all destinations, by name, as far as they are durable and synced here; with their pages on this node."""
     deliveries = lead.destinations if lead is not None else None
-    documents = [told(log, view, deliveries) for view in log.destinations.views()]
-    if pager is not None:
-        for document in documents:
-            document["pages"] = pager.told(document["uuid"])
-    return documents
+    return [told(log, view, deliveries, pager) for view in log.destinations.views()]
 
 
-def told(log: LocalLog, view: DestinationView, deliveries: Deliveries | None) -> dict[str, Any]:
-    """Formats a destination as JSON shows it; ``deliveries`` are those of the master."""
+def told(
+    log: LocalLog, view: DestinationView, deliveries: Deliveries | None, pager: Pager | None = None
+) -> dict[str, Any]:
+    """Formats a destination as JSON shows it; ``deliveries`` are those of the master, ``pager`` the node's."""
     acked = view.acked
     document: dict[str, Any] = {
         "name": view.name,
@@ -37,6 +35,9 @@ def told(log: LocalLog, view: DestinationView, deliveries: Deliveries | None) ->
         "tried_again": len(acked.tries.vlsns),
         "lag_vlsns": max(0, min(log.dtvlsn, log.range.last) - acked.floor),
     }
+    if pager is not None:
+        document["pages"] = pages = pager.told(view.uuid)
+        document["mode"] = pages["mode"]
     if deliveries is not None:
         document |= _delivery(deliveries.known(view.uuid))
         policy = deliveries.full.policy(view.uuid)

@@ -41,8 +41,6 @@ class Filling:
     def __init__(self, opened: OpenMember, pager: Pager) -> None:
         self.filled = 0
         """VLSNs that were missing, and are not any more, since the log was opened."""
-        self.why: dict[str, str] = {}
-        """By uuid, why what is missing could not be fetched."""
         self._member = opened.member
         self._pager = pager
 
@@ -70,12 +68,12 @@ class Filling:
             except (VlsnLogError, OSError, TimeoutError) as error:
                 why = f"{name}: {error}"
                 continue
-            self.why.pop(store.uuid, None)
+            self._pager.unfilled.pop(store.uuid, None)
             self._member.event(
                 "pages.filled", destination=subscription.name, first=first, last=upto, **{"from": str(name)}
             )
             return True
-        self.why[store.uuid] = why
+        self._pager.unfilled[store.uuid] = why
         return False
 
     async def _ask(self, name: NodeName, uuid: str, first: int, last: int) -> tuple[int, list[Record]]:

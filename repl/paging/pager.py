@@ -53,6 +53,8 @@ class Pager:
         self.alone = asyncio.Lock()
         self.paused = "the pages are not open yet"
         """The reason why nothing is paged; empty while it is. They are opened once there are destinations, or were."""
+        self.unfilled: dict[str, str] = {}
+        """By uuid, why what is missing could not be fetched."""
         self.passes = 0
         self.passed_bytes = 0
         """Bytes of the log that passes have looked at since it was opened."""
@@ -92,10 +94,19 @@ class Pager:
             "messages": store.messages if store is not None else 0,
             "oldest": min((row.first for row in store.pages.values()), default=0) if store is not None else 0,
             "missing": [list(span) for span in store.missing] if store is not None else [],
+            "blocked_by": self._blocked_by(store),
             "paged_messages": store.paged_messages if store is not None else 0,
             "paged_bytes": store.paged_bytes if store is not None else 0,
             "pages_done": store.pages_done if store is not None else 0,
         }
+
+    def _blocked_by(self, store: PagingStore | None) -> str:
+        """Returns why pages of a destination cannot be delivered, or written."""
+        if store is not None and store.missing:
+            first, last = store.missing[0]
+            why = self.unfilled.get(store.uuid, "")
+            return f"VLSNs {first} to {last} are missing here" + (f"; {why}" if why else "")
+        return "the disk of this node is too full for pages" if self.low else ""
 
     # What cleaning asks.
 

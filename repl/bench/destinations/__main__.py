@@ -74,7 +74,8 @@ async def _main(options: argparse.Namespace) -> int:
     if "backlog" in options.only:
         total = int(options.gib * backlog.GIB) if options.gib else backlog.affordable(Path(tempfile.gettempdir()))
         if total < backlog.WHOLE_BYTES:
-            print(f"scaled: {total / backlog.GIB:.1f} GiB instead of 10")
+            kept = backlog.retention(total) >> 20
+            print(f"scaled: {total / backlog.GIB:.1f} GiB instead of 10, {kept} MiB of log kept instead of 1024")
         document["backlog"] = held = await backlog.measured(total)
         missed += _print("a destination without a consumer, then with one", held, {})
         missed += _wrong(held)

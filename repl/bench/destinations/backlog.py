@@ -24,12 +24,14 @@ from repl.bench.target import Own
 from repl.client.connect import Client, connect
 from repl.cluster import Node
 from repl.net.network import AiohttpNetwork
+from vlsn.limits import SEGMENT_BYTES
 
 GIB = 1 << 30
 WHOLE_BYTES = 10 * GIB
 FREE_BYTES = 30 * GIB
 """Free bytes for the whole of it: three nodes, each with its pages, and what the machine needs."""
-COPIES = 3
+CLEANING_S = 2.0
+"""Seconds between two looks of a node for what to clean: 40 MB are written meanwhile."""
 RETENTION_BYTES = GIB
 VALUE_BYTES = 4096
 RATE_BYTES = 20 << 20
@@ -47,6 +49,11 @@ def affordable(directory: Path) -> int:
     return WHOLE_BYTES if free >= FREE_BYTES else int(WHOLE_BYTES * max(0.0, free - 4 * GIB) / FREE_BYTES)
 
 
+def retention(total_bytes: int) -> int:
+    """Returns the log to keep: a tenth of what is written, four segments at least."""
+    return max(4 * SEGMENT_BYTES, min(RETENTION_BYTES, RETENTION_BYTES * total_bytes // WHOLE_BYTES))
+
+
 @dataclass(slots=True)
 class _Looks:
     """Samples of the nodes, second by second."""
@@ -61,11 +68,12 @@ class _Looks:
         self.page_bytes.append(max(_size(node.directory, "pages/*/*.page") for node in nodes))
 
 
-async def measured(total_bytes: int, retention_bytes: int = RETENTION_BYTES) -> dict[str, Any]:
+async def measured(total_bytes: int) -> dict[str, Any]:
     """Runs it all on a cluster of its own."""
-    network = AiohttpNetwork()
+    network, retention_bytes = AiohttpNetwork(), retention(total_bytes)
+    settings = {"retention_bytes": retention_bytes, "cleaning_period_s": CLEANING_S}
     try:
-        async with Own({"retention_bytes": retention_bytes}) as own, connect(own.urls) as client:
+        async with Own(settings) as own, connect(own.urls) as client:
             alone = await _append(client, int(total_bytes * BEFORE))
             made = Subscription(own, network, "late")
             await made.make(**{"from": (await own.master())["range"]["last"] + 1, "ack_timeout_s": 600.0})

@@ -9,7 +9,7 @@ from repl.api import DestinationChange, Puts
 from repl.dest import orders
 from repl.dest.delivery import Delivered, Delivery
 from repl.lead.leading import Leading
-from repl.node.destinations_told import told
+from repl.node.destinations_told import destinations_of, told
 from repl.node.services.commits import commit_alone
 from repl.node.services.mastership import NodeMastership
 from vlsn.errors import NotFound, OutcomeUnknown
@@ -22,7 +22,7 @@ class NodeDestinations(NodeMastership):
     async def destinations(self) -> list[dict[str, Any]]:
         lead = self._checked()
         await lead.destinations.settle_in()
-        return [told(lead.log, view, lead.destinations) for view in lead.log.destinations.views()]
+        return destinations_of(lead.log, lead, self._parts.opened().pager)
 
     async def destination(self, name: str) -> dict[str, Any]:
         lead = self._checked()
@@ -30,7 +30,7 @@ class NodeDestinations(NodeMastership):
         found = next((view for view in lead.log.destinations.views() if view.name == name), None)
         if found is None:
             raise NotFound(f"there is no destination {name}")
-        return told(lead.log, found, lead.destinations)
+        return told(lead.log, found, lead.destinations, self._parts.opened().pager)
 
     async def set_destination(
         self, name: str, change: DestinationChange, timeout_s: float
