@@ -25,6 +25,7 @@ from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.index.stored import FIRST_KEY, RECORD_KEY
 from vlsn.levels import LEVELS
+from vlsn.pages.page import PageHeader
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 from vlsn.state.state_store import RECORD_KEY as STATE_KEY
@@ -192,6 +193,13 @@ def marker(path: Path, right: bool) -> None:
     (path / "restore.marker").write_bytes((crc(text) ^ (not right)).to_bytes(4, "little") + text)
 
 
+def page(path: Path, right: bool) -> None:
+    directory = path / "pages" / "00000000000000aa"
+    directory.mkdir(parents=True)
+    (directory / "000000001.page").write_bytes(PageHeader(directory.name, 1, 7).encode() + bytes(100))
+    _patched(directory / "000000001.page", 8, b"\2", 0, 60, 60, right)
+
+
 Later = Callable[[Path, bool], None]
 EVERY = ("node", "verify", "dump", "truncate", "accept", "clean", "index")
 FORMATS: dict[str, tuple[Later, str, str, tuple[str, ...]]] = {
@@ -221,6 +229,7 @@ FORMATS: dict[str, tuple[Later, str, str, tuple[str, ...]]] = {
     ),
     "index": (index, "index", "version 3", ("node", "verify", "index")),
     "index bucket": (index_bucket, "index", "version 2", ("node", "verify", "index")),
+    "page": (page, "000000001.page", "version 2", (*EVERY, "page")),
     "restore marker": (marker, "restore.marker", "version 2", EVERY),
 }
 """Ways to make it, the file and the version that are named, and who reads that format."""
@@ -235,6 +244,7 @@ def commands(made: Made, path: Path) -> dict[str, tuple[str | Path, ...]]:
         "accept": ("truncate", "--accept-floor", path),
         "clean": ("clean", path, "--dry-run"),
         "index": ("index", path),
+        "page": ("page", "print", path),
     }
 
 

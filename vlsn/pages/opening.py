@@ -28,8 +28,8 @@ from vlsn.pages.subscription import Acknowledged, Span
 from vlsn.pages.table import PageTable
 from vlsn.seams import Disk
 
-_UUID = re.compile(r"[0-9a-f]{16}\Z")
-_PAGE = re.compile(r"([0-9]{9})\.page(\.damaged)?\Z")
+UUID = re.compile(r"[0-9a-f]{16}\Z")
+PAGE_FILE = re.compile(r"([0-9]{9})\.page(\.damaged)?\Z")
 
 
 @dataclass(slots=True)
@@ -58,12 +58,12 @@ def open_pages(
     opened = OpenedPages({})
     rows = table.read()
     base = f"{directory}/{DIRECTORY}"
-    there = [name for name in disk.list(base) if _UUID.match(name)] if disk.exists(base) else []
+    there = [name for name in disk.list(base) if UUID.match(name)] if disk.exists(base) else []
     for uuid in sorted({*there, *rows}):
         place = f"{base}/{uuid}"
         names = disk.list(place) if uuid in there else []
         numbers: dict[int, bool] = {}
-        for match in filter(None, map(_PAGE.match, names)):
+        for match in filter(None, map(PAGE_FILE.match, names)):
             numbers[int(match[1])] = numbers.get(int(match[1]), False) or match[2] is None
         row, pages = rows.get(uuid, (None, {}))
         if row is None:

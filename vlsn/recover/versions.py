@@ -1,8 +1,9 @@
 """The versions of a directory's files, looked at before anything in it is opened, set aside or written.
 
 A version counts only where its checksum is right: else the file is damaged, and those who read it say so.  Looked at
-here are the node file, the marker of a restore, and the first bytes of each sidecar; header pages are where segments
-are listed (``directory.survey``), frames and blocks where they are read, stores where they are opened.
+here are the node file, the marker of a restore, and the first bytes of each sidecar and each page of a destination;
+header pages are where segments are listed (``directory.survey``), frames and blocks where they are read, stores where
+they are opened.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from vlsn.errors import BadBody, Damaged, WrongVersion
 from vlsn.format import sidecar
 from vlsn.format.sidecar import SIDECAR_BYTES_MAX, Sidecar
 from vlsn.levels import LEVELS, Levels, named, unread
+from vlsn.pages.opening import PAGE_FILE, UUID
+from vlsn.pages.page import HEADER_BYTES, PageHeader
+from vlsn.pages.store import DIRECTORY
 from vlsn.recover.identity import NODE_FILE_NAME
 from vlsn.seams import Disk
 from vlsn.segments.bad_sectors import is_unread
@@ -37,6 +41,8 @@ def check_versions(disk: Disk, directory: str, own: Levels = LEVELS) -> None:
                 read_marker(disk, directory)
             elif name.endswith(".vidx"):
                 _check_sidecar(disk, path)
+            elif name == DIRECTORY:
+                _check_pages(disk, path)
         except (Damaged, BadBody, FileNotFoundError):
             continue  # damage is named by who reads the file; what is gone, a running node has removed
         except OSError as error:
@@ -49,6 +55,21 @@ def check_segments(segments: Sequence[SegmentInfo], own: Levels) -> None:
     for segment in segments:
         if segment.header is not None and not own.read(segment.header.level):
             raise named(unread("a segment", segment.header.level, own.max), segment.path)
+
+
+def _check_pages(disk: Disk, base: str) -> None:
+    for uuid in filter(UUID.match, disk.list(base)):
+        for name in filter(PAGE_FILE.match, disk.list(f"{base}/{uuid}")):
+            path = f"{base}/{uuid}/{name}"
+            file = disk.open(path)
+            try:
+                PageHeader.decode(file.read(0, HEADER_BYTES))
+            except WrongVersion as error:
+                raise named(error, path) from None
+            except BadBody:
+                continue
+            finally:
+                file.close()
 
 
 def _check_sidecar(disk: Disk, path: str) -> None:
