@@ -22,12 +22,13 @@ WRITERS ?= 64
 BENCH_SECONDS ?= 10
 PEER_SECONDS ?= 5
 PIPELINE_SECONDS ?= 300
+CDC_SECONDS ?= 120
 EXPORT_KILLS ?= 30
 PEER_ROUNDS ?= 5
 MEGABYTES ?= 100,1000,6000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers mutants track-record sim jepsen hostile failover pipeline spark-pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers mutants track-record sim jepsen hostile failover pipeline cdc-postgres spark-pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -93,6 +94,9 @@ failover: $(STAMP) ## how long no append is taken when the master is killed, and
 pipeline: $(STAMP) ## read, transform, append under SIGKILL, within a group and between two: PIPELINE_SECONDS=300
 	@$(BIN)/python jepsen-like pipeline --groups 1 --time $(PIPELINE_SECONDS)
 	@$(BIN)/python jepsen-like pipeline --groups 2 --time $(PIPELINE_SECONDS)
+
+cdc-postgres: $(STAMP) ## a table of PostgreSQL is the log under SIGKILL of nodes, children and server: CDC_SECONDS=120 SEED=7
+	@$(BIN)/python jepsen-like cdc-postgres --time $(CDC_SECONDS) --seed $(SEED)
 
 audit-histories: $(STAMP) ## audit what simulated clusters leave, healthy all of them: SEEDS=1000 FIRST_SEED=1
 	@$(BIN)/python -m tests.repl.audit.histories $(SEEDS) $(FIRST_SEED)

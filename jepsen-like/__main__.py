@@ -1,5 +1,5 @@
-"""The fault tests' command: ``python jepsen-like run | check | hostile | failover | pipeline | spark-pipeline |
-export | mixed | kill-all | syscalls``.
+"""The fault tests' command: ``python jepsen-like run | check | hostile | failover | pipeline | cdc-postgres |
+spark-pipeline | export | mixed | kill-all | syscalls``.
 
 Exit status: 0 all holds; 1 something that was promised does not; 2 it could not be run to a verdict.
 """
@@ -61,7 +61,8 @@ def _in_directory(fault: Callable[[argparse.Namespace, Path], int], options: arg
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python jepsen-like", description=__doc__)
-    commands = "run | check | hostile | failover | pipeline | spark-pipeline | export | mixed | kill-all | syscalls"
+    commands = "run | check | hostile | failover | pipeline | cdc-postgres | spark-pipeline | export | mixed | "
+    commands += "kill-all | syscalls"
     faults = parser.add_subparsers(required=True, metavar=commands)
     running = faults.add_parser("run", help="concurrent clients under faults of any kind, judged")
     add_options(running)
@@ -97,6 +98,11 @@ def _parser() -> argparse.ArgumentParser:
     exporting.add_argument("--kills", type=int, default=20, help="of the export; the master's come beside")
     exporting.add_argument("--seed", type=int, default=random.randrange(2**32))
     exporting.set_defaults(run=partial(_in_directory, _export))
+    storing = faults.add_parser("cdc-postgres", help="rows in PostgreSQL: each entry once, whoever is killed")
+    storing.add_argument("--nodes", type=int, choices=(3, 5), default=NODES)
+    storing.add_argument("--time", type=float, default=120.0, help="seconds of faults")
+    storing.add_argument("--seed", type=int, default=random.randrange(2**32))
+    storing.set_defaults(run=partial(_in_directory, _cdc_postgres))
     streaming = faults.add_parser("spark-pipeline", help="a stream between two groups, submitted to a standalone Spark")
     streaming.add_argument("--nodes", type=int, choices=(3, 5), default=NODES)
     streaming.add_argument("--time", type=float, default=300.0, help="seconds of faults")
@@ -113,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     tracing.add_argument("--appends", type=int, default=APPENDS)
     tracing.add_argument("--writers", type=int, default=1, help="at once; more than one: appends share syncs")
     tracing.set_defaults(run=partial(_in_directory, _syscalls))
-    for each in (attacking, losing, copying, streaming, exporting, mixing, killing, tracing):
+    for each in (attacking, losing, copying, storing, streaming, exporting, mixing, killing, tracing):
         each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
     for each in (killing, tracing):
         each.add_argument("--base-port", type=int, default=0, help="port of n1; default: free ports")
@@ -134,6 +140,21 @@ def _pipeline(options: argparse.Namespace, directory: Path) -> int:
     )
     outputs = f"{verdict.outputs:,} outputs of {verdict.acknowledged:,} acknowledged inputs"
     return _told(verdict.differences, outputs, "each once, in order" if verdict.valid else None)
+
+
+def _cdc_postgres(options: argparse.Namespace, directory: Path) -> int:
+    from harness.cdc_postgres import run_cdc_postgres  # psycopg is one of several extras
+    from harness.postgres import NoPostgres
+
+    _say(f"seed {options.seed}, a group of {options.nodes} and a PostgreSQL server, {options.time:g} s")
+    try:
+        verdict = asyncio.run(
+            run_cdc_postgres(directory, nodes=options.nodes, time_s=options.time, seed=options.seed, say=_say)
+        )
+    except NoPostgres as error:
+        raise ClusterFailed(str(error)) from None
+    counted = f"{verdict.rows:,} rows of {verdict.entries:,} entries, digest {verdict.digest[:16]}"
+    return _told(verdict.differences, counted, "the log, each entry once" if verdict.valid else None)
 
 
 def _told(differences: list[str], counted: str, holds: str | None) -> int:

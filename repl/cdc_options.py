@@ -12,8 +12,9 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Annotated, Any, Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -26,6 +27,7 @@ SIZES: Final = "_bytes"
 """Options whose names end so may be written ``64MiB``."""
 URLS_MAX: Final = 32
 URL_MAX: Final = 2048
+_TABLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}\Z")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
 
 
@@ -107,8 +109,7 @@ class WebhookOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise BadArgument("options: give the secret by one of secret_file and secret_env")
         for name in ("secret_file", "ca_file"):
             _check_absolute(name, getattr(self, name))
-        if self.secret_env and not _VARIABLE.match(self.secret_env):
-            raise BadArgument(f"options: secret_env: {self.secret_env[:40]!r} is no name of an environment variable")
+        _check_variable("secret_env", self.secret_env)
         self._check_url()
 
     def _check_url(self) -> None:
@@ -133,6 +134,59 @@ class WebhookOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise BadArgument("options: ca_file: nothing is verified on http://")
 
 
+class PostgresOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of ``postgres``."""
+
+    dsn: str
+    """Where the database is, as libpq reads it, without a password."""
+    password_file: str = ""
+    """A file with the password, or …"""
+    password_env: str = ""
+    """… the environment variable of the node that has it; neither: libpq's own ways."""
+    table: str = "vlsnlog_events"
+    """The table of the rows, its schema in front where it is not the first of the search path."""
+    positions_table: str = "vlsnlog_positions"
+    create: bool = True
+    """Whether tables that are missing are made."""
+    connect_timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=10.0)] = 5.0
+    timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=50.0)] = 30.0
+    """Seconds that a transaction may take, before its connection is given up."""
+
+    def check(self) -> None:
+        if find_spec("psycopg") is None:
+            raise BadArgument(
+                "postgres needs vlsnlog[postgres], which is not installed: pip install 'vlsnlog[postgres]'"
+            )
+        if not self.dsn or len(self.dsn) > URL_MAX or not self.dsn.isprintable():
+            raise BadArgument("options: dsn: write it as postgresql://USER@HOST/DATABASE, or as libpq's KEYWORD=VALUE")
+        if _has_password(self.dsn):
+            raise BadArgument("options: dsn: has a password; give it by password_file or password_env")
+        if self.password_file and self.password_env:
+            raise BadArgument("options: give the password by one of password_file and password_env")
+        _check_absolute("password_file", self.password_file)
+        _check_variable("password_env", self.password_env)
+        for name in ("table", "positions_table"):
+            if not _TABLE.match(getattr(self, name)):
+                raise BadArgument(
+                    f"options: {name}: {getattr(self, name)[:70]!r} is no name of a table; write TABLE or "
+                    "SCHEMA.TABLE, each of a-z A-Z 0-9 _"
+                )
+        if self.table == self.positions_table:
+            raise BadArgument("options: positions_table: is the table of the rows")
+
+
+def _has_password(dsn: str) -> bool:
+    if not dsn.startswith(("postgresql://", "postgres://")):
+        return bool(re.search(r"(^|\s)(ssl)?password\s*=", dsn, re.IGNORECASE))
+    try:
+        parts = urlsplit(dsn)
+        return parts.password is not None or bool(
+            re.search(r"(^|&)(ssl)?password=", unquote(parts.query), re.IGNORECASE)
+        )
+    except ValueError:
+        return ":" in dsn.partition("://")[2].partition("@")[0]
+
+
 def without_query(url: str) -> str:
     """Returns a URL as it may be shown: no query, which may be a secret, and no name."""
     head, _, rest = url.partition("?")[0].partition("://")
@@ -142,6 +196,11 @@ def without_query(url: str) -> str:
 def _check_absolute(name: str, path: str) -> None:
     if path and (not path.startswith("/") or "\0" in path):
         raise BadArgument(f"options: {name}: {path[:100]!r} is no absolute path")
+
+
+def _check_variable(name: str, variable: str) -> None:
+    if variable and not _VARIABLE.match(variable):
+        raise BadArgument(f"options: {name}: {variable[:40]!r} is no name of an environment variable")
 
 
 def _check_node(url: str) -> None:
@@ -168,6 +227,7 @@ class _Shipped:
 ON_MASTER: Final = "it keeps its own position, one in the group"
 SHIPPED: Final = {
     "mirror": _Shipped(MirrorOptions, "master", ON_MASTER),
+    "postgres": _Shipped(PostgresOptions, "master", ON_MASTER),
     "webhook": _Shipped(WebhookOptions, "", ""),
 }
 

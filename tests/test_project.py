@@ -113,13 +113,18 @@ def test_the_lock_file_holds_what_pyproject_asks_for() -> None:
         extra: {_name(each) for each in wanted} for extra, wanted in extras.items()
     }
     held = {
-        (each.get("marker", ""), each["name"] + each.get("specifier", "")) for each in ours["metadata"]["requires-dist"]
+        (each.get("marker", ""), each["name"] + _extras(each.get("extras")) + each.get("specifier", ""))
+        for each in ours["metadata"]["requires-dist"]
     }
     assert held == asked
 
 
 def _name(requirement: str) -> str:
-    return re.split(r"[<>=!~ ]", requirement, maxsplit=1)[0]
+    return re.split(r"[<>=!~ \[]", requirement, maxsplit=1)[0]
+
+
+def _extras(names: list[str] | None) -> str:
+    return f"[{','.join(names)}]" if names else ""
 
 
 def test_code_notes_the_listed_events_and_no_others() -> None:

@@ -82,13 +82,16 @@ async def run_pipeline(directory: Path, *, groups: int, nodes: int, time_s: floa
 
 
 @asynccontextmanager
-async def cluster_of(directory: Path, group: str, nodes: int) -> AsyncIterator[Cluster]:
+async def cluster_of(directory: Path, group: str, nodes: int, tables: str = "") -> AsyncIterator[Cluster]:
+    """Runs a cluster; ``tables`` are written behind each node's settings."""
     network = AiohttpNetwork()
     directory.mkdir(parents=True, exist_ok=True)
     made = prepare(directory, network, nodes=nodes, base_port=free_base_port(nodes), group=group)
     try:
         with ending_with(made) as cluster:
             for node in cluster.nodes:
+                with node.config_path.open("a") as file:
+                    file.write(tables)
                 node.start()
             try:
                 async with asyncio.timeout(START_S):

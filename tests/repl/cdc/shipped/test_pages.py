@@ -11,7 +11,7 @@ import pytest
 from repl.cdc.shipped.json_lines import JsonLinesOptions
 from repl.cdc.shipped.options import options_of
 from repl.cdc.shipped.parquet import ParquetOptions
-from repl.cdc_options import MirrorOptions, WebhookOptions
+from repl.cdc_options import MirrorOptions, PostgresOptions, WebhookOptions
 from repl.config import whole_size
 from tests.e2e.cdc_pages import example, options_shown
 
@@ -19,6 +19,7 @@ KINDS: dict[str, type[msgspec.Struct]] = {
     "json-lines.md": JsonLinesOptions,
     "mirror.md": MirrorOptions,
     "parquet.md": ParquetOptions,
+    "postgres.md": PostgresOptions,
     "webhook.md": WebhookOptions,
 }
 
