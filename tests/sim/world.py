@@ -58,6 +58,7 @@ class Simulation:
         self.report = Report(seed, size=_size(rng.random()))
         self.faults_s = faults_s
         self._waited_for_all = False
+        self._stays_damaged = False
         """True where, once everything was mended, somebody needed what one member alone may have."""
         self._words = 0
         settings: dict[str, Any] = {
@@ -185,8 +186,10 @@ class Simulation:
                 self.nemesis.all_come()
             if self.nemesis.absent and any(map(_waits_for_all, nodes.values())):
                 self.nemesis.all_come()
+            self._stays_damaged |= self._is_damaged()
+            by_a_person = self.nemesis.lost or self._stays_damaged
             self.watch.hold(
-                bool(self.report.to_master_s) or self.nemesis.lost or group.loop.time() < master_by_s,
+                bool(self.report.to_master_s) or by_a_person or group.loop.time() < master_by_s,
                 f"no master serves {master_by_s - began_s:.1f} s after everything was mended: {_states(group)}",
             )
             for name in self.nemesis.minority.ever:
@@ -194,7 +197,7 @@ class Simulation:
                     asked.add(name)
                     self.say(f"--- a person has {name} restored")
                     asyncio.ensure_future(self.nemesis.ask_for_restore(name))
-            if self.nemesis.lost and group.loop.time() > last_s + ASKED_S:
+            if by_a_person and group.loop.time() > last_s + ASKED_S:
                 for name in [name for name, node in nodes.items() if "below-floor" in node.member.reason]:
                     if name not in self.nemesis.minority.names and name not in asked:
                         asked.add(name)
@@ -215,6 +218,12 @@ class Simulation:
         for name in self.nemesis.rotten:
             await self._mended(name)
         await self.last_word()
+
+    def _is_damaged(self) -> bool:
+        """Says whether one of a minority stays damaged: it tells nobody where its log ends, so one that lost the tail
+        of its own to a power cut waits for that, until a person lifts its floor."""
+        nodes = self.group.nodes
+        return any(name in nodes and nodes[name].state == "DAMAGED" for name in self.nemesis.minority.ever)
 
     def serves(self, name: str) -> bool:
         node = self.group.nodes.get(name)
