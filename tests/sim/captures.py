@@ -201,6 +201,8 @@ class Captures:
         place = life.place
         if life.last is not None:
             return
+        said = len(life.promises)
+        self._hold(number <= said, f"{place} is told that its commit {number} is stored; it has said True {said} times")
         promised = life.promises[number - 1]
         if place.node:
             disk = self.group.machines[place.node].disk
