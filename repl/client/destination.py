@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Final, overload
 
 import msgspec
 import numpy as np
 
+from repl.client.destination_stream import DestinationStream
 from repl.client.destinations import Destinations
 from repl.http.message_batch import Taken
-from vlsn.errors import BadArgument, VlsnLogError
+from vlsn.errors import BadArgument, ChannelClosed, Unreachable, VlsnLogError
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.state.destinations import key_of
 
@@ -32,6 +34,10 @@ PREFETCH: Final = 100
 PREFETCH_MAX: Final = 10_000
 QUICK_S: Final = 0.5
 """A worker that is done with what it took in so many seconds is given the next messages ahead."""
+AHEAD: Final = 8
+"""Times ``prefetch`` that may be on their way to such a worker."""
+AGAIN_S: Final = 0.1
+"""Seconds after the loss of a connection until it is made again."""
 WAIT_S: Final = 20.0
 """Seconds that one call waits for messages; then it is made again."""
 ACKS_MAX: Final = 10_000
@@ -127,6 +133,8 @@ class Destination:
         self._told: asyncio.Future[None] | None = None
         """Done when what is gathered is acknowledged, durable."""
         self._sending: asyncio.Task[None] | None = None
+        self._stream: DestinationStream | None = None
+        """The connection that was made last."""
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self._messages()
@@ -137,21 +145,29 @@ class Destination:
                 yield message
 
     async def batches(self) -> AsyncIterator[Messages]:
-        """Yields messages as they were taken together, one or more."""
+        """Yields messages as they were sent together, one or more. A master that is lost is left for the next one."""
         loop = asyncio.get_running_loop()
-        ahead: asyncio.Task[Messages] | None = None
-        quick = False
-        try:
-            while True:
-                found = await (ahead if ahead is not None else self.take())
-                ahead = asyncio.create_task(self.take()) if quick and found else None
-                if found:
+        while True:
+            stream = await self._destinations.connect(self.name, self._prefetch, self._call_again)
+            self._stream, granted, quick = stream, 0, False
+            try:
+                while True:
+                    wanted = self._prefetch * (AHEAD if quick else 1)
+                    if granted < wanted:
+                        await stream.grant(wanted - granted)
+                        granted = wanted
+                    taken = await stream.next()
+                    granted -= len(taken.vlsns)
                     began = loop.time()
-                    yield found
+                    yield Messages(self, stream.uuid, taken)
                     quick = loop.time() - began < QUICK_S
-        finally:
-            if ahead is not None:
-                ahead.cancel()
+            except (ChannelClosed, VlsnLogError) as error:
+                if not (error.transient or isinstance(error, Unreachable | ChannelClosed)):
+                    raise
+                self._destinations.left()
+            finally:
+                await stream.close()
+            await asyncio.sleep(AGAIN_S)
 
     async def take(self, most: int | None = None, wait_s: float = WAIT_S) -> Messages:
         """Takes up to ``most`` messages, waiting so long for the first; none where none has come."""
@@ -162,15 +178,28 @@ class Destination:
         """Acknowledges messages, as ``Message.ack`` does one."""
         if not messages:
             return
+        under_way = []
         for uuid, vlsns in _by_uuid(messages):
-            self._gathered.setdefault(uuid, []).append(vlsns)
+            stream = self._stream
+            if stream is None or stream.fault is not None or stream.uuid != uuid:
+                under_way.append(self._call(uuid, vlsns))
+                continue
+            under_way += [await stream.ack(vlsns[at : at + ACKS_MAX]) for at in range(0, len(vlsns), ACKS_MAX)]
+        for told in under_way if wait else ():
+            await asyncio.shield(told)
+
+    def _call(self, uuid: str, vlsns: Vlsns) -> asyncio.Future[None]:
+        """Acknowledges by a call, together with others; done once that is durable."""
+        self._gathered.setdefault(uuid, []).append(vlsns)
         if self._told is None:
             self._told = asyncio.get_running_loop().create_future()
-        told = self._told
         if self._sending is None:
             self._sending = asyncio.create_task(self._send(), name=f"acks of {self.name}")
-        if wait:
-            await asyncio.shield(told)
+        return self._told
+
+    def _call_again(self, uuid: str, vlsns: Vlsns, told: asyncio.Future[None]) -> None:
+        """Acknowledges what was under way on a connection that is lost."""
+        self._call(uuid, vlsns).add_done_callback(partial(_pass_on, told))
 
     async def nack(self, messages: Sequence[Message], reason: str = "given back") -> None:
         """Gives messages back, as ``Message.nack`` does one."""
@@ -179,11 +208,16 @@ class Destination:
 
     async def flush(self) -> None:
         """Returns once everything acknowledged so far is durable. Raises as ``Message.ack`` for the last of it."""
-        while (told := self._told) is not None or self._sending is not None:
-            if told is not None:
-                await asyncio.shield(told)
-            else:
+        while True:
+            under_way = self._stream.unanswered if self._stream is not None else []
+            if under_way:
+                await asyncio.shield(under_way[-1])
+            elif self._told is not None:
+                await asyncio.shield(self._told)
+            elif self._sending is not None:
                 await asyncio.sleep(0)
+            else:
+                return
 
     async def _send(self) -> None:
         while self._gathered and self._told is not None:
@@ -204,6 +238,18 @@ class Destination:
             else:
                 told.set_result(None)
         self._sending = None
+
+
+def _pass_on(told: asyncio.Future[None], done: asyncio.Future[None]) -> None:
+    if told.done():
+        return
+    if done.cancelled():
+        told.cancel()
+    elif (error := done.exception()) is not None:
+        told.set_exception(error)
+        told.exception()  # who has not waited for it is not asked
+    else:
+        told.set_result(None)
 
 
 def _by_uuid(messages: Sequence[Message]) -> Iterator[tuple[str, Vlsns]]:

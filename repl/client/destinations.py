@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from repl.api import DestinationChange
+from repl.client.destination_stream import DestinationStream, Lost
 from repl.client.endpoints import Endpoints
 from repl.client.master_calls import MasterCalls, decoded
 from repl.http import message_batch, ndjson
@@ -19,10 +20,13 @@ from repl.http.destinations import UUID
 from repl.http.types import Network
 from vlsn.errors import BadArgument
 from vlsn.format.vlsn_set import VlsnSet
+from vlsn.limits import MIB
 from vlsn.state.destinations import key_of
 
 PATH: Final = "/v1/destinations"
 _WHAT: Final = "destination"
+STREAM_BYTES_MAX: Final = 64 * MIB
+"""Bytes of one answer: some messages, or one that is larger."""
 Rows = Sequence[tuple[int, int, int, bytes | None, bytes]]
 """VLSN, attempt, time, key and value of each message."""
 
@@ -91,6 +95,20 @@ class Destinations:
         accept = message_batch.CONTENT_TYPE
         answer = await self._calls.call("GET", path, again=True, answer_s=wait_s + 5.0, accept=accept)
         return answer.headers.get(UUID, ""), message_batch.decode(bytes(answer.body))
+
+    async def connect(self, name: str, most: int, lost: Lost) -> DestinationStream:
+        """Connects a worker that is sent up to ``most`` messages at once. Raises as ``take``."""
+        channel = await self._calls.channel(f"{_path(name)}/consume?max={most}", message_bytes_max=STREAM_BYTES_MAX)
+        try:
+            return await DestinationStream.open(channel, lost)
+        except BaseException:
+            await channel.close()
+            self._calls.left()
+            raise
+
+    def left(self) -> None:
+        """Notes that the master may be another one."""
+        self._calls.left()
 
     async def ack(self, name: str, vlsns: VlsnSet | Sequence[int], uuid: str = "") -> None:
         """Acknowledges, durable on return. Raises ``NotFound`` where the destination of that ``uuid`` was dropped."""

@@ -18,6 +18,7 @@ from repl.http import problem
 from repl.http.types import Network, Response
 from vlsn.errors import BadBody, NotFound, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
 from vlsn.format.records import JSON_FAULTS
+from vlsn.seams import Channel
 
 T = TypeVar("T")
 ANSWER_S: Final = 2.0
@@ -74,6 +75,18 @@ class MasterCalls:
             )
 
         return await self._at_master(call, again=again)
+
+    async def channel(self, path: str, *, message_bytes_max: int) -> Channel:
+        """Connects to ``path`` at the master. Raises as ``call``."""
+
+        async def connect(url: str) -> Channel:
+            return await self._network.connect(f"{url}{path}", message_bytes_max=message_bytes_max, timeout_s=TRY_S)
+
+        return await self._at_master(connect, again=True)
+
+    def left(self) -> None:
+        """Notes that the master may be another one: it is looked for before the next call."""
+        self._master = ""
 
     async def _at_master(self, ask: Callable[[str], Awaitable[T]], *, again: bool) -> T:
         """Asks the master, whoever that is, until it answers."""

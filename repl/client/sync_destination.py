@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any, overload
 
 from repl.client.destination import WAIT_S, Destination, Message, Messages
@@ -98,10 +98,13 @@ class SyncDestination:
 
     def batches(self) -> Iterator[SyncMessages]:
         """Yields as ``Destination.batches``."""
-        while True:
-            found = self.take()
-            if found:
-                yield found
+        batches = self._inner.batches()
+        try:
+            while True:
+                yield SyncMessages(self._client, self._client.run(_next(batches)))
+        finally:
+            assert isinstance(batches, AsyncGenerator)
+            self._client.run(_close(batches))
 
     def take(self, most: int | None = None, wait_s: float = WAIT_S) -> SyncMessages:
         """Takes as ``Destination.take``."""
@@ -118,6 +121,14 @@ class SyncDestination:
     def flush(self) -> None:
         """Waits as ``Destination.flush``."""
         self._client.run(self._inner.flush())
+
+
+async def _next(batches: AsyncIterator[Messages]) -> Messages:
+    return await anext(batches)
+
+
+async def _close(batches: AsyncGenerator[Messages, None]) -> None:
+    await batches.aclose()
 
 
 def _inner(messages: Sequence[SyncMessage]) -> Sequence[Message]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -202,6 +202,7 @@ class Pace:
 class _Found:
     """Messages that may go out, put together over several looks."""
 
+    owner: int
     parts: list[MessageColumns] = field(default_factory=list)
     before: list[Vlsns] = field(default_factory=list)
     keys: list[Hashes | None] = field(default_factory=list)
@@ -234,6 +235,7 @@ class Delivery:
         self._parts = parts
         self.name = name
         self.uuid = settings.uuid
+        self._workers = 0
         self._numbered = 0
         """The answers so far."""
         self.counts = DeliveryCounts()
@@ -312,33 +314,53 @@ class Delivery:
 
     # Delivery.
 
+    def worker(self) -> Worker:
+        """Makes a worker that stays: messages of a key may follow earlier ones that it has."""
+        self._workers += 1
+        return Worker(self, -self._workers)
+
     async def messages(self, most: int, wait_s: float) -> Delivered:
         """Takes up to ``most`` messages, each to one asker; waits up to ``wait_s`` for the first. Raises ``QueueFull``,
         ``NotFound``, ``NotMaster``, ``Damaged``."""
+        delivered, answer = await self.hand_out(most, wait_s)
+        if answer:
+            try:
+                await self.confirm()
+            except BaseException:
+                self.recall([answer])
+                raise
+        return delivered
+
+    async def hand_out(self, most: int, wait_s: float, *, owner: int = 0) -> tuple[Delivered, int]:
+        """Takes messages as ``messages``, and returns the answer's number, 0 for none. Who asked sends them after
+        ``confirm``, or recalls them. ``owner``: a worker's name, 0 for somebody who asks this once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:
             self._check()
             async with self._lock:
-                delivered, answer = await self._take(most, deadline)
-            if answer:
-                await self._confirmed(answer)
-                return delivered
+                delivered, answer = await self._take(most, deadline, owner)
             now = loop.time()
-            if now >= deadline:
-                return delivered
+            if answer or now >= deadline:
+                return delivered, answer
             more = len(self._waiting_keys) and self._at <= self._parts.source.durable
             await self._wait(min(deadline, now + BLOCKED_S) if more else deadline)
 
-    async def _confirmed(self, answer: int) -> None:
-        """Returns once a majority has confirmed the lead; others take what comes behind meanwhile. Raises, and takes
-        the answer's messages back, where that is not so, or its asker has left."""
-        try:
-            await self._parts.confirm()
-            self._check()
-        except BaseException:
+    async def confirm(self) -> None:
+        """Returns once a majority has confirmed the lead; others take what comes behind meanwhile. Raises."""
+        await self._parts.confirm()
+        self._check()
+
+    def recall(self, answers: Iterable[int]) -> None:
+        """Takes answers back that nobody has seen."""
+        for answer in answers:
             self._recall(self._flight.vlsns_of(answer))
-            raise
+        self.wake()
+
+    def unread(self, vlsns: Vlsns, owner: int) -> None:
+        """Takes messages back that a worker has, and has not looked at."""
+        self._recall(self._flight.owned(vlsns, owner))
+        self.wake()
 
     def wake(self) -> None:
         """Wakes whoever has waited longest: there may be a message for him."""
@@ -370,7 +392,7 @@ class Delivery:
         if self._closed is not None:
             raise self._closed
 
-    async def _take(self, most: int, deadline: float) -> tuple[Delivered, int]:
+    async def _take(self, most: int, deadline: float, owner: int) -> tuple[Delivered, int]:
         """Hands messages out, under the lock, and returns the answer's number; 0 for none."""
         nothing = Delivered(MessageColumns(), {}, self.uuid), 0
         if self.settings.paused:
@@ -383,7 +405,11 @@ class Delivery:
             # The first message alone can be delivered: whatever becomes of it, no interval is added.
             self._rewind(int(acked.floor) + 1)
             most = 1
-        found = _Found()
+        if len(self._waiting_keys) and self._flight.has_keys_of(owner):
+            own = ~np.isin(self._waiting_keys, self._flight.keys_of_others(owner))
+            if own.any():  # it was another one that passed them over
+                self._rewind(int(self._waiting_from[own].min()))
+        found = _Found(owner)
         loop, most = asyncio.get_running_loop(), min(most, max(room, 1))
         until = max(deadline, loop.time() + LOOK_S)
         while found.count < most and found.bytes < READ_BYTES_MAX and self._at <= self._parts.source.durable:
@@ -432,7 +458,7 @@ class Delivery:
             return False
         keys = window.key_hashes(slice(start, end))
         if keys is not None:
-            ordered = free & ~self._waits(before, keys, free)
+            ordered = free & ~self._waits(before, keys, free, found.owner)
             found.blocked += int(np.count_nonzero(free)) - int(np.count_nonzero(ordered))
             free = ordered
         chosen = self._living(acked, vlsns, np.flatnonzero(free))
@@ -451,9 +477,9 @@ class Delivery:
                 self._skip(VlsnSet.covering(before[gaps] + 1, vlsns[gaps] - 1))
         return done | self._flight.has(vlsns)
 
-    def _waits(self, before: Vlsns, keys: Hashes, free: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def _waits(self, before: Vlsns, keys: Hashes, free: npt.NDArray[np.bool_], owner: int) -> npt.NDArray[np.bool_]:
         """Marks messages of whose keys earlier ones are out, and notes from where on to look for these keys again."""
-        waits: npt.NDArray[np.bool_] = np.isin(keys, self._flight.keys_of_others()) & free
+        waits: npt.NDArray[np.bool_] = np.isin(keys, self._flight.keys_of_others(owner)) & free
         if waits.any():
             rows = np.flatnonzero(waits)
             fresh, first = np.unique(keys[rows], return_index=True)
@@ -492,7 +518,7 @@ class Delivery:
         self._numbered += 1
         number = self._numbered
         before = found.before[0] if len(found.before) == 1 else np.concatenate(found.before)
-        self._flight.add(vlsns, before, found.all_keys(), answer=number, owner=number)
+        self._flight.add(vlsns, before, found.all_keys(), answer=number, owner=found.owner or number)
         deadline = asyncio.get_running_loop().time() + self.settings.ack_timeout_s
         self._answers[number] = _Answer(deadline, len(vlsns), attempts)
         self.counts.delivered += len(vlsns)
@@ -569,18 +595,21 @@ class Delivery:
     def ack(self, vlsns: npt.ArrayLike, *, wait: bool) -> asyncio.Future[None] | None:
         """Acknowledges messages, whoever they were delivered to, and whether they still are out. Raises ``BadArgument``
         for what cannot have been delivered, nothing acknowledged."""
+        return self.ack_set(VlsnSet.of(vlsns), wait=wait)
+
+    def ack_set(self, vlsns: VlsnSet, *, wait: bool) -> asyncio.Future[None] | None:
+        """Acknowledges as ``ack``."""
         self._check()
-        column = self._column(vlsns)
-        firsts = column.copy()
-        removed = self._flight.remove(column)
-        firsts[removed.mask] = removed.before + 1
+        self._check_known(vlsns)
+        removed = self._flight.remove_set(vlsns)
         self._came_in(removed)
         self._release(removed.keys)
-        for vlsn in column.tolist() if self._tries else ():
-            self._tries.pop(vlsn, None)
-        done = VlsnSet.covering(firsts, column)
+        if self._tries:
+            for vlsn in vlsns.vlsns().tolist():
+                self._tries.pop(vlsn, None)
+        done = vlsns.union(_with_gaps(removed)) if len(removed) else vlsns
         self._acking = self._acking.union(done)
-        self.counts.acked += len(column)
+        self.counts.acked += vlsns.count
         self._parts.freed()
         return self._parts.notes.add(self, done, wait=wait)
 
@@ -588,7 +617,9 @@ class Delivery:
         """Gives messages back, to be delivered again at once, or dead after their last attempt. Those that are not out
         any more stay as they are. Raises as ``ack``."""
         self._check()
-        column = self._column(vlsns)
+        given = VlsnSet.of(vlsns)
+        self._check_known(given)
+        column = given.vlsns()
         back = column[self._flight.has(column)]
         self.counts.nacked += len(back)
         self._come_back(back, reason)
@@ -613,6 +644,8 @@ class Delivery:
 
     def _came_in(self, removed: Removed) -> None:
         """Counts what is out no more."""
+        if not len(removed):
+            return
         numbers, counts = np.unique(removed.answers, return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             answer = self._answers[number]
@@ -641,20 +674,19 @@ class Delivery:
         removed = self._flight.remove(vlsns)
         if not len(removed):
             return
-        vlsns = vlsns[removed.mask]
-        later = np.sort(self._flight.later(removed.keys, vlsns))
-        for each, column in ((removed, vlsns), (self._flight.remove(later), later)):
+        later = np.sort(self._flight.later(removed.keys, removed.vlsns))
+        for each in (removed, self._flight.remove(later)):
             if len(each):
-                self._lose_no_attempt(each, column)
+                self._lose_no_attempt(each)
                 self._came_in(each)
                 self._rewind(int(each.before[0]) + 1)
                 self._release(each.keys)
 
-    def _lose_no_attempt(self, removed: Removed, vlsns: Vlsns) -> None:
+    def _lose_no_attempt(self, removed: Removed) -> None:
         """Takes attempts back that are noted, of messages that had none."""
         for number in np.unique(removed.answers).tolist():
             if attempts := self._answers[number].attempts:
-                back = vlsns[removed.answers == number].tolist()
+                back = removed.vlsns[removed.answers == number].tolist()
                 self._tries |= {vlsn: attempts[vlsn] - 1 for vlsn in back if vlsn in attempts}
 
     def _release(self, keys: Hashes) -> None:
@@ -691,13 +723,12 @@ class Delivery:
         self.counts.dead += len(dead)
         self._parts.bury(self, dead)
 
-    def _column(self, vlsns: npt.ArrayLike) -> Vlsns:
-        column = np.unique(np.asarray(vlsns, np.int64))
-        if not len(column):
+    def _check_known(self, vlsns: VlsnSet) -> None:
+        if not vlsns:
             raise BadArgument("vlsns: none is named")
-        if column[0] < 1 or column[-1] > self._parts.source.durable:
-            raise BadArgument(f"vlsns: of {column[0]}–{column[-1]} some cannot have been delivered")
-        return column
+        first, last = int(vlsns.firsts[0]), int(vlsns.lasts[-1])
+        if first < 1 or last > self._parts.source.durable:
+            raise BadArgument(f"vlsns: of {first}–{last} some cannot have been delivered")
 
     # What its notes say.
 
@@ -707,8 +738,9 @@ class Delivery:
 
     def noted(self, done: VlsnSet) -> None:
         acked = self._parts.table(self.uuid)
-        if acked is not None and acked.since == self.since:
-            self._acking = self._acking.minus(acked.done)
+        if acked is not None and acked.since == self.since and self._acking:
+            all_done = self._acking.lasts[-1] <= acked.floor
+            self._acking = VlsnSet() if all_done else self._acking.minus(acked.done)
         if self._askers:
             self.wake()
 
@@ -743,6 +775,42 @@ class Delivery:
         self.wake()
 
 
+def _with_gaps(removed: Removed) -> VlsnSet:
+    """Covers messages with what lies before each, back to the message before."""
+    if (removed.before[1:] == removed.vlsns[:-1]).all():
+        return VlsnSet(removed.before[:1] + 1, removed.vlsns[-1:])
+    return VlsnSet.covering(removed.before + 1, removed.vlsns)
+
+
 def _tell(told: asyncio.Future[None]) -> None:
     if not told.done():
         told.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """``repl.http.services.DestinationWorker``."""
+
+    delivery: Delivery
+    owner: int
+
+    @property
+    def uuid(self) -> str:
+        return self.delivery.uuid
+
+    async def take(self, most: int, wait_s: float) -> tuple[Delivered, int]:
+        return await self.delivery.hand_out(most, wait_s, owner=self.owner)
+
+    async def confirm(self) -> None:
+        await self.delivery.confirm()
+
+    def recall(self, answers: Collection[int]) -> None:
+        self.delivery.recall(answers)
+
+    def unread(self, vlsns: Vlsns) -> None:
+        self.delivery.unread(vlsns, self.owner)
+
+    def ack(self, vlsns: VlsnSet) -> asyncio.Future[None]:
+        told = self.delivery.ack_set(vlsns, wait=True)
+        assert told is not None
+        return told

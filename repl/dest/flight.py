@@ -18,22 +18,23 @@ import numpy.typing as npt
 
 from repl.dest.window import NO_KEY, Hashes
 from vlsn.format.rows import I64, Mask
+from vlsn.format.vlsn_set import VlsnSet
 
 _DTYPES: Final = (np.int64, np.int64, np.int64, np.int64, np.uint64, np.bool_)
 _ROWS_MIN: Final = 256
 
 
 class Removed(NamedTuple):
-    """Messages that were out: ``mask`` marks them among the VLSNs asked for; the rest are columns of these alone."""
+    """Messages that were out, and are no more, by column."""
 
-    mask: Mask
+    vlsns: I64
     before: I64
     """The VLSN of the message before each."""
     answers: I64
     keys: Hashes
 
     def __len__(self) -> int:
-        return len(self.before)
+        return len(self.vlsns)
 
 
 class Flight:
@@ -103,6 +104,13 @@ class Flight:
         mask, rows = self._rows_of(vlsns)
         return mask, self._views()[2][rows]
 
+    def owned(self, vlsns: I64, owner: int) -> I64:
+        """Returns those of ``vlsns`` that are out with ``owner``."""
+        rows = self._rows_of(vlsns)[1]
+        known, _, _, owners, *_ = self._views()
+        found: I64 = known[rows][owners[rows] == owner]
+        return found
+
     def vlsns_of(self, answer: int) -> I64:
         """Returns the VLSNs of one answer that are out yet."""
         vlsns, _, answers, _, _, live = self._views()
@@ -145,9 +153,23 @@ class Flight:
 
     def remove(self, vlsns: I64) -> Removed:
         """Takes out what is out of these, ascending, each once."""
-        mask, rows = self._rows_of(vlsns)
-        _, before, answers, owners, keys, live = self._views()
-        removed = Removed(mask, before[rows], answers[rows], keys[rows])
+        return self._removed(self._rows_of(vlsns)[1])
+
+    def remove_set(self, vlsns: VlsnSet) -> Removed:
+        """Takes out what is out of these."""
+        known, *_, live = self._views()
+        lows = np.searchsorted(known, vlsns.firsts)
+        highs = np.searchsorted(known, vlsns.lasts, side="right")
+        if len(lows) == 1:
+            rows = np.arange(lows[0], highs[0])
+        else:
+            sizes = highs - lows
+            rows = np.arange(int(sizes.sum())) + np.repeat(lows - np.cumsum(sizes) + sizes, sizes)
+        return self._removed(rows[live[rows]])
+
+    def _removed(self, rows: I64) -> Removed:
+        vlsns, before, answers, owners, keys, live = self._views()
+        removed = Removed(vlsns[rows], before[rows], answers[rows], keys[rows])
         live[rows] = False
         self._count -= len(rows)
         if self._keyed:

@@ -17,7 +17,9 @@ NOTE_S: Final = 0.02
 NOTE_ACKS: Final = 4_096
 """… or until there are so many; a note has no more intervals."""
 NOTE_ACKS_SOON: Final = 256
-"""Acknowledgements that are noted without a wait where no note is under way: its COMMIT is a byte or less of each."""
+"""Acknowledgements of which a note is made as soon as none is under way: its COMMIT is a byte or less of each …"""
+NOTE_SOON_S: Final = 0.002
+"""… and the last one was made so long ago."""
 NOTES_UNDER_WAY_MAX: Final = 16
 """Notes that are not durable yet; acknowledgements that come meanwhile wait for the next one."""
 SKIPPED_NOTED: Final = 4_096

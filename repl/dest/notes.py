@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from repl.api import Appended
-from repl.dest.limits import GATHER_S, NOTE_ACKS, NOTE_ACKS_SOON, NOTE_S, NOTES_UNDER_WAY_MAX
+from repl.dest.limits import GATHER_S, NOTE_ACKS, NOTE_ACKS_SOON, NOTE_S, NOTE_SOON_S, NOTES_UNDER_WAY_MAX
 from vlsn.errors import NotMaster, VlsnLogError
 from vlsn.format.records import AckNote, CommitEntry
 from vlsn.format.submission import Submission, Transaction
@@ -113,13 +113,18 @@ class Notes:
         if self._closed or not self._open or len(self._under_way) >= NOTES_UNDER_WAY_MAX:
             return
         count = sum(gathered.count for gathered in self._open.values())
-        if count >= NOTE_ACKS or (count >= NOTE_ACKS_SOON and not self._under_way):
-            if self._timer is not None:
-                self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        soon = count >= NOTE_ACKS_SOON and not self._under_way
+        when = self._noted_s + NOTE_SOON_S if soon else max(now + GATHER_S, self._noted_s + NOTE_S)
+        if count < NOTE_ACKS and when > now and self._timer is not None and when >= self._timer.when():
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        if count >= NOTE_ACKS or when <= now:
             self._note()
-        elif self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(max(loop.time() + GATHER_S, self._noted_s + NOTE_S), self._note)
+        else:
+            self._timer = loop.call_at(when, self._note)
 
     def _note(self) -> None:
         self._timer = None

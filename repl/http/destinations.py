@@ -8,6 +8,7 @@ GET  /v1/destinations/{name}            one of them
 DELETE /v1/destinations/{name}          drops it, with what is acknowledged
 GET  …/{name}/messages?max=&wait=       {"vlsn", "attempt", "time", "key", "value"} a line, each to one asker;
                                         ``?peek=true`` takes none
+WS   …/{name}/consume?max=              the same for a worker that stays, as far as it gives credit (``consume``)
 POST …/{name}/ack · /nack               {"vlsns": […]}, with ``uuid`` where the one destination of that name is
                                         meant, with ``reason`` to give back; ``?wait=0`` answers before it is durable
 POST …/{name}/pause · resume · retry-dead · move      the last with {"to": VLSN, "start" or "end"}
@@ -24,14 +25,18 @@ import numpy as np
 from repl.api import DestinationChange
 from repl.http import message_batch, ndjson, query
 from repl.http.append import redirect
+from repl.http.consume import Consuming
+from repl.http.consume_messages import WORKER_MESSAGE_BYTES_MAX
+from repl.http.feed import require_upgrade
 from repl.http.json_objects import HEADERS, answered
 from repl.http.limits import TIMEOUT_S, TIMEOUT_S_MAX, WAIT_S_MAX, Budget
 from repl.http.services import Destinations
-from repl.http.types import Handler, Request, Response
+from repl.http.types import Handler, Request, Response, Upgrade
 from vlsn.errors import BadArgument, BadBody, NotFound, TooLarge
 from vlsn.format.records import JSON_FAULTS
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.limits import KIB
+from vlsn.seams import Channel
 
 PATH = "/v1/destinations"
 ORDERS = ("pause", "resume", "move", "retry-dead")
@@ -44,6 +49,7 @@ ACK_BODY_BYTES_MAX = 256 * KIB
 _NONE: frozenset[str] = frozenset()
 _TIMEOUT = frozenset({"timeout"})
 _MESSAGES = frozenset({"max", "wait", "peek"})
+_CONSUME = frozenset({"max"})
 _ACK = frozenset({"wait"})
 _PEEK: Mapping[str, bool] = {"false": False, "true": True}
 
@@ -79,6 +85,8 @@ class DestinationRoutes:
                 return {method: partial(self._at_master, partial(each, name)) for method, each in found.items()}
             case ["messages"]:
                 return {"GET": partial(self._at_master, partial(self._messages, name))}
+            case ["consume"]:
+                return {"GET": partial(self._at_master, partial(self._consume, name))}
             case ["ack"]:
                 return {"POST": partial(self._at_master, partial(self._ack, name))}
             case ["nack"]:
@@ -87,15 +95,13 @@ class DestinationRoutes:
                 return {"POST": partial(self._at_master, partial(self._order, name, order))}
         raise NotFound(f"there is no {path[:100]}")
 
-    async def list(self, request: Request) -> Response:
+    async def list(self, request: Request) -> Response | Upgrade:
         return await self._at_master(self._list, request)
 
-    async def _at_master(self, handler: Handler, request: Request) -> Response:
+    async def _at_master(self, handler: Handler, request: Request) -> Response | Upgrade:
         if not self._destinations.is_master():
             return redirect(self._destinations, request)
-        answer = await handler(request)
-        assert isinstance(answer, Response)
-        return answer
+        return await handler(request)
 
     async def _list(self, request: Request) -> Response:
         query.only(request.query, _NONE)
@@ -135,6 +141,19 @@ class DestinationRoutes:
         else:
             kind, body = ndjson.CONTENT_TYPE, ndjson.encode_messages(found.columns.entries(), found.attempts)
         return Response(200, {"Content-Type": kind, "Cache-Control": "no-store", UUID: found.uuid}, body)
+
+    async def _consume(self, name: str, request: Request) -> Upgrade:
+        query.only(request.query, _CONSUME)
+        most = query.whole(request.query, "max", MESSAGES, 1, MESSAGES_MAX)
+        require_upgrade(request)
+        self._readers.check(1)
+        consuming = Consuming(await self._destinations.worker(name), most)
+
+        async def run(channel: Channel) -> None:
+            with self._readers.hold():
+                await consuming.run(channel)
+
+        return Upgrade(run, WORKER_MESSAGE_BYTES_MAX, consuming.idle)
 
     async def _ack(self, name: str, request: Request) -> Response:
         query.only(request.query, _ACK)

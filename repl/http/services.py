@@ -7,6 +7,7 @@ and none blocks it.  A node listens before its log is open: until then, what nee
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -33,7 +34,7 @@ from vlsn.format.batch import Batch
 from vlsn.format.block import Entry
 from vlsn.format.key_filter import KeyFilter
 from vlsn.format.submission import Submission, Values
-from vlsn.format.vlsn_set import Vlsns
+from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.levels import Levels
 from vlsn.seams import Channel
 
@@ -230,6 +231,34 @@ class Messages(Protocol):
         ...
 
 
+class DestinationWorker(Protocol):
+    """One worker of a destination that stays connected."""
+
+    @property
+    def uuid(self) -> str: ...
+
+    async def take(self, most: int, wait_s: float) -> tuple[Messages, int]:
+        """Hands messages out, and returns the answer's number, 0 for none; waits so long for the first. They may be
+        sent after ``confirm``. Raises as ``Destinations.messages``."""
+        ...
+
+    async def confirm(self) -> None:
+        """Returns once a majority has confirmed the lead. Raises ``NotMaster``, ``NotFound``."""
+        ...
+
+    def recall(self, answers: Collection[int]) -> None:
+        """Takes answers back that were not sent, as if they had not been out."""
+        ...
+
+    def unread(self, vlsns: Vlsns) -> None:
+        """Takes messages back that nobody has looked at."""
+        ...
+
+    def ack(self, vlsns: VlsnSet) -> asyncio.Future[None]:
+        """Acknowledges; done once that is durable. Raises as ``Destinations.ack``."""
+        ...
+
+
 class Destinations(Mastership, Protocol):
     """Destinations, at the master.  Every call raises ``NotMaster``, ``WrongVersion`` below the level that has them,
     ``ProducersMissing`` while this node has lost what it knew of them, and for a name ``BadArgument``, ``NotFound``."""
@@ -250,6 +279,8 @@ class Destinations(Mastership, Protocol):
     async def order(self, name: str, order: str, to: int | str | None, timeout_s: float) -> dict[str, Any]:
         """Obeys ``pause``, ``resume``, ``move`` or ``retry-dead``; durable on return."""
         ...
+
+    async def worker(self, name: str) -> DestinationWorker: ...
 
     async def messages(self, name: str, most: int, wait_s: float) -> Messages:
         """Takes messages, each for one asker. Raises ``QueueFull``, ``Damaged``."""

@@ -27,6 +27,8 @@ Vlsns: TypeAlias = npt.NDArray[np.int64]
 _LAST: Final = 1 << 62
 """The VLSN that no set reaches, and no log."""
 _VARINT_BYTES_MAX: Final = 10
+_SMALL_BYTES: Final = 24
+"""Bytes of packed sets of one interval, which are read in plain Python; larger ones are wrong."""
 _STEPS: Final = np.array([1 << 7 * size for size in range(1, _VARINT_BYTES_MAX)], np.uint64)
 
 
@@ -127,8 +129,18 @@ class VlsnSet:
             return self
         if not self:
             return other
+        if len(other.firsts) == 1 and (first := other.firsts[0]) >= self.firsts[-1]:
+            return self._with_last(first, other.lasts[0])
         firsts, lasts = np.concatenate((self.firsts, other.firsts)), np.concatenate((self.lasts, other.lasts))
         return VlsnSet.covering(firsts, lasts)
+
+    def _with_last(self, first: np.int64, last: np.int64) -> VlsnSet:
+        """Adds an interval that begins behind the last one's beginning: acknowledgements in order are such."""
+        if first > self.lasts[-1] + 1:
+            return VlsnSet(np.append(self.firsts, first), np.append(self.lasts, last))
+        if last <= self.lasts[-1]:
+            return self
+        return VlsnSet(self.firsts, np.append(self.lasts[:-1], last))
 
     def minus(self, other: VlsnSet) -> VlsnSet:
         """Returns those that are not in ``other``."""
@@ -164,6 +176,8 @@ class VlsnSet:
         """Raises ``BadBody`` for bytes that ``pack`` has not made."""
         if not packed:
             return cls()
+        if len(packed) <= _SMALL_BYTES and packed[0] == 1:
+            return cls._unpack_one(packed)
         numbers = _numbers(packed)
         count = int(numbers[0])
         heads = numbers[1 : 1 + count]
@@ -182,6 +196,24 @@ class VlsnSet:
             raise BadBody("a set of VLSNs with an interval next to another")
         lasts = np.cumsum(gaps + spans + 1)
         return cls(lasts - spans, lasts)
+
+    @classmethod
+    def _unpack_one(cls, packed: bytes) -> VlsnSet:
+        """Unpacks one interval: what an acknowledgement in order is."""
+        numbers, number, shift = list[int](), 0, 0
+        for byte in packed[1:]:
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                numbers.append(number)
+                number = shift = 0
+        if shift or not numbers or len(numbers) != 1 + (numbers[0] & 1):
+            raise BadBody(f"a set of VLSNs: {len(numbers)} numbers are not 1 interval")
+        head, length = numbers[0], numbers[1] if numbers[0] & 1 else 0
+        if head / 2 + length + 2 >= _LAST:
+            raise BadBody("a set of VLSNs that goes past the last one")
+        first = (head >> 1) + 1
+        return cls(np.array([first], np.int64), np.array([first + length + (head & 1)], np.int64))
 
 
 def _varints(numbers: npt.NDArray[np.uint64]) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 
 from repl.api import DestinationChange, Puts
 from repl.dest import orders
-from repl.dest.delivery import Delivered, Delivery
+from repl.dest.delivery import Delivered, Delivery, Worker
 from repl.lead.leading import Leading
 from repl.node.destinations_told import destinations_of, told
 from repl.node.services.commits import commit_alone
@@ -79,6 +79,9 @@ class NodeDestinations(NodeMastership):
             if order == "move":
                 lead.member.event("destination.moved", destination=name, to=to)
         return await self.destination(name)
+
+    async def worker(self, name: str) -> Worker:
+        return (await self._checked().destinations.of(name)).worker()
 
     async def messages(self, name: str, most: int, wait_s: float) -> Delivered:
         delivery = await self._checked().destinations.of(name)

@@ -28,7 +28,7 @@ OF_THREADS = {
 """Public names of ``SyncClient`` alone, and why."""
 OF_CONSUMERS = {"change", "committed", "committed_by", "lies_in"}
 """Public names of ``Consumer`` that transactions call."""
-OF_WORKERS = {"take", "ack", "nack"}
+OF_WORKERS = {"take", "ack", "nack", "connect", "left"}
 """Public names of ``Destinations`` that a worker calls."""
 ITS_OWN_KIND = {"kept_in"}
 """Arguments that are a client of the same kind."""

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from repl.dest import flight
 from repl.dest.flight import Flight
+from vlsn.format.vlsn_set import VlsnSet
 
 VLSNS = st.sets(st.integers(1, 40), min_size=1, max_size=12).map(sorted)
 
@@ -47,9 +48,11 @@ class FlightMachine(RuleBasedStateMachine):
 
     @rule(vlsns=VLSNS)
     def comes_in(self, vlsns: list[int]) -> None:
-        removed = self.flight.remove(np.array(vlsns, np.int64))
+        column = np.array(vlsns, np.int64)
+        removed = self.flight.remove_set(VlsnSet.of(column)) if len(vlsns) % 2 else self.flight.remove(column)
+        assert removed.vlsns.tolist() == [vlsn for vlsn in vlsns if vlsn in self.model]
         gone = [self.model.pop(vlsn) for vlsn in vlsns if vlsn in self.model]
-        assert removed.mask.sum() == len(removed) == len(gone)
+        assert len(removed) == len(gone)
         columns = (removed.before.tolist(), removed.answers.tolist(), removed.keys.tolist())
         assert list(zip(*columns, strict=True)) == [(each.before, each.answer, each.key) for each in gone]
 
@@ -58,6 +61,11 @@ class FlightMachine(RuleBasedStateMachine):
         mask, answers = self.flight.answers_of(np.array(vlsns, np.int64))
         assert mask.tolist() == [vlsn in self.model for vlsn in vlsns]
         assert answers.tolist() == [self.model[vlsn].answer for vlsn in vlsns if vlsn in self.model]
+
+    @rule(vlsns=VLSNS, owner=st.integers(1, 3))
+    def is_asked_whose(self, vlsns: list[int], owner: int) -> None:
+        mine = [vlsn for vlsn in vlsns if vlsn in self.model and self.model[vlsn].owner == owner]
+        assert self.flight.owned(np.array(vlsns, np.int64), owner).tolist() == mine
 
     @rule(owner=st.integers(0, 3))
     def keys_of_others(self, owner: int) -> None:

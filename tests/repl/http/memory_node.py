@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from repl.api import (
     Acks,
@@ -568,6 +568,9 @@ class MemoryDestinations:
     async def order(self, name: str, order: str, to: int | str | None, timeout_s: float) -> dict[str, Any]:
         self.orders.append((order, name, to))
         return await self.destination(name)
+
+    async def worker(self, name: str) -> NoReturn:
+        raise NotFound(f"there is no worker of {name} here")
 
     async def messages(self, name: str, most: int, wait_s: float) -> MemoryMessages:
         self.orders.append(("messages", name, most, wait_s))

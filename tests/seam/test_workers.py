@@ -1,0 +1,317 @@
+"""Workers that stay connected, against real nodes in one process: credit, order in a key, losses on either side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from random import Random
+from random import seed as seed_global
+from typing import cast
+
+import numpy as np
+import pytest
+
+from repl.client.destination import Destination, Messages
+from repl.http.consume import Consuming
+from repl.http.consume_messages import ACK, CREDIT, CREDIT_MAX, END, HELLO, MESSAGES, head, parted
+from repl.http.message_batch import decode
+from tests.fakes.loop import run
+from tests.fakes.seeds import seeds
+from tests.seam.nodes import Group
+from tests.seam.test_destinations import acked, client, made, values
+from tests.seam.test_once_client import disturb
+from vlsn.errors import BadArgument, ChannelClosed, NotFound, VlsnLogError
+from vlsn.format.vlsn_set import VlsnSet
+from vlsn.seams import Buffer, Channel
+
+
+class Line(Channel):
+    """A worker's end of a channel, by hand: what the node sends is kept, what it is told is put in."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, int, bytes]] = []
+        self._told: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def tell(self, message: bytes | None) -> None:
+        self._told.put_nowait(message)
+
+    async def send(self, message: Buffer) -> None:
+        kind, number, rest = parted(bytes(message))
+        self.sent.append((kind, number, bytes(rest)))
+
+    def send_now(self, message: Buffer) -> bool:
+        kind, number, rest = parted(bytes(message))
+        self.sent.append((kind, number, bytes(rest)))
+        return True
+
+    def received_bytes(self) -> int:
+        return 0
+
+    async def receive(self) -> bytes:
+        message = await self._told.get()
+        if message is None:
+            raise ChannelClosed("the worker is gone")
+        return message
+
+    async def close(self) -> None:
+        self.tell(None)
+
+    def vlsns(self) -> list[int]:
+        """The messages that were sent."""
+        found = [decode(rest).vlsns.tolist() for kind, _, rest in self.sent if kind == MESSAGES]
+        return [vlsn for each in found for vlsn in each]
+
+
+async def connected(group: Group, name: str = "orders", most: int = 10) -> tuple[Line, asyncio.Task[None]]:
+    lead = group.nodes[group.master].lead
+    assert lead is not None
+    line = Line()
+    consuming = Consuming((await lead.destinations.of(name)).worker(), most)
+    return line, asyncio.create_task(consuming.run(line))
+
+
+async def taken(batches: AsyncIterator[Messages]) -> Messages:
+    async with asyncio.timeout(60.0):
+        return await anext(batches)
+
+
+async def silent(batches: AsyncIterator[Messages]) -> asyncio.Task[Messages]:
+    waiting = asyncio.ensure_future(cast("asyncio.Future[Messages]", asyncio.create_task(_next(batches))))
+    await asyncio.sleep(2.0)
+    assert not waiting.done()
+    return cast("asyncio.Task[Messages]", waiting)
+
+
+async def _next(batches: AsyncIterator[Messages]) -> Messages:
+    return await anext(batches)
+
+
+def test_messages_of_a_key_follow_to_the_worker_that_has_it_and_to_no_other() -> None:
+    async def main() -> None:
+        group = await made(21)
+        async with client(group) as log:
+            await log.destinations.put("orders", ack_timeout_s=60.0)
+            one, other = log.destination("orders", prefetch=1), log.destination("orders", prefetch=10)
+            mine, theirs = one.batches(), other.batches()
+            await log.append(b"a1", key=b"a")
+            first = await taken(mine)
+            assert values(first) == [b"a1"]
+            await log.append_many([b"a2", b"b1", b"a3"], keys=[b"a", b"b", b"a"])
+            assert values(await taken(theirs)) == [b"b1"], "a2 waits for a1, which another one has"
+            waiting = await silent(theirs)
+            second = await taken(mine)
+            assert values(second) == [b"a2"], "passed over for the other one, not lost for who has the key"
+            third = await taken(mine)
+            assert values(third) == [b"a3"] and not waiting.done()
+            await one.ack([*first, *second, *third])
+            await log.append(b"a4", key=b"a")
+            assert values(await waiting) == [b"a4"], "nobody has that key any more, and this one waits longer"
+        await group.stop()
+
+    run(main())
+
+
+def test_what_a_worker_has_not_looked_at_is_another_ones_at_once() -> None:
+    async def main() -> None:
+        group = await made(22)
+        async with client(group) as log:
+            await log.destinations.put("orders", ack_timeout_s=600.0)
+            one, other = log.destination("orders", prefetch=2), log.destination("orders", prefetch=10)
+            await log.append_many([b"%d" % number for number in range(8)])
+            async with aclosing(one.batches()) as batches:  # type: ignore[type-var]
+                seen = await taken(batches)
+                await one.ack(seen)
+                seen = await taken(batches)  # a quick worker: the rest is on its way
+                await asyncio.sleep(1.0)
+            rest = await other.take(10, 0.0)
+            assert values(seen) == [b"2", b"3"] and values(rest) == [b"4", b"5", b"6", b"7"]
+            assert {message.attempt for message in rest} == {1}
+        await group.stop()
+
+    run(main())
+
+
+def test_acknowledgements_under_way_are_made_again_when_the_master_is_lost() -> None:
+    async def main() -> None:
+        group = await made(23)
+        async with client(group) as log:
+            told = await log.destinations.put("orders", from_="start", ack_timeout_s=60.0)
+            await log.append_many([b"a", b"b", b"c"])
+            dest = log.destination("orders", prefetch=10)
+            batches = dest.batches()
+            messages = await taken(batches)
+            assert values(messages) == [b"a", b"b", b"c"]
+            group.kill(group.master, power=True)
+            async with asyncio.timeout(120.0):
+                await dest.ack(messages[:2])
+                await messages[2].ack(wait=False)
+                await dest.flush()
+            assert acked(group, told["uuid"]).done.has(messages.vlsns).all()
+            waiting = await silent(batches)
+            await log.append(b"d")
+            assert values(await waiting) == [b"d"], "by the next master"
+        await group.stop()
+
+    run(main())
+
+
+def test_a_worker_is_told_when_its_destination_is_gone() -> None:
+    async def main() -> None:
+        group = await made(24)
+        async with client(group) as log:
+            with pytest.raises(NotFound):
+                await taken(log.destination("none").batches())
+            await log.destinations.put("orders", from_="start")
+            await log.append(b"a")
+            dest = log.destination("orders")
+            batches = dest.batches()
+            messages = await taken(batches)
+            await log.destinations.drop("orders")
+            with pytest.raises(NotFound):
+                await taken(batches)
+            with pytest.raises(NotFound):
+                await dest.ack(messages)
+            with pytest.raises(BadArgument):
+                log.destination("orders", prefetch=0)
+        await group.stop()
+
+    run(main())
+
+
+def test_nothing_is_sent_before_a_majority_has_confirmed_the_lead() -> None:
+    async def main() -> None:
+        group = await made(25)
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start")
+            await log.append(b"a")
+            line, serving = await connected(group)
+            group.net.split([group.master], [name for name in group.names if name != group.master])
+            line.tell(head(CREDIT, 10))
+            await asyncio.wait([serving], timeout=20.0)
+            assert line.vlsns() == [] and line.sent[0][0] == HELLO
+            assert line.sent[-1][0] == END, "told that this one leads no more"
+        await group.stop()
+
+    run(main())
+
+
+def test_what_was_handed_out_and_not_sent_is_as_if_it_had_not_been_out() -> None:
+    async def main() -> None:
+        group = await made(26)
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start", ack_timeout_s=600.0)
+            await log.append_many([b"a", b"b"])
+            lead = group.nodes[group.master].lead
+            assert lead is not None
+            delivery = await lead.destinations.of("orders")
+            line, serving = await connected(group)
+            others = [name for name in group.names if name != group.master]
+            group.net.split([group.master], others)
+            line.tell(head(CREDIT, 10))
+            await asyncio.sleep(0.1)
+            assert delivery.out == 2
+            line.tell(None)
+            await asyncio.wait([serving])
+            assert delivery.out == 0
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"VL",
+        head(b"Z"),
+        b"XXX" + head(CREDIT, 1)[3:],
+        head(CREDIT, CREDIT_MAX + 1),
+        head(ACK, 1) + b"\x02\x00",
+    ],
+)
+def test_a_worker_that_says_what_nobody_can_read_is_left_and_loses_nothing(message: bytes) -> None:
+    async def main() -> None:
+        group = await made(27)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", from_="start"))["uuid"]
+            vlsn = await log.append(b"a")
+            line, serving = await connected(group)
+            line.tell(message)
+            await asyncio.wait([serving], timeout=10.0)
+            assert serving.done() and serving.exception() is None
+            assert acked(group, uuid).floor < vlsn
+        await group.stop()
+
+    run(main())
+
+
+def test_an_acknowledgement_of_what_is_not_there_fails_by_itself() -> None:
+    async def main() -> None:
+        group = await made(28)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", from_="start"))["uuid"]
+            vlsn = await log.append(b"a")
+            line, serving = await connected(group)
+            line.tell(head(ACK, 7) + VlsnSet.of([1 << 40]).pack())
+            line.tell(head(ACK, 8) + VlsnSet.between(1, 20_000).pack())
+            line.tell(head(ACK, 9) + VlsnSet.of([vlsn]).pack())
+            await asyncio.sleep(2.0)
+            failed = [(kind, number) for kind, number, _ in line.sent if kind == b"F"]
+            assert failed == [(b"F", 7), (b"F", 8)] and acked(group, uuid).done.has([vlsn]).all()
+            done = [np.frombuffer(rest, "<u4").tolist() for kind, _, rest in line.sent if kind == b"A"]
+            assert done == [[9]]
+            line.tell(None)
+            await asyncio.wait([serving])
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_workers_that_stay_lose_nothing_through_any_failure(seed: int) -> None:
+    """Workers that stay, one of whom gives back now and then, while nodes die and come back."""
+
+    async def main() -> None:
+        seed_global(seed)
+        group, rng = await made(seed), Random(seed)
+        handled: dict[bytes, int] = {}
+        sent = [f"{number}".encode() for number in range(150)]
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start", ack_timeout_s=2.0, attempts_max=1000)
+            disturbing = asyncio.create_task(disturb(group, rng, []))
+
+            async def handle(dest: Destination, messages: Messages, lazy: bool) -> None:
+                before = set(handled)
+                for message in messages:
+                    if lazy and rng.random() < 0.2:
+                        with suppress(VlsnLogError):
+                            await message.nack("not now")
+                        return
+                    with suppress(VlsnLogError):
+                        await message.ack(wait=message.value not in before)
+                        handled.setdefault(message.value, message.vlsn)
+
+            async def work(number: int) -> None:
+                dest = log.destination("orders", prefetch=rng.choice([1, 7, 50]))
+                while True:
+                    async with aclosing(dest.batches()) as batches:  # type: ignore[type-var]
+                        async for messages in batches:
+                            await handle(dest, messages, bool(number))
+                            if rng.random() < 0.1:
+                                break
+                    await dest.flush()
+
+            workers = [asyncio.create_task(work(number)) for number in range(3)]
+            for value in sent:
+                await log.append(value, key=rng.choice([b"a", b"b", None]))
+                await asyncio.sleep(rng.random() / 10)
+            async with asyncio.timeout(600.0):
+                await group.until(lambda: len(handled) == len(sent), "all are handled", 600.0)
+            for each in (*workers, disturbing):
+                each.cancel()
+            await asyncio.gather(*workers, disturbing, return_exceptions=True)
+            assert set(handled) == set(sent)
+        await group.stop()
+
+    run(main())
