@@ -21,7 +21,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from repl.audit.job import audit
+from repl.audit.job import Jobs, audit
 from repl.audit.report import AuditReport
 from repl.audit.source import Unreadable, source_of
 from tests.fakes.loop import run
@@ -101,7 +101,7 @@ def held_by(report: AuditReport) -> Counter[str]:
     )
 
 
-def audit_all(disks: Disks, directory: Path, told: Told, what: str) -> None:
+def audit_all(disks: Disks, directory: Path, told: Told, what: str, jobs: Callable[[], Jobs] = LocalJobs) -> None:
     """Audits one history, which is removed again."""
     paths = [str(exported(image, name, directory / name)) for name, image in disks.items()]
     try:
@@ -109,7 +109,7 @@ def audit_all(disks: Disks, directory: Path, told: Told, what: str) -> None:
         if len(usable) < 2:
             return
         try:
-            report = audit([source_of(path) for path in usable], LocalJobs())
+            report = audit([source_of(path) for path in usable], jobs())
         except (Unreadable, BadArgument) as error:
             told.findings.append(f"{what}: {error}")
             return
@@ -124,7 +124,12 @@ def audit_all(disks: Disks, directory: Path, told: Told, what: str) -> None:
 
 
 def audited_histories(
-    seeds: range, *, faults_s: float = FAULTS_S, moments: int = MOMENTS, say: Callable[[str], None] = lambda _: None
+    seeds: range,
+    *,
+    faults_s: float = FAULTS_S,
+    moments: int = MOMENTS,
+    say: Callable[[str], None] = lambda _: None,
+    jobs: Callable[[], Jobs] = LocalJobs,
 ) -> Told:
     told = Told()
     for seed in seeds:
@@ -145,7 +150,7 @@ def audited_histories(
         told.held["transactions"] += transactions.are_there(seed)
         with TemporaryDirectory(prefix="vlsnlog-histories-", dir=_fast()) as directory:
             for number, disks in enumerate(moments_taken):
-                audit_all(disks, Path(directory, str(number)), told, f"seed {seed}, moment {number}")
+                audit_all(disks, Path(directory, str(number)), told, f"seed {seed}, moment {number}", jobs)
         if told.findings:
             say("\n".join(told.findings[-3:]))
         del found, moments_taken
