@@ -7,6 +7,7 @@ in which the loop and the audits take turns.
     ratio       the audit's rate to the loop's, both on two cores
     one core    the same audit with ``local[1]``, all of its processes bound to one core
     memory      what each kind of process had resident at most
+    cold        (``--cold``) loop and audit with nothing of the files in the page cache
     since       (``--since``) 1 % more log: all of it audited, and from the report of before
 """
 
@@ -23,7 +24,7 @@ from typing import Any, Final
 import click
 
 from repl.bench.audit.checksums import ChecksumLoop
-from repl.bench.audit.copies import bytes_of, grow, paths
+from repl.bench.audit.copies import bytes_of, forget, grow, paths
 from repl.bench.audit.session import Answer, AuditSession
 from repl.bench.target import check_space
 
@@ -42,9 +43,18 @@ Figures = dict[str, Any]
 @click.option("--cores", default="0,1", show_default=True, help="The processors to use.")
 @click.option("--one-core/--no-one-core", default=True, help="Audit with local[1], too.")
 @click.option("--since/--no-since", default=False, help="Audit 1 % more log, too, whole and with --since-last.")
+@click.option("--cold/--no-cold", default=False, help="Time both with nothing in the page cache, too.")
 @click.option("--json", "as_json", is_flag=True, help="One object a size, a line each.")
 def main(
-    megabytes: str, entries: int, size: int, rounds: int, cores: str, one_core: bool, since: bool, as_json: bool
+    megabytes: str,
+    entries: int,
+    size: int,
+    rounds: int,
+    cores: str,
+    one_core: bool,
+    since: bool,
+    cold: bool,
+    as_json: bool,
 ) -> None:
     """Time the audit of three copies: beside C, on one core and two, small and large, and after 1 % more log."""
     numbers = [int(core) for core in cores.split(",")]
@@ -52,7 +62,7 @@ def main(
         with TemporaryDirectory(prefix="vlsnlog-bench-") as directory:
             bench = AuditBench(Path(directory), entries=entries, entry_bytes=size, rounds=rounds, cores=numbers)
             bench.fill(int(each) * 1_000_000)
-            for figures in bench.figures(one_core=one_core, since=since):
+            for figures in bench.figures(one_core=one_core, since=since, cold=cold):
                 if as_json:
                     click.echo(json.dumps(figures))
                     continue
@@ -77,7 +87,7 @@ class AuditBench:
             root.mkdir()
             self._grow(root, wanted)
 
-    def figures(self, *, one_core: bool, since: bool) -> Iterator[Figures]:
+    def figures(self, *, one_core: bool, since: bool, cold: bool = False) -> Iterator[Figures]:
         """Yields what was measured, a line each."""
         with ChecksumLoop(self._cores) as loop, AuditSession(self._cores) as session:
             fixed = self._small_job(session)
@@ -93,6 +103,8 @@ class AuditBench:
                 "ratio": round(median(loops) / median(audits), 3),
                 "peak_mb": answer["memory"],
             }
+            if cold:
+                yield self._from_disk(lambda: loop.seconds(self._large), session)
         if one_core:
             yield self._on_one_core(median(audits))
         if since:
@@ -107,6 +119,17 @@ class AuditBench:
             answer = self._audit(session)
             audits.append(answer["seconds"])
         return loops, audits, answer
+
+    def _from_disk(self, loop: Callable[[], float], session: AuditSession) -> Figures:
+        """Times both while each byte comes from the disk, as in an audit of a log that is larger than memory."""
+        loops, audits = [], []
+        for _ in range(self._rounds):
+            forget(self._large)
+            loops.append(loop())
+            forget(self._large)
+            audits.append(self._audit(session)["seconds"])
+        ratio = round(median(loops) / median(audits), 3)
+        return {"cold_loop_s": _seconds(loops), "cold_audit_s": _seconds(audits), "cold_ratio": ratio}
 
     def _on_one_core(self, on_all: float) -> Figures:
         with AuditSession(self._cores[:1]) as session:

@@ -6,6 +6,7 @@ sidecars, an index and a node file, as any log has.
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
@@ -43,3 +44,11 @@ def grow(root: Path, *, size: int, entries: int, entry_bytes: int) -> int:
 def bytes_of(root: Path) -> int:
     """Returns the bytes of all segments in ``root``, with what is allocated behind their ends."""
     return sum(path.stat().st_size for path in root.glob("*/*.vlog"))
+
+
+def forget(root: Path) -> None:
+    """Drops what the page cache has of the copies in ``root``; what is not written yet is written first."""
+    os.sync()
+    for path in root.glob("*/*.vlog"):
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
