@@ -2,7 +2,7 @@
 
     driver                                              Spark tasks
     1  survey of each source           ─────────────►   headers, bounds                    a task a source
-    2  common bounds, packing          ─────────────►   every frame, every checksum:       a task per 128 MB
+    2  common bounds, packing          ─────────────►   every frame, every checksum:       a task per 512 MB
                                        ◄─────────────   findings, digests by range, edges
     3  joints, digests compared
     4  for ranges that differ          ─────────────►   the first VLSN, both values        a task a range
@@ -39,7 +39,7 @@ from repl.audit.majority import End, check_ends
 from repl.audit.members import GroupAt
 from repl.audit.names import NameTask, places_of, ranges_of
 from repl.audit.outputs import check_outputs, write_outputs
-from repl.audit.plan import PARTITION_BYTES, Bounds, Part, Survey, common_bounds, packed
+from repl.audit.plan import Bounds, Part, Survey, common_bounds, packed
 from repl.audit.profile import samples_max
 from repl.audit.proof import Extent, Prover, read_history
 from repl.audit.report import AuditReport, HistoryReport, NotAudited, SourceReport
@@ -352,7 +352,7 @@ def _proven(
     if any(proof.once for proof in proofs):
         most = max(range(len(copies)), key=lambda index: copies[index].entries)
         items = once.items(history, sources[most], surveys[most].parts, extents[most])
-        groups = min(once.BUCKETS, max(1, surveys[most].bytes // PARTITION_BYTES))
+        groups = min(once.BUCKETS, max(1, surveys[most].bytes // once.BUCKET_BYTES))
         prover_once = once.OnceProver(sources[most].text)
         found, without = parted(jobs.grouped("once", once.read_digests, items, prover_once, groups))
         proofs, failures = proofs + found, failures + without

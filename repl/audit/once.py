@@ -25,6 +25,8 @@ from vlsn.format.segment import segment_name
 
 BUCKET_BITS: Final = 8
 BUCKETS: Final = 1 << BUCKET_BITS
+BUCKET_BYTES: Final = 128_000_000
+"""Bytes of log of which a task joins the digests."""
 TWICE: Final = AuditRule.HISTORY_TWICE
 REFUSED: Final = AuditRule.HISTORY_REFUSED
 

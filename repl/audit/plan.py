@@ -20,7 +20,8 @@ from repl.audit.report import Sizes
 
 TermRun = tuple[int, int, int]
 """Term, first and last VLSN."""
-PARTITION_BYTES: Final = 128_000_000
+PARTITION_BYTES: Final = 512_000_000
+"""Bytes of a task: Spark takes some 35 ms for each, as long as it takes to check 60 MB."""
 WAVES: Final = 4
 """Tasks a core, where there is little to read: then the cores end at about the same time."""
 
