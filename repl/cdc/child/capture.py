@@ -75,6 +75,7 @@ class Capture:
                     raise BadBody("BLOCKS where START was due")
                 self._events = Events(message, self._next, self._last)
                 self._taken(self._consumer, self._events)
+                self._events.close()
                 self._events = None
                 return
             order = messages.of_node(message)

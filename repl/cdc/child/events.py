@@ -9,6 +9,8 @@ for those only that are taken next.  What is not DATA is passed over, and counts
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
+from operator import length_hint
 from typing import Final
 
 import numpy as np
@@ -44,39 +46,67 @@ class Events(Iterator[Entry]):
         self._chosen = chosen
         self._first = run.first_vlsn
         self._last = run.last_vlsn
+        self._begin = next_vlsn
+        self._before: Entry | None = None
+        """The last event of the part before."""
         self._cut = 0
         """The events cut out so far, of ``_chosen``."""
         self._ready: list[Entry] = []
-        self._at = 0
+        self._left = iter(self._ready)
+        """Those of ``_ready`` that were not taken: its length is the position, so that a loop over events runs none of
+        our code for each."""
+        self._flow: Iterator[Entry] = chain.from_iterable(self._parts())
         self.last_time = int(heads.view(BLOCK_DTYPE).reshape(-1)["clock_us"][-1])
         self.bytes = len(message)
-        self.next_vlsn = next_vlsn
-        """Behind the last event taken, and what is no event after it."""
-        self.term = 0
-        """The term of the entry before ``next_vlsn``; 0 before anything was taken."""
         self._last_term = int(heads.view(BLOCK_DTYPE).reshape(-1)["term"][-1])
-        self.given = 0
-        """The VLSN of the event taken last; 0 for none."""
-        self._settle()
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self._flow
 
     def __next__(self) -> Entry:
-        if self._at == len(self._ready):
-            if self._cut == len(self._chosen):
-                raise StopIteration
-            rows = self._chosen[self._cut : self._cut + AT_ONCE]
-            self._ready, self._at, self._cut = self._rows.entries(rows), 0, self._cut + len(rows)
-        event = self._ready[self._at]
-        self._at += 1
-        self.given = event.vlsn
-        self.next_vlsn, self.term = event.vlsn + 1, event.term
-        self._settle()
-        return event
+        return next(self._flow)
+
+    def close(self) -> None:
+        """Lets go of the blocks, also where the last event was taken and none was asked for behind it."""
+        self._flow = chain(())
+
+    @property
+    def given(self) -> int:
+        """The VLSN of the event taken last; 0 for none."""
+        taken = self._taken()
+        return taken.vlsn if taken is not None else 0
+
+    @property
+    def next_vlsn(self) -> int:
+        """Behind the last event taken, and what is no event after it."""
+        if self.over:
+            return self._last + 1
+        taken = self._taken()
+        return taken.vlsn + 1 if taken is not None else self._begin
+
+    @property
+    def term(self) -> int:
+        """The term of the entry before ``next_vlsn``; 0 before anything was taken."""
+        if self.over:
+            return self._last_term
+        taken = self._taken()
+        return taken.term if taken is not None else 0
 
     @property
     def over(self) -> bool:
         """Every event has been taken."""
-        return self._at == len(self._ready) and self._cut == len(self._chosen)
+        return self._cut == len(self._chosen) and not length_hint(self._left)
 
-    def _settle(self) -> None:
-        if self.over:
-            self.next_vlsn, self.term = self._last + 1, self._last_term
+    def _taken(self) -> Entry | None:
+        """Returns the event taken last."""
+        at = len(self._ready) - length_hint(self._left)
+        return self._ready[at - 1] if at else self._before
+
+    def _parts(self) -> Iterator[Iterator[Entry]]:
+        """Cuts the events out, ``AT_ONCE`` at a time, when the ones before are all taken."""
+        while self._cut < len(self._chosen):
+            rows = self._chosen[self._cut : self._cut + AT_ONCE]
+            ready = self._rows.entries(rows)
+            self._before = self._ready[-1] if self._ready else None
+            self._ready, self._left, self._cut = ready, iter(ready), self._cut + len(rows)
+            yield self._left

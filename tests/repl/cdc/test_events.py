@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from itertools import islice
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,6 +96,51 @@ def test_many_entries_are_cut_a_part_at_a_time(count: int, monkeypatch: pytest.M
     events = Events(message_of(blocks), 7)
     assert next(events) == entries[0] and sum(cut) == min(count, AT_ONCE)
     assert list(events) == entries[1:] and sum(cut) == count and max(cut) <= AT_ONCE
+
+
+@given(RUNS, st.data())
+def test_the_position_is_right_however_events_are_taken(
+    runs: list[list[tuple[bytes, bytes]] | None], data: st.DataObject
+) -> None:
+    """By ``next``, by loops that break off, and by slices, in parts of two."""
+    blocks, entries = blocks_of(runs, 1)
+    last = block_format.decode_header(blocks[-1]).last_vlsn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("repl.cdc.child.events.AT_ONCE", 2)
+        events = Events(message_of(blocks), 1)
+        taken: list[Entry] = []
+        while not events.over:
+            wanted = data.draw(st.integers(0, 4))
+            match data.draw(st.sampled_from(["next", "loop", "slice"])):
+                case "next":
+                    taken += [event for _ in range(wanted) if (event := next(events, None)) is not None]
+                case "loop":
+                    for event in events:
+                        taken.append(event)
+                        if data.draw(st.booleans()):
+                            break
+                case _:
+                    taken += islice(events, wanted)
+            assert taken == entries[: len(taken)]
+            left = entries[len(taken) :]
+            assert events.over is not bool(left)
+            assert events.given == (taken[-1].vlsn if taken else 0)
+            assert events.next_vlsn == (last + 1 if not left else taken[-1].vlsn + 1 if taken else 1)
+        assert taken == entries
+
+
+def test_blocks_are_let_go_of_though_nothing_was_asked_for_behind_the_last_event() -> None:
+    blocks, entries = blocks_of([[(b"", b"a"), (b"", b"b")]], 10)
+    events = Events(message_of(blocks), 10)
+    assert [next(events), next(events)] == entries and events.over
+    gone = weakref.ref(events)
+    events.close()
+    gc.disable()
+    try:
+        del events
+        assert gone() is None, "it waits for no garbage collection"
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("begin", [1, 9, 12, 100])
