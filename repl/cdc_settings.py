@@ -30,6 +30,7 @@ MEMORY_BYTES_MIN: Final = 64 * MIB
 AHEAD_BYTES: Final = 4 * MIB
 AHEAD_BYTES_MIN: Final = 4 * KIB
 RETRIES: Final = 10
+START_TIMEOUT_S: Final = 60.0
 EVENTS_TIMEOUT_S: Final = 60.0
 _CONSUMER: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z|[a-z][a-z0-9_-]{0,63}\Z")
 
@@ -54,6 +55,8 @@ class CdcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Bytes that its process is sent before it has taken what came before."""
     retries_max: int = RETRIES
     """Failures one after another, with no position committed in between, until it is parked."""
+    start_timeout_s: float = START_TIMEOUT_S
+    """Seconds in which its process is up and ``start`` has returned; twice that at the next try, up to 16 times."""
     events_timeout_s: float = EVENTS_TIMEOUT_S
     """Seconds in which a call of ``on_events`` returns, or its process is replaced."""
 
@@ -126,6 +129,7 @@ def _fault(settings: CdcSettings) -> str:
         f"memory_bytes_max: at least {MEMORY_BYTES_MIN}": MEMORY_BYTES_MIN <= settings.memory_bytes_max < 1 << 48,
         f"ahead_bytes: {AHEAD_BYTES_MIN} to {AHEAD_BYTES}": AHEAD_BYTES_MIN <= settings.ahead_bytes <= AHEAD_BYTES,
         "retries_max: 0 to 1000000": 0 <= settings.retries_max <= 1_000_000,
+        "start_timeout_s: 0.1 to 86400": 0.1 <= settings.start_timeout_s <= 86_400,
         "events_timeout_s: 0.1 to 86400": 0.1 <= settings.events_timeout_s <= 86_400,
     }
     return next((said for said, holds in checks.items() if not holds), "")

@@ -7,6 +7,8 @@
 3. Of commits that wait to be stored the newest counts; the log's hold follows what is stored.  However the child ends,
    what it had committed is stored before anybody goes on.
 4. A child that takes nothing for ``events_timeout_s``, or breaks the order of messages, is ended.
+5. What is waited for is timed by ``Patience``: a node that was stopped itself (SIGSTOP, a paused machine) does not take
+   its child for hung afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Protocol
 from feeder.source import Mode, Source
 from repl.cdc import messages
 from repl.cdc.children import Child
-from repl.cdc.messages import WINDOW_BYTES, Commit, Committed, Failed, Ready, Start, Stop, Stopped, Taken
+from repl.cdc.messages import WINDOW_BYTES, Commit, Committed, Failed, Hello, Ready, Start, Stop, Stopped, Taken
 from vlsn.duration_histogram import Seconds
 from vlsn.errors import BadBody, ChannelClosed
 from vlsn.format.feed_messages import FEED_BYTES
@@ -28,11 +30,15 @@ from vlsn.ids import Vlsn
 from vlsn.seams import Buffer, Clock
 from vlsn.together import failure_of
 
-START_TIMEOUT_S = 30.0
 STOP_S = 10.0
 """Seconds that a consumer has to return from its call and from ``stop``, until its process is terminated."""
 TERMINATE_S = 5.0
+STORE_PERIOD_S = 0.02
+"""Seconds from a position's being stored to the store of the next one: each is a sync of this disk, or an entry of the
+log, and of those that come meanwhile the newest counts."""
 WATCH_S = 0.25
+GAP_S = 2 * WATCH_S
+"""Between two looks of the watch; what is longer was no time of the child's."""
 LOOK_AGAIN_S = 0.005
 """Seconds until segments are read again that had nothing, though their next VLSN is durable."""
 
@@ -44,6 +50,14 @@ class ConsumerFailed(Exception):
     def __init__(self, reason: str, vlsn: int = 0) -> None:
         super().__init__(reason)
         self.vlsn = vlsn
+
+
+class ConsumerSlow(ConsumerFailed):
+    """A process was not ready in its time; ``began`` says whether it had come as far as the consumer's own code."""
+
+    def __init__(self, reason: str, began: bool) -> None:
+        super().__init__(reason)
+        self.began = began
 
 
 class ConsumerRefused(ConsumerFailed):
@@ -75,6 +89,26 @@ class CaptureCounts:
     """Seconds from a commit's arrival until its position was stored."""
     captured: Seconds = field(default_factory=Seconds)
     """Seconds from an entry's sealing, by the clock of its block, until the consumer had taken it."""
+
+
+class Patience:
+    """Seconds that something was waited for, of those in which this node itself ran: it is to be looked at every
+    ``WATCH_S``, and a longer gap between two looks is the node's own."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.again()
+
+    def again(self) -> None:
+        """Begins from nothing."""
+        self._looked_s = self._clock.monotonic_s()
+        self.seconds = 0.0
+
+    def look(self) -> float:
+        now = self._clock.monotonic_s()
+        self.seconds += min(now - self._looked_s, GAP_S)
+        self._looked_s = now
+        return self.seconds
 
 
 class Joined:
@@ -116,6 +150,7 @@ class ChildFeed:
         counts: CaptureCounts,
         store: Callable[[int, bool], Awaitable[bool]],
         ahead_bytes: int,
+        start_timeout_s: float,
         events_timeout_s: float,
         upto: int | None,
     ) -> None:
@@ -129,6 +164,7 @@ class ChildFeed:
         self._counts = counts
         self._store = store
         self._ahead_bytes = ahead_bytes
+        self._start_timeout_s = start_timeout_s
         self._timeout_s = events_timeout_s
         self._upto = upto
         self.source: Source | None = None
@@ -140,12 +176,14 @@ class ChildFeed:
         """The time of the last block that it has taken; 0 for none."""
         self.in_flight = 0
         """Bytes of BLOCKS that were sent and are not taken."""
-        self._heard_s = 0.0
+        self._silent = Patience(clock)
+        self._hello = False
         self._room = asyncio.Event()
         self._commit: tuple[Commit, float] | None = None
         self._commit_came = asyncio.Event()
         self._over = False
         """Nothing more is committed."""
+        self._over_came = asyncio.Event()
 
     async def run(self, start: Start, stop: asyncio.Event, switched: Callable[[Mode], None]) -> None:
         """Feeds it until ``stop``, or until everything up to ``upto`` is taken; then the consumer is stopped, and what
@@ -159,14 +197,9 @@ class ChildFeed:
                 self.source.close()
 
     async def _run(self, start: Start, stop: asyncio.Event, switched: Callable[[Mode], None]) -> None:
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await self._child.send(messages.encode(start))
-                ready = self._order(await self._child.receive())
-        except TimeoutError:
-            raise ConsumerFailed(f"its start took longer than {START_TIMEOUT_S:g} s") from None
-        except ChannelClosed:
-            raise ConsumerFailed(await self._end()) from None
+        ready = await self._started(start, stop)
+        if ready is None:
+            return
         if not isinstance(ready, Ready):
             raise ConsumerFailed(f"it sent {type(ready).__name__} where READY was due")
         self.next = self.kept = ready.next if ready.next is not None else start.next
@@ -200,6 +233,37 @@ class ChildFeed:
             for part in parts:
                 failure_of(part)
 
+    async def _started(self, start: Start, stop: asyncio.Event) -> messages.ToNode | None:
+        """Starts the consumer; returns what it says then, None where it is to stop before it has said so."""
+        opening = asyncio.create_task(self._opening(start), name="cdc-start")
+        waited, limit, stopping = Patience(self._clock), self._start_timeout_s, False
+        try:
+            while not opening.done():
+                await asyncio.wait([opening], timeout=WATCH_S)
+                if opening.done() or waited.look() <= limit:
+                    if stop.is_set() and not stopping:
+                        stopping, limit = True, min(limit, waited.seconds + STOP_S)
+                elif stopping:
+                    return None
+                else:
+                    what = "its start" if self._hello else "the start of its process"
+                    raise ConsumerSlow(f"{what} took longer than {limit:g} s (start_timeout_s)", self._hello)
+            return opening.result()
+        except ChannelClosed:
+            raise ConsumerFailed(await self._end()) from None
+        finally:
+            opening.cancel()
+            await asyncio.wait([opening])
+            failure_of(opening)
+
+    async def _opening(self, start: Start) -> messages.ToNode:
+        await self._child.send(messages.encode(start))
+        order = self._order(await self._child.receive())
+        if isinstance(order, Hello):
+            self._hello = True
+            order = self._order(await self._child.receive())
+        return order
+
     async def _feed(self, source: Source) -> None:
         """Sends what is durable; returns when everything up to ``upto`` is taken."""
         while True:
@@ -223,7 +287,7 @@ class ChildFeed:
                 continue
             message = self._joined.of(blocks, first, source.next_vlsn)
             if not self.in_flight:
-                self._heard_s = self._clock.monotonic_s()
+                self._silent.again()
             self.in_flight += len(message)
             try:
                 await self._child.send(message)
@@ -237,12 +301,11 @@ class ChildFeed:
                 order = self._order(await self._child.receive())
             except ChannelClosed:
                 raise ConsumerFailed(await self._end(), self.next) from None
-            self._heard_s = self._clock.monotonic_s()
+            self._silent.again()
             if isinstance(order, Taken):
                 self._taken(order)
             elif isinstance(order, Commit):
-                self._commit, self.kept = (order, self._heard_s), order.next
-                self._commit_came.set()
+                self._committed(order)
             elif isinstance(order, Stopped):
                 return
             else:
@@ -262,6 +325,15 @@ class ChildFeed:
         self.in_flight -= taken.bytes
         self.next, self.time_us = taken.next, taken.time
         self._room.set()
+        if taken.commit is not None:
+            self._committed(taken.commit)
+
+    def _committed(self, commit: Commit) -> None:
+        assert self.source is not None
+        if not 1 <= commit.next <= self.source.next_vlsn:
+            raise ConsumerFailed(f"it commits what it was not sent: {commit}", self.next)
+        self._commit, self.kept = (commit, self._clock.monotonic_s()), commit.next
+        self._commit_came.set()
 
     async def _keep(self) -> None:
         """Stores positions as they are committed, and tells the child; the last one when nothing more is."""
@@ -270,6 +342,9 @@ class ChildFeed:
             self._commit_came.clear()
             if not self._over:
                 await self._stored(final=False)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(STORE_PERIOD_S):
+                        await self._over_came.wait()
         await self._stored(final=True)
 
     async def _stored(self, *, final: bool) -> None:
@@ -288,6 +363,7 @@ class ChildFeed:
         """Waits for the store under way, and for that of the last commit: the next child begins there, and no late
         write takes the position back."""
         self._over = True
+        self._over_came.set()
         self._commit_came.set()
         await asyncio.wait([keep])
 
@@ -295,7 +371,7 @@ class ChildFeed:
         """Ends a child that takes nothing."""
         while True:
             await asyncio.sleep(WATCH_S)
-            if self.in_flight and self._clock.monotonic_s() - self._heard_s > self._timeout_s:
+            if self._silent.look() > self._timeout_s and self.in_flight:
                 raise ConsumerFailed(
                     f"on_events has not returned for {self._timeout_s:g} s (events_timeout_s)", self.next
                 )

@@ -4,9 +4,10 @@
            BLOCKS           a feed's BLOCKS message: whole blocks, all of them durable
            COMMITTED        positions up to this number are stored
            STOP             end when the call under way returns
-    child  READY            the consumer has started; its own position, if it keeps one
-           TAKEN            so many bytes of BLOCKS were given to it, all of them; how long that took
-           COMMIT           a position to be stored
+    child  HELLO            its process is up; what comes now is the consumer's own code
+           READY            the consumer has started; its own position, if it keeps one
+           TAKEN            so many bytes of BLOCKS were given to it, all of them; how long that took; the last COMMIT
+           COMMIT           a position to be stored, while there is more of its message
            FAILED           the consumer raised; the child ends
            STOPPED          the consumer has stopped; the child ends
 
@@ -55,6 +56,10 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     begins: bool = False
 
 
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    pass
+
+
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """``term`` is that of the entry before ``next``, 0 where the consumer does not know it."""
 
@@ -62,19 +67,21 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     term: int = 0
 
 
+class Commit(msgspec.Struct, frozen=True, tag="commit"):
+    number: int
+    next: int
+
+
 class Taken(msgspec.Struct, frozen=True, tag="taken"):
-    """``next`` is behind the last VLSN of the message, ``time`` the µs since the epoch of its last block."""
+    """``next`` is behind the last VLSN of the message, ``time`` the µs since the epoch of its last block; ``commit`` is
+    that of the message's last call."""
 
     bytes: int
     next: int
     time: int
     calls: int
     seconds: float
-
-
-class Commit(msgspec.Struct, frozen=True, tag="commit"):
-    number: int
-    next: int
+    commit: Commit | None = None
 
 
 class Committed(msgspec.Struct, frozen=True, tag="committed"):
@@ -101,7 +108,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 ToChild = Start | Committed | Stop
-ToNode = Ready | Taken | Commit | Stopped | Failed
+ToNode = Hello | Ready | Taken | Commit | Stopped | Failed
 T = TypeVar("T")
 
 _to_child: msgspec.json.Decoder[ToChild] = msgspec.json.Decoder(ToChild)

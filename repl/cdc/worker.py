@@ -18,7 +18,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from feeder.source import Mode, Offload, Source
-from repl.cdc.child_feed import CaptureCounts, ChildFeed, ConsumerFailed, ConsumerRefused, ConsumerWaits, Joined
+from repl.cdc.child_feed import (
+    CaptureCounts,
+    ChildFeed,
+    ConsumerFailed,
+    ConsumerRefused,
+    ConsumerSlow,
+    ConsumerWaits,
+    Joined,
+)
 from repl.cdc.children import Children
 from repl.cdc.messages import Start
 from repl.cdc.positions import At, PositionLost, Positions
@@ -45,6 +53,7 @@ BACKOFF_S = (0.1, 30.0)
 """The first and the longest pause after a failure; each is twice the one before."""
 LOADS_MAX = 5
 """Tries to load a position, which may wait for a master, past which the pause between two grows no longer (1.6 s)."""
+SLOW_MAX = 4
 HOLD_PREFIX = "cdc/"
 
 
@@ -77,6 +86,8 @@ class CdcRecord:
     failed_at: int = 0
     waits: int = 0
     """Times one after another that what it writes to was away, with nothing committed in between."""
+    slow: int = 0
+    """Starts one after another that took too long, ``SLOW_MAX`` at most: the next one has twice the time each."""
     moved: bool = False
     """A person has moved it, and it has committed nothing since."""
     moved_us: int = 0
@@ -251,11 +262,14 @@ class CdcWorker:
             self._trimmed(kept or began, int(error.first))  # what it has not committed is lost, sent or not
         except ConsumerRefused as error:
             self._park(f"its settings are refused: {error}; mend them, and restart the node")
+        except ConsumerSlow as error:
+            record.slow = min(record.slow + 1, SLOW_MAX)
+            if error.began:
+                await self._failed(str(error), began)
+            else:  # none of its doing: the machine is slow
+                await self._waits(str(error))
         except ConsumerWaits as error:
-            record.waits += 1
-            if record.waits == 1:
-                self.event("cdc.waits", consumer=self.settings.name, why=str(error))
-            await self._back_off(str(error), record.waits, error.after_s)
+            await self._waits(str(error), error.after_s)
         except ConsumerFailed as error:
             await self._failed(str(error), max(error.vlsn, began))
         except StaleTerm as error:
@@ -275,9 +289,17 @@ class CdcWorker:
             self.feed, self.pid = None, 0
             self._idle.set()
 
+    async def _waits(self, why: str, after_s: float = 0.0) -> None:
+        """Backs off for what is no failure of the consumer."""
+        self.record.waits += 1
+        if self.record.waits == 1:
+            self.event("cdc.waits", consumer=self.settings.name, why=why)
+        await self._back_off(why, self.record.waits, after_s)
+
     async def _fed(self, resend: tuple[int, int] | None) -> None:
         record, settings = self.record, self.settings
         self._idle.clear()
+        stop = self._stop = asyncio.Event()  # before anything is waited for: an order may come at any moment
         child = await self._children.start(settings.name)
         record.counts.restarts += 1
         self.pid = child.pid
@@ -290,6 +312,7 @@ class CdcWorker:
             counts=record.counts,
             store=self._store if resend is None else _not_stored,
             ahead_bytes=settings.ahead_bytes,
+            start_timeout_s=settings.start_timeout_s * 2**record.slow,
             events_timeout_s=settings.events_timeout_s,
             upto=resend[1] if resend is not None else None,
         )
@@ -309,7 +332,6 @@ class CdcWorker:
             moved_us=record.moved_us if record.moved and resend is None else 0,
             begins=record.begins,
         )
-        stop = self._stop = asyncio.Event()
         self.event("cdc.starts", consumer=settings.name, next=start.next, mode=Mode.ARCHIVE.value, pid=child.pid)
         await feed.run(start, stop, self._switched)
         if resend is not None and self._resend == resend and not stop.is_set():
@@ -318,6 +340,7 @@ class CdcWorker:
 
     def _source(self, next_vlsn: Vlsn, switched: Callable[[Mode], None]) -> Source:
         """Makes the source of a child that is ready. Raises ``Trimmed``, ``NotInLog``."""
+        self.record.slow = 0
         first = self._log.range.first
         if first and next_vlsn < first:
             raise Trimmed(f"VLSN {next_vlsn} was cleaned away", first=first)

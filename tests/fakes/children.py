@@ -97,9 +97,11 @@ class FakeChildren:
         self.starts = 0
         self.delay_s = 0.0001
         """Seconds between a message's coming and what is done of it."""
+        self.start_s = 0.001
+        """Seconds that a process takes to start."""
 
     async def start(self, name: str) -> FakeChild:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(self.start_s)
         self.starts += 1
         child = FakeChild(self, 1000 + self.starts, self._load)
         self.alive[name] = child

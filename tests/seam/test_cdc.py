@@ -302,6 +302,43 @@ def test_one_that_takes_nothing_for_too_long_is_replaced() -> None:
     run(main())
 
 
+def test_an_order_that_comes_while_its_process_starts_is_obeyed() -> None:
+    async def main() -> None:
+        group = await started(17, one(), size=1)
+        await group.state("n1", "running")
+        children = group.children["n1"]
+        for start_s, delay_s in ((0.5, 0.0001), (0.001, 0.5)):  # before there is a process, and before it has started
+            children.alive["orders"].kill()
+            children.start_s, children.delay_s = start_s, delay_s
+            await group.state("n1", "starting")
+            began = group.loop.time()
+            assert (await group.cdc("n1", "/orders/pause"))[1]["state"] == "paused"
+            assert group.loop.time() - began < 5
+            children.start_s, children.delay_s = 0.001, 0.0001
+            await group.cdc("n1", "/orders/resume")
+            await group.state("n1", "running")
+        await group.stop()
+
+    run(main())
+
+
+def test_a_process_that_is_slow_to_start_is_given_more_time_and_is_no_failure() -> None:
+    async def main() -> None:
+        group = await started(18, one(retries_max=0, start_timeout_s=10.0), size=1)
+        await group.state("n1", "running")
+        children = group.children["n1"]
+        children.delay_s = 35.0  # it fails at 10 s and at 20 s
+        await group.cdc("n1", "/orders/pause")
+        await group.cdc("n1", "/orders/resume")
+        told = await group.state("n1", "backoff")
+        assert told["failures"] == 0 and "the start of its process took longer than 10 s" in told["reason"]
+        await asyncio.sleep(80)
+        assert (await group.told("n1"))["state"] == "running"
+        await group.stop()
+
+    run(main())
+
+
 def test_a_pause_past_the_cap_loses_what_it_names_and_a_skip_goes_on_behind_it() -> None:
     async def main() -> None:
         group = await started(

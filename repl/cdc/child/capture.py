@@ -1,7 +1,7 @@
 """The life of a consumer in its child process, from START to STOP.
 
-    START ─► its class is made, start() ─► READY ─► BLOCKS ─► on_events(), again and again ─► TAKEN
-                                                                  True ─► COMMIT ─► COMMITTED
+    START ─► HELLO, its class is made, start() ─► READY ─► BLOCKS ─► on_events(), again and again ─► TAKEN
+                                                                  True ─► COMMIT (in TAKEN) ─► COMMITTED
     STOP ─► stop() ─► STOPPED                  an exception ─► FAILED, and the process ends
 
 One thread: while the consumer is called nothing is read, so a slow one is sent no more than a window.  Commits are not
@@ -25,6 +25,7 @@ from repl.cdc.messages import (
     Commit,
     Committed,
     Failed,
+    Hello,
     Ready,
     Start,
     Stop,
@@ -97,6 +98,7 @@ class Capture:
 
     def _start(self, start: Start) -> None:
         self._next, self._last = start.next, start.last
+        self._send(Hello())
         self._consumer = consumer = self._load(start.consumer)
         own = consumer.start(_context(start))
         term = 0
@@ -112,6 +114,7 @@ class Capture:
     def _taken(self, consumer: CdcConsumer, events: Events) -> None:
         """Gives one message's events to the consumer, in as many calls as it likes."""
         began, calls, idle = self._monotonic_s(), 0, NOTHING_TAKEN_S[0]
+        last: Commit | None = None
         while not events.over:
             before = events.next_vlsn
             self._next = before
@@ -129,9 +132,11 @@ class Capture:
                 if not 1 <= position <= events.next_vlsn:
                     raise BadArgument(f"on_events() returned {position}; it has taken up to {events.next_vlsn - 1}")
                 self._commits += 1
-                self._send(Commit(self._commits, position))
+                last = Commit(self._commits, position)
+                if not events.over:
+                    self._send(last)
         self._next = events.next_vlsn
-        self._send(Taken(events.bytes, self._next, events.last_time, calls, self._monotonic_s() - began))
+        self._send(Taken(events.bytes, self._next, events.last_time, calls, self._monotonic_s() - began, last))
 
     def _fail(self, reason: str, kind: Literal["failed", "refused", "unavailable"], after_s: float = 0.0) -> None:
         self._send(Failed(reason, max(self._next, self._given()), kind, after_s))

@@ -1,0 +1,140 @@
+"""One child that is fed: how long it is waited for, whatever the node itself does meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from feeder.source import Mode, Source
+from repl.cdc import messages
+from repl.cdc.child_feed import (
+    GAP_S,
+    WATCH_S,
+    CaptureCounts,
+    ChildFeed,
+    ConsumerFailed,
+    ConsumerSlow,
+    Joined,
+    Patience,
+)
+from repl.cdc.messages import Hello, Start, ToNode
+from tests.fakes.clock import FakeClock
+from tests.fakes.loop import run
+from vlsn.errors import ChannelClosed
+from vlsn.ids import Vlsn
+from vlsn.seams import Buffer
+
+START = Start(
+    name="orders", consumer="a:B", node="n1", group="g", next=1, options={}, memory_bytes_max=1 << 26
+)  # fmt: skip
+
+
+class Says:
+    """A child that says these words, and then nothing until it is killed."""
+
+    pid = 7
+
+    def __init__(self, *words: ToNode) -> None:
+        self._words = list(words)
+        self._killed = asyncio.Event()
+
+    async def send(self, message: Buffer) -> None:
+        await asyncio.sleep(0)
+
+    async def receive(self) -> bytes:
+        if self._words:
+            return messages.encode(self._words.pop(0))
+        await self._killed.wait()
+        raise ChannelClosed("killed")
+
+    async def ended(self) -> int:
+        await self._killed.wait()
+        return -9
+
+    def terminate(self) -> None:
+        self._killed.set()
+
+    def kill(self) -> None:
+        self._killed.set()
+
+
+class Nothing:
+    """A log that has nothing."""
+
+    durable = Vlsn(0)
+
+    async def until(self, vlsn: int) -> None:
+        await asyncio.Event().wait()
+
+    def check_place(self, vlsn: int, term: int) -> None:
+        pass
+
+
+def no_source(next_vlsn: Vlsn, switched: object) -> Source:
+    raise AssertionError("it is not ready")
+
+
+async def stored(next_vlsn: int, final: bool) -> bool:
+    return True
+
+
+def feed_of(child: Says, clock: FakeClock) -> ChildFeed:
+    return ChildFeed(
+        child,
+        make_source=no_source,
+        reads=Nothing(),
+        clock=clock,
+        joined=Joined(),
+        counts=CaptureCounts(),
+        store=stored,
+        start_timeout_s=30.0,
+        events_timeout_s=30.0,
+        upto=None,
+    )
+
+
+def switched(mode: Mode) -> None:
+    pass
+
+
+@pytest.mark.parametrize(("words", "began"), [((), False), ((Hello(),), True)])
+def test_a_start_that_takes_too_long_says_whose_time_it_was(words: tuple[ToNode, ...], began: bool) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        begins = loop.time()
+        with pytest.raises(ConsumerSlow, match="30 s") as raised:
+            await feed_of(Says(*words), FakeClock(loop.time)).run(START, asyncio.Event(), switched)
+        assert raised.value.began is began
+        assert 30 <= loop.time() - begins <= 30 + 2 * WATCH_S
+
+    run(main())
+
+
+def test_a_node_that_was_stopped_itself_goes_on_waiting_for_its_child() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        clock = FakeClock(loop.time)
+        begins = loop.time()
+        running = asyncio.create_task(feed_of(Says(Hello()), clock).run(START, asyncio.Event(), switched))
+        for _ in range(5):
+            await asyncio.sleep(2)
+            clock.advance(3600)
+        await asyncio.wait([running])
+        assert isinstance(running.exception(), ConsumerFailed)
+        assert 30 - 5 * GAP_S - WATCH_S <= loop.time() - begins <= 30 + 2 * WATCH_S
+
+    run(main())
+
+
+def test_patience_counts_what_lies_between_looks_and_no_gap() -> None:
+    clock = FakeClock()
+    waited = Patience(clock)
+    for _ in range(8):
+        clock.advance(WATCH_S)
+        waited.look()
+    assert waited.seconds == 8 * WATCH_S
+    clock.advance(1e6)
+    assert waited.look() == 8 * WATCH_S + GAP_S
+    waited.again()
+    assert waited.look() == 0
