@@ -78,6 +78,7 @@ class Own:
             *(self.directory, self._network), nodes=NODES, base_port=free_base_port(NODES), settings=self._settings
         )
         try:
+            self.prepared()
             for node in self.cluster.nodes:
                 node.start()
             async with asyncio.timeout(START_S):
@@ -93,6 +94,9 @@ class Own:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._end()
+
+    def prepared(self) -> None:
+        """Is called when the nodes' config files are written, before they start."""
 
     async def _end(self) -> None:
         self.cluster.kill()

@@ -9,6 +9,7 @@ import click
 from repl.cli.options import Command, Commands, acks_option, durability_option, json_option
 from repl.cli.report import print_json
 from repl.cli.signals import unwound_by_signals
+from vlsn.errors import BadArgument
 
 WORKS: Final = {
     "append": "Writers that each await their append before the next.",
@@ -160,3 +161,37 @@ def index(vlsns: int, lookups: int, as_json: bool) -> int:
     else:
         click.echo("\n".join(figures.lines()))
     return 0
+
+
+@bench.command(cls=Command)
+@click.argument("works", nargs=-1, metavar="[buffer|latency|ten|bad]...")
+@click.option("--node", type=click.Choice(["master", "replica"]), default="master", show_default=True)
+@click.option("--seconds", type=float, default=4.0, show_default=True, help="Of each window.")
+@click.option("--rounds", type=int, default=5, show_default=True, help="Windows of each side, in turns.")
+@click.option("--rate", type=int, default=20_000, show_default=True, help="Entries a second, of latency and ten.")
+@click.option("--kind", multiple=True, help="Of the bad ones: Spins, Eats, Exits, Prints, NeverReads; default: all.")
+@json_option
+def cdc(
+    works: tuple[str, ...], node: str, seconds: float, rounds: int, rate: int, kind: tuple[str, ...], as_json: bool
+) -> int:
+    """CDC consumers: their rate beside the plain tail's, how soon they are given what is durable, what ten cost, and
+    what such can do to a node as never return, eat memory, exit, print without end or never read.
+
+    Exit status 1 when an aim is missed.
+    """
+    from repl.bench.cdc.works import BAD, WORKS, CdcOptions, run_work
+
+    for names, known, what in ((works, tuple(WORKS), "work"), (kind, BAD, "--kind")):
+        for name in names:
+            if name not in known:
+                raise BadArgument(f"{what}: {name[:40]!r} is not one of {', '.join(known)}")
+    options = CdcOptions(seconds=seconds, rounds=rounds, rate=rate, role=node, kinds=kind or BAD)
+    unwound_by_signals()
+    outcomes = []
+    for work in works or WORKS:
+        outcomes.append(run_work(work, options))
+        if not as_json:
+            click.echo("\n".join(outcomes[-1].lines()))
+    if as_json:
+        print_json({"works": [each.json() for each in outcomes]})
+    return 0 if all(each.met for each in outcomes) else 1
