@@ -37,6 +37,8 @@ STORE_PERIOD_S = 0.02
 """Seconds from a position's being stored to the store of the next one: each is a sync of this disk, or an entry of the
 log, and of those that come meanwhile the newest counts."""
 WATCH_S = 0.25
+LONG_CALL_S = 2.0
+"""Seconds of one call after which a child has the lowest priority, until it is replaced: it may well spin."""
 GAP_S = 2 * WATCH_S
 """Between two looks of the watch; what is longer was no time of the child's."""
 LOOK_AGAIN_S = 0.005
@@ -340,24 +342,26 @@ class ChildFeed:
         while not self._over:
             await self._commit_came.wait()
             self._commit_came.clear()
-            if not self._over:
-                await self._stored(final=False)
+            if not self._over and await self._stored(final=False):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(STORE_PERIOD_S):
                         await self._over_came.wait()
         await self._stored(final=True)
 
-    async def _stored(self, *, final: bool) -> None:
+    async def _stored(self, *, final: bool) -> bool:
+        """Stores the newest commit, unless that is put off; says whether it did."""
         if self._commit is None:
-            return
+            return False
         commit, came_s = self._commit
-        if await self._store(commit.next, final):
-            self._counts.commits += 1
-            self._counts.stored.add(self._clock.monotonic_s() - came_s)
-            if self._commit is not None and self._commit[0] is commit:
-                self._commit = None
-            with suppress(ChannelClosed):  # whoever hears it says how it ended
-                await self._child.send(messages.encode(Committed(commit.number)))
+        if not await self._store(commit.next, final):
+            return False
+        self._counts.commits += 1
+        self._counts.stored.add(self._clock.monotonic_s() - came_s)
+        if self._commit is not None and self._commit[0] is commit:
+            self._commit = None
+        with suppress(ChannelClosed):  # whoever hears it says how it ended
+            await self._child.send(messages.encode(Committed(commit.number)))
+        return True
 
     async def _all_stored(self, keep: asyncio.Task[None]) -> None:
         """Waits for the store under way, and for that of the last commit: the next child begins there, and no late
@@ -368,10 +372,14 @@ class ChildFeed:
         await asyncio.wait([keep])
 
     async def _watch(self) -> None:
-        """Ends a child that takes nothing."""
+        """Ends a child that takes nothing; before that it has what nobody else wants of the machine."""
+        demoted = False
         while True:
             await asyncio.sleep(WATCH_S)
-            if self._silent.look() > self._timeout_s and self.in_flight:
+            if self._silent.look() > LONG_CALL_S and self.in_flight and not demoted:
+                self._child.demote()
+                demoted = True
+            if self._silent.seconds > self._timeout_s and self.in_flight:
                 raise ConsumerFailed(
                     f"on_events has not returned for {self._timeout_s:g} s (events_timeout_s)", self.next
                 )

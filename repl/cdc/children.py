@@ -25,6 +25,10 @@ class Child(Protocol):
         """Returns its exit status, below 0 for a signal, once it has ended."""
         ...
 
+    def demote(self) -> None:
+        """Gives it the lowest priority for as long as it lives; harmless when it has ended."""
+        ...
+
     def terminate(self) -> None:
         """Asks it to end (SIGTERM); harmless when it has."""
         ...

@@ -31,6 +31,7 @@ LINE_BYTES_MAX: Final = 4096
 OUTPUT_BYTES_PER_S: Final = 64 * 1024
 """Output of one child that is read in a second."""
 _OUTPUT_PERIOD_S: Final = 0.1
+NICENESS_LOWEST: Final = 19
 
 
 class ProcessChild:
@@ -77,6 +78,11 @@ class ProcessChild:
 
     async def ended(self) -> int:
         return await asyncio.shield(self._ended)
+
+    def demote(self) -> None:
+        if not self._ended.done():
+            with suppress(ProcessLookupError, PermissionError):
+                os.setpriority(os.PRIO_PROCESS, self.pid, NICENESS_LOWEST)
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)

@@ -34,6 +34,7 @@ class FakeChild:
         """It takes nothing, and says nothing, for as long as it lives."""
         self.delay_s: float | None = None
         """Seconds between a message's coming and what is done of it; None: as ``owner`` says."""
+        self.demoted = False
         self._loop = loop
         self._said: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._ended: asyncio.Future[int] = loop.create_future()
@@ -56,6 +57,9 @@ class FakeChild:
 
     async def ended(self) -> int:
         return await asyncio.shield(self._ended)
+
+    def demote(self) -> None:
+        self.demoted = True
 
     def terminate(self) -> None:
         self._end(EXIT_TERMINATED)

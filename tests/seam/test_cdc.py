@@ -290,11 +290,17 @@ def test_one_that_fails_is_parked_alone_and_goes_on_when_told() -> None:
 
 def test_one_that_takes_nothing_for_too_long_is_replaced() -> None:
     async def main() -> None:
-        group = await started(4, one(events_timeout_s=1.0, retries_max=5), size=1)
+        group = await started(4, one(events_timeout_s=5.0, retries_max=5), size=1)
         await group.appended(b"one")
         await group.everything()
-        group.children["n1"].alive["orders"].hangs = True
+        child = group.children["n1"].alive["orders"]
+        child.hangs = True
         await group.appended(b"two")
+        demoted = []
+        for _ in range(2):
+            await asyncio.sleep(1.5)
+            demoted.append(child.demoted)
+        assert demoted == [False, True], "before it is replaced it has what nobody else wants"
         await group.everything(limit_s=10.0)
         assert group.children["n1"].starts == 2
         await group.stop()
@@ -647,6 +653,10 @@ def test_once_a_segment_is_stored_at_its_end_and_at_a_stop() -> None:
         for _ in range(12):
             await group.appended(bytes(10 * KIB))  # past the end of a segment
         await group.everything()
+        await asyncio.sleep(2 * child_feed.STORE_PERIOD_S)
+        await group.appended(b"in the same segment")
+        await group.everything()
+        await asyncio.sleep(2 * child_feed.STORE_PERIOD_S)
         behind = group.sinks["orders", "n1"].committed
         now = (await group.told("n1"))["next"]
         assert begun < now < behind

@@ -21,8 +21,7 @@ from struct import Struct
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
-NICENESS: Final = 19
-"""At 10, one that spins on each of three nodes takes a third of their appends on two shared cores; at 19 none."""
+NICENESS: Final = 10
 LENGTH: Final = Struct("<I")
 
 

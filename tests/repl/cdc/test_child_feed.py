@@ -52,6 +52,9 @@ class Says:
         await self._killed.wait()
         return -9
 
+    def demote(self) -> None:
+        raise AssertionError("it was given nothing")
+
     def terminate(self) -> None:
         self._killed.set()
 
@@ -88,6 +91,7 @@ def feed_of(child: Says, clock: FakeClock) -> ChildFeed:
         joined=Joined(),
         counts=CaptureCounts(),
         store=stored,
+        ahead_bytes=1 << 22,
         start_timeout_s=30.0,
         events_timeout_s=30.0,
         upto=None,
