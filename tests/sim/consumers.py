@@ -29,6 +29,8 @@ PAGE_MAX, DRAIN_MAX = 12, 200
 FORGETS, REFUSES, PARTS, AT_ONCE, AGAIN = 0.15, 0.15, 0.3, 0.2, 0.6
 """The shares of pages that are forgotten, of which one message is refused, that are acknowledged in parts, and at once;
 and of acknowledgements without an answer that are sent again."""
+RETRIES = 0.02
+"""The share of turns in which a consumer has dead ones tried again first."""
 DRAINED_S, UNPAGED_S = 120.0, 60.0
 SENT_MAX = 40
 
@@ -100,7 +102,10 @@ class Consumers:
                     await taker.once(DRAIN_MAX, healthy=True)
             for name in list(self.group.names):
                 self.books.look_at(name)
-        self.report.met["destinations drained in the end"] += 1
+        met = self.report.met
+        met["destinations drained in the end"] += 1
+        met["messages that lay in pages alone"] += self.books.paged_most
+        met["messages that a node lacked, and fetched"] += self.books.lacking_most
         until_s = loop.time() + UNPAGED_S
         while still := [name for name in self.group.names if not self.books.left_page_mode(name)]:
             watch.hold(loop.time() < until_s, f"pages of which all is acknowledged are left on {still}")
@@ -149,6 +154,9 @@ class Consumer(Caller):
     async def run(self) -> None:
         while not self.all.clients.over:
             await asyncio.sleep(self.rng.uniform(0.0, LONG_S if self._slow else PAUSE_S))
+            if self.rng.random() < RETRIES:
+                status, _ = await self.call("POST", f"{self.made.name}/retry-dead", b"{}")
+                self.all.report.met["dead ones tried again"] += status == 200
             await self.once(self.rng.randint(1, PAGE_MAX), healthy=False)
 
     async def once(self, most: int, *, healthy: bool) -> None:

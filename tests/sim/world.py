@@ -84,7 +84,7 @@ class Simulation:
         if transactions.are_there(seed) or cdc.are_there(seed):  # whose begin the group notes, from level 2 on
             settings["levels"] = LEVELS
         if destinations.are_there(seed):
-            settings.pop("hold_bytes_max", None)  # past it what is not acknowledged is lost, and told: nothing is paged
+            settings |= destinations.settings_of(seed)
         if cdc.are_there(seed):
             settings["cdc"] = cdc.settings_of(seed)
         self.group = SimGroup(seed, self.report.size, self.say, **settings)
