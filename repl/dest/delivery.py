@@ -412,15 +412,20 @@ class Delivery:
         found = _Found(owner)
         loop, most = asyncio.get_running_loop(), min(most, max(room, 1))
         until = max(deadline, loop.time() + LOOK_S)
-        while found.count < most and found.bytes < READ_BYTES_MAX and self._at <= self._parts.source.durable:
-            limit = most - found.count
-            if loop.time() >= until or found.blocked >= max(BLOCKED, 2 * most):
-                break
-            if len(self._waiting_from) and self._at - int(self._waiting_from.min()) > BLOCKED_MAX:
-                self.blocked_by = "order in a key: an earlier message is out"
-                break
-            if not await self._look(found, limit, first_only=room <= 0):
-                break
+        try:
+            while found.count < most and found.bytes < READ_BYTES_MAX and self._at <= self._parts.source.durable:
+                limit = most - found.count
+                if loop.time() >= until or found.blocked >= max(BLOCKED, 2 * most):
+                    break
+                if len(self._waiting_from) and self._at - int(self._waiting_from.min()) > BLOCKED_MAX:
+                    self.blocked_by = "order in a key: an earlier message is out"
+                    break
+                if not await self._look(found, limit, first_only=room <= 0):
+                    break
+        except BaseException:
+            if found.count:
+                self._rewind(int(found.before[0][0]) + 1)  # who asked is gone, or a read failed: nobody has these
+            raise
         if not found.count:
             return nothing
         handed = self._hand_out(found)

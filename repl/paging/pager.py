@@ -151,6 +151,26 @@ class Pager:
         """Returns the VLSN up to which this node's log is durable, and synced here."""
         return Vlsn(min(self._log.dtvlsn, self._log.range.last_sync))
 
+    async def _block_end(self, vlsn: Vlsn) -> Vlsn:
+        """Finds the last VLSN of the block that holds ``vlsn``: what a rollback took back of a segment may have ended
+        where no block ends any more."""
+        log, durable = self._log, self.durable()
+
+        def found() -> Vlsn:
+            mapping = log.index.at_or_before(vlsn)
+            if mapping is None:
+                return vlsn
+            reader = log.reader()
+            try:
+                return max(vlsn, reader.blocks(vlsn, start=mapping[1], upto_vlsn=durable, bytes_max=1).last)
+            finally:
+                reader.close()
+
+        try:
+            return await self.on_pages(found)
+        except (OSError, Damaged, Trimmed):
+            return vlsn  # the pass meets it, too, and says so
+
     # Its life.
 
     async def run(self) -> None:
@@ -225,6 +245,7 @@ class Pager:
         wants = manager.wants(subscriptions, upto)
         if not wants:
             return upto, ""
+        upto = await self._block_end(upto)
         before = {store.uuid for _, store in wants if store.paging}
         reader = log.reader()
         run = PagingPass(wants, reader, log.index, upto, first=log.range.first, window_bytes=PAGING_WINDOW_BYTES)

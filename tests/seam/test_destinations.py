@@ -17,7 +17,7 @@ from repl.client.connect import Client
 from repl.client.destination import Message
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
-from tests.seam.nodes import Group
+from tests.seam.nodes import BIG, SEGMENT, Group
 from tests.seam.test_once_client import disturb
 from vlsn.errors import (
     BadArgument,
@@ -552,6 +552,42 @@ def test_nothing_is_lost_and_nothing_acknowledged_comes_again_through_any_failur
             with suppress(asyncio.CancelledError):
                 await disturbing
             assert set(handled) == set(sent)
+        await group.stop()
+
+    run(main())
+
+
+def test_messages_found_for_an_asker_who_is_gone_go_to_the_next_one() -> None:
+    """Of segments and of several looks: he goes away at any moment on the way."""
+
+    async def main() -> None:
+        group = Group(19, levels=LEVELS, ring_bytes_max=SEGMENT)
+        await group.start()
+        await group.serving()
+        async with client(group) as log:
+            await log.destinations.put("orders", prefix="o", from_="start", attempts_max=1000)
+            value, keys = 4 * BIG, [b"o1", *[b"none of it"] * 39] * 4
+            wanted = [await log.append(value, key=key) for key in keys][::40]
+            lead = group.nodes[group.master].lead
+            assert lead is not None
+            delivery = await lead.destinations.of("orders")
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            assert (await delivery.messages(10, 0.0)).columns.vlsns.tolist() == wanted
+            span_s, gone = loop.time() - began, 0
+            for part in range(40):
+                delivery.nack(wanted, "again")
+                await asyncio.sleep(1.0)  # nothing that was read is kept any more
+                asking = asyncio.create_task(delivery.messages(10, 0.0))
+                await asyncio.sleep(span_s * part / 40)
+                if asking.done():
+                    continue
+                gone += 1
+                asking.cancel()
+                with suppress(asyncio.CancelledError):
+                    await asking
+                assert (await delivery.messages(10, 0.0)).columns.vlsns.tolist() == wanted, part
+            assert gone > 10
         await group.stop()
 
     run(main())
