@@ -11,6 +11,7 @@ import pytest
 from harness.checks import Anomaly
 from harness.command import bytes_per_s
 from harness.group.partitions import Shape
+from harness.nemesis.plan import KINDS
 from harness.nemesis.targets import apart
 from harness.ops import Op, numbered, read_history
 from harness.report.progress import Progress
@@ -111,6 +112,22 @@ def test_the_timeline_places_appends_states_and_faults_in_time() -> None:
     text = page(outcome, history)
     assert "&lt;gone&gt;" in text and "<gone>" not in text
     assert text.count('class="mark pause"') == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_timeline_shows_every_kind_of_fault(kind: str) -> None:
+    told = {"id": 1, "way": "one", "nodes": ["n1"], "pairs": [["n1", "n2"]]}
+    told |= {"how": "drop", "step": "add", "offsets": {"n1": 1.0}, "where": "a page"}
+    value = {"state": "MASTER", "node": "n1", "term": 3, "reason": ""}
+    history = numbered(
+        [
+            ("watch", "info", "status", value),
+            ("watch", "info", "status", {**value, "node": "n2", "state": "REPLICA"}),
+            ("nemesis", "info", kind, {**told, "phase": "begin"}),
+            ("nemesis", "info", kind, {**told, "phase": "end", "struck": True}),
+        ]
+    )
+    assert f'class="mark {kind}"' in page(_outcome(), history)
 
 
 def test_the_timeline_shows_when_no_majority_could_be_reached() -> None:

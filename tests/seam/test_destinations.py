@@ -558,7 +558,7 @@ def test_nothing_is_lost_and_nothing_acknowledged_comes_again_through_any_failur
 
 
 def test_messages_found_for_an_asker_who_is_gone_go_to_the_next_one() -> None:
-    """Of segments and of several looks: he goes away at any moment on the way."""
+    """They lie in segments, and take several looks: he goes away at any moment on the way."""
 
     async def main() -> None:
         group = Group(19, levels=LEVELS, ring_bytes_max=SEGMENT)

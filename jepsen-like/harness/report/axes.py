@@ -12,7 +12,7 @@ LEFT: Final = 56
 WIDE: Final = WIDTH - LEFT - 8
 HEIGHTS: Final = {"appends": 130, "waits": 90, "state": 20, "mark": 6, "lane": 40, "partitions": 24}
 GAP: Final = 34
-_MARKS: Final = ("kill", "pause", "disk", "clock", "transfer", "members")
+_MARKS: Final = ("kill", "pause", "disk", "clock", "transfer", "members", "cleaning")
 _TICKS_MAX: Final = 12
 
 

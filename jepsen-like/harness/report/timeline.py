@@ -18,7 +18,7 @@ from harness.run import Outcome
 TEMPLATE = Path(__file__).with_name("timeline.html")
 DIGIT = 6.5
 """Pixels that a digit of a term takes."""
-KINDS_SHOWN = ("kill", "pause", "disk", "clock", "transfer", "members", "partition")
+KINDS_SHOWN = ("kill", "pause", "disk", "clock", "transfer", "members", "cleaning", "partition")
 
 
 def write_timeline(outcome: Outcome, history: Sequence[Op], path: Path) -> None:

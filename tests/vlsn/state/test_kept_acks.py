@@ -20,7 +20,7 @@ from vlsn.verify.verify import verify
 
 KEPT, CHANGED, DROPPED, MADE = (f"{number:016x}" for number in range(1, 5))
 Plain = dict[str, tuple[set[int], set[int]]]
-"""What is acknowledged, and what is dead, by uuid."""
+"""Sets of what is acknowledged, and of what is dead, by uuid."""
 
 
 def note(opened: Opened, **notes: AckNote) -> None:
