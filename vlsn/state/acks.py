@@ -216,6 +216,13 @@ class AckTable:
     def __len__(self) -> int:
         return len(self._folded)
 
+    @property
+    def coming(self) -> Vlsn | None:
+        """The first VLSN of destinations that are made or moved by what is not folded yet; None where none is."""
+        told = self._notes[self._done :]
+        begins = [(note.begin or vlsn + 1) for vlsn, notes in told for note in notes.values() if note.begin is not None]
+        return Vlsn(min(begins)) if begins else None
+
     # What changes it.
 
     def note(self, vlsn: Vlsn, notes: Mapping[str, AckNote]) -> None:

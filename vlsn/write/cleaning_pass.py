@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -23,6 +23,9 @@ from vlsn.write.lifecycle import Lifecycle
 from vlsn.write.log_contents import LogContents
 from vlsn.write.segment_roll import Placement
 from vlsn.write.segment_survey import Survey, Surveyed, bytes_from
+
+COMING: Final = "a destination that is being made, or moved"
+"""Its order may be durable without this node knowing: what it begins at is kept until that is known."""
 
 
 class Pager(Protocol):
@@ -172,6 +175,7 @@ class CleaningPass:
         self._decide(surveyed)
 
     def _limits(self) -> list[Limit]:
+        coming = self._parts.contents.history.acks.coming
         contents, last = self._parts.contents, self._parts.checkpointer.last
         recovery = f"{Owner.CHECKPOINT} {RECOVERY}"
         return [
@@ -180,6 +184,7 @@ class CleaningPass:
             Limit(recovery, number=max(1, lsn_file(last.scan_lsn)))
             if last is not None
             else Limit(recovery, vlsn=Vlsn(0)),
+            *([Limit(COMING, coming)] if coming is not None else []),
         ]
 
     def _unknown(self) -> list[Limit]:
@@ -223,6 +228,9 @@ class CleaningPass:
             return
         pager = self._parts.paging.pager
         why = pager.uncovered(found[0]) if pager is not None else ""
+        with self._parts.lifecycle.latch:
+            coming = self._parts.contents.history.acks.coming
+        why = why or (COMING if coming is not None and coming < found[0] else "")
         if why:  # a destination has come meanwhile
             self._let_go()
             with self._parts.lifecycle.latch:

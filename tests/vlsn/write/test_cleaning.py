@@ -9,6 +9,8 @@ import pytest
 from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened
 from vlsn.errors import Damaged, LogFailed, LogInUse, Trimmed
+from vlsn.format.block import EntryKind
+from vlsn.format.records import AckNote, CommitEntry
 from vlsn.ids import Vlsn
 from vlsn.limits import RETRY_S_MAX
 from vlsn.offline.cleaning_forecast import forecast
@@ -162,6 +164,24 @@ def test_nothing_goes_that_is_not_durable() -> None:
     report = clean(opened)
     assert [fate.number for fate in report.segments] == [1]  # the block that ends at the DTVLSN stays whole
     assert "durable end" in report.blocked[0].blocked_by
+
+
+def test_what_a_destination_begins_at_stays_though_its_making_is_not_known_to_be_durable() -> None:
+    """A majority may have its COMMIT, and have answered it: nobody could give what was cleaned meanwhile."""
+    machine = Machine()
+    opened = Opened(machine, KEEPING)
+    opened.synced = lambda last: None  # type: ignore[method-assign,assignment]
+    while len(opened.log.segments()) < 8:
+        opened.append(b"." * 900)
+    begin, durable = last_of(opened, 2), last_of(opened, 4)
+    note = CommitEntry(acks={"0123456789abcdef": AckNote(begin=begin)})
+    opened.log.append_entries([EntryKind.COMMIT], [note.encode()], lambda _: None)
+    opened.log.raise_dtvlsn(Vlsn(durable))
+    opened.log.checkpointer.run()
+    report = clean(opened)
+    assert [fate.number for fate in report.segments] == [1]
+    assert "a destination that is being made, or moved" in report.blocked[0].blocked_by
+    assert "durable end" not in report.blocked[0].blocked_by
 
 
 def test_a_hold_keeps_its_segment_and_is_named() -> None:
