@@ -23,7 +23,13 @@ def test_tour_passes_through_every_journey() -> None:
         part.partition("\n")[0]: [int(number) for number in re.findall(r"^(\d+)\. \[`", part, re.MULTILINE)]
         for part in text.split("\n## ")[1:]
     }
-    assert list(steps) == ["One append", "One feed message", "One read", "One opening after a crash"]
+    assert list(steps) == [
+        "One append",
+        "One feed message",
+        "One read",
+        "One opening after a crash",
+        "One delivery and its acknowledgement",
+    ]
     assert {title: numbers for title, numbers in steps.items() if numbers != list(range(1, len(numbers) + 1))} == {}
 
 
