@@ -34,6 +34,8 @@ from repl.net.network import AiohttpNetwork
 END_S = 300.0
 WRITERS = 4
 BY_FAULT_S = (1.0, 4.0)
+PROGRESS_S = 20.0
+"""Seconds that are waited for a new row before the next fault: one that strikes a consumer at work finds more."""
 PAUSE_S = (3.0, 6.0)
 """Longer than an election takes."""
 NAME = "rows"
@@ -105,7 +107,11 @@ async def _disturb(
     loop = asyncio.get_running_loop()
     end, told = loop.time() + time_s, loop.time()
     while loop.time() < end:
+        before = await _stored(server)
         await asyncio.sleep(chance.uniform(*BY_FAULT_S))
+        waited = loop.time() + PROGRESS_S
+        while await _stored(server) <= before and loop.time() < waited:  # noqa: ASYNC110  another process
+            await asyncio.sleep(0.2)
         what = chance.choice(("node", "node pause", "child", "child", "server", "server pause", "connections"))
         if await _strike(what, cluster, server, chance):
             verdict.faults[f"{what} {'kills' if ' ' not in what else 's'}".replace(" s", "s")] += 1

@@ -28,7 +28,7 @@ from rich.table import Table
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-COPIED = ("vlsn", "feeder", "replica", "repl", "tests", "docs", "pyproject.toml")
+COPIED = ("vlsn", "feeder", "replica", "repl", "tests", "docs", "jepsen-like/harness", "pyproject.toml")
 TEST_S_MAX = 300
 
 
