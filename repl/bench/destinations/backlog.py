@@ -3,6 +3,9 @@
 Entries of 4 KiB at a steady rate into a cluster of three, which keeps ``RETENTION_BYTES`` of log: the rest goes into
 pages.  The same appends were measured before, for a part of that time, without the destination.  In the end one bit of
 one page on the master's disk is flipped, and the consumer has to be given everything all the same, in order, once.
+
+What appends lose by it is measured apart (``slowed``): in turns without, with, with, without such a destination, on
+one cluster whose log is cleaned all the time.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -30,6 +34,7 @@ GIB = 1 << 30
 WHOLE_BYTES = 10 * GIB
 FREE_BYTES = 30 * GIB
 """Free bytes for the whole of it: three nodes, each with its pages, and what the machine needs."""
+TURN_S = 6.0
 CLEANING_S = 2.0
 """Seconds between two looks of a node for what to clean: 40 MB are written meanwhile."""
 RETENTION_BYTES = GIB
@@ -89,11 +94,10 @@ async def measured(total_bytes: int) -> dict[str, Any]:
             return {
                 "written_bytes": beside.entries * VALUE_BYTES,
                 "retention_bytes": retention_bytes,
-                "alone_p50_ms": alone.p50_ms,
-                "beside_p50_ms": beside.p50_ms,
+                "alone_p50_ms": round(alone.p50_ms, 2),
+                "beside_p50_ms": round(beside.p50_ms, 2),
                 "alone_busy": alone.busy,
                 "beside_busy": beside.busy,
-                "slowed": round(beside.p50_ms / alone.p50_ms - 1, 3),
                 "late": round(beside.late_s, 2),
                 "resident_quarter_mb": max(looks.resident[:quarter]) >> 20,
                 "resident_end_mb": max(looks.resident[-quarter:]) >> 20,
@@ -112,6 +116,41 @@ async def measured(total_bytes: int) -> dict[str, Any]:
         await network.close()
 
 
+async def slowed(rounds: int) -> dict[str, Any]:
+    """Measures appends at the rate in turns of ``TURN_S``; medians of the turns, and their ratio."""
+    network = AiohttpNetwork()
+    settings = {"retention_bytes": 4 * SEGMENT_BYTES, "cleaning_period_s": CLEANING_S}
+    alone, beside = list[float](), list[float]()
+    late, paged = 0.0, 0
+    try:
+        async with Own(settings) as own, connect(own.urls) as client:
+            await _append(client, 5 * SEGMENT_BYTES, rate=0)
+            for number in range(2 * rounds):
+                made = None
+                for turn in "ABBA"[2 * (number % 2) :][:2]:
+                    if turn == "B" and made is None:
+                        made = Subscription(own, network, f"late-{number}")
+                        await made.make(**{"from": "start"})
+                    elif turn == "A" and made is not None:
+                        await made.drop()
+                        made = None
+                    found = await _append(client, int(TURN_S * RATE_BYTES))
+                    (beside if turn == "B" else alone).append(found.p50_ms)
+                    late = max(late, found.late_s)
+                    paged = max([paged, *(_size(node.directory, "pages/*/*.page") for node in own.cluster.nodes)])
+                if made is not None:
+                    await made.drop()
+    finally:
+        await network.close()
+    return {
+        "alone_p50_ms": round(median(alone), 2),
+        "beside_p50_ms": round(median(beside), 2),
+        "slowed": round(median(beside) / median(alone) - 1, 3),
+        "late_s": round(late, 2),
+        "pages_most_mb": paged >> 20,
+    }
+
+
 @dataclass(slots=True)
 class _Appended:
     entries: int = 0
@@ -122,12 +161,12 @@ class _Appended:
     """The seconds by which the last append came too late for the rate."""
 
 
-async def _append(client: Client, total_bytes: int) -> _Appended:
-    """Appends at the rate, one append after the other."""
+async def _append(client: Client, total_bytes: int, rate: int = RATE_BYTES) -> _Appended:
+    """Appends at the rate, one append after the other; 0: as fast as it goes."""
     samples, found = Samples(), _Appended()
     value = os.urandom(VALUE_BYTES // 2).hex().encode()
     appends = max(1, total_bytes // (AT_ONCE * VALUE_BYTES))
-    each_s = AT_ONCE * VALUE_BYTES / RATE_BYTES
+    each_s = AT_ONCE * VALUE_BYTES / rate if rate else 0.0
     start, busy = time.perf_counter(), 0.0
     for number in range(appends):
         await asyncio.sleep(max(0.0, start + number * each_s - time.perf_counter()))
