@@ -416,6 +416,9 @@ class Pager:
 
             def put_aside() -> PageContents | None:
                 if disk.exists(plain):
+                    contents = read_page(disk, plain, store.uuid, number, row.end)
+                    if not contents.fault:
+                        return contents
                     disk.rename(plain, aside)
                     disk.sync_directory(store.directory)
                 kept = sorted(name for name in disk.list(store.directory) if name.endswith(".damaged"))
@@ -424,9 +427,11 @@ class Pager:
                 return read_page(disk, aside, store.uuid, number, row.end) if disk.exists(aside) else None
 
             contents = await self.on_pages(put_aside)
+            if contents is not None and not contents.fault and await self.on_pages(lambda: disk.exists(plain)):
+                return  # it could not be read for a moment
             kept, lost = readable(row, contents)
             pages = await self.put(store, subscription, kept) if kept else {}
-            await self._write([change := store.replaced(number, pages, [lost])])
+            await self._write([change := store.replaced(number, pages, [lost] if lost[0] <= lost[1] else [])])
             self.manager.committed([change])
             self.damaged += 1
             self._member.event(
@@ -449,7 +454,8 @@ def _subscription(view: DestinationView) -> Subscription:
 
 
 def readable(row: PageRow, contents: PageContents | None) -> tuple[list[Record], Span]:
-    """Returns the records of a damaged page up to the first VLSN that may be lost, and the VLSNs from there on."""
+    """Returns the records of a damaged page up to the first VLSN that may be lost, and the VLSNs from there on; none of
+    them where all of its records are there."""
     at, kept = row.covers_from, list[Record]()
     pieces = sorted(contents.pieces, key=lambda piece: piece.head.offset) if contents is not None else []
     in_order = all(one.head.covers_to < other.head.covers_from for one, other in pairwise(pieces))
@@ -458,4 +464,4 @@ def readable(row: PageRow, contents: PageContents | None) -> tuple[list[Record],
             break  # several have written side by side: one before it may lie behind the fault
         kept.append(record_again(piece.head, piece.messages))
         at = piece.head.covers_to + 1
-    return kept, (at, max(at, row.covers_to))
+    return kept, (at, row.covers_to)

@@ -177,6 +177,26 @@ def test_what_was_put_aside_when_a_process_ended_is_salvaged_though_nobody_reads
     run(main())
 
 
+def test_a_page_that_cannot_be_read_for_a_moment_is_not_put_aside() -> None:
+    """Reads of it fail with EIO, as of a bad sector, and succeed a moment later: nothing is missing, and none twice."""
+
+    async def main() -> None:
+        group = await made(35)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await filled(group, log)
+            disk = group.machines[group.master].disk
+            disk.fail_at(lambda call: call.name == "read" and call.path.endswith(".page"), times=6)
+            assert await taken(log, len(held)) == sorted(held.items())
+            names = disk.files(stored(group, group.master, uuid).directory)
+            assert not [each for each in names if "damaged" in each]
+            assert group.nodes[group.master].member.events.counts["page.damaged"] == 0
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def call_of(calls: list[Call], number: int) -> str:
     return f"call {number}: {calls[number].name} {calls[number].path}"
 
