@@ -9,12 +9,15 @@ and of one key nothing while an earlier message is open that nobody has acknowle
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.fakes.disk import Call
+from tests.fakes.machine import Machine
 from tests.sim.destinations import Folded
 from vlsn.errors import VlsnLogError
 
@@ -33,6 +36,9 @@ RETRIES = 0.02
 """The share of turns in which a consumer has dead ones tried again first."""
 DRAINED_S, UNPAGED_S = 120.0, 60.0
 SENT_MAX = 40
+SPOILT_S = (0.5, 4.0)
+SPOILT = ("read", "open", "create", "write", "sync")
+"""Calls on pages that fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,24 @@ class Consumers:
     def jobs(self) -> list[Any]:
         """Returns what runs until all is over."""
         consumers = [Consumer(self, made, number) for made in self.made for number in range(made.consumers)]
-        return [self._makes(), *(each.run() for each in consumers), self.books.sweep(lambda: self.clients.over)]
+        sweep = self.books.sweep(lambda: self.clients.over)
+        return [self._makes(), *(each.run() for each in consumers), sweep, self._spoils()]
+
+    async def _spoils(self) -> None:
+        """Fails calls on pages, now and then: drawn apart, so that all else plays as it did before."""
+        rng = Random(f"pages/{self.report.seed}")
+        while not self.clients.over:
+            await asyncio.sleep(rng.uniform(*SPOILT_S))
+            self._spoil(self.group.machines[rng.choice(self.group.names)], rng.choice(SPOILT), rng.randint(1, 3))
+
+    def _spoil(self, machine: Machine, kind: str, times: int) -> None:
+        def strikes(call: Call) -> bool:
+            if call.name != kind or not call.path.endswith(".page") or self.clients.over:
+                return False
+            self.report.met[f"a {kind} of a page that failed"] += 1
+            return True
+
+        machine.disk.fail_at(strikes, code=errno.EMFILE if kind == "open" else errno.EIO, times=times)
 
     async def _makes(self) -> None:
         caller = Caller(self, "maker")

@@ -215,13 +215,16 @@ class Destinations:
 
     def _lacking(self, found: Paged, wanted: list[int]) -> list[int]:
         values, ledger = self._watch.values, self._watch.ledger
-        have = set()
+        have = set[int]()
+        self._watch.hold(not found.twice, f"VLSNs {found.twice[:5]} lie in pages twice")
         for vlsn, value in found.values.items():
             self._watch.hold(values.get(vlsn) == value, f"a page has another value than the log at VLSN {vlsn}")
             have.add(vlsn)
         for data in found.blocks:
             block = block_of(data)
             self._watch.hold(ledger.durable.get(block.first) == block, f"a page has {block}, which the log has not")
+            again = have.intersection(range(block.first, block.last + 1))
+            self._watch.hold(not again, f"VLSNs {sorted(again)[:5]} lie in pages twice")
             have.update(range(block.first, block.last + 1))
         for first, last in found.missing:
             have.update(range(first, last + 1))

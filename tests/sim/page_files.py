@@ -34,6 +34,8 @@ class Paged:
     blocks: list[bytes] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)
     """VLSNs that the node knows to have lost."""
+    twice: list[int] = field(default_factory=list)
+    """VLSNs of messages that lie in more than one record."""
     pages: int = 0
     done: int = 0
     paged_to: int = 0
@@ -70,7 +72,9 @@ def _read(data: bytes, end: int, found: Paged) -> None:
         if flags & WHOLE:
             found.blocks += _verbatim(payload, blocks)
         else:
-            found.values.update(_selected(payload, flags, count, blocks))
+            selected = _selected(payload, flags, count, blocks)
+            found.twice += [vlsn for vlsn in selected if vlsn in found.values]
+            found.values.update(selected)
 
 
 def _records(data: bytes, end: int, salt: int) -> Iterator[tuple[int, int, int, bytes]]:
