@@ -10,6 +10,7 @@ BIN := .venv/bin
 STAMP := .venv/.from-lock
 SOURCES := vlsn feeder replica repl jepsen-like tests docs/examples
 
+TEST_WORKERS ?= auto
 SEEDS ?= 100
 FIRST_SEED ?= 1
 ROUNDS ?= 20
@@ -37,7 +38,7 @@ demo: needs-java $(STAMP) ## three nodes, real records, a killed master, a Spark
 	@$(BIN)/vlsnlog demo
 
 test: needs-java $(STAMP) ## the whole test suite
-	@$(BIN)/pytest $(TESTS)
+	@$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile $(TESTS)
 
 check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(SOURCES)
