@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from repl.client.destination_stream import DestinationStream
-from repl.client.destinations import Destinations
+from repl.client.destinations import AGAIN_S, Destinations
 from repl.http.message_batch import Taken
 from vlsn.errors import BadArgument, ChannelClosed, Unreachable, VlsnLogError
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
@@ -36,8 +36,6 @@ QUICK_S: Final = 0.5
 """A worker that is done with what it took in so many seconds is given the next messages ahead."""
 AHEAD: Final = 8
 """Times ``prefetch`` that may be on their way to such a worker."""
-AGAIN_S: Final = 0.1
-"""Seconds after the loss of a connection until it is made again."""
 WAIT_S: Final = 20.0
 """Seconds that one call waits for messages; then it is made again."""
 ACKS_MAX: Final = 10_000

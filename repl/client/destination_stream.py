@@ -59,6 +59,7 @@ class DestinationStream:
         """Waits for the node's first word. Raises what it refuses the worker with, ``Unreachable``."""
         stream = cls(channel, lost)
         stream._reading = asyncio.create_task(stream._read(), name="a destination's messages")
+        await stream.grant(0)
         while not stream.uuid:
             await stream._until_more()
         return stream

@@ -6,6 +6,7 @@ its uuid, to acknowledge, to drop, to move.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,13 +19,17 @@ from repl.client.master_calls import MasterCalls, decoded
 from repl.http import message_batch, ndjson
 from repl.http.destinations import UUID
 from repl.http.types import Network
-from vlsn.errors import BadArgument
+from vlsn.errors import BadArgument, ChannelClosed, NotMaster, Unreachable
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.limits import MIB
 from vlsn.state.destinations import key_of
 
 PATH: Final = "/v1/destinations"
 _WHAT: Final = "destination"
+AGAIN_S: Final = 0.1
+"""Seconds after the loss of a connection until it is made again."""
+OPEN_TRIES: Final = 100
+"""Connections that may be lost one after another before the node has said a word."""
 STREAM_BYTES_MAX: Final = 64 * MIB
 """Bytes of one answer: some messages, or one that is larger."""
 Rows = Sequence[tuple[int, int, int, bytes | None, bytes]]
@@ -98,13 +103,18 @@ class Destinations:
 
     async def connect(self, name: str, most: int, lost: Lost) -> DestinationStream:
         """Connects a worker that is sent up to ``most`` messages at once. Raises as ``take``."""
-        channel = await self._calls.channel(f"{_path(name)}/consume?max={most}", message_bytes_max=STREAM_BYTES_MAX)
-        try:
-            return await DestinationStream.open(channel, lost)
-        except BaseException:
-            await channel.close()
-            self._calls.left()
-            raise
+        path, tries = f"{_path(name)}/consume?max={most}", 0
+        while True:
+            channel = await self._calls.channel(path, message_bytes_max=STREAM_BYTES_MAX)
+            tries += 1
+            try:
+                return await DestinationStream.open(channel, lost)
+            except BaseException as error:
+                await channel.close()
+                self._calls.left()
+                if not isinstance(error, NotMaster | Unreachable | ChannelClosed) or tries >= OPEN_TRIES:
+                    raise
+            await asyncio.sleep(AGAIN_S)
 
     def left(self) -> None:
         """Notes that the master may be another one."""

@@ -50,6 +50,7 @@ class Consuming:
     def __init__(self, worker: DestinationWorker, most: int) -> None:
         self._worker = worker
         self._most = most
+        self._greeted = False
         self._credit = 0
         self._may_take = asyncio.Event()
         self._handed: deque[int] = deque()
@@ -71,7 +72,6 @@ class Consuming:
     async def run(self, channel: Channel) -> None:
         """Serves the worker until it leaves, or sends what nobody can read; tells it what else ended it."""
         self._channel = channel
-        self._put(head(HELLO), self._worker.uuid.encode())
         try:
             await together(receive=self._receive(), take=self._take(), confirm=self._confirm(), send=self._send())
         except* (ChannelClosed, BadBody):
@@ -96,6 +96,9 @@ class Consuming:
 
     def _heard(self, message: bytes) -> bool:
         kind, number, rest = parted(message)
+        if not self._greeted:  # in every protocol here who connects speaks first: what came before would be lost
+            self._greeted = True
+            self._put(head(HELLO), self._worker.uuid.encode())
         match kind:
             case consume_messages.CREDIT:
                 self._credit += number

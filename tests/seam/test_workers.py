@@ -196,6 +196,26 @@ def test_nothing_is_sent_before_a_majority_has_confirmed_the_lead() -> None:
     run(main())
 
 
+def test_the_node_is_silent_until_the_worker_has_spoken() -> None:
+    """A message right behind the upgrade may be read before anybody listens."""
+
+    async def main() -> None:
+        group = await made(29)
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start")
+            line, serving = await connected(group)
+            await asyncio.sleep(2.0)
+            assert line.sent == []
+            line.tell(head(CREDIT, 0))
+            await asyncio.sleep(0.1)
+            assert [kind for kind, _, _ in line.sent] == [HELLO]
+            line.tell(None)
+            await asyncio.wait([serving])
+        await group.stop()
+
+    run(main())
+
+
 def test_what_was_handed_out_and_not_sent_is_as_if_it_had_not_been_out() -> None:
     async def main() -> None:
         group = await made(26)
