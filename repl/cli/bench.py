@@ -174,8 +174,9 @@ def index(vlsns: int, lookups: int, as_json: bool) -> int:
 def cdc(
     works: tuple[str, ...], node: str, seconds: float, rounds: int, rate: int, kind: tuple[str, ...], as_json: bool
 ) -> int:
-    """CDC consumers: their rate beside the plain tail's, how soon they are given what is durable, what ten cost, and
-    what such can do to a node as never return, eat memory, exit, print without end or never read.
+    """CDC consumers: rate beside the plain tail's, delay, what ten cost, what bad ones do.
+
+    Bad ones never return, eat memory, exit, print without end or never read.
 
     Exit status 1 when an aim is missed.
     """

@@ -187,4 +187,5 @@ class Group:
         yield
         after = {name: replace(each, last=each.last + appended) for name, each in before.items()}
         assert self.standing() == after
-        assert self.append(b"still here") == [after["n1"].last + 1]
+        went_on = self.append(b"still here")
+        assert went_on == [after["n1"].last + 1], (went_on, after, self.standing(), self.last_words())

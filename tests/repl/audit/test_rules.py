@@ -36,6 +36,7 @@ from tests.repl.audit.forge import (
 )
 from tests.repl.audit.jobs import audited
 from tests.repl.audit.life import PRODUCER, Left, left_by
+from vlsn.verify.inspection import Rule
 
 PAGE = Path(__file__).parents[3] / "docs" / "audit-rules.md"
 
@@ -454,6 +455,6 @@ def _sections() -> Iterator[tuple[str, str]]:
 
 def test_every_rule_is_described_with_its_cause_and_what_to_do() -> None:
     sections = dict(_sections())
-    assert list(sections) == list(RULES)
+    assert [rule for rule in sections if rule != Rule.PAGE] == list(RULES)  # pages are no log's: verify's alone
     for rule, text in sections.items():
         assert all(word in text for word in ("**Cause.**", "**Do.**")), rule
