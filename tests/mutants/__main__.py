@@ -7,8 +7,9 @@ A mutant is a patch in this folder whose first lines say what it takes away and 
     defence: what was removed, in a few words
     test: tests/vlsn/test_x.py::test_y
 
-It is applied to a copy of the tree, never to the tree, and nothing in the product knows of it.  Exit status 1
-when a mutant survives its test, does not apply any more, or its test fails without it.
+It is applied to a copy of the tree, never to the tree, and nothing in the product knows of it.  As many are judged at
+once as there are cores.  Exit status 1 when a mutant survives its test, does not apply any more, or its test fails
+without it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,11 +129,13 @@ def judge(mutant: Mutant) -> Outcome:
 def main(names: list[str]) -> int:
     console = Console()
     outcomes = []
-    for mutant in mutants(names):
-        with console.status(f"{mutant.name}: {mutant.test}"):
-            outcomes.append(judge(mutant))
-        if not console.is_terminal:
-            print(f"{mutant.name}: {outcomes[-1].what}", flush=True)
+    asked = mutants(names)
+    with ThreadPoolExecutor(os.cpu_count()) as judges, console.status("") as status:
+        for outcome in judges.map(judge, asked):
+            outcomes.append(outcome)
+            status.update(f"{len(outcomes)} of {len(asked)} judged")
+            if not console.is_terminal:
+                print(f"{outcome.mutant.name}: {outcome.what}", flush=True)
     console.print(table_of(outcomes))
     return 0 if all(outcome.killed for outcome in outcomes) else 1
 
