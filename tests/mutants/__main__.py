@@ -7,22 +7,25 @@ A mutant is a patch in this folder whose first lines say what it takes away and 
     defence: what was removed, in a few words
     test: tests/vlsn/test_x.py::test_y
 
-It is applied to a copy of the tree, never to the tree, and nothing in the product knows of it.  As many are judged at
-once as there are cores.  Exit status 1 when a mutant survives its test, does not apply any more, or its test fails
-without it.
+Their tests run without any of them first.  Then each is applied to a copy of the tree, never to the tree, as many at
+once as there are cores, and nothing in the product knows of it.  Exit status 1 when a mutant survives its test, does
+not apply any more, or its test fails without it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
+from tempfile import TemporaryDirectory
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -32,6 +35,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 COPIED = ("vlsn", "feeder", "replica", "repl", "tests", "docs", "jepsen-like/harness", "pyproject.toml")
 TEST_S_MAX = 300
+TESTS_S_MAX = 7200
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_NAMED = re.compile(r"^(?:---|\+\+\+) [ab]/(\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,56 +92,86 @@ def apply_patch(patch: Path, directory: Path, *, dry_run: bool = False) -> str |
     return None if done.returncode == 0 else (done.stdout + done.stderr).strip().splitlines()[-1]
 
 
-def fails(test: str, directory: Path) -> bool:
-    """Says whether ``test`` fails in the copy at ``directory``. A mutant that never ends is found out, too."""
+def failing(tests: Iterable[str], directory: Path, *options: str, timeout_s: float = TEST_S_MAX) -> list[str]:
+    """Returns which of ``tests`` fail in the copy at ``directory``. One that never ends is found out, too."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(directory),
         "HYPOTHESIS_PROFILE": "ci",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPYCACHEPREFIX": str(directory / "__pycache__"),
     }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    asked = sorted(set(tests))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test],
+            [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", *options, *asked],
             cwd=directory,
             env=environment,
             capture_output=True,
             text=True,
-            timeout=TEST_S_MAX,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return True
+        return asked
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"{test} could not be run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return done.returncode == 1
+        raise RuntimeError(f"{', '.join(asked)[:200]} could not be run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    failed = _FAILED.findall(done.stdout)
+    assert bool(failed) == bool(done.returncode), done.stdout[-2000:]
+    return [
+        test for test in asked if any(each == test or each.startswith((f"{test}::", f"{test}[")) for each in failed)
+    ]
 
 
-def judge(mutant: Mutant) -> Outcome:
+def judge(mutant: Mutant, directory: Path) -> Outcome:
+    """Puts the mutant into the copy at ``directory``, runs its test there, and takes it out again."""
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="vlsnlog-mutant-") as name:
-        directory = Path(name)
-        copy_tree(directory)
-        if fails(mutant.test, directory):
-            what, killed = "its test fails without it", False
-        elif fault := apply(mutant, directory):
-            what, killed = f"does not apply: {fault}", False
-        else:
-            killed = fails(mutant.test, directory)
-            what = "killed" if killed else "SURVIVED"
+    if fault := apply(mutant, directory):
+        what, killed = f"does not apply: {fault}", False
+    else:
+        killed = bool(failing([mutant.test], directory, "-x"))
+        what = "killed" if killed else "SURVIVED"
+    restore(mutant.patch, directory)
     return Outcome(mutant, killed, what, time.perf_counter() - began)
+
+
+def restore(patch: Path, directory: Path) -> None:
+    """Copies what the patch names from the tree again, with its old times: bytecode is known by them."""
+    for name in set(_NAMED.findall(patch.read_text())):
+        if (ROOT / name).exists():
+            shutil.copy2(ROOT / name, directory / name)
+        else:
+            (directory / name).unlink(missing_ok=True)
 
 
 def main(names: list[str]) -> int:
     console = Console()
     outcomes = []
     asked = mutants(names)
-    with ThreadPoolExecutor(os.cpu_count()) as judges, console.status("") as status:
-        for outcome in judges.map(judge, asked):
-            outcomes.append(outcome)
-            status.update(f"{len(outcomes)} of {len(asked)} judged")
-            if not console.is_terminal:
-                print(f"{outcome.mutant.name}: {outcome.what}", flush=True)
+    cores = os.cpu_count() or 1
+    with TemporaryDirectory(prefix="vlsnlog-mutants-") as home, console.status("their tests, without any") as status:
+        copies: Queue[Path] = Queue()
+        for number in range(cores):
+            copy_tree(directory := Path(home, str(number)))
+            copies.put(directory)
+        options = ("-n", str(cores), "--dist", "loadfile")
+        wrong = failing((mutant.test for mutant in asked), Path(home, "0"), *options, timeout_s=TESTS_S_MAX)
+
+        def judged(mutant: Mutant) -> Outcome:
+            if mutant.test in wrong:
+                return Outcome(mutant, False, "its test fails without it", 0.0)
+            directory = copies.get()
+            try:
+                return judge(mutant, directory)
+            finally:
+                copies.put(directory)
+
+        with ThreadPoolExecutor(cores) as judges:
+            for outcome in judges.map(judged, asked):
+                outcomes.append(outcome)
+                status.update(f"{len(outcomes)} of {len(asked)} judged")
+                if not console.is_terminal:
+                    print(f"{outcome.mutant.name}: {outcome.what}", flush=True)
     console.print(table_of(outcomes))
     return 0 if all(outcome.killed for outcome in outcomes) else 1
 

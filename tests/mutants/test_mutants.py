@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import Mutant, apply, apply_patch, copy_tree, judge, mutants
+from tests.mutants.__main__ import Mutant, apply, apply_patch, copy_tree, failing, judge, mutants
 from tests.mutants.record.__main__ import Bug, bugs
 
 
@@ -31,25 +31,31 @@ def test_a_bug_of_the_track_record_applies(bug: Bug, tmp_path: Path) -> None:
     assert apply_patch(bug.patch, tmp_path, dry_run=True) is None
 
 
-def test_a_mutant_is_killed_by_its_test() -> None:
-    assert judge(mutants(["half-of-the-group-is-a-majority"])[0]).killed
+def test_a_mutant_is_killed_by_its_test(tmp_path: Path) -> None:
+    copy_tree(tmp_path)
+    mutant = mutants(["half-of-the-group-is-a-majority"])[0]
+    assert failing([mutant.test], tmp_path) == []
+    assert judge(mutant, tmp_path).killed
+    assert failing([mutant.test], tmp_path) == []  # it is taken out again
 
 
 def test_a_mutant_that_changes_nothing_survives(tmp_path: Path) -> None:
     """The harness can tell: a patch to a comment is not found out."""
+    copy_tree(tmp_path / "tree")
     patch = tmp_path / "nothing.patch"
     patch.write_text(
         "defence: none\ntest: tests/feeder/test_acks.py\n\n--- a/feeder/acks.py\n+++ b/feeder/acks.py\n"
         '@@ -1,1 +1,1 @@\n-"""The sum of the acknowledgements: the DTVLSN, and which appends may be answered.\n'
         '+"""The amount of the acknowledgements: the DTVLSN, and which appends may be answered.\n'
     )
-    outcome = judge(Mutant("nothing", "none", "tests/feeder/test_acks.py", patch))
+    outcome = judge(Mutant("nothing", "none", "tests/feeder/test_acks.py", patch), tmp_path / "tree")
     assert (outcome.killed, outcome.what) == (False, "SURVIVED")
 
 
 def test_a_mutant_that_does_not_apply_is_no_success(tmp_path: Path) -> None:
+    copy_tree(tmp_path / "tree")
     patch = tmp_path / "gone.patch"
     patch.write_text("--- a/feeder/acks.py\n+++ b/feeder/acks.py\n@@ -1,1 +1,1 @@\n-no such line\n+another\n")
-    outcome = judge(Mutant("gone", "none", "tests/feeder/test_acks.py", patch))
+    outcome = judge(Mutant("gone", "none", "tests/feeder/test_acks.py", patch), tmp_path / "tree")
     assert not outcome.killed
     assert outcome.what.startswith("does not apply")
