@@ -45,6 +45,8 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         "cdc.failed",
         "cdc.waits",
         "cdc.parked",
+        "cdc.paused",
+        "cdc.resumed",
         "cdc.moved",
         "cdc.skipped",
         "cdc.resent",

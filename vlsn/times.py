@@ -23,6 +23,11 @@ def time_us(at: datetime | int) -> int:
     return index(at)
 
 
+def text_of(time_us: int) -> str:
+    """Returns ISO 8601 of µs since the epoch, in whole seconds of UTC."""
+    return f"{_EPOCH + timedelta(seconds=time_us // 1_000_000):%Y-%m-%dT%H:%M:%SZ}"
+
+
 def time_of(text: str) -> int:
     """Returns µs since the epoch of ISO 8601, UTC without an offset. Raises ``BadArgument``."""
     try:

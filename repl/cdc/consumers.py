@@ -118,7 +118,7 @@ class CdcConsumers:
                 running.cancel()
                 await asyncio.wait([running])
             if follows_master:
-                record.next, record.moved = 0, False  # whoever leads next stores it
+                record.next, record.moved, record.paused_us = 0, False, 0  # whoever leads next stores it
 
     async def _look_for_others(self, host: CdcHost) -> None:
         """Says, on the master, which consumers the group has that its settings do not name."""
@@ -221,6 +221,7 @@ class CdcConsumers:
             "run_on": record.settings.run_on,
             "state": record.state.value,
             "reason": record.reason,
+            "paused_us": record.paused_us or None,
             "mode": source.mode.value if source is not None else None,
             "pid": worker.pid if worker is not None and worker.pid else None,
             "next": record.next or None,

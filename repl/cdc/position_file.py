@@ -2,11 +2,14 @@
 
 Two slots of one page each:
 
-    0        8       12    16       24   32   40    72   104    112   4092
-    |VLSNCDCP|version|flags|sequence|next|term|group|name|number|zeros|crc|
+    0        8       12    16       24   32   40    72   104    112       120      128   4092
+    |VLSNCDCP|version|flags|sequence|next|term|group|name|number|paused_us|moved_us|zeros|crc|
 
 ``flags`` 1: the group knows that the consumer has begun here, with the file of this ``number``.  2: a person has said
 where it goes on, so the group is to know this number in place of another one.
+
+``paused_us``, ``moved_us``: since when a person has it paused, and the order that has put it there and is not committed
+behind yet; zeros in version 1, which a slot without either has.
 
 A change goes into the slot that is older, is synced (*commit point*: the return), and only then is anybody told.  At
 open the readable slot with the higher sequence is right.
@@ -34,8 +37,9 @@ DIRECTORY: Final = "cdc"
 SUFFIX: Final = ".position"
 SLOT_BYTES: Final = 4096
 MAGIC: Final = b"VLSNCDCP"
-VERSION: Final = 1
-_SLOT = Struct("<8sIIQQQ32s32sQ")
+VERSIONS: Final = (1, 2)
+"""Versions of a slot without a person's orders, and of one with, which an earlier node does not pass over."""
+_SLOT = Struct("<8sIIQQQ32s32sQQQ")
 _KNOWN: Final = 1
 _PLACED: Final = 2
 _CRC_AT: Final = SLOT_BYTES - 4
@@ -47,7 +51,7 @@ class StoredPosition:
     """``next`` is the VLSN of the first event to be given, ``term`` that of the entry before it (0: not known).
 
     ``number`` tells this file from any other; ``known``: the group knows it; ``placed``: it is to know it in place of
-    another one."""
+    another one.  ``paused_us``, ``moved_us``: µs since the epoch, 0 for neither."""
 
     group: str
     name: str
@@ -57,12 +61,16 @@ class StoredPosition:
     number: int = 0
     known: bool = False
     placed: bool = False
+    paused_us: int = 0
+    moved_us: int = 0
 
     def encode(self) -> bytes:
         """Encodes one slot."""
         names = self.group.encode(), self.name.encode()
         flags = _KNOWN * self.known | _PLACED * self.placed
-        head = _SLOT.pack(MAGIC, VERSION, flags, self.sequence, self.next, self.term, *names, self.number)
+        orders = self.paused_us, self.moved_us
+        version = VERSIONS[any(orders)]
+        head = _SLOT.pack(MAGIC, version, flags, self.sequence, self.next, self.term, *names, self.number, *orders)
         page = head.ljust(_CRC_AT, b"\0")
         return page + crc(page).to_bytes(4, "little")
 
@@ -74,13 +82,13 @@ class StoredPosition:
             raise BadBody("no position file")
         if crc(slot[:_CRC_AT]) != int.from_bytes(slot[_CRC_AT:], "little"):
             raise BadBody("position file crc")
-        _, version, flags, sequence, next_vlsn, term, group, name, number = _SLOT.unpack_from(slot)
-        if version != VERSION:
-            raise WrongVersion(f"a position file of version {version}; this node reads {VERSION}")
-        if flags & ~(_KNOWN | _PLACED) or slot[_SLOT.size : _CRC_AT] != _REST:
-            raise BadBody("a position file slot with more than it should hold")
-        if not 1 <= next_vlsn <= NUMBER_MAX or not 0 <= term <= NUMBER_MAX or not sequence:
-            raise BadBody(f"a position file of next {next_vlsn}, term {term}, sequence {sequence}")
+        _, version, flags, sequence, next_vlsn, term, group, name, number, *orders = _SLOT.unpack_from(slot)
+        if version not in VERSIONS:
+            raise WrongVersion(f"a position file of version {version}; this node reads up to {VERSIONS[-1]}")
+        if flags & ~(_KNOWN | _PLACED) or slot[_SLOT.size : _CRC_AT] != _REST or version != VERSIONS[any(orders)]:
+            raise BadBody("a position file slot with more than it should hold, or less")
+        if not 1 <= next_vlsn <= NUMBER_MAX or not 0 <= term <= NUMBER_MAX or not sequence or max(orders) > NUMBER_MAX:
+            raise BadBody(f"a position file of next {next_vlsn}, term {term}, sequence {sequence}, orders {orders}")
         names = [each.rstrip(b"\0").decode("ascii", "replace") for each in (group, name)]
         return cls(
             group=names[0],
@@ -91,6 +99,8 @@ class StoredPosition:
             number=number,
             known=bool(flags & _KNOWN),
             placed=bool(flags & _PLACED),
+            paused_us=orders[0],
+            moved_us=orders[1],
         )
 
 
@@ -147,14 +157,18 @@ class PositionFile:
         return self._position
 
     def store(self, next_vlsn: int, term: int) -> None:
-        """Stores a position, durable on return. Raises ``LogFailed``, after which nothing is known of what the file
-        holds; every further call raises it too."""
-        self._write(replace(self._position, next=next_vlsn, term=term))
+        """Stores a position, durable on return; an order to move is obeyed with it. Raises ``LogFailed``, after which
+        nothing is known of what the file holds; every further call raises it too."""
+        self._write(replace(self._position, next=next_vlsn, term=term, moved_us=0))
 
-    def place(self, next_vlsn: int, term: int) -> None:
-        """Stores a position that a person has chosen. Raises as ``store``."""
+    def place(self, next_vlsn: int, term: int, moved_us: int) -> None:
+        """Stores a position that a person has chosen, by the order of that time. Raises as ``store``."""
         mine = self._position
-        self._write(replace(mine, next=next_vlsn, term=term, placed=not mine.known))
+        self._write(replace(mine, next=next_vlsn, term=term, placed=not mine.known, moved_us=moved_us))
+
+    def pause(self, since_us: int) -> None:
+        """Stores since when it is paused, 0 for not at all. Raises as ``store``."""
+        self._write(replace(self._position, paused_us=since_us))
 
     def set_number(self, number: int) -> None:
         self._write(replace(self._position, number=number))

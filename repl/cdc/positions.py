@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 
 from repl.api import ConsumerAt, ConsumerChange
 from repl.cdc.position_file import DIRECTORY, PositionFile, StoredPosition
-from vlsn.errors import LogFailed, NotFound, NotYet, WrongVersion
+from vlsn.errors import BadArgument, LogFailed, NotFound, NotYet, WrongVersion
 from vlsn.seams import Disk
 
 T = TypeVar("T")
@@ -48,8 +48,7 @@ class At:
     begins: bool = False
     """Nothing was committed before it. Known of positions of the group."""
     moved_us: int = 0
-    """The time of a person's order, µs since the epoch, that has put it there; 0: none. Known of positions of the
-    group."""
+    """The time of a person's order, µs since the epoch, that has put it there; 0: none."""
 
 
 class PositionLost(Exception):
@@ -90,6 +89,15 @@ class Positions(Protocol):
         """Stores it, durable on return. Raises ``StaleTerm`` where another one has come since, ``VlsnLogError``."""
         ...
 
+    def paused_us(self) -> int:
+        """Returns since when a person has it paused, µs since the epoch, 0 for not at all: as ``load`` has met it, or
+        as it was stored since. Raises ``VlsnLogError``."""
+        ...
+
+    async def pause(self, since_us: int) -> None:
+        """Stores since when a person has it paused, 0 for not at all; durable on return. Raises ``VlsnLogError``."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -116,6 +124,7 @@ class LocalPositions:
         self._name = name
         self._offload = offload
         self._file: PositionFile | None = None
+        self._paused_us = 0
 
     async def load(self) -> At | None:
         await self.close()
@@ -126,11 +135,20 @@ class LocalPositions:
         file = await self._offload(opened)
         assert file is None or isinstance(file, PositionFile)
         self._file = file
-        return At(file.position.next, file.position.term) if file is not None else None
+        if file is None:
+            return None
+        found = file.position
+        self._paused_us = found.paused_us
+        return At(found.next, found.term, moved_us=found.moved_us)
 
     async def begin(self, at: At) -> None:
         position = StoredPosition(
-            group=self._group, name=self._name, next=at.next, term=at.term, number=max(1, self._number())
+            group=self._group,
+            name=self._name,
+            next=at.next,
+            term=at.term,
+            number=max(1, self._number()),
+            paused_us=self._paused_us,  # also where the file that had it cannot be read any more
         )
         made = await self._offload(lambda: PositionFile.create(self._disk, self._directory, position))
         assert isinstance(made, PositionFile)
@@ -154,11 +172,22 @@ class LocalPositions:
         if self._file is None:
             await self.begin(at)
         file = self._opened()
-        await self._offload(lambda: file.place(at.next, at.term))
+        await self._offload(lambda: file.place(at.next, at.term, at.moved_us))
 
     async def store(self, at: At) -> None:
         file = self._opened()
         await self._offload(lambda: file.store(at.next, at.term))
+
+    def paused_us(self) -> int:
+        return self._paused_us
+
+    async def pause(self, since_us: int) -> None:
+        file = self._file
+        if file is not None:
+            await self._offload(lambda: file.pause(since_us))
+        elif since_us:
+            raise BadArgument(f"{self._name} does not run: the position beside which its pause is kept cannot be read")
+        self._paused_us = since_us
 
     async def _numbered(self, file: PositionFile) -> int:
         """Returns the file's number, which it is given where an earlier version left it without."""
@@ -190,6 +219,15 @@ class ConsumersOfGroup(Protocol):
 
     async def set_consumer(self, name: str, change: ConsumerChange, timeout_s: float) -> ConsumerAt: ...
 
+    def capture_paused_us(self, consumer: str) -> int:
+        """Returns since when a CDC consumer of the group is paused, 0 for not at all, by all that is in this node's
+        log, durable or not."""
+        ...
+
+    async def pause_capture(self, consumer: str, since_us: int, timeout_s: float) -> None:
+        """Logs since when it is paused, 0 for not at all; durable on return. Raises ``VlsnLogError``."""
+        ...
+
 
 class ReplicatedPositions:
     """A named position of the group, ``cdc.NAME``: it goes where the master goes, and holds the log on every node.
@@ -200,6 +238,7 @@ class ReplicatedPositions:
 
     def __init__(self, consumers: ConsumersOfGroup, name: str) -> None:
         self._consumers = consumers
+        self._consumer = name
         self._name = REPLICATED_PREFIX + name
         self._set_by = 0
 
@@ -212,7 +251,12 @@ class ReplicatedPositions:
             self._set_by = 0
             return None
         self._set_by = found.at
-        return At(found.next, found.term, begins=found.by == BEGINS, moved_us=int(found.by or BEGINS, 16))
+        return At(
+            found.next,
+            found.term,
+            begins=found.by == BEGINS,
+            moved_us=int(found.by or BEGINS, 16),
+        )
 
     async def begin(self, at: At) -> None:
         await self._set(at, BEGINS)
@@ -225,6 +269,13 @@ class ReplicatedPositions:
 
     async def store(self, at: At) -> None:
         await self._set(at, "")
+
+    def paused_us(self) -> int:
+        return self._consumers.capture_paused_us(self._consumer)
+
+    async def pause(self, since_us: int) -> None:
+        with _levels_that_rise():
+            await self._consumers.pause_capture(self._consumer, since_us, STORE_TIMEOUT_S)
 
     async def _set(self, at: At, by: str) -> None:
         change = ConsumerChange(next=at.next, at=self._set_by, by=by)

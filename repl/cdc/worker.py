@@ -13,7 +13,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -47,6 +48,7 @@ from vlsn.errors import (
 from vlsn.ids import Vlsn, lsn_file
 from vlsn.seams import Clock
 from vlsn.state.holds import Hold, Owner
+from vlsn.times import text_of
 from vlsn.write.local_log import LocalLog
 
 BACKOFF_S = (0.1, 30.0)
@@ -76,7 +78,8 @@ class CdcRecord:
     settings: CdcSettings
     state: CdcState = CdcState.WAITING
     reason: str = "the log is not open yet"
-    paused: bool = False
+    paused_us: int = 0
+    """Since when a person has it paused, µs since the epoch, as that is stored; 0: it is not."""
     parked: str = ""
     """Why it is parked."""
     parked_at: int = 0
@@ -153,6 +156,8 @@ class CdcWorker:
         """How the disk failed that has its position."""
         self._loads = 0
         """Tries to load it, one after another, that failed."""
+        self._halted = False
+        """An order is being obeyed, for which no child may live."""
         self._closing = False
 
     @property
@@ -190,8 +195,8 @@ class CdcWorker:
             self._set(CdcState.WAITING, "the node is stopping")
         elif record.parked:
             self._set(CdcState.PARKED, record.parked)
-        elif record.paused:
-            self._set(CdcState.PAUSED, "")
+        elif record.paused_us or self._halted:
+            self._set(CdcState.PAUSED, f"since {text_of(record.paused_us)}" if record.paused_us else "")
         else:
             return bool(record.next)
         return False
@@ -203,6 +208,7 @@ class CdcWorker:
             if at is None:
                 at = self._beginning()
                 await self._positions.begin(at)
+            self.record.paused_us = self._positions.paused_us()
             self.record.next, self.record.begins = at.next, at.begins
             if at.moved_us:
                 self.record.moved, self.record.moved_us = True, at.moved_us
@@ -417,7 +423,7 @@ class CdcWorker:
         pause = min(longest, first * 2 ** min(16, max(0, (times or self.record.failures) - 1)))
         pause = max(pause, after_s)
         self._idle.set()
-        self._set(CdcState.BACKOFF, why)
+        self._set(CdcState.PAUSED if self.record.paused_us else CdcState.BACKOFF, why)
         try:
             async with asyncio.timeout(pause):
                 await self._changed.wait()
@@ -442,31 +448,47 @@ class CdcWorker:
     # A person's orders.
 
     async def pause(self) -> None:
-        """Stops it where it is; its hold stays."""
-        async with self._orders:
-            self.record.paused = True
-            await self._stopped()
+        """Stops it where it is until a person resumes it, also past a restart; its hold stays. Raises what storing that
+        raises: then it does as what is stored says."""
+        async with self._orders, self._halting() as record:
+            if not record.next:
+                await self._load()
+            if not record.paused_us:
+                await self._store_pause(self._clock.wall_us())
+                self.event("cdc.paused", consumer=self.settings.name, next=record.next)
 
     async def resume(self) -> None:
-        """Lets it go on, parked or paused."""
+        """Lets it go on, parked or paused. Raises as ``pause``."""
         async with self._orders:
             record = self.record
-            record.paused, record.parked, record.failures, record.failed_at = False, "", 0, 0
+            if not record.next and not record.parked:
+                await self._load()
+            if record.paused_us:
+                await self._store_pause(0)
+                self.event("cdc.resumed", consumer=self.settings.name, next=record.next)
+            record.parked, record.failures, record.failed_at = "", 0, 0
             self._changed.set()
+
+    async def _store_pause(self, since_us: int) -> None:
+        try:
+            await self._positions.pause(since_us)
+        except BaseException:
+            self.record.next = 0  # what is stored is read again
+            self._changed.set()
+            raise
+        self.record.paused_us = since_us
 
     async def move(self, next_vlsn: int) -> int:
         """Sets its position, and returns the one before; paused or parked it stays so, unless what parked it was that
         the old one is gone. Raises ``Trimmed``, ``BadArgument``, what storing raises."""
         async with self._orders:
-            record, durable = self.record, self._reads.durable
+            durable = self._reads.durable
             first = max(1, int(self._log.range.first))
             if not 1 <= next_vlsn <= durable + 1:
                 raise BadArgument(f"VLSN {next_vlsn} is not in 1–{durable + 1}: what is durable ends at {durable}")
             if next_vlsn < first:
                 raise Trimmed(f"VLSN {next_vlsn} was cleaned away; the first still here is {first}", first=Vlsn(first))
-            paused, record.paused = record.paused, True
-            await self._stopped()
-            try:
+            async with self._halting() as record:
                 if not record.next:
                     await self._load()  # what replaces a position of the group must know it
                 before = record.next
@@ -482,9 +504,6 @@ class CdcWorker:
                     await self._positions.confirm()
                 except VlsnLogError:
                     record.next = 0  # for want of a master: it is loaded, and confirmed, before it runs
-            finally:
-                record.paused = paused
-                self._changed.set()
             self.event("cdc.moved", consumer=self.settings.name, before=before, next=next_vlsn)
             return before
 
@@ -497,9 +516,18 @@ class CdcWorker:
                 raise BadArgument(f"VLSNs {first} to {last} are not in 1–{durable}, what is durable")
             if first < begins:
                 raise Trimmed(f"VLSN {first} was cleaned away; the first still here is {begins}", first=Vlsn(begins))
-            paused, self.record.paused = self.record.paused, True
+            async with self._halting():
+                self._resend = (first, last)
+
+    @asynccontextmanager
+    async def _halting(self) -> AsyncIterator[CdcRecord]:
+        """Stops its child for an order, which has it at rest until it goes on as it may."""
+        self._halted = True
+        try:
             await self._stopped()
-            self._resend, self.record.paused = (first, last), paused
+            yield self.record
+        finally:
+            self._halted = False
             self._changed.set()
 
     async def close(self) -> None:

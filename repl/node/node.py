@@ -27,6 +27,7 @@ from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
 from repl.node.services import services_of
 from repl.node.services.begun import NodeBegun
+from repl.node.services.consumers import NodeConsumers
 from repl.offload import Offload
 from repl.repair.opening import append_limits, open_recovered
 from repl.repair.restoring import RestoreWanted
@@ -130,7 +131,7 @@ class Node(NodeParts):
             reads=opened.reads,
             reading=member.offload("reads"),
             storing=Offload(member.worker("cdc")),  # a position that cannot be read is no damage of the log
-            positions=self.services.consumers,
+            positions=NodeConsumers(self),
             begun=NodeBegun(self),
             is_master=member.is_master,
         )

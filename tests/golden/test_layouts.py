@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from repl.cdc.position_file import StoredPosition
 from tests.fakes.kv import FakeStores
 from tests.golden.hex import GOLDEN, golden
 from vlsn.format import batch, block, frame, records, seal, segment, sidecar, submission
@@ -63,6 +65,9 @@ GROUP = records.GroupEntry(
     ],
     previous=2,
 )
+POSITION = StoredPosition(
+    group="demo", name="orders", next=0x0123456789, term=7, sequence=9, number=0xFEDCBA9876543210, known=True
+)
 FIXED: dict[str, Any] = {
     "segment.hex": SEGMENT,
     "segment_standby.hex": STANDBY,
@@ -71,6 +76,8 @@ FIXED: dict[str, Any] = {
     "checkpoint_end.hex": records.CheckpointEnd(4, 3 << 32 | 4096, 1, 1, 9, 8, CLOCK_US),
     "rollback_start.hex": records.RollbackStart(5, 3 << 32 | 4096, 3 << 32 | 4208, 3 << 32 | 4400, 9, CLOCK_US),
     "rollback_end.hex": records.RollbackEnd(3 << 32 | 4400, CLOCK_US),
+    "position_slot_1.hex": POSITION,
+    "position_slot.hex": replace(POSITION, paused_us=CLOCK_US, moved_us=CLOCK_US + 1),
     "term_entry.json": records.TermEntry(3, "n1", "0123456789abcdef"),
     "group_entry.json": GROUP,
 }

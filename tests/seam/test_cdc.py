@@ -345,6 +345,138 @@ def test_a_process_that_is_slow_to_start_is_given_more_time_and_is_no_failure() 
     run(main())
 
 
+def test_a_pause_lasts_past_restarts_until_a_person_resumes_it() -> None:
+    async def main() -> None:
+        group = await started(21, one(), size=1)
+        await group.appended(b"one")
+        await group.everything()
+        sink, children = group.sinks["orders", "n1"], group.children["n1"]
+        paused = (await group.cdc("n1", "/orders/pause"))[1]
+        assert paused["paused_us"] > 0
+        for turn in range(3):
+            await (group.stop() if turn == 1 else asyncio.sleep(0))
+            group.kill("n1", power=turn == 2)
+            await group.start()
+            await group.serving()
+            await group.appended(b"more")
+            await asyncio.sleep(5)
+            told = await group.state("n1", "paused")
+            assert told["paused_us"] == paused["paused_us"] and told["reason"].startswith("since 20"), told
+            assert (await group.cdc("n1", "/orders/pause"))[1]["paused_us"] == paused["paused_us"]
+        assert len(sink.lives) == 1 and children.starts == 1
+        resumed = (await group.cdc("n1", "/orders/resume"))[1]
+        assert resumed["paused_us"] is None
+        await group.everything()
+        group.kill("n1")
+        await group.start()
+        await group.state("n1", "running")
+        await group.stop()
+
+    run(main())
+
+
+def test_a_pause_of_one_on_the_master_goes_where_the_master_goes() -> None:
+    async def main() -> None:
+        group = await started(22, one(run_on="master"))
+        sink = group.sinks["orders", "n1"]  # one for all
+        await group.appended(b"one")
+        await group.everything()
+        paused = (await group.cdc(group.master, "/orders/pause"))[1]
+        lives = len(sink.lives)
+        for resumed in (False, False, True):
+            master = group.master
+            if resumed:
+                assert (await group.cdc(master, "/orders/resume"))[1]["paused_us"] is None
+                await group.state(master, "running")
+            group.kill(master)
+            await group.until(partial(_leads_another, group, master), "another one leads")
+            await group.serving()
+            await group.start(master)
+            await group.appended(b"more")
+            await asyncio.sleep(3)
+            told = await group.state(group.master, "running" if resumed else "paused")
+            assert told["paused_us"] == (None if resumed else paused["paused_us"])
+            assert resumed or len(sink.lives) == lives
+        await group.everything()
+        await group.cdc(group.master, "/orders/pause")
+        await group.stop()
+        group.kill(*group.names)
+        await group.start()
+        await group.serving()
+        await group.state(group.master, "paused")
+        lives = len(sink.lives)
+        await group.client.request("DELETE", f"{group.url(group.master)}/v1/consumers/cdc.orders", timeout_s=10.0)
+        group.kill(group.master)
+        await group.serving()
+        await group.until(partial(_has_begun, sink, lives + 1), "whose position was deleted begins, and is not paused")
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_a_pause_that_fails_is_refused_and_what_lies_in_the_file_counts(call: str) -> None:
+    async def main() -> None:
+        group = await started(23, one(), size=1)
+        await group.appended(b"one")
+        await group.everything()
+        disk = group.machines["n1"].disk
+        disk.fail_at(lambda made: made.name == call and "/cdc/" in made.path)
+        status, said = await group.cdc("n1", "/orders/pause")
+        assert status >= 500 and "position" in said["detail"], said
+        told = await group.state("n1", "running" if call == "write" else "paused")
+        assert bool(told["paused_us"]) == (call == "sync"), "its bytes were there, and are synced by who reads them"
+        group.kill("n1", power=True)
+        await group.start()
+        await group.serving()
+        await group.state("n1", told["state"])
+        assert (await group.cdc("n1", "/orders/resume"))[0] == 200
+        await group.appended(b"two")
+        await group.everything()
+        assert (await group.cdc("n1", "/orders/pause"))[1]["paused_us"] > 0
+        await group.stop()
+
+    run(main())
+
+
+def test_an_order_of_a_person_is_told_after_restarts_until_something_is_committed() -> None:
+    async def main() -> None:
+        group = await started(24, one(options={"moved": True}), size=1)
+        await group.appended(b"one")
+        await group.appended(b"two")
+        await group.everything()
+        sink = group.sinks["orders", "n1"]
+        sink.commits = False
+        await group.cdc("n1", "/orders/pause")
+        assert (await group.cdc("n1", "/orders/reset", to="start"))[1]["state"] == "paused"
+        group.kill("n1")
+        await group.start()
+        await group.serving()
+        await group.cdc("n1", "/orders/resume")
+        await group.until(partial(_has_begun, sink, 2), "it begins anew")
+        orders = [sink.contexts[-1].moved_us]
+        group.kill("n1")
+        await group.start()
+        await group.serving()
+        await group.until(partial(_has_begun, sink, 3), "and again")
+        orders.append(sink.contexts[-1].moved_us)
+        assert orders[0] == orders[1] > 0 and sink.moved == [False, True, True]
+        sink.commits = True
+        group.children["n1"].alive["orders"].exit(1)
+        await group.everything()
+        await group.state("n1", "running")
+        await group.cdc("n1", "/orders/pause")
+        group.kill("n1")
+        await group.start()
+        await group.serving()
+        await group.cdc("n1", "/orders/resume")
+        await group.state("n1", "running")
+        assert not sink.contexts[-1].moved
+        await group.stop()
+
+    run(main())
+
+
 def test_a_pause_past_the_cap_loses_what_it_names_and_a_skip_goes_on_behind_it() -> None:
     async def main() -> None:
         group = await started(

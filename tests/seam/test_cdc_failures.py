@@ -129,13 +129,13 @@ def test_a_position_file_of_a_later_version_parks_its_consumer_and_no_other() ->
         disk = group.machines["n1"].disk
         later = bytearray(disk.content(POSITION))
         for at in range(0, len(later), SLOT_BYTES):
-            later[at + 8] = 2
+            later[at + 8] = 3
             page = bytes(later[at : at + SLOT_BYTES - 4])
             later[at : at + SLOT_BYTES] = page + crc(page).to_bytes(4, "little")
         disk.write_content(POSITION, bytes(later))
         await group.start()
         told = await group.state("n1", "parked")
-        assert "version 2" in told["reason"]
+        assert "version 3" in told["reason"]
         await group.appended(b"two")
         await group.everything(name="others")
         assert disk.content(POSITION) == bytes(later), "it is left as it is"

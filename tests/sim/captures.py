@@ -16,6 +16,8 @@ and read position files by offsets alone:
     a position is made anew only on a disk that has none for it      whenever one gets there
     of a position that went with its disk no life begins anew,       at each START
         until a person has said where
+    what a person has paused has no life until it is resumed,        the same
+        but on a master that was replaced
     what is lost is named, from the first on that was not promised   when one is parked
     everything durable is promised everywhere                        in the end
 """
@@ -65,6 +67,8 @@ class Place:
     """Its disk was replaced by an empty one."""
     lost: bool = False
     """It has had a life, and its position is gone with its disk; no person has said yet where it goes on."""
+    paused: int = 0
+    """The term in which a person was told that it is paused; 0: it is not, or that went with its disk."""
     own: CdcPosition | None = None
     """The position that the consumer keeps itself, with what it made of the events."""
     lives: list[Life] = field(default_factory=list)
@@ -141,6 +145,10 @@ class Captures:
         place = self.place(node, start.name)
         life = Life(place, node, start.next, start.last, given=start.next - 1)
         place.lives.append(life)
+        self._hold(
+            not place.paused or (not place.node and start.term < place.paused),
+            f"{place} begins at {start.next} on {node}, in term {start.term}, and is paused since term {place.paused}",
+        )
         if start.last is not None:
             return life
         if place.node:
@@ -289,13 +297,21 @@ class Captures:
         for name in self.settings:
             place = self.place(node, name)
             if place.node and place.begun:
-                place.older = True
+                place.older, place.paused = True, 0
                 gone = disk.on_medium(f"/{node}/cdc/{name}.position") is None
                 place.fresh |= gone
                 place.lost = gone and any(life.last is None for life in place.lives)
 
     def damaged(self, place: Place) -> None:
-        place.older = True
+        place.older, place.paused = True, 0
+
+    def paused(self, place: Place, term: int) -> None:
+        """A person was told that it is paused, by a node in ``term``."""
+        place.paused = term
+
+    def resumes(self, place: Place) -> None:
+        """A person asks that it goes on."""
+        place.paused = 0
 
     def parked(self, node: SimNode, name: str, why: str) -> None:
         """Holds what a node says is lost against what was promised."""

@@ -312,8 +312,12 @@ class Cdc:
             await rng.choice(asks)(node, settings.name)
 
     async def _pause(self, node: str, name: str) -> None:
-        if await self._post(node, name, "pause"):
+        answer = await self._post(node, name, "pause")
+        if answer and "name" in answer and node in self.group.nodes:
             self.met["a consumer paused"] += 1
+            place, found = self.books.place(node, name), self.group.nodes[node]
+            if not place.node or found.log is not None:
+                self.books.paused(place, found.log.history.last_term if found.log is not None else 1)
         await asyncio.sleep(self._person.uniform(*PAUSED_S))
         await self._post(node, name, "resume")
 
@@ -363,6 +367,8 @@ class Cdc:
 
     async def _post(self, node: str, name: str, what: str, body: Any = None) -> dict[str, Any] | None:
         """Returns the answer, None when there was none."""
+        if what == "resume":
+            self.books.resumes(self.books.place(node, name))
         url = f"{self.group.url(node)}/v1/cdc/{name}/{what}"
         try:
             response = await self.group.client.request(
@@ -394,7 +400,7 @@ class Cdc:
                 for name, record in group.nodes[node].cdc.records.items():
                     if record.parked:
                         await self._let_go_on(node, name)
-                    elif record.paused:
+                    elif record.paused_us:
                         await self._post(node, name, "resume")
             await asyncio.sleep(0.5)
         for place in self.books.places.values():

@@ -26,7 +26,7 @@ from typing import Final
 
 import msgspec
 
-from repl.cdc.consumer import CdcUnavailable
+from repl.cdc.consumer import CdcContext, CdcUnavailable
 from vlsn.errors import BadArgument, Damaged, LogInUse
 from vlsn.format.checksum import crc
 from vlsn.ids import NUMBER_MAX
@@ -39,8 +39,9 @@ OPEN: Final = "open"
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file that was published last and the part that it was, empty for none, and the position behind it."""
+class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The file that was published last and the part that it was, empty for none, and the position behind it;
+    ``moved_us``: the last order of a person that was obeyed (``CdcContext.moved_us``)."""
 
     group: str
     consumer: str
@@ -48,6 +49,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     term: int
     part: str
     file: str
+    moved_us: int = 0
 
 
 @contextmanager
@@ -131,13 +133,24 @@ class Folder:
         if self.exists(file):
             raise BadArgument(f"{self._path(file)} is there already; put it away")
         self.sync()
-        state = Published(self._group, self._consumer, next_vlsn, term, part, file)
+        state = Published(self._group, self._consumer, next_vlsn, term, part, file, self._obeyed_us())
         self._store(state)
         self._put(state)
 
-    def move(self, next_vlsn: int, term: int) -> None:
-        """Sets the position, durable on return; what was published stays."""
-        self._store(Published(self._group, self._consumer, next_vlsn, term, "", ""))
+    def is_moved(self, context: CdcContext) -> bool:
+        """Says whether a person has moved the consumer by an order that was not obeyed here yet."""
+        return context.moved and (not context.moved_us or context.moved_us != self._obeyed_us())
+
+    def move(self, context: CdcContext) -> None:
+        """Sets the position that it was told, and obeys its order with that, durable on return; what was published
+        stays."""
+        order_us = context.moved_us if context.moved else self._obeyed_us()
+        self._store(
+            Published(self._group, self._consumer, context.next, context.position_term, "", "", moved_us=order_us)
+        )
+
+    def _obeyed_us(self) -> int:
+        return self.published.moved_us if self.published is not None else 0
 
     def _store(self, state: Published) -> None:
         body = msgspec.json.encode(state)

@@ -91,9 +91,9 @@ class JsonLines(CdcConsumer):
         with room(directory):
             self._folder.open()
             self._next, self._term = own = self._found(context)
-            if context.moved:
+            if self._folder.is_moved(context):
                 self._rotate()
-                self._folder.move(context.next, context.position_term)
+                self._folder.move(context)
                 self._next, self._term = own = CdcPosition(context.next, context.position_term)
         self._overdue = Overdue(self._close_old, LOOK_S)
         return own

@@ -86,8 +86,8 @@ class ParquetFiles(CdcConsumer):
         self._folder = Folder(self._disk, directory, group=context.group, consumer=context.name)
         with room(directory):
             self._folder.open()
-            if context.moved or self._folder.published is None:
-                self._folder.move(context.next, context.position_term)
+            if self._folder.is_moved(context) or self._folder.published is None:
+                self._folder.move(context)
         state = self._folder.published
         assert state is not None
         self._told = state.next

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from repl.api import ConsumerAt, ConsumerChange, Puts
+from repl.cdc.positions import REPLICATED_PREFIX
 from repl.lead.positions import check_kept, confirm_end, puts_of, set_by
 from repl.node.services.commits import commit_alone
 from repl.node.services.mastership import NodeMastership
 from repl.read.consumer_lags import ConsumerLags
 from vlsn.errors import NotFound, OutcomeUnknown, ProducersMissing
+from vlsn.state import paused
 from vlsn.state.consumers import key_of
 
 
@@ -50,8 +52,19 @@ class NodeConsumers(NodeMastership):
         lead, key = self._lead(), key_of(name)
         if key not in lead.log.history.small:
             raise NotFound(f"consumer {name} has no position here")
-        puts = Puts({key: None}, {} if at is None else {key: at})
+        values: dict[str, bytes | None] = {key: None}
+        if name.startswith(REPLICATED_PREFIX):  # the CDC consumer that begins anew by that name does so at once
+            values[paused.key_of(name.removeprefix(REPLICATED_PREFIX))] = None
+        puts = Puts(values, {} if at is None else {key: at})
         await commit_alone(lead, puts, asyncio.get_running_loop().time() + timeout_s)
+
+    def capture_paused_us(self, consumer: str) -> int:
+        self._lags()
+        return paused.since_in(self._parts.opened().log.history.small.get(paused.key_of(consumer)))
+
+    async def pause_capture(self, consumer: str, since_us: int, timeout_s: float) -> None:
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        await commit_alone(self._lead(), Puts({paused.key_of(consumer): paused.value_of(since_us)}), deadline)
 
     def _lags(self) -> ConsumerLags:
         opened = self._parts.opened()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from repl.cdc.position_file import SLOT_BYTES, PositionFile, StoredPosition
 from tests.fakes.disk import FakeDisk, StopHere
-from vlsn.errors import Damaged, LogFailed, WrongVersion
+from vlsn.errors import BadBody, Damaged, LogFailed, WrongVersion
 from vlsn.format.checksum import crc
 
 PATH = "/d/cdc/orders.position"
@@ -111,11 +113,47 @@ def test_a_file_of_which_nothing_can_be_read_is_never_begun_anew() -> None:
         read(disk)
 
 
+@pytest.mark.parametrize("stop", range(1, 20))
+@pytest.mark.parametrize("torn", [False, True])
+def test_any_cut_keeps_a_persons_orders_or_has_the_new_one_whole(stop: int, torn: bool) -> None:
+    disk = FakeDisk(rng=Random(stop))
+    file = made(disk)
+    orders: list[tuple[Callable[[], None], tuple[int, int, int]]] = [
+        (lambda: file.pause(70), (1, 70, 0)),
+        (lambda: file.store(5, 1), (5, 70, 0)),
+        (lambda: file.place(3, 1, 80), (3, 70, 80)),
+        (lambda: file.pause(0), (3, 0, 80)),
+        (lambda: file.pause(90), (3, 90, 80)),
+        (lambda: file.store(9, 1), (9, 90, 0)),
+        (lambda: file.pause(0), (9, 0, 0)),
+    ]
+    told = asked = (1, 0, 0)
+    disk.stop_at(len(disk.calls) + stop, moment="during" if torn else "before")
+    try:
+        for order, asked in orders:
+            order()
+            told = asked
+    except StopHere:
+        pass
+    disk.power_cut(Random(stop), tear=torn)
+    found = read(disk)
+    assert found is not None and (found.next, found.paused_us, found.moved_us) in (told, asked)
+
+
+def test_a_slot_has_the_version_that_its_orders_need_and_no_other() -> None:
+    for paused_us, moved_us, version in ((0, 0, 1), (7, 0, 2), (0, 7, 2)):
+        page = replace(first(), paused_us=paused_us, moved_us=moved_us).encode()
+        assert page[8] == version
+        wrong = page[:8] + bytes([3 - version]) + page[9:-4]
+        with pytest.raises(BadBody, match="more than it should hold, or less"):
+            StoredPosition.decode(wrong + crc(wrong).to_bytes(4, "little"))
+
+
 def test_a_file_of_a_later_version_is_refused() -> None:
     disk = FakeDisk()
     made(disk)
     page = bytearray(disk.content(PATH)[: SLOT_BYTES - 4])
-    page[8] = 2
+    page[8] = 3
     disk.write_content(PATH, bytes(page) + crc(bytes(page)).to_bytes(4, "little") + bytes(SLOT_BYTES))
     with pytest.raises(WrongVersion):
         read(disk)

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import pytest
 
-from repl.cdc.position_file import PositionFile, StoredPosition
+from repl.cdc.position_file import SLOT_BYTES, PositionFile, StoredPosition
 from repl.cdc.positions import At, LocalPositions, PositionLost
 from tests.fakes.disk import FakeDisk, StopHere
 from tests.fakes.loop import run
-from vlsn.errors import LogFailed, NotMaster
+from vlsn.errors import BadArgument, Damaged, LogFailed, NotMaster
 
 PATH = "/d/cdc/orders.position"
 
@@ -201,6 +201,55 @@ def test_a_file_of_before_numbers_is_given_one() -> None:
         node.disk.remove(PATH)
         with pytest.raises(PositionLost):
             await node.life(1)
+
+    run(main())
+
+
+def test_a_persons_orders_outlive_a_restart() -> None:
+    async def main() -> None:
+        node = Node(Group())
+        await node.life(7)
+        positions = node.positions()
+        await positions.load()
+        await positions.pause(500)
+        await positions.place(At(40, 2, moved_us=600))
+        for _ in range(2):
+            node.disk.power_cut(Random(1))
+            again = node.positions()
+            assert await again.load() == At(40, 2, moved_us=600)
+            assert again.paused_us() == 500
+        await again.store(At(41, 2))
+        await again.pause(0)
+        last = node.positions()
+        assert await last.load() == At(41, 2)
+        assert last.paused_us() == 0
+
+    run(main())
+
+
+def test_one_whose_position_cannot_be_read_is_not_paused_and_stays_paused_where_it_was() -> None:
+    async def main() -> None:
+        node = Node(Group())
+        await node.life(7)
+        positions = node.positions()
+        await positions.load()
+        await positions.pause(500)
+        for slot in (0, 1):
+            node.disk.flip_bit(PATH, SLOT_BYTES * slot + 20, 3)
+        with pytest.raises(Damaged):
+            await positions.load()
+        await positions.place(At(40, 2, moved_us=600))
+        again = node.positions()
+        assert await again.load() == At(40, 2, moved_us=600)
+        assert again.paused_us() == 500
+        for slot in (0, 1):
+            node.disk.flip_bit(PATH, SLOT_BYTES * slot + 20, 3)
+        unread = node.positions()
+        with pytest.raises(Damaged):
+            await unread.load()
+        with pytest.raises(BadArgument, match="cannot be read"):
+            await unread.pause(700)
+        await unread.pause(0)
 
     run(main())
 

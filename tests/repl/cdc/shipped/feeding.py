@@ -81,7 +81,10 @@ class Feeder:
         self.position = START_VLSN
         self.held = START_VLSN
         """The lowest VLSN that the node still holds for it: what it has stored."""
-        self.moved = False
+        self.moved_us = 0
+        """A person's order, until something is stored behind it."""
+        self.stores = 0.7
+        """How likely a position is stored that was committed."""
         self.lives = 0
         self._terms = terms_of(log)
         self._options = options
@@ -96,7 +99,8 @@ class Feeder:
             options=self._options,
             term=self._terms[-1],
             position_term=before,
-            moved=self.moved,
+            moved=bool(self.moved_us),
+            moved_us=self.moved_us,
         )
 
     def life(self, make: Callable[[], CdcConsumer], upto: int | None = None) -> None:
@@ -128,9 +132,9 @@ class Feeder:
                 if wanted:
                     position = wanted if type(wanted) is int else events.next_vlsn
                     assert 1 <= position <= events.next_vlsn
-                    if self._rng.random() < 0.7:  # else the node dies before it has stored that
+                    if self._rng.random() < self.stores:  # else the node dies before it has stored that
                         self.position = self.held = max(self.position, position)
-                        self.moved = False
+                        self.moved_us = 0
                 calls += 1
                 assert calls < 1000, "it takes nothing"
             at = events.next_vlsn

@@ -130,16 +130,30 @@ def test_a_person_moves_it_and_the_files_follow(monkeypatch: pytest.MonkeyPatch)
     feeder = Feeder(log, options(), Random(3))
     feeder.life(lambda: consumer(disk), 20)
     feeder.position = feeder.held = 41
-    feeder.moved = True
+    feeder.moved_us = 1
     feeder.life(lambda: consumer(disk))
     assert lines_of(disk) == wanted([entry for entry in feeder.events if entry.vlsn <= 20 or entry.vlsn > 40])
     feeder.position = feeder.held = 10
-    feeder.moved = True
+    feeder.moved_us = 2
     for path in disk.files(D):
         if path.endswith((".jsonl", ".open")):
             disk.remove(path)  # put away
     feeder.life(lambda: consumer(disk))
     assert lines_of(disk) == wanted([entry for entry in feeder.events if entry.vlsn >= 10])
+
+
+@pytest.mark.parametrize("compress", ["none", "gzip"])
+def test_an_order_that_is_told_again_is_obeyed_once(compress: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch)
+    disk = FakeDisk()
+    log = log_of(Random(8), 60)
+    feeder = Feeder(log, options(compress=compress), Random(8))
+    feeder.life(lambda: consumer(disk), 20)
+    feeder.position, feeder.moved_us, feeder.stores = 31, 7, 0.0
+    for upto in (40, 45, 60):
+        feeder.life(lambda: consumer(disk), upto)
+        disk.process_kill()  # before the node has stored anything behind the order
+    assert lines_of(disk) == wanted([entry for entry in feeder.events if entry.vlsn <= 20 or entry.vlsn > 30])
 
 
 def test_a_full_disk_is_waited_for() -> None:
@@ -194,7 +208,7 @@ def _published(disk: FakeDisk) -> None:
 
     folder = Folder(disk, D, group="g", consumer="orders")
     folder.open()
-    folder.move(5, 1)
+    folder.move(CdcContext("orders", "n1", "g", 5, position_term=1))
     folder.close()
 
 

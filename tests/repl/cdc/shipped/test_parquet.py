@@ -121,6 +121,16 @@ def test_a_state_that_does_not_read_back_is_damage() -> None:
         feeder.life(lambda: ParquetFiles(disk))
 
 
+def test_an_order_that_is_told_again_is_obeyed_once() -> None:
+    disk = FakeDisk()
+    feeder = Feeder(log_of(Random(10), 60), options(), Random(10))
+    feeder.life(lambda: ParquetFiles(disk), 20)
+    feeder.position, feeder.moved_us, feeder.stores = 31, 7, 0.0
+    for upto in (40, 45, 60):
+        feeder.life(lambda: ParquetFiles(disk), upto)
+    assert rows_of(disk) == wanted([entry for entry in feeder.events if entry.vlsn <= 20 or entry.vlsn > 30])
+
+
 def test_a_full_disk_is_waited_for() -> None:
     disk = FakeDisk(capacity_bytes=9000)
     feeder = Feeder(log_of(Random(4), 300), options(), Random(4))

@@ -59,11 +59,9 @@ def ended() -> Iterator[None]:
     Worker.made.clear()
 
 
-def feeder(
-    server: Server, seed: int, count: int = 120, *, begins: bool = True, moved_us: int = 0, **more: Any
-) -> Feeder:
+def feeder(server: Server, seed: int, count: int = 120, *, begins: bool = True, **more: Any) -> Feeder:
     options = {"dsn": server.dsn, "password_env": "ROWS_PASSWORD", "timeout_s": 5.0, **more}
-    context: dict[str, Any] = {"run_on": "master", "begins": begins, "moved_us": moved_us}
+    context: dict[str, Any] = {"run_on": "master", "begins": begins}
     return Feeder(log_of(Random(seed), count), options, Random(seed), **context)
 
 
@@ -191,17 +189,16 @@ def test_a_start_waits_for_what_a_dying_worker_has_under_way(server: Server, mon
 
 
 def test_an_order_of_a_person_is_obeyed_once_and_makes_no_row_twice(server: Server) -> None:
-    fed = feeder(server, 4, begins=False, moved_us=7)
-    fed.moved = True
+    fed = feeder(server, 4, begins=False)
+    fed.moved_us = 7
     fed.life(Worker, upto=80)
     assert [row[0] for row in rows(server)] == [event.vlsn for event in fed.events if event.vlsn <= 80]
-    fed.position, fed.moved = 41, True  # the node did not hear what was stored; it tells the same order again
+    fed.position, fed.moved_us = 41, 7  # the node did not hear what was stored; it tells the same order again
     fed.held = 1
-    fed._context["moved_us"] = 7
     fed.life(Worker)
     assert rows(server) == wanted(fed)
     fed.position = fed.held = 21
-    fed.moved, fed._context["moved_us"] = True, 8
+    fed.moved_us = 8
     fed.life(Worker)
     assert rows(server) == wanted(fed), "what is there from VLSN 21 on is replaced"
 
