@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -27,6 +27,11 @@ SIZES: Final = "_bytes"
 """Options whose names end so may be written ``64MiB``."""
 URLS_MAX: Final = 32
 URL_MAX: Final = 2048
+PATTERN: Final = "{consumer}-{first}-{last}"
+PATTERN_PLACES: Final = ("consumer", "node", "group", "first", "last", "date", "hour")
+PATTERN_PLACE: Final = re.compile(r"\{([^{}]*)\}")
+PATTERN_MAX: Final = 200
+_PATTERN_REST: Final = re.compile(r"[A-Za-z0-9._=/-]*\Z")
 _TABLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}\Z")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
 
@@ -58,6 +63,43 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def check(self) -> None:
         """Raises ``BadArgument``."""
+
+
+class JsonLinesOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of ``jsonl``."""
+
+    directory: str
+    rotate_bytes: Annotated[int, msgspec.Meta(ge=64 * KIB, le=256 * MIB)] = 64 * MIB
+    """A file is closed once it has so many bytes; the events of one call, 4 MiB or one entry, may be more."""
+    rotate_s: Annotated[float, msgspec.Meta(ge=1.0, le=31 * 86_400.0)] = 3600.0
+    """A file is closed so many seconds after its first event, also where no other one comes."""
+    compress: Literal["none", "gzip"] = "none"
+    """Closed files are compressed; the open one never is."""
+    pattern: str = PATTERN
+
+    def check(self) -> None:
+        _check_files(self.directory, self.pattern)
+
+
+class ParquetOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of ``parquet``."""
+
+    directory: str
+    file_rows: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)] = 1_000_000
+    """A file is closed once it has so many rows, or …"""
+    file_bytes: Annotated[int, msgspec.Meta(ge=MIB, le=1024 * MIB)] = 128 * MIB
+    """… so many bytes of keys and values before compression, or …"""
+    file_s: Annotated[float, msgspec.Meta(ge=1.0, le=86_400.0)] = 300.0
+    """… so many seconds after its first event."""
+    group_bytes: Annotated[int, msgspec.Meta(ge=64 * 1024, le=64 * MIB)] = 16 * MIB
+    """Bytes of keys and values that become a row group; so much is kept in memory."""
+    compression: Literal["none", "snappy", "gzip", "zstd", "lz4"] = "zstd"
+    pattern: str = PATTERN
+
+    def check(self) -> None:
+        if find_spec("pyarrow") is None:
+            raise BadArgument("parquet needs vlsnlog[arrow], which is not installed: pip install 'vlsnlog[arrow]'")
+        _check_files(self.directory, self.pattern)
 
 
 class MirrorOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -193,6 +235,25 @@ def without_query(url: str) -> str:
     return f"{head}://{rest.rpartition('@')[2]}" if rest else head
 
 
+def _check_files(directory: str, pattern: str) -> None:
+    if not directory.startswith("/") or "\0" in directory:
+        raise BadArgument(
+            f"options: directory: {directory[:100]!r} is no absolute path; a node's own directory may be anywhere"
+        )
+    unknown = [place for place in PATTERN_PLACE.findall(pattern) if place not in PATTERN_PLACES]
+    if unknown or not _PATTERN_REST.match(PATTERN_PLACE.sub("", pattern)):
+        said = ", ".join(f"{{{place}}}" for place in PATTERN_PLACES)
+        raise BadArgument(f"options: pattern: {pattern[:PATTERN_MAX]!r}; write A-Z a-z 0-9 . _ = / - and {said}")
+    if "{first}" not in pattern:
+        raise BadArgument(
+            f"options: pattern: {pattern[:PATTERN_MAX]!r} has no {{first}}: two files would have one name"
+        )
+    if any(step in ("", ".", "..") for step in pattern.split("/")) or len(pattern) > PATTERN_MAX:
+        raise BadArgument(
+            f"options: pattern: {pattern[:PATTERN_MAX]!r} is no relative path of at most {PATTERN_MAX} characters"
+        )
+
+
 def _check_absolute(name: str, path: str) -> None:
     if path and (not path.startswith("/") or "\0" in path):
         raise BadArgument(f"options: {name}: {path[:100]!r} is no absolute path")
@@ -225,8 +286,11 @@ class _Shipped:
 
 
 ON_MASTER: Final = "it keeps its own position, one in the group"
+ON_NODE: Final = "its files lie on one node, and say by themselves which events they have"
 SHIPPED: Final = {
+    "jsonl": _Shipped(JsonLinesOptions, "node", ON_NODE),
     "mirror": _Shipped(MirrorOptions, "master", ON_MASTER),
+    "parquet": _Shipped(ParquetOptions, "node", ON_NODE),
     "postgres": _Shipped(PostgresOptions, "master", ON_MASTER),
     "webhook": _Shipped(WebhookOptions, "", ""),
 }

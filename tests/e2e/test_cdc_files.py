@@ -7,14 +7,19 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from repl.cdc.consumer import CdcContext
+from repl.cdc.shipped.folder import Folder
 from tests.e2e.calls import OCTETS, call
 from tests.e2e.cdc_pages import example, toml
+from tests.e2e.commands import run
 from tests.e2e.test_cdc import One, eventually, node
+from vlsn.real.disk import PosixDisk
 
 pytestmark = pytest.mark.real
 __all__ = ["node"]
@@ -78,14 +83,44 @@ def test_parquet_rows_are_there_once_over_kills(node: Callable[..., One], tmp_pa
     assert not list(directory.glob("*.part"))
 
 
-def test_a_wrong_option_parks_it_at_once_and_says_what_is_wrong(node: Callable[..., One], tmp_path: Path) -> None:
+def test_what_only_the_child_can_tell_parks_it_at_once(node: Callable[..., One], tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    folder = Folder(PosixDisk(), str(tmp_path / "c"), group="another", consumer="c")
+    folder.open()
+    folder.move(CdcContext("c", "n1", "another", 5))
+    folder.close()
     one = node(
-        toml({"name": "a", "consumer": "jsonl", "options": {"directory": "here"}}),
         toml({"name": "b", "consumer": "jsonlines"}),
-        toml({"name": "c", "consumer": "jsonl", "run_on": "master", "options": {"directory": str(tmp_path / "c")}}),
+        toml({"name": "c", "consumer": "jsonl", "options": {"directory": str(tmp_path / "c")}}),
     )
     call("POST", f"{one.url}/v1/entries", body=b"x", headers=OCTETS).ok()
-    for name, said in {"a": "no absolute path", "b": "there are jsonl", "c": 'needs run_on = "node"'}.items():
+    for name, said in {"b": "there are jsonl", "c": "has files of group another, this is g"}.items():
         eventually(lambda name=name: one.told(name)["state"] == "parked", f"{name} is parked")  # type: ignore[misc]
         assert said in str(one.told(name)["reason"])
         assert one.told(name)["starts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("page", "change", "said"),
+    [
+        ("json-lines.md", {"options": {"directory": "here"}}, "options: directory: 'here' is no absolute path"),
+        (
+            "json-lines.md",
+            {"options": {"directory": "/x", "colour": 5}},
+            "unknown option 'colour'; there are directory",
+        ),
+        ("json-lines.md", {"run_on": "master"}, 'run_on: jsonl needs run_on = "node"'),
+        ("parquet.md", {"options": {}}, "required field `directory`"),
+        ("parquet.md", {"options": {"directory": "/x", "file_row": 5}}, "did you mean 'file_rows'?"),
+        ("parquet.md", {"options": {"directory": "/x", "pattern": "{last}"}}, "has no {first}"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_the_node_starts(
+    tmp_path: Path, page: str, change: dict[str, Any], said: str
+) -> None:
+    shown = {**example(page), **change}
+    one = One(tmp_path, toml(shown))
+    for command in (["node"], ["config"]):
+        refused = run(*command, "--config", str(one.directory / "node.toml")).refused()
+        assert f"cdc {shown['name']}: " in refused and said in refused
+    assert not (tmp_path / "data").exists(), "nothing was made"

@@ -15,17 +15,18 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvents, CdcPosition
 from repl.cdc.shipped.folder import OPEN, PART, Folder, room
-from repl.cdc.shipped.names import DEFAULT, FileNames
-from repl.cdc.shipped.options import check_path, check_runs_on, options_of
+from repl.cdc.shipped.names import FileNames
+from repl.cdc.shipped.options import check_runs_on, options_of
 from repl.cdc.shipped.overdue import Overdue
+from repl.cdc_options import ON_NODE, JsonLinesOptions
 from repl.http import ndjson
-from vlsn.limits import KIB, MIB
+from vlsn.limits import MIB
 from vlsn.real.disk import PosixDisk
 from vlsn.seams import Disk, File
 
@@ -35,19 +36,6 @@ LINE_BYTES_MAX: Final = 8 * MIB
 LOOK_S: Final = 1.0
 """Seconds between two looks at the age of the open file."""
 DAMAGED: Final = "damaged"
-
-
-class JsonLinesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options of ``jsonl``."""
-
-    directory: str
-    rotate_bytes: Annotated[int, msgspec.Meta(ge=64 * KIB, le=256 * MIB)] = 64 * MIB
-    """A file is closed once it has so many bytes; the events of one call, 4 MiB or one entry, may be more."""
-    rotate_s: Annotated[float, msgspec.Meta(ge=1.0, le=31 * 86_400.0)] = 3600.0
-    """A file is closed so many seconds after its first event, also where no other one comes."""
-    compress: Literal["none", "gzip"] = "none"
-    """Closed files are compressed; the open one never is."""
-    pattern: str = DEFAULT
 
 
 class _Row(ndjson.Printed, gc=False):
@@ -83,8 +71,8 @@ class JsonLines(CdcConsumer):
 
     def start(self, context: CdcContext) -> CdcPosition | None:
         self._options = options = options_of(JsonLinesOptions, context.options)
-        directory = check_path("directory", options.directory)
-        check_runs_on(context, "node", "its files lie on one node, and say by themselves which events they have")
+        directory = options.directory.rstrip("/") or "/"
+        check_runs_on(context, "node", ON_NODE)
         self._gzip = options.compress == "gzip"
         self._names = FileNames(options.pattern, ".jsonl.gz" if self._gzip else ".jsonl", context)
         self._folder = Folder(self._disk, directory, group=context.group, consumer=context.name)

@@ -20,15 +20,6 @@ def options_of(kind: type[T], given: Mapping[str, Any]) -> T:
     return cdc_options.options_of(kind, given, whole_size)
 
 
-def check_path(name: str, path: str) -> str:
-    """Returns ``path`` without a slash at its end. Raises ``BadArgument`` where it is not absolute."""
-    if not path.startswith("/") or "\0" in path:
-        raise BadArgument(
-            f"options: {name}: {path[:100]!r} is no absolute path; a node's own directory may be anywhere"
-        )
-    return path.rstrip("/") or "/"
-
-
 def check_runs_on(context: CdcContext, where: str, why: str) -> None:
     """Raises ``BadArgument`` where its settings have it run elsewhere."""
     if context.run_on != where:
@@ -45,4 +36,4 @@ def check_begins(context: CdcContext, found: str) -> None:
         )
 
 
-__all__ = ["check_begins", "check_path", "check_runs_on", "options_of"]
+__all__ = ["check_begins", "check_runs_on", "options_of"]

@@ -12,18 +12,17 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcEvents, CdcPosition
 from repl.cdc.shipped.folder import PART, Folder, room
-from repl.cdc.shipped.names import DEFAULT, FileNames
-from repl.cdc.shipped.options import check_path, check_runs_on, options_of
+from repl.cdc.shipped.names import FileNames
+from repl.cdc.shipped.options import check_runs_on, options_of
 from repl.cdc.shipped.overdue import Overdue
-from vlsn.limits import MIB
+from repl.cdc_options import ON_NODE, ParquetOptions
 from vlsn.real.disk import PosixDisk
 from vlsn.seams import Disk, File
 
@@ -42,22 +41,6 @@ ENTRY_COST_BYTES: Final = 64
 """Bytes that each entry is counted with beside its own."""
 LOOK_S: Final = 1.0
 """Seconds between two looks at the age of the file."""
-
-
-class ParquetOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options of ``parquet``."""
-
-    directory: str
-    file_rows: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)] = 1_000_000
-    """A file is closed once it has so many rows, or …"""
-    file_bytes: Annotated[int, msgspec.Meta(ge=MIB, le=1024 * MIB)] = 128 * MIB
-    """… so many bytes of keys and values before compression, or …"""
-    file_s: Annotated[float, msgspec.Meta(ge=1.0, le=86_400.0)] = 300.0
-    """… so many seconds after its first event."""
-    group_bytes: Annotated[int, msgspec.Meta(ge=64 * 1024, le=64 * MIB)] = 16 * MIB
-    """Bytes of keys and values that become a row group; so much is kept in memory."""
-    compression: Literal["none", "snappy", "gzip", "zstd", "lz4"] = "zstd"
-    pattern: str = DEFAULT
 
 
 class ParquetFiles(CdcConsumer):
@@ -80,8 +63,8 @@ class ParquetFiles(CdcConsumer):
 
     def start(self, context: CdcContext) -> CdcPosition | None:
         self._options = options = options_of(ParquetOptions, context.options)
-        directory = check_path("directory", options.directory)
-        check_runs_on(context, "node", "its files lie on one node, and say by themselves which events they have")
+        directory = options.directory.rstrip("/") or "/"
+        check_runs_on(context, "node", ON_NODE)
         self._names = FileNames(options.pattern, ".parquet", context)
         self._folder = Folder(self._disk, directory, group=context.group, consumer=context.name)
         with room(directory):

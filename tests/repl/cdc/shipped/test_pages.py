@@ -8,10 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from repl.cdc.shipped.json_lines import JsonLinesOptions
 from repl.cdc.shipped.options import options_of
-from repl.cdc.shipped.parquet import ParquetOptions
-from repl.cdc_options import MirrorOptions, PostgresOptions, WebhookOptions
+from repl.cdc_options import JsonLinesOptions, MirrorOptions, ParquetOptions, PostgresOptions, WebhookOptions
 from repl.config import whole_size
 from tests.e2e.cdc_pages import example, options_shown
 
