@@ -117,7 +117,7 @@ class PageSource(Protocol):
 
     async def sizes(self, uuid: str, from_vlsn: int) -> PagedSizes: ...
 
-    async def messages(self, uuid: str, from_vlsn: int, *, limit: int, bytes_max: int) -> PagedRun: ...
+    async def messages(self, uuid: str, from_vlsn: int, *, since: int, limit: int, bytes_max: int) -> PagedRun: ...
 
 
 class Delivered(NamedTuple):
@@ -554,7 +554,7 @@ class Delivery:
             if pages is None:
                 self._lost(at, int(trimmed.first) - 1)
                 return Window.of_messages(MessageColumns(), at, int(trimmed.first))
-            run = await pages.messages(self.uuid, at, limit=PAGED_MESSAGES, bytes_max=WINDOW_BYTES)
+            run = await pages.messages(self.uuid, at, since=self.since, limit=PAGED_MESSAGES, bytes_max=WINDOW_BYTES)
             if run.lacks is not None and not run.entries:
                 self.blocked_by = f"VLSNs {run.lacks[0]}–{run.lacks[1]}, which this node has to fetch"
                 return None

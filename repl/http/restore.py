@@ -22,7 +22,7 @@ CRC_FIELD = "Vlsnlog-Crc32c"
 GENERATION_FIELD = "Vlsnlog-Generation"
 _RANGE = frozenset({"session", "segment", "start", "end", "have"})
 _BLOCK = frozenset({"group", "sender", "to", "term", "first"})
-_MESSAGES = frozenset({"group", "sender", "to", "uuid", "first", "last"})
+_MESSAGES = frozenset({"group", "sender", "to", "uuid", "since", "first", "last"})
 _COPY = frozenset({"group", "sender", "to", "vlsn"})
 
 
@@ -52,8 +52,9 @@ class RepairRoutes:
         _require(request, _MESSAGES)
         first = query.whole(request.query, "first", 0, 1, query.VLSN_MAX)
         last = query.whole(request.query, "last", 0, first, query.VLSN_MAX)
+        since = query.whole(request.query, "since", 0, 0, query.VLSN_MAX)
         with self._ranges.hold():
-            data = await self._repairs.messages(request.query, request.query["uuid"], first, last)
+            data = await self._repairs.messages(request.query, request.query["uuid"], since, first, last)
         return Response(200, {"Content-Type": "application/octet-stream", CRC_FIELD: f"{crc(data):08x}"}, data)
 
     async def copy(self, request: Request) -> Response:

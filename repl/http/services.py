@@ -387,9 +387,10 @@ class Repairs(Protocol):
         names of group, sender and receiver. Raises ``FeedRefused``, ``NotFound``, ``Damaged``."""
         ...
 
-    async def messages(self, asked: Mapping[str, str], uuid: str, first: int, last: int) -> bytes:
+    async def messages(self, asked: Mapping[str, str], uuid: str, since: int, first: int, last: int) -> bytes:
         """Answers ``GET /v1/peer/messages``: messages of a destination from ``first`` on, as records of a page
-        (``repl.paging.filling``). Raises ``FeedRefused``, ``NotFound``."""
+        (``repl.paging.filling``); ``since`` is the VLSN that has set where it begins. Raises ``FeedRefused``,
+        ``NotFound``, ``Damaged`` where they cannot be read for now."""
         ...
 
     async def copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:

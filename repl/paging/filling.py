@@ -1,7 +1,7 @@
 """Messages that are missing from a node's pages: fetched from another member, and given to one.
 
     here      missing 41–9 000                    a page was damaged, the log was restored, the page table was lost
-    a member  GET /v1/peer/messages?uuid=…&first=41&last=9000
+    a member  GET /v1/peer/messages?uuid=…&since=7&first=41&last=9000
               VLSN 5 201, and records of its messages from 41 to 5 200: from its pages, and from its log
     here      a page of its own; missing 5 201–9 000; asked again
 
@@ -18,7 +18,7 @@ from repl.group.member import OpenMember
 from repl.group.peers import get
 from repl.paging.pager import Pager
 from repl.paging.reading import PageReading
-from vlsn.errors import BadBody, NotFound, VlsnLogError
+from vlsn.errors import BadBody, Damaged, NotFound, Trimmed, VlsnLogError
 from vlsn.ids import NodeName, Vlsn
 from vlsn.limits import MIB
 from vlsn.pages.page import HEADER_BYTES, PageHeader, walk
@@ -63,7 +63,7 @@ class Filling:
         master = self._member.master_name()
         for name in sorted(names, key=lambda name: name != master):
             try:
-                upto, records = await self._ask(NodeName(name), subscription.uuid, first, last)
+                upto, records = await self._ask(NodeName(name), subscription, first, last)
                 await self._put(store, subscription, (first, upto), records)
             except (VlsnLogError, OSError, TimeoutError) as error:
                 why = f"{name}: {error}"
@@ -76,8 +76,9 @@ class Filling:
         self._pager.unfilled[store.uuid] = why
         return False
 
-    async def _ask(self, name: NodeName, uuid: str, first: int, last: int) -> tuple[int, list[Record]]:
-        answer = await get(self._member, name, "/v1/peer/messages", uuid=uuid, first=first, last=last)
+    async def _ask(self, name: NodeName, subscription: Subscription, first: int, last: int) -> tuple[int, list[Record]]:
+        uuid, since = subscription.uuid, subscription.since
+        answer = await get(self._member, name, "/v1/peer/messages", uuid=uuid, since=since, first=first, last=last)
         return await self._pager.on_pages(lambda: read_given(answer, uuid, first, last))
 
     async def _put(self, store: PagingStore, subscription: Subscription, span: Span, records: list[Record]) -> None:
@@ -85,6 +86,8 @@ class Filling:
         async with pager.alone:
             if pager.manager.stores.get(store.uuid) is not store or not store.missing or store.missing[0][0] != span[0]:
                 return  # it was acknowledged meanwhile, or is gone
+            if store.row is None or store.row.since != subscription.since:
+                return  # it was moved meanwhile: more may be wanted of the span
             pages = await pager.put(store, subscription, records) if records else {}
             await pager.commit([store.filled(pages, [span], subscription.acknowledged)])
             self.filled += span[1] - span[0] + 1
@@ -118,13 +121,18 @@ class Giving:
         self._pager = pager
         self._reading = reading
 
-    async def give(self, uuid: str, first: int, last: int) -> bytes:
-        """Answers ``GET /v1/peer/messages``. Raises ``NotFound`` where this node does not have ``first`` either."""
+    async def give(self, uuid: str, since: int, first: int, last: int) -> bytes:
+        """Answers ``GET /v1/peer/messages``, with what comes before the first that cannot be read for now. Raises
+        ``NotFound`` where this node does not have ``first`` either, ``Damaged`` where it cannot read it for now."""
         subscriptions = self._pager.subscriptions()
         subscription = next((each for each in subscriptions or () if each.uuid == uuid), None)
         if subscription is None:
             raise NotFound(f"destination {uuid[:32]} is not known here")
-        at, size, records = first, 0, list[Record]()
+        if subscription.since != since:
+            raise NotFound(
+                f"destination {subscription.name} begins here as VLSN {subscription.since} says, not {since}"
+            )
+        at, size, records, unread = first, 0, list[Record](), ""
 
         def take(record: Record | None, upto: int) -> None:
             nonlocal at, size
@@ -135,12 +143,18 @@ class Giving:
 
         while at <= last and size < GIVEN_BYTES:
             log_first = self._log.range.first
-            if at >= log_first:
-                upto = min(last, self._pager.durable())
-                if at > upto or not await self._from_log(subscription, at, upto, take):
+            try:
+                if at >= log_first:
+                    upto = min(last, self._pager.durable())
+                    if at > upto or not await self._from_log(subscription, at, upto, take):
+                        break
+                elif not await self._from_page(subscription, at, min(last, log_first - 1), take):
                     break
-            elif not await self._from_page(subscription, at, min(last, log_first - 1), take):
+            except (OSError, Damaged, Trimmed) as error:
+                unread = str(error)
                 break
+        if at == first and unread:
+            raise Damaged(f"VLSN {first} of destination {subscription.name} cannot be read for now: {unread}")
         if at == first:
             raise NotFound(f"VLSN {first} is in neither log nor pages of destination {subscription.name} here")
         salt = self._member.seams.random.u32()
@@ -185,6 +199,8 @@ class Giving:
         if lacks and lacks[0][0] <= at:
             return False
         assert store is not None
+        if store.row is None or store.row.since != subscription.since:
+            return False  # its pages may lack what is wanted since it was moved
         last = min(last, lacks[0][0] - 1) if lacks else last
         number = store.next_page(at)
         row = store.pages[number] if number is not None else None

@@ -72,8 +72,10 @@ class Pager:
         """The disk is too full for pages: below the low mark, until above the high one."""
         self._bytes_max = member.config.pages_bytes_max
         self._aside: list[tuple[str, int]] = []
-        """Pages that were put aside when the process before was stopped."""
+        """Pages to be put aside: that were when the process before was stopped, or did not read back since."""
         self._looked: dict[tuple[str, int], int] = {}
+        self._unsettled = ""
+        """The reason why pages that are done with could not be let go of, as was told."""
         log.cleaner.paging.pager = self
 
     def subscriptions(self) -> list[Subscription] | None:
@@ -186,16 +188,25 @@ class Pager:
                     done(paged_to, self.paused)
                     continue
                 self._woken.clear()
-                if self.manager.stores:
-                    with suppress(OSError):
-                        await self.look_at_disk()
-                await self.settle()
+                await self._look_around()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), PERIOD_S)
         finally:
             self._over = True
             while self._asked:
                 self._asked.popleft()[1](NULL_VLSN, "the log is closing")
+
+    async def _look_around(self) -> None:
+        """Looks at the disk, and at what was acknowledged. What the disk refuses is tried again later: pages stay."""
+        try:
+            if self.manager.stores:
+                await self.look_at_disk()
+            await self.settle()
+            self._unsettled = ""
+        except (OSError, NoSpace) as error:
+            if self._unsettled != str(error):
+                self._unsettled = str(error)
+                self._member.event("pages.unread", why=self._unsettled)
 
     async def close(self) -> None:
         """Closes the files, behind what is under way."""
@@ -343,7 +354,9 @@ class Pager:
             if self._looked.get((store.uuid, number)) == count:
                 continue
             contents = await self.read(store, number, row)
-            if contents is not None and not contents.fault:
+            if contents is not None and contents.fault:
+                self._aside.append((store.uuid, number))
+            elif contents is not None:
                 found[number] = bool(subscription.acknowledged.mask(contents.vlsns).all())
                 self._looked[store.uuid, number] = count
         return found
@@ -390,7 +403,7 @@ class Pager:
 
         def written() -> dict[int, PageRow]:
             store.leave_page()
-            store.begin_pass()
+            store.begin_pass(store.row.since if store.row is not None else subscription.since)
             if store.made != about:
                 store.make(about)
             try:
@@ -410,7 +423,7 @@ class Pager:
         async with self.alone:
             row = store.pages.get(number)
             subscription = next((each for each in self.subscriptions() or () if each.uuid == store.uuid), None)
-            if row is None or subscription is None:
+            if row is None or row.superseded or subscription is None:
                 return
             disk, plain, aside = self._member.seams.disk, store.path(number), store.aside(number)
 

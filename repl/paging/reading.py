@@ -41,12 +41,14 @@ class PageReading:
     def cached_bytes(self) -> int:
         return sum(contents.bytes for contents in self._cached.values())
 
-    async def messages(self, uuid: str, from_vlsn: int, *, limit: int, bytes_max: int) -> PagedRun:
+    async def messages(self, uuid: str, from_vlsn: int, *, since: int, limit: int, bytes_max: int) -> PagedRun:
         at = from_vlsn
         while True:
             store = self._pager.manager.stores.get(uuid)
             if store is None:
                 return PagedRun([], Vlsn(at))
+            if store.row is not None and store.row.since != since:
+                return PagedRun([], Vlsn(at), (at, at))  # the pager has not looked at what it wants since it was moved
             lacks = next((span for span in store.missing if span[1] >= at), None)
             number = store.next_page(at)
             row = store.pages[number] if number is not None else None

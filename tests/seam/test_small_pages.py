@@ -6,16 +6,20 @@ from __future__ import annotations
 import asyncio
 import errno
 from random import Random
+from urllib.parse import urlencode
 
+import msgspec
 import pytest
 
 from repl.paging import pager
-from tests.fakes.disk import Call, Moment
+from tests.fakes.disk import UNLIMITED_BYTES, Call, Moment
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
-from tests.seam.nodes import Group
+from tests.seam.nodes import BIG, Group
 from tests.seam.test_destinations import client
 from tests.seam.test_pages import filled, first, made, stored, taken, uncovered
+from vlsn.ids import Vlsn
+from vlsn.limits import PAGES_FREE_BYTES_LOW
 
 PAGE_BYTES = 20_000
 """Four or five messages."""
@@ -193,6 +197,84 @@ def test_a_page_that_cannot_be_read_for_a_moment_is_not_put_aside() -> None:
             assert group.nodes[group.master].member.events.counts["page.damaged"] == 0
         await group.stop()
         assert not group.fatal
+
+    run(main())
+
+
+def test_a_member_that_cannot_read_a_page_for_now_says_so_and_another_one_gives() -> None:
+    """One whose log was lost asks for messages; reads of pages fail elsewhere, as of a bad sector, for a moment."""
+
+    async def main() -> None:
+        group = await made(36)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await filled(group, log)
+            lost, *others = sorted(group.names, key=lambda name: name == group.master)
+            answers: list[str] = []
+            for name in others:
+                disk = group.machines[name].disk
+                disk.fail_at(lambda call: call.name == "open" and call.path.endswith(".page"), times=3)
+                asked = {"group": group.config(name).group, "sender": lost, "to": name, "uuid": uuid}
+                asked |= {"since": stored(group, name, uuid).row.since, "first": 5, "last": 9}
+                url = f"{group.url(name)}/v1/peer/messages?{urlencode(asked)}"
+                answer = await group.client.request("GET", url, timeout_s=5.0)
+                answers.append(msgspec.json.decode(bytes(answer.body))["type"])
+            assert answers == ["damaged", "damaged"]
+            group.kill(lost)
+            group.machine(lost)
+            await group.start(lost)
+            await group.until(lambda: whole(group, lost, uuid, held), "it holds everything", 120.0)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("trouble", ["full", "unread"])
+def test_what_the_disk_refuses_beside_a_look_at_the_pages_ends_no_node(trouble: str) -> None:
+    """A page that was put aside is salvaged on a disk that is full, or whose files cannot be opened for a while."""
+
+    async def main() -> None:
+        story = Story(37)
+        await story.begin()
+        group, uuid = story.group, story.uuid
+        name = next(name for name in group.names if name != story.master)
+        disk, store = group.machines[name].disk, stored(group, name, uuid)
+        number = sorted(store.pages)[1]
+        path = store.path(number)
+        group.kill(name)
+        disk.rename(path, path + ".damaged")
+        if trouble == "full":
+            disk.capacity_bytes = UNLIMITED_BYTES - disk.free() + PAGES_FREE_BYTES_LOW // 2
+        else:
+            disk.fail_at(lambda call: call.name == "open" and call.path.endswith(".damaged"), times=20)
+        await group.start(name)
+        events = group.nodes[name].member.events.counts
+        await group.until(lambda: events["pages.unread"] > 0, "it says what is wrong")
+        disk.capacity_bytes = None
+        await group.until(lambda: whole(group, name, uuid, story.held), "its readable records lie in another page", 60)
+        assert number not in stored(group, name, uuid).pages
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_the_pager_pages_up_to_the_end_of_the_block_that_it_is_asked_for() -> None:
+    """After a rollback the last VLSN that a segment had may lie within a block of the next one."""
+
+    async def main() -> None:
+        group = await made(38)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            first, last = await log.append_many([BIG] * 9, keys=[b"order-1"] * 9)
+            await asyncio.sleep(2.0)
+            told: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+            pager = group.nodes[group.master].opened().pager
+            pager.page(Vlsn(first + 3), lambda vlsn, why: told.set_result((vlsn, why)))
+            assert await asyncio.wait_for(told, 10.0) == (last, "")
+            assert stored(group, group.master, uuid).messages == 9
+        await group.stop()
 
     run(main())
 

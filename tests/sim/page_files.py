@@ -5,7 +5,7 @@ It shares no code with the product but the checksum; the few fields that it read
     page     VLSNPAGE · version u16 · 0 u16 · salt u32 · uuid 8 · number u64 · 28 × 0 · crc
     record   magic u16 · flags u8 · 0 · length · count · blocks u32 · first · last · covers_from · covers_to u64
              key bytes · value bytes · salt ^ offset · crc u32, then ``length`` bytes of columns, padded to 8
-    table    g ‖ uuid ‖ number u32: {"end": …}; g ‖ uuid: {"missing": [[first, last], …], …}
+    table    g ‖ uuid ‖ number u32: {"end": …, "superseded"}; g ‖ uuid: {"missing": [[first, last], …], …}
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def paged(files: Mapping[str, bytes | bytearray], table: Mapping[bytes, bytes], 
     for name, value in table.items():
         if name.startswith(key) and len(name) > len(key):
             found.pages += 1
-            number, end = int.from_bytes(name[len(key) :], "big"), int(json.loads(value)["end"])
+            page = json.loads(value)
+            if page.get("superseded"):
+                continue  # of before a move: what it holds must lie elsewhere
+            number, end = int.from_bytes(name[len(key) :], "big"), int(page["end"])
             data = bytes(files.get(f"{number:09d}.page", b""))
             try:
                 _read(data, end, found)

@@ -98,7 +98,8 @@ class PagingManager:
         """Returns why a log that begins at ``begin`` may not begin at ``first``; empty where it may."""
         for subscription in subscriptions:
             store = self.stores.get(subscription.uuid)
-            paged_to = store.paged_to if store is not None else 0
+            row = store.row if store is not None else None
+            paged_to = row.paged_to if row is not None and row.since == subscription.since else 0
             low = max(paged_to + 1, begin)
             if low < first and not subscription.acknowledged.covers(low, first - 1):
                 return f"destination {subscription.name} is paged up to VLSN {paged_to} only"

@@ -20,13 +20,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from vlsn.errors import BadBody
-from vlsn.ids import NULL_VLSN
+from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.limits import PAGE_BYTES
-from vlsn.pages.page import NO_ROW, PageRow, Salts, read_page
+from vlsn.pages.page import HEADER_BYTES, NO_ROW, PageHeader, PageRow, Salts, read_page
 from vlsn.pages.store import ABOUT_NAME, DIRECTORY, About, Change, PagingStore, StoreRow, union
 from vlsn.pages.subscription import Acknowledged, Span
 from vlsn.pages.table import PageTable
 from vlsn.seams import Disk
+from vlsn.segments.bad_sectors import is_unread
 
 UUID = re.compile(r"[0-9a-f]{16}\Z")
 PAGE_FILE = re.compile(r"([0-9]{9})\.page(\.damaged)?\Z")
@@ -74,12 +75,15 @@ def open_pages(
                 )
                 opened.changes.append(Change(uuid, row, pages))
         elif lost := _lost(disk, place, pages, numbers):
-            spans = [(pages[number].covers_from, pages[number].covers_to) for number in lost]
-            row = msgspec.structs.replace(row, missing=sorted([*row.missing, *spans]), done=max(row.done, *lost))
+            lost_rows = [pages[number] for number in lost if not pages[number].superseded]
+            spans = [(page.covers_from, page.covers_to) for page in lost_rows]
+            row = msgspec.structs.replace(row, missing=union([*row.missing, *spans]), done=max(row.done, *lost))
             pages = {number: page for number, page in pages.items() if number not in lost}
             opened.notes.append(f"pages of destination {uuid}: {len(lost)} are gone, their VLSNs are missing here")
             opened.changes.append(Change(uuid, row, gone=lost))
-        opened.aside += [(uuid, number) for number in pages if numbers.get(number) is False]
+        opened.aside += [
+            (uuid, number) for number, page in pages.items() if numbers.get(number) is False and not page.superseded
+        ]
         unused = [number for number, plain in numbers.items() if plain and number not in pages]
         for number in unused:
             with suppress(FileNotFoundError):
@@ -114,25 +118,24 @@ def _rebuilt(
 ) -> tuple[StoreRow | None, dict[int, PageRow]]:
     """Reads what the files say, as far as they are whole; what is taken was synced first. What was written twice, by a
     pass that never counted and by the one after it, is taken once. Nothing is taken behind a gap that the log fills: it
-    is paged again."""
+    is paged again. Those of before the destination was moved are superseded."""
     prefix = read_about(disk, place)
-    rows, covered = dict[int, PageRow](), list[Span]()
-    for number in sorted(numbers) if prefix is not None else ():
-        path = f"{place}/{number:09d}.page"
-        file = disk.open(path, write=True)
-        try:
-            file.sync()
-        finally:
-            file.close()
-        row = NO_ROW
-        for piece in sorted(read_page(disk, path, uuid, number, None).pieces, key=lambda piece: piece.head.offset):
+    since = {number: _since(disk, place, number) for number in sorted(numbers)} if prefix is not None else {}
+    newest = max(since.values(), default=0)
+    rows, before, covered = dict[int, PageRow](), dict[int, PageRow](), list[Span]()
+    for number in since:
+        row, is_newest = NO_ROW, since[number] == newest
+        contents = read_page(disk, f"{place}/{number:09d}.page", uuid, number, None)
+        for piece in sorted(contents.pieces, key=lambda piece: piece.head.offset):
             head = piece.head
-            if Acknowledged.of(0, covered).count(head.covers_from, head.covers_to):
+            if is_newest and Acknowledged.of(0, covered).count(head.covers_from, head.covers_to):
                 break
             row = row.with_record(head, head.end)
-        if row.count:
+        if row.count and is_newest:
             rows[number] = row
             covered = union([*covered, (row.covers_from, row.covers_to)])
+        elif row.count:
+            before[number] = msgspec.structs.replace(row, superseded=True)
     if prefix is None or not rows:
         return None, {}
     disk.sync_directory(place)
@@ -144,7 +147,23 @@ def _rebuilt(
             break
     rows = {number: row for number, row in rows.items() if row.covers_to <= paged_to}
     missing = [span for span in missing if span[1] <= paged_to]
-    return (StoreRow(paged_to, max(numbers), missing, NULL_VLSN, prefix), rows) if paged_to else (None, {})
+    if not paged_to and not before:
+        return None, {}
+    return StoreRow(paged_to, max(numbers), missing, Vlsn(newest), prefix), {**rows, **before}
+
+
+def _since(disk: Disk, place: str, number: int) -> int:
+    """Syncs a page, and reads what it was written for; 0 where that cannot be read."""
+    file = disk.open(f"{place}/{number:09d}.page", write=True)
+    try:
+        file.sync()
+        return PageHeader.decode(file.read(0, min(file.size(), HEADER_BYTES))).since
+    except (BadBody, OSError) as error:
+        if isinstance(error, OSError) and not is_unread(error):
+            raise
+        return NULL_VLSN
+    finally:
+        file.close()
 
 
 def read_about(disk: Disk, place: str) -> bytes | None:

@@ -1,7 +1,7 @@
 """The page: one file of a destination, of records that several writers put in side by side.
 
-    0        8       10 12   16   24     32  60  64
-    |VLSNPAGE|version|0 |salt|uuid|number|0 …|crc| record | record | 0 … | record …
+    0        8       10 12   16   24     32    40  60  64
+    |VLSNPAGE|version|0 |salt|uuid|number|since|0 …|crc| record | record | 0 … | record …
 
 1. A writer gets its place under the store's latch and writes outside of it, so records lie in the order of their places
    and not of their VLSNs: who reads sorts them.
@@ -34,7 +34,7 @@ from vlsn.pages.subscription import I64
 from vlsn.seams import Buffer, Disk, File
 from vlsn.segments.bad_sectors import is_unread, read_around
 
-HEADER: Final = Struct("<8sHHI8sQ28sI")
+HEADER: Final = Struct("<8sHHI8sQQ20sI")
 HEADER_BYTES: Final = 64
 MAGIC: Final = b"VLSNPAGE"
 VERSION: Final = 1
@@ -44,7 +44,7 @@ STRIDE: Final = 4096
 assert HEADER.size == HEADER_BYTES
 
 
-class PageRow(msgspec.Struct, frozen=True):
+class PageRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """A page as the page table has it."""
 
     end: int
@@ -61,6 +61,9 @@ class PageRow(msgspec.Struct, frozen=True):
     """No other message from here …"""
     covers_to: int
     """… to here was wanted when it was written."""
+    superseded: bool = False
+    """The destination was moved since, so it may lack what is wanted now: others hold all of it, or will, and it goes
+    then. It is not read any more."""
 
     def with_record(self, record: Record | RecordHead, end: int) -> PageRow:
         return PageRow(
@@ -88,11 +91,13 @@ class PageHeader:
     uuid: str
     number: int
     salt: int
+    since: int = 0
+    """``Subscription.since`` of what it was written for."""
 
     def encode(self) -> bytes:
         raw = bytearray(HEADER_BYTES)
         uuid = bytes.fromhex(self.uuid)
-        HEADER.pack_into(raw, 0, MAGIC, VERSION, 0, self.salt, uuid, self.number, b"", 0)
+        HEADER.pack_into(raw, 0, MAGIC, VERSION, 0, self.salt, uuid, self.number, self.since, b"", 0)
         raw[60:] = crc(raw[:60]).to_bytes(4, "little")
         return bytes(raw)
 
@@ -101,12 +106,12 @@ class PageHeader:
         """Raises ``BadBody``, and ``WrongVersion`` for a page of a later version."""
         if len(raw) < HEADER_BYTES or bytes(raw[:8]) != MAGIC:
             raise BadBody("no page's header")
-        _, version, _, salt, uuid, number, _, stored = HEADER.unpack_from(raw)
+        _, version, _, salt, uuid, number, since, _, stored = HEADER.unpack_from(raw)
         if crc(memoryview(raw)[:60]) != stored:
             raise BadBody("page header crc")
         if version != VERSION:
             raise unread("a page", version, VERSION)
-        return cls(uuid.hex(), number, salt)
+        return cls(uuid.hex(), number, salt, since)
 
 
 class PageWriter:

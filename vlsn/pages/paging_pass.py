@@ -125,7 +125,7 @@ class PagingPass:
         if not self._begun:
             self._begun = True
             for want in self._wants:
-                want.store.begin_pass()
+                want.store.begin_pass(want.subscription.since)
         if not self._lsn:
             mapping = self._index.at_or_before(Vlsn(self._at))
             if mapping is None:
@@ -171,10 +171,11 @@ class PagingPass:
 
     def committed(self, changes: Sequence[Change]) -> None:
         """Notes that the page table says so."""
-        stores = {want.store.uuid: want.store for want in self._wants}
+        wants = {want.store.uuid: want for want in self._wants}
         for change in changes:
-            stores[change.uuid].committed(change)
-            stores[change.uuid].begin_pass()
+            store = wants[change.uuid].store
+            store.committed(change)
+            store.begin_pass(wants[change.uuid].subscription.since)
 
     def discard(self) -> None:
         """Gives up what has not counted."""

@@ -57,8 +57,8 @@ class PageSource(Protocol):
         passed over. Raises ``Damaged`` where it cannot be read for now."""
         ...
 
-    async def messages(self, uuid: str, from_vlsn: int, *, limit: int, bytes_max: int) -> PagedRun:
+    async def messages(self, uuid: str, from_vlsn: int, *, since: int, limit: int, bytes_max: int) -> PagedRun:
         """Reads at most ``limit`` messages of the destination from ``from_vlsn`` on, with about ``bytes_max`` bytes of
-        keys and values, but never less than one that is there. Holds nothing when it has returned: who is slow costs
-        the others nothing."""
+        keys and values, but never less than one that is there. ``since`` is the ``Subscription``'s: pages of before a
+        move need not have what is wanted. Holds nothing when it has returned: who is slow costs the others nothing."""
         ...

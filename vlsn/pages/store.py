@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from vlsn.ids import NULL_VLSN
+from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.limits import PAGE_BYTES
 from vlsn.pages.page import PageHeader, PageRow, PageWriter, Salts, page_name
 from vlsn.pages.record import Record
@@ -103,6 +103,8 @@ class PagingStore:
         self._open: PageWriter | None = None
         self._written: dict[int, PageWriter] = {}
         """Those that have records of the pass under way, by number."""
+        self._since = NULL_VLSN
+        """``Subscription.since`` of what is written."""
 
     # What is there.
 
@@ -114,7 +116,7 @@ class PagingStore:
     @property
     def messages(self) -> int:
         """The messages in its pages, acknowledged since or not."""
-        return sum(row.count for row in self.pages.values())
+        return sum(row.count for row in self.pages.values() if not row.superseded)
 
     @property
     def paged_to(self) -> int:
@@ -133,14 +135,19 @@ class PagingStore:
 
     def next_page(self, from_vlsn: int) -> int | None:
         """Returns the number of the first page, by VLSN, with a message at or behind ``from_vlsn``."""
-        having = [(row.first, number) for number, row in self.pages.items() if row.last >= from_vlsn]
+        having = [
+            (row.first, number) for number, row in self.pages.items() if row.last >= from_vlsn and not row.superseded
+        ]
         return min(having)[1] if having else None
 
     # Writing.
 
-    def begin_pass(self) -> None:
-        """Begins a pass, with no writer under way."""
+    def begin_pass(self, since: int) -> None:
+        """Begins a pass, with no writer under way; ``since`` is the ``Subscription``'s."""
         self._written.clear()
+        if since != self._since:
+            self.leave_page()
+            self._since = Vlsn(since)
         if self._open is not None:
             self._open.begin_pass()
 
@@ -161,7 +168,7 @@ class PagingStore:
     def _new_page(self) -> PageWriter:
         self._open = None
         self._number += 1
-        header = PageHeader(self.uuid, self._number, self._salts())
+        header = PageHeader(self.uuid, self._number, self._salts(), self._since)
         self._open = PageWriter.create(self._disk, self.directory, header)
         return self._open
 
@@ -231,23 +238,28 @@ class PagingStore:
         """Returns what has to be noted of a log that begins at ``first``; None where nothing has.
 
         What the destination wants below it, and was never paged here, is missing.  One that was moved may want what was
-        acknowledged when it could be paged: of that, what no page covers is missing.  One of another prefix wants what
-        its pages need not have: they go, and all of it is missing."""
-        wanted, row, gone = subscription.acknowledged, self.row, list[int]()
+        acknowledged when it was paged, so its pages are superseded: what it wants below ``first`` is missing, and the
+        rest is paged again.  One of another prefix wants what its pages need not have: they go."""
+        wanted, row, gone, pages = subscription.acknowledged, self.row, list[int](), dict[int, PageRow]()
         if row is None:
             row = StoreRow(NULL_VLSN, 0, [], subscription.since, subscription.prefix)
         elif row.prefix != subscription.prefix:
             gone = list(self.pages)
             row = StoreRow(NULL_VLSN, self._number, [], subscription.since, subscription.prefix)
+        paged_to = max(row.paged_to, first - 1)
         missing, asked = row.missing, [(row.paged_to + 1, first - 1)] if row.paged_to < first - 1 else []
         if row.since != subscription.since:
-            held = union([*missing, *((page.covers_from, page.covers_to) for page in self.pages.values())])
-            asked = Acknowledged.of(0, held).left([(1, first - 1)] if first > 1 else [])
-        missing = union(wanted.left(sorted([*missing, *asked])))
+            paged_to, asked = first - 1, [(1, first - 1)] if first > 1 else []
+            pages = {
+                number: msgspec.structs.replace(page, superseded=True)
+                for number, page in self.pages.items()
+                if number not in gone
+            }
+        missing = union(wanted.left(union([*missing, *asked])))
         if self.row is None and not missing:
             return None  # nothing of it was ever paged, or has to be
-        new = StoreRow(max(row.paged_to, first - 1), row.done, missing, subscription.since, row.prefix)
-        return Change(self.uuid, new, gone=gone) if new != self.row else None
+        new = StoreRow(paged_to, row.done, missing, subscription.since, row.prefix)
+        return Change(self.uuid, new, pages, gone) if new != self.row else None
 
     def paged(self, subscription: Subscription, pages: dict[int, PageRow], paged_to: int) -> Change:
         """Returns what has to be noted once a pass has come to ``paged_to``, with these pages synced."""
@@ -271,23 +283,35 @@ class PagingStore:
         """Returns what has to be noted to let go of the pages whose messages are all acknowledged; None where there is
         none. ``read`` says of pages that were looked into whether they are."""
         looked = read or {}
+        if self.row is None:
+            return None
+        missing = acknowledged.left(self.row.missing)
         gone = [
             number
             for number, row in self.pages.items()
-            if looked.get(number) or acknowledged.covers(row.first, row.last)
+            if looked.get(number)
+            or acknowledged.covers(row.first, row.last)
+            or (row.superseded and self._is_replaced(row, missing))
         ]
-        if not gone or self.row is None:
+        if not gone:
             return None
-        missing = acknowledged.left(self.row.missing)
         row = msgspec.structs.replace(self.row, done=max(self.row.done, *gone), missing=missing)
         return Change(self.uuid, row, gone=gone)
+
+    def _is_replaced(self, row: PageRow, missing: list[Span]) -> bool:
+        """Says whether other pages hold all that is wanted of what a superseded one was written for."""
+        assert self.row is not None
+        return row.covers_to <= self.row.paged_to and not any(
+            low <= row.covers_to and row.covers_from <= high for low, high in missing
+        )
 
     def to_look_into(self, acknowledged: Acknowledged) -> list[int]:
         """Lists the pages that may be done although VLSNs between their messages are not acknowledged."""
         return [
             number
             for number, row in self.pages.items()
-            if acknowledged.count(row.first, row.last) >= row.count
+            if not row.superseded
+            and acknowledged.count(row.first, row.last) >= row.count
             and not acknowledged.covers(row.first, row.last)
             and acknowledged.covers(row.first, row.first)
             and acknowledged.covers(row.last, row.last)

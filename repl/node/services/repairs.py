@@ -22,10 +22,10 @@ class NodeRepairs(NodeService):
     async def block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
         return await providing.block_of(self._parts.member, asked, term, first)
 
-    async def messages(self, asked: Mapping[str, str], uuid: str, first: int, last: int) -> bytes:
+    async def messages(self, asked: Mapping[str, str], uuid: str, since: int, first: int, last: int) -> bytes:
         member = self._parts.member
         providing.check_names(member, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
-        return await self._parts.opened().giving.give(uuid, first, last)
+        return await self._parts.opened().giving.give(uuid, since, first, last)
 
     async def copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
         return await integrity.answer_copy(self._parts.member, asked, vlsn)

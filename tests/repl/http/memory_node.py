@@ -477,7 +477,7 @@ class MemoryNode:
             raise WrongGroup("another group")
         return b"block %d of term %d" % (first, term)
 
-    async def messages(self, asked: Mapping[str, str], uuid: str, first: int, last: int) -> bytes:
+    async def messages(self, asked: Mapping[str, str], uuid: str, since: int, first: int, last: int) -> bytes:
         if asked["group"] != self.group:
             raise WrongGroup("another group")
         return b"messages of %s from %d to %d" % (uuid.encode(), first, last)

@@ -21,6 +21,7 @@ from tests.vlsn.pages.paging import PAGE_BYTES, Destination, Pager, held_in, key
 from tests.vlsn.pages.test_record import windows_of
 from vlsn.errors import BadBody
 from vlsn.format.block import Entry, EntryKind
+from vlsn.ids import Vlsn
 from vlsn.pages.page import HEADER_BYTES, STRIDE, PageHeader, page_name, read_page
 from vlsn.pages.record import Record, record_of
 from vlsn.pages.store import About, PagingStore
@@ -347,22 +348,61 @@ def test_a_prefix_that_changed_and_a_destination_that_is_gone_lose_their_pages()
     assert pager.manager.uncovered([changed.subscription()], first, opened.log.range.first) == ""  # type: ignore[arg-type]
 
 
-def test_a_destination_that_is_moved_back_misses_what_no_page_covers() -> None:
+def moved_back() -> tuple[Opened, dict[int, Entry], Pager, Destination]:
+    """A destination is moved back to VLSN 10, as its pages have what was wanted from 60 on, and the log ends there."""
     machine = Machine(12)
-    opened, _ = filled(machine, Random(12))
-    last = opened.log.range.last
+    opened, held = filled(machine, Random(12))
     whole = Destination(ALL, acked=set(range(1, 60)))
     pager = Pager(opened)
-    pager.page([whole], last)
-    store = pager.manager.stores[ALL]
-    begins = min(row.covers_from for row in store.pages.values())
-    assert begins == 1
-    whole.acked |= set(range(1, store.pages[1].last + 1))
-    pager.done([whole])
+    pager.page([whole], opened.log.range.last)
     moved = replace(whole, acked=set(range(1, 10)), since=99)
-    pager.commit(pager.manager.reconciled([moved.subscription()], last + 1))  # type: ignore[arg-type]
-    low = min(row.covers_from for row in store.pages.values())
-    assert store.missing == [(10, low - 1)]
+    return opened, held, pager, moved
+
+
+def test_of_a_destination_that_is_moved_back_all_below_the_log_is_missing_and_its_pages_are_superseded() -> None:
+    opened, _, pager, moved = moved_back()
+    last, store = opened.log.range.last, pager.manager.stores[ALL]
+    rows = dict(store.pages)
+    why = pager.manager.uncovered([moved.subscription()], Vlsn(last + 1), opened.log.range.first)
+    assert "is paged up to VLSN 0 only" in why
+    pager.commit(pager.manager.reconciled([moved.subscription()], Vlsn(last + 1)))
+    assert store.missing == [(10, last)] and store.next_page(1) is None and store.messages == 0
+    pager.done([moved])
+    assert store.pages.keys() == rows.keys(), "they stay until others have all of it"
+    pager.commit([store.filled({}, [(10, rows[2].covers_to)], moved.subscription().acknowledged)])
+    pager.done([moved])
+    assert store.pages.keys() == rows.keys() - {1, 2}
+    pager.commit([store.filled({}, [(rows[2].covers_to + 1, last)], moved.subscription().acknowledged)])
+    pager.done([moved])
+    assert not store.paging and store.missing == []
+
+
+def test_what_the_log_has_yet_is_paged_again_once_a_destination_was_moved() -> None:
+    opened, held, pager, moved = moved_back()
+    last, store = opened.log.range.last, pager.manager.stores[ALL]
+    rows = dict(store.pages)
+    pager.page([moved], last)
+    pager.done([moved])
+    assert not store.pages.keys() & rows.keys() and store.missing == []
+    assert pager.held(ALL).keys() == {vlsn for vlsn in held if vlsn >= 10}
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_pages_of_before_a_move_are_known_though_the_page_table_is_lost(paged: bool) -> None:
+    opened, _, pager, moved = moved_back()
+    last, store = opened.log.range.last, pager.manager.stores[ALL]
+    before = set(store.pages)
+    first = block_end(opened, last // 2) + 1
+    pager.commit(pager.manager.reconciled([moved.subscription()], Vlsn(first)))
+    if paged:
+        pager.page([moved], last)
+    pager.table._store.write(delete_ranges=[(b"g", b"h")])
+    again = Pager(opened)
+    store = again.manager.stores[ALL]
+    again.commit(again.manager.reconciled([moved.subscription()], Vlsn(first)))
+    assert {number for number, row in store.pages.items() if row.superseded} == before
+    assert store.missing == [(10, first - 1)]
+    assert store.paged_to == first - 1, "the rest is in the log yet, and is paged again"
 
 
 @settings(max_examples=10, deadline=None)
@@ -384,7 +424,7 @@ def test_several_writers_share_one_page(tmp_path_factory: pytest.TempPathFactory
                 expected.append(entry)
     if not records:
         return
-    store.begin_pass()
+    store.begin_pass(0)
 
     def write(share: list[Record]) -> None:
         for each in share:

@@ -1,0 +1,103 @@
+"""Destinations that are moved back to what was acknowledged, while pages hold a part of it: log and pages of every node
+hold all that is wanted again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from repl.client.connect import Client
+from tests.fakes.loop import run
+from tests.seam.nodes import BIG, Group
+from tests.seam.test_copies import moved
+from tests.seam.test_destinations import client
+from tests.seam.test_membership import electable
+from tests.seam.test_pages import KEPT, first, made, stored, taken, uncovered
+from vlsn.ids import Vlsn
+
+UNLIMITED = 64 << 20
+
+
+async def mostly_acknowledged(log: Client, count: int = 120) -> dict[int, bytes]:
+    """Appends messages, and acknowledges all but every tenth; returns all of them."""
+    held: dict[int, bytes] = {}
+    for number in range(count):
+        value = b"%d" % number + BIG
+        held[await log.append(value, key=b"order-%d" % number)] = value
+    done = [vlsn for number, vlsn in enumerate(held) if number % 10]
+    await log.destinations.ack("orders", done)
+    return held
+
+
+async def restarted(group: Group, name: str, **settings: Any) -> None:
+    group.settings |= settings
+    group.kill(name)
+    await group.start(name)
+
+
+def has_all(group: Group, name: str, told: dict[str, Any], held: dict[int, bytes]) -> bool:
+    """A node knows the move, lacks nothing and names nothing as missing."""
+    uuid = told["uuid"]
+    if not first(group, name) or group.state(name) not in ("MASTER", "REPLICA"):
+        return False
+    store = stored(group, name, uuid)
+    knows = store is not None and store.row is not None and store.row.since == told["since"]
+    return knows and not store.missing and not uncovered(group, name, uuid, held)
+
+
+def test_a_node_whose_log_is_shorter_fetches_what_is_wanted_again_beside_its_pages() -> None:
+    async def main() -> None:
+        group = await made(61, retention_bytes=UNLIMITED)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await mostly_acknowledged(log)
+            name = next(each for each in group.names if each != group.master)
+            await restarted(group, name, retention_bytes=KEPT)
+            await group.until(lambda: first(group, name) > 30 and stored(group, name, uuid).paging, "it has cleaned")
+            assert first(group, group.master) == 1
+            told = await log.destinations.move("orders", "start")
+            await group.until(lambda: has_all(group, name, told, held), "it holds all of it", 60.0)
+            assert first(group, name) > 30
+            await electable(group, name)
+            await moved(group, name)
+            assert await taken(log, len(held)) == sorted(held.items())
+            await group.until(lambda: not stored(group, name, uuid).paging, "page mode is left")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_was_paged_before_a_move_and_is_in_the_log_yet_is_paged_again(at_once: bool) -> None:
+    """A pass has counted, and the log is not cut there yet, as a destination moves back behind it; ``at_once``: while
+    the pass is under way."""
+
+    async def main() -> None:
+        group = await made(62, retention_bytes=UNLIMITED)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await mostly_acknowledged(log)
+            paged: list[Vlsn] = []
+            for name in group.names:
+                group.nodes[name].opened().pager.page(Vlsn(90), lambda vlsn, _: paged.append(vlsn))
+            if not at_once:
+                await group.until(lambda: len(paged) == len(group.names), "all have paged")
+            told = await log.destinations.move("orders", "start")
+            await group.until(lambda: len(paged) == len(group.names), "all have paged")
+            for name in group.names:
+                node = group.nodes[name].opened()
+                assert stored(group, name, uuid).paged_to >= 90 and node.log.range.first == 1
+                await restarted(group, name, retention_bytes=KEPT)
+                await group.serving()
+            await group.until(lambda: all(first(group, name) > 30 for name in group.names), "all have cleaned", 60.0)
+            for name in group.names:
+                await group.until(lambda: has_all(group, name, told, held), f"{name} holds all of it")  # noqa: B023
+            await asyncio.sleep(2.0)
+            assert await taken(log, len(held)) == sorted(held.items())
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
