@@ -37,6 +37,11 @@ def test_pages_name_only_what_there_is(page: Path) -> None:
     assert [path for path in _PATH.findall(text) if not (ROOT / path).exists()] == []
 
 
+def test_decisions_are_numbered_once_each_from_one_on() -> None:
+    numbers = sorted(int(page.name[:4]) for page in (ROOT / "docs/decisions").glob("*.md"))
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
 def test_docstrings_open_with_a_subject_or_a_verb() -> None:
     opened = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.value[:60]}"
