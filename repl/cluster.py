@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -222,7 +221,7 @@ def prepare(
     nodes: int | None = None,
     base_port: int = 7701,
     group: str | None = None,
-    settings: Mapping[str, str | int | float] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Cluster:
     """Prepares the cluster of ``directory``, its config files written; nothing is started.
 
@@ -288,9 +287,7 @@ def _environment() -> dict[str, str]:
     return {**kept, PARENT_VARIABLE: str(os.getpid())}
 
 
-def _write_config(
-    directory: Path, name: str, urls: Mapping[str, str], group: str, settings: Mapping[str, str | int | float]
-) -> None:
+def _write_config(directory: Path, name: str, urls: Mapping[str, str], group: str, settings: Mapping[str, Any]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / CONFIG_FILE
     port = urls[name].rpartition(":")[2]
@@ -307,13 +304,18 @@ def _write_config(
     temporary.rename(path)
 
 
-def _new_config(
-    name: str, group: str, port: str, urls: Mapping[str, str], settings: Mapping[str, str | int | float]
-) -> str:
-    own: dict[str, Any] = {"name": name, "group": group, "dir": ".", "listen": f"127.0.0.1:{port}", **settings}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in own.items()]
-    members = [f"{member} = {json.dumps(url)}" for member, url in urls.items()]
-    return "\n".join([*lines, "", "[members]", *members, ""])
+def _new_config(name: str, group: str, port: str, urls: Mapping[str, str], settings: Mapping[str, Any]) -> str:
+    own: dict[str, Any] = {"name": name, "group": group, "dir": ".", "listen": f"127.0.0.1:{port}"}
+    own |= {key: value for key, value in settings.items() if key not in config.FILE_ONLY}
+    lines = [*_lines(own), "", "[members]", *_lines(urls)]
+    for key in settings.keys() & config.FILE_ONLY:
+        for table in settings[key]:
+            lines += ["", f"[[{key}]]", *_lines(table)]
+    return "\n".join([*lines, ""])
+
+
+def _lines(table: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {config.toml_of(value)}" for key, value in table.items()]
 
 
 def _with_ports(text: str, port: str, urls: Mapping[str, str]) -> str:

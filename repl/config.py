@@ -18,6 +18,7 @@ Every error is a ``BadArgument`` that names the setting, where it came from, and
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import tomllib
@@ -42,9 +43,10 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 CONFIG_BYTES_MAX: Final = 1 << 20
 ACK_POLICIES: Final = ("none", "majority", "all")
 
+_PORT = re.compile(r"[0-9]{1,5}\Z")
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
-_SIZE = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*\Z")
+_SIZE = re.compile(r"\s*(\d{1,19})\s*([A-Za-z]*)\s*\Z", re.ASCII)
 
 
 def _about(text: str, *, low: float = 0, high: float = 1 << 62, choices: Iterable[str] = ()) -> dict[str, Any]:
@@ -245,7 +247,7 @@ def check_url(key: str, url: str) -> None:
 def split_listen(text: str) -> tuple[str, int]:
     """Splits ``HOST:PORT`` or ``[V6]:PORT``."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+    if not colon or not host or not _PORT.match(port) or int(port) > 65_535:
         raise BadArgument(f"listen: {text!r} is not understood; write it as HOST:PORT, such as 127.0.0.1:7701")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -331,7 +333,7 @@ def read_file(path: Path) -> dict[str, Any]:
         ) from None
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # the latter two where a number or a nesting has no end
         raise BadArgument(f"{path}: is not valid TOML, or gives a key or member twice: {error}") from None
     known = {**NODE_SETTINGS, **COMMAND_SETTINGS}
     for key in document:
@@ -340,6 +342,15 @@ def read_file(path: Path) -> dict[str, Any]:
             advice = f"did you mean {near[0]!r}?" if near else "`vlsnlog config` lists them"
             raise BadArgument(f"{path}: unknown key {key!r}; {advice}")
     return document
+
+
+def toml_of(value: Any) -> str:
+    """Writes a value, tables and lists too, on one line of TOML."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{toml_of(key)} = {toml_of(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_of, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)  # a TOML basic string takes JSON's escapes
 
 
 def load_node_config(

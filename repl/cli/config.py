@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import msgspec
 from repl.cdc_settings import CdcSettings
 from repl.cli.options import Command, config_path, json_option
 from repl.cli.report import print_json
-from repl.config import COMMAND_SETTINGS, FILE_ONLY, NODE_SETTINGS, resolve
+from repl.config import COMMAND_SETTINGS, FILE_ONLY, NODE_SETTINGS, resolve, toml_of
 from repl.node.capacity import files_most, memory_bytes, readers_of
 
 
@@ -42,7 +41,7 @@ def config(as_json: bool) -> None:
     for each in _plain(resolved.values.get("cdc", ())):
         click.echo("\n[[cdc]]".ljust(45) + f"  # {resolved.sources['cdc']}")
         for key, item in each.items():
-            click.echo(f"{key} = {_inline(item)}")
+            click.echo(f"{key} = {_toml(item)}")
 
 
 def _here(values: Mapping[str, Any]) -> dict[str, int]:
@@ -61,14 +60,4 @@ def _plain(value: Any) -> Any:
 
 
 def _toml(value: Any) -> str:
-    # A TOML basic string takes JSON's escapes.
-    return json.dumps(_plain(value), ensure_ascii=False)
-
-
-def _inline(value: Any) -> str:
-    """Writes a value of a [[cdc]] table on one line."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_toml(key)} = {_inline(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_inline, value)) + "]"
-    return _toml(value)
+    return toml_of(_plain(value))

@@ -19,7 +19,7 @@ import pytest
 
 from repl import connect_sync
 from repl.cluster import Cluster, Node, NodeEnded, ending_with, free_base_port, prepare
-from repl.config import load_node_config
+from repl.config import load_node_config, read_file
 from repl.net.network import AiohttpNetwork
 from vlsn.errors import BadArgument
 from vlsn.real.disk import PosixDisk
@@ -36,6 +36,21 @@ async def test_prepare_writes_a_directory_a_node_whose_paths_are_its_own(tmp_pat
     assert list(config.members) == ["n1", "n2", "n3"]
     shutil.copytree(tmp_path / "n2", tmp_path / "copy")
     assert load_node_config(path=tmp_path / "copy" / "node.toml", environment={}).dir == tmp_path / "copy"
+
+
+async def test_settings_of_all_nodes_are_written_whatever_their_shape(tmp_path: Path) -> None:
+    path = tmp_path / "all.toml"
+    path.write_text(
+        'segment_bytes = "1MiB"\nhosts = ["log.example.org", "h:80"]\nretention_age_s = 60\n'
+        '[[cdc]]\nname = "one"\nconsumer = "a:B"\noptions = { path = "/ü/😀", list = [1, { a = true }] }\n'
+        '[[cdc]]\nname = "two"\nconsumer = "a:C"\nrun_on = "master"\n'
+    )
+    prepare(tmp_path / "made", AiohttpNetwork(), base_port=free_base_port(), settings=read_file(path))
+    for name in ("n1", "n2", "n3"):
+        made = load_node_config(path=tmp_path / "made" / name / "node.toml", environment={})
+        assert (made.segment_bytes, made.hosts, made.retention_age_s) == (1 << 20, ("log.example.org", "h:80"), 60)
+        assert [(each.name, each.run_on) for each in made.cdc] == [("one", "node"), ("two", "master")]
+        assert made.cdc[0].options == {"path": "/ü/😀", "list": [1, {"a": True}]}
 
 
 async def test_prepare_again_changes_ports_and_nothing_else(tmp_path: Path) -> None:
