@@ -18,7 +18,7 @@ import msgspec
 
 from repl.cdc_options import check_shipped
 from vlsn.errors import BadArgument
-from vlsn.ids import NUMBER_MAX, is_name
+from vlsn.ids import NUMBER_MAX, is_name, is_part
 from vlsn.limits import KIB, MIB
 
 CONSUMERS_MAX: Final = 64
@@ -116,7 +116,7 @@ def _fault(settings: CdcSettings) -> str:
     except (TypeError, msgspec.EncodeError) as error:
         return f"options: {error}; use strings, numbers, lists and tables"
     checks = {
-        "name: 1 to 32 of A-Z a-z 0-9 . _ -": is_name(settings.name),
+        "name: 1 to 32 of A-Z a-z 0-9 . _ -, not . or ..": is_name(settings.name) and is_part(settings.name),
         f"consumer: {settings.consumer[:80]!r} is not understood; write module:Class, or a short name": bool(
             _CONSUMER.match(settings.consumer)
         ),

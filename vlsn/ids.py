@@ -30,6 +30,7 @@ NUMBER_MAX = (1 << 63) - 1
 """Terms, VLSNs and times stay within a signed 64-bit integer: readers elsewhere have no other."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,32}\Z")
+_PART = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,64}\Z")
 
 
 def lsn(file: int, offset: int) -> Lsn:
@@ -48,6 +49,12 @@ def lsn_offset(at: Lsn) -> int:
 def is_name(text: str) -> bool:
     """Says whether ``text`` may name a group or a node: 1–32 of ``[A-Za-z0-9._-]``."""
     return _NAME.match(text) is not None
+
+
+def is_part(text: str) -> bool:
+    """Says whether ``text`` may name a consumer, a destination or a sink, each a part of its URL's path: 1–64 of
+    ``[A-Za-z0-9._-]``. Not ``.`` and ``..``, which lead elsewhere before a node sees them."""
+    return _PART.match(text) is not None
 
 
 def padded(size: int) -> int:

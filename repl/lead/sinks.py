@@ -9,7 +9,7 @@ import msgspec
 from repl.api import Puts, SinkChange
 from vlsn.errors import BadArgument, TooLarge
 from vlsn.ids import NUMBER_MAX
-from vlsn.state.sinks import SINKS_MAX, is_run, key_of, outlived, states_in
+from vlsn.state.sinks import PREFIX, SINKS_MAX, is_run, key_of, outlived, states_in
 from vlsn.write.local_log import LocalLog
 
 
@@ -27,7 +27,7 @@ def puts_of(log: LocalLog, changes: Mapping[str, SinkChange]) -> Puts:
             unfinished = sum(not is_run(each) or not placed.state.finished for each, placed in states.items())
             if unfinished >= SINKS_MAX:
                 raise TooLarge(f"{SINKS_MAX} sinks have states already; delete one that is not needed")
-        values |= {key_of(run): None for run in outlived(states, name)}
+        values |= {PREFIX + run: None for run in outlived(states, name)}
         values[key] = msgspec.json.encode(change.state)
         expects[key] = change.at
     return Puts(values, expects)

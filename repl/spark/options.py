@@ -16,7 +16,7 @@ from enum import Enum, StrEnum
 from typing import Any, Final
 
 from vlsn.errors import BadArgument
-from vlsn.ids import NUMBER_MAX
+from vlsn.ids import NUMBER_MAX, is_part
 from vlsn.limits import KEY_BYTES_MAX, KIB, MIB
 from vlsn.times import time_of
 
@@ -29,7 +29,6 @@ SOURCES_MAX: Final = 64
 
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE: Final = re.compile(r"([0-9]{1,18})\s*([bkmg]?)(i?b)?\Z")
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z", re.ASCII)
 _DIGITS: Final = re.compile(r"[0-9]{1,19}\Z")
 
 
@@ -135,8 +134,8 @@ def key(text: str) -> bytes:
 
 def name(text: str) -> str:
     """Parses the name of a sink or of a run."""
-    if not _NAME.match(text):
-        raise ValueError("1 to 64 of [A-Za-z0-9._-]")
+    if not is_part(text):
+        raise ValueError("1 to 64 of [A-Za-z0-9._-], not . or ..")
     return text
 
 

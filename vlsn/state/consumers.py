@@ -12,7 +12,6 @@ Each node places the holds itself, from its own log: of a position that may stil
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -20,14 +19,13 @@ from typing import NamedTuple
 import msgspec
 
 from vlsn.errors import BadArgument, Trimmed
-from vlsn.ids import NULL_TERM, NUMBER_MAX, Vlsn, is_name
+from vlsn.ids import NULL_TERM, NUMBER_MAX, Vlsn, is_name, is_part
 from vlsn.state.holds import Hold, Holds, Owner
 from vlsn.state.small_state import Kept, SmallState
 
 PREFIX = "consumer/"
 CONSUMERS_MAX = 512
 """Positions that hold a log: each hold is looked at whenever something is to go."""
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
 
 class Position(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,10 +52,10 @@ def key_of(name: str) -> str:
     """Returns the name in the small state of consumer ``name``, or ``GROUP/NAME`` for one that reads the log of another
     group. Raises ``BadArgument``."""
     group, _, own = name.rpartition("/")
-    if _NAME.match(own) is None or (group and not is_name(group)) or name.startswith("/"):
+    if not is_part(own) or (group and not (is_name(group) and is_part(group))) or name.startswith("/"):
         raise BadArgument(
-            f"{name[:100]!r} is no name of a consumer: 1–64 of [A-Za-z0-9._-], behind GROUP/ where it reads another "
-            "group's log"
+            f"{name[:100]!r} is no name of a consumer: 1–64 of [A-Za-z0-9._-], not . or .., behind GROUP/ where it "
+            "reads another group's log"
         )
     return PREFIX + name
 

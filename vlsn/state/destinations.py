@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vlsn.errors import BadArgument, Trimmed
-from vlsn.ids import NUMBER_MAX, Vlsn
+from vlsn.ids import NUMBER_MAX, Vlsn, is_part
 from vlsn.limits import (
     ACK_TIMEOUT_S_MAX,
     ATTEMPTS_MAX,
@@ -39,7 +39,6 @@ FULL_POLICIES: Final = ("page", "drop", "block", "fail")
 PAGE_FULL_POLICIES: Final = ("drop", "fail")
 DEAD_LETTER: Final = "dead_letter"
 """The key of dead letters where none is given."""
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z", re.ASCII)
 _UUID: Final = re.compile(r"[0-9a-f]{16}\Z", re.ASCII)
 
 
@@ -132,8 +131,8 @@ _decoder = msgspec.json.Decoder(DestinationSettings)
 
 def key_of(name: str) -> str:
     """Returns the name in the small state of destination ``name``. Raises ``BadArgument``."""
-    if _NAME.match(name) is None:
-        raise BadArgument(f"{name[:100]!r} is no name of a destination: 1–64 of [A-Za-z0-9._-]")
+    if not is_part(name):
+        raise BadArgument(f"{name[:100]!r} is no name of a destination: 1–64 of [A-Za-z0-9._-], not . or ..")
     return PREFIX + name
 
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from vlsn.errors import BadArgument
-from vlsn.ids import NUMBER_MAX, Vlsn
+from vlsn.ids import NUMBER_MAX, Vlsn, is_part
 from vlsn.state.small_state import Kept
 
 PREFIX: Final = "sink/"
@@ -31,7 +31,6 @@ RUNS_MAX: Final = 256
 FORMER_MAX: Final = 8
 """Queries that a state remembers to have been replaced by a reset."""
 DIGEST_HEX: Final = 32
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z", re.ASCII)
 _QUERY: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}\Z", re.ASCII)
 
@@ -90,8 +89,10 @@ _decoder = msgspec.json.Decoder(SinkState)
 
 def key_of(name: str) -> str:
     """Returns the name in the small state of sink ``name``, or of ``SINK/RUN``. Raises ``BadArgument``."""
-    if not 1 <= len(parts := name.split("/")) <= 2 or not all(_NAME.match(part) for part in parts):
-        raise BadArgument(f"{name[:140]!r} is no name of a sink: 1–64 of [A-Za-z0-9._-], and /RUN behind it for a run")
+    if not 1 <= len(parts := name.split("/")) <= 2 or not all(map(is_part, parts)):
+        raise BadArgument(
+            f"{name[:140]!r} is no name of a sink: 1–64 of [A-Za-z0-9._-], not . or .., and /RUN behind it for a run"
+        )
     return PREFIX + name
 
 
