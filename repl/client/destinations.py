@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from repl.api import DestinationChange
 from repl.client.destination_stream import DestinationStream, Lost
 from repl.client.endpoints import Endpoints
-from repl.client.master_calls import MasterCalls, decoded
+from repl.client.master_calls import MasterCalls, decoded, encoded
 from repl.http import message_batch, ndjson
 from repl.http.destinations import UUID
 from repl.http.types import Network
@@ -59,12 +60,14 @@ class Destinations:
         """Makes it, or changes it; durable on return. ``prefix``, ``from_`` (``"start"``, ``"end"``, a VLSN),
         ``max_bytes``, ``max_messages``, ``full_policy``, ``ack_timeout_s``, ``attempts_max``, ``dead_letter``, ``uuid``
         are taken; what is left out is as it is. Raises ``BadArgument``, ``StaleTerm``, ``TooLarge``, ``Trimmed``."""
+        given = {"from" if key == "from_" else key: value for key, value in settings.items() if value is not None}
         try:
-            change = DestinationChange(**settings)
-        except TypeError as error:
+            change = msgspec.convert(given, DestinationChange)
+        except msgspec.ValidationError as error:
             raise BadArgument(str(error)) from None
-        given = {key: value for key, value in msgspec.to_builtins(change).items() if value is not None}
-        body = msgspec.json.encode(given)
+        if not isfinite(change.ack_timeout_s or 0.0):  # JSON has no word for it: it would be as if not given
+            raise BadArgument(f"ack_timeout_s: {change.ack_timeout_s} is no number of seconds")
+        body = encoded(given)
         return decoded(bytes((await self._calls.put(_path(name), body, again=True)).body), dict[str, Any], _WHAT)
 
     async def drop(self, name: str) -> None:
@@ -86,7 +89,7 @@ class Destinations:
     async def move(self, name: str, to: int | str) -> dict[str, Any]:
         """Has it begin at ``to``, a VLSN, ``"start"`` or ``"end"``, with nothing acknowledged from there on. Raises
         ``Trimmed``, and as ``pause``."""
-        return await self._told("POST", f"{_path(name)}/move", msgspec.json.encode({"to": to}))
+        return await self._told("POST", f"{_path(name)}/move", encoded({"to": to}))
 
     async def peek(self, name: str, most: int) -> Rows:
         """Shows the next messages that are not acknowledged, and takes none."""
@@ -128,7 +131,7 @@ class Destinations:
 
     async def nack(self, name: str, vlsns: Sequence[int], reason: str, uuid: str = "") -> None:
         """Gives messages back, to be delivered again, or dead. Raises as ``ack``."""
-        body = msgspec.json.encode({"vlsns": vlsns, "reason": reason, "uuid": uuid})
+        body = encoded({"vlsns": vlsns, "reason": reason, "uuid": uuid})
         await self._calls.call("POST", f"{_path(name)}/nack", body, again=False)
 
     async def _told(self, method: str, path: str, body: bytes = b"") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final, Never, TypeVar
 
 import msgspec
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
@@ -16,7 +16,7 @@ from repl.client.backoff import Backoff
 from repl.client.endpoints import Endpoints
 from repl.http import problem
 from repl.http.types import Network, Response
-from vlsn.errors import BadBody, NotFound, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
+from vlsn.errors import BadArgument, BadBody, NotFound, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
 from vlsn.format.records import JSON_FAULTS
 from vlsn.seams import Channel
 
@@ -127,6 +127,20 @@ def _right(answer: Response) -> Response:
     if answer.status not in (200, 201):
         raise problem.error_of(bytes(answer.body))
     return answer
+
+
+def encoded(asked: object) -> bytes:
+    """Encodes what is asked for. Raises ``BadArgument`` for what JSON has no words for, such as a number past 64 bits,
+    NaN, or text that is not UTF-8."""
+    try:
+        body = msgspec.json.encode(asked, enc_hook=_no_json)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadArgument(f"it cannot be asked for: {error}") from None
+    return body
+
+
+def _no_json(given: object) -> Never:
+    raise TypeError(f"{type(given).__name__} is neither a number nor text")
 
 
 def decoded(body: bytes, kind: type[T], what: str) -> T:

@@ -12,7 +12,7 @@ import msgspec
 
 from repl.api import Acks, Appended, ConsumerAt, ConsumerChange
 from repl.client.endpoints import Endpoints
-from repl.client.master_calls import MasterCalls, decoded
+from repl.client.master_calls import MasterCalls, decoded, encoded
 from repl.client.tail import Reader
 from repl.client.transaction import Staging
 from repl.http.types import Network
@@ -57,7 +57,7 @@ class Positions:
         starts from, ``Trimmed``, ``BadArgument``, ``TooLarge``, nothing logged; past the client's time what kept it
         waiting, or ``OutcomeUnknown``."""
         key_of(name)
-        body = msgspec.json.encode(change)
+        body = encoded(change)
         answer = await self._calls.put(f"{PATH}/{name}", body, again=bool(change.by))
         return decoded(bytes(answer.body), ConsumerAt, _WHAT)
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from repl.api import DestinationChange, Puts
 from vlsn.errors import BadArgument, NotFound, StaleTerm, TooLarge, Trimmed
 from vlsn.format.records import AckNote
-from vlsn.ids import Vlsn
+from vlsn.ids import NUMBER_MAX, Vlsn
 from vlsn.limits import DESTINATIONS_MAX
 from vlsn.state.destinations import DestinationSettings, PlacedDestination, key_of, settings_in, settings_of
 from vlsn.write.local_log import LocalLog
@@ -46,6 +46,8 @@ def made(log: LocalLog, name: str, change: DestinationChange, uuid: str) -> Puts
 def changed(name: str, placed: PlacedDestination, change: DestinationChange) -> Puts | None:
     """Makes what changes it; None where nothing does. Raises ``BadArgument``, ``StaleTerm``."""
     settings, given = placed.settings, _given(change)
+    if change.from_ is not None:
+        _check_place(change.from_, "from")  # of a new one alone, and yet no nonsense
     if change.uuid is not None and change.uuid != settings.uuid:
         raise StaleTerm(f"destination {name} is {settings.uuid}, not {change.uuid}: another one was made")
     if given.get("prefix", settings.prefix) != settings.prefix:
@@ -93,15 +95,22 @@ def _checked(settings: DestinationSettings) -> DestinationSettings:
     return settings
 
 
+def _check_place(asked: int | str, what: str) -> None:
+    if asked not in ("start", "end") if isinstance(asked, str) else not 1 <= asked <= NUMBER_MAX:
+        raise BadArgument(f"{what}: {asked!r:.40} is neither start nor end, nor a VLSN from 1 on")
+
+
 def _begin(log: LocalLog, asked: int | str, what: str) -> int:
     """Returns the first VLSN to be delivered, 0 for the one behind the COMMIT that says so."""
     first, end = int(log.holds.floor) + 1, int(log.allocated) + 1
+    _check_place(asked, what)
     if asked == "end":
         return 0
     if asked == "start":
         return first
-    if not isinstance(asked, int) or not 1 <= asked <= end:
-        raise BadArgument(f"{what}: {asked!r:.40} is neither start nor end, nor a VLSN in 1–{end}")
+    assert isinstance(asked, int)
+    if asked > end:
+        raise BadArgument(f"{what}: {asked} is not in 1–{end}: the log ends at VLSN {end - 1}")
     if asked < first:
         raise Trimmed(f"VLSN {asked} was cleaned away; the first still here is {first}", first=Vlsn(first))
     return asked

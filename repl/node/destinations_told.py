@@ -23,11 +23,13 @@ def destinations_of(log: LocalLog, lead: Leading | None, pager: Pager | None = N
 def told(
     log: LocalLog, view: DestinationView, deliveries: Deliveries | None, pager: Pager | None = None
 ) -> dict[str, Any]:
-    """Formats a destination as JSON shows it; ``deliveries`` are those of the master, ``pager`` the node's."""
+    """Formats a destination as JSON shows it; ``deliveries`` are those of the master, ``pager`` the node's. ``from`` is
+    the first VLSN that is not acknowledged: one that is made with it, and with the settings, goes on where this is."""
     acked = view.acked
     document: dict[str, Any] = {
         "name": view.name,
         **asdict(view.settings),
+        "from": acked.floor + 1,
         "since": acked.since,
         "floor": acked.floor,
         "intervals": acked.done.intervals,

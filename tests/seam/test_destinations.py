@@ -90,6 +90,11 @@ def test_messages_go_out_once_and_come_back_until_they_are_acknowledged() -> Non
                 await log.destination("none").take()
             with pytest.raises(BadArgument):
                 log.destination("two words")
+            told = await log.destinations.get("orders")
+            assert told["from"] == told["floor"] + 1, "one that is made with it goes on where this one is"
+            for nonsense in (0, -1, 1 << 63, "now", ""):
+                with pytest.raises(BadArgument):
+                    await log.destinations.put("orders", from_=nonsense)
         await group.stop()
 
     run(main())
