@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repl.cli.admin import TIMEOUT_S, json_object
-from repl.cli.options import Command, Commands, json_option, url_option
+from repl.cli.options import Command, Commands, NameType, json_option, url_option
+from repl.cli.places import VLSN, place_of
 from repl.cli.report import count, print_json, print_table
 from repl.cli.signals import run
-from vlsn.errors import BadArgument, BadBody, NotFound, VlsnLogError
+from vlsn.errors import BadBody, NotFound, VlsnLogError
 
 if TYPE_CHECKING:
     from repl.http.types import Network
@@ -52,7 +53,7 @@ def list_all(url: list[str], as_json: bool) -> int:
 
 
 @cdc.command(cls=Command)
-@click.argument("name")
+@click.argument("name", type=NameType())
 @url_option
 @json_option
 def status(name: str, url: list[str], as_json: bool) -> int:
@@ -63,7 +64,7 @@ def status(name: str, url: list[str], as_json: bool) -> int:
 
 def _order_command(order: str, text: str) -> None:
     @cdc.command(cls=Command, name=order, help=text)
-    @click.argument("name")
+    @click.argument("name", type=NameType())
     @url_option
     @json_option
     def command(name: str, url: list[str], as_json: bool) -> int:
@@ -75,21 +76,19 @@ _order_command("resume", "Let a consumer go on, paused or parked.")
 
 
 @cdc.command(cls=Command)
-@click.argument("name")
+@click.argument("name", type=NameType())
 @click.option("--to", "place", required=True, metavar="VLSN|start|end", help="The event that it is given next.")
 @url_option
 @json_option
 def reset(name: str, place: str, url: list[str], as_json: bool) -> int:
     """Move a consumer to another place."""
-    if place not in ("start", "end") and not (place.isascii() and place.isdecimal() and int(place) > 0):
-        raise BadArgument(f"--to {place[:40]!r}: a VLSN from 1 on, start or end")
-    to: int | str = place if place in ("start", "end") else int(place)
+    to = place_of(place, "--to")
     return _shown("reset", run(_all(url, "POST", f"/{name}/reset", {"to": to})), as_json)
 
 
 @cdc.command(cls=Command)
-@click.argument("name")
-@click.option("--to", type=click.IntRange(1), required=True, metavar="VLSN", help="The event that it is given next.")
+@click.argument("name", type=NameType())
+@click.option("--to", type=VLSN, required=True, metavar="VLSN", help="The event that it is given next.")
 @url_option
 @json_option
 def skip(name: str, to: int, url: list[str], as_json: bool) -> int:
@@ -98,9 +97,9 @@ def skip(name: str, to: int, url: list[str], as_json: bool) -> int:
 
 
 @cdc.command(cls=Command)
-@click.argument("name")
-@click.option("--from", "first", type=click.IntRange(1), required=True, metavar="VLSN", help="The first one.")
-@click.option("--to", "last", type=click.IntRange(1), required=True, metavar="VLSN", help="The last one.")
+@click.argument("name", type=NameType())
+@click.option("--from", "first", type=VLSN, required=True, metavar="VLSN", help="The first one.")
+@click.option("--to", "last", type=VLSN, required=True, metavar="VLSN", help="The last one.")
 @url_option
 @json_option
 def resend(name: str, first: int, last: int, url: list[str], as_json: bool) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from repl.cli.admin import document, post_all
-from repl.cli.options import Command, json_option, require_log, url_option
+from repl.cli.options import Command, FiniteRange, json_option, require_log, url_option
 from repl.cli.report import count, print_json, print_table, size
 from repl.cli.signals import run
 from repl.config import whole_size
@@ -30,7 +30,7 @@ def _size(ctx: click.Context, option: click.Parameter, value: str | int | None) 
 @url_option
 @click.option("--dry-run", is_flag=True, help="Remove nothing: only say what would go, and who keeps the rest.")
 @click.option("--retention-bytes", metavar="BYTES", callback=_size, help="With DIR: as in the node's settings.")
-@click.option("--retention-age-s", type=click.FloatRange(0), help="With DIR: as in the node's settings.")
+@click.option("--retention-age-s", type=FiniteRange(0), help="With DIR: as in the node's settings.")
 @json_option
 def clean(
     directory: Path | None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from repl.cli.options import Command, Commands, json_option, url_option
+from repl.cli.places import END, place_of
 from repl.cli.report import count, print_json, print_table
 from repl.cli.signals import run
 from vlsn.errors import BadArgument, NotFound
@@ -59,9 +60,8 @@ def show(name: str, url: list[str], as_json: bool) -> int:
 @json_option
 def reset(name: str, place: str, url: list[str], as_json: bool) -> int:
     """Move a consumer to another place; commits under way there are refused, whoever sends them."""
-    if place not in ("start", "end") and not (place.isascii() and place.isdecimal() and int(place) > 0):
-        raise BadArgument(f"--to {place[:40]!r}: a VLSN from 1 on, start or end")
-    return _shown(run(_asked(url, lambda log: _moved(log, name, place))), as_json)
+    to = place_of(place, "--to")
+    return _shown(run(_asked(url, lambda log: _moved(log, name, to))), as_json)
 
 
 @consumer.command(cls=Command)
@@ -92,16 +92,16 @@ async def _there(log: Client[Any], name: str) -> ConsumerAt:
     return found
 
 
-async def _moved(log: Client[Any], name: str, place: str) -> ConsumerAt:
+async def _moved(log: Client[Any], name: str, place: int | str) -> ConsumerAt:
     from repl.api import ConsumerChange
 
     before = await _there(log, name)
-    if "/" in name and place in ("start", "end"):
+    if "/" in name and not isinstance(place, int):
         raise BadArgument(f"consumer {name} reads the log of another group: give a VLSN of that")
-    if place == "end":
-        target = await log.durable_vlsn() + 1
+    if isinstance(place, int):
+        target = place
     else:
-        target = await log.first_vlsn() if place == "start" else int(place)
+        target = await log.durable_vlsn() + 1 if place == END else await log.first_vlsn()
     return await log.positions.set(before.name, ConsumerChange(target))
 
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from repl.cli.options import Command, Commands, json_option, url_option
+from repl.cli.options import Command, Commands, FiniteRange, json_option, url_option
+from repl.cli.places import place_of
 from repl.cli.report import count, print_json, print_table
 from repl.cli.signals import run
-from vlsn.errors import BadArgument
+from vlsn.ids import NUMBER_MAX
+from vlsn.limits import ACK_TIMEOUT_S_MAX, ATTEMPTS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("destination", "prefix", "policy", "acknowledged to", "behind", "pages", "out", "dead", "blocked by")
 _POLICIES = click.Choice(["page", "drop", "block", "fail"])
 _PAGE_POLICIES = click.Choice(["drop", "fail"])
+_COUNT = click.IntRange(0, NUMBER_MAX)
 
 
 @click.group(cls=Commands)
@@ -29,25 +32,22 @@ def dest() -> None:
     """Make destinations, look at them, move and drop them."""
 
 
-def _place(text: str, option: str) -> int | str:
-    if text in ("start", "end"):
-        return text
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise BadArgument(f"{option} {text[:40]!r}: a VLSN from 1 on, start or end")
-    return int(text)
-
-
 @dest.command(cls=Command)
 @click.argument("name")
 @click.option("--prefix", metavar="P", help="Messages are the entries whose key begins so; without it all are.")
 @click.option("--from", "begin", metavar="VLSN|start|end", help="The first message; the end where nothing is said.")
-@click.option("--max-bytes", type=click.IntRange(min=0), help="Unacknowledged bytes from which on it is full.")
-@click.option("--max-messages", type=click.IntRange(min=0), help="The same in messages.")
+@click.option("--max-bytes", type=_COUNT, help="Unacknowledged bytes from which on it is full.")
+@click.option("--max-messages", type=_COUNT, help="The same in messages.")
 @click.option("--full-policy", type=_POLICIES, help="What becomes of appends to it while it is full.")
-@click.option("--page-limit-bytes", type=click.IntRange(min=0), help="Bytes of pages from which on it takes no more.")
+@click.option("--page-limit-bytes", type=_COUNT, help="Bytes of pages from which on it takes no more.")
 @click.option("--page-full-policy", type=_PAGE_POLICIES, help="What becomes of appends to it then.")
-@click.option("--ack-timeout", type=float, metavar="S", help="Seconds after which a message is delivered again.")
-@click.option("--attempts-max", type=click.IntRange(min=1), help="Deliveries after which a message is dead.")
+@click.option(
+    "--ack-timeout",
+    type=FiniteRange(0.05, ACK_TIMEOUT_S_MAX),
+    metavar="S",
+    help="Seconds after which a message is delivered again.",
+)
+@click.option("--attempts-max", type=click.IntRange(1, ATTEMPTS_MAX), help="Deliveries after which a message is dead.")
 @click.option("--dead-letter", metavar="KEY", help="The key of its dead letters.")
 @url_option
 @json_option
@@ -69,7 +69,7 @@ def create(
     """Make a destination, or change its settings."""
     settings = {
         "prefix": prefix,
-        "from_": None if begin is None else _place(begin, "--from"),
+        "from_": None if begin is None else place_of(begin, "--from"),
         "max_bytes": max_bytes,
         "max_messages": max_messages,
         "full_policy": full_policy,
@@ -157,7 +157,7 @@ def resume(name: str, url: list[str], as_json: bool) -> int:
 @json_option
 def move(name: str, place: str, url: list[str], as_json: bool) -> int:
     """Begin at another place; what was acknowledged from there on is delivered again."""
-    to = _place(place, "--to")
+    to = place_of(place, "--to")
     return _shown(run(_asked(url, lambda log: log.destinations.move(name, to))), as_json)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from repl.cli.options import Command, json_option, require_log
+from repl.cli.places import VLSN
 
 if TYPE_CHECKING:
     from vlsn.verify.dump import DumpRow
@@ -44,8 +45,8 @@ class LsnType(click.ParamType):  # type: ignore[type-arg]
 
 @click.command(cls=Command)
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
-@click.option("--from", "from_vlsn", type=click.IntRange(min=1), default=1, help="First VLSN.")
-@click.option("--to", "to_vlsn", type=click.IntRange(min=1), help="Last VLSN.")
+@click.option("--from", "from_vlsn", type=VLSN, default=1, help="First VLSN.")
+@click.option("--to", "to_vlsn", type=VLSN, help="Last VLSN.")
 @click.option("--from-lsn", type=LsnType(), default=0, help="First place: SEGMENT:OFFSET, or the number.")
 @click.option("--to-lsn", type=LsnType(), help="Last place.")
 @click.option(

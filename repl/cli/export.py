@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from repl.cli.audit import check_spark, keep_py4j_quiet, progress_on_terminal
-from repl.cli.options import Command, json_option
+from repl.cli.options import Command, FiniteRange, json_option
 from repl.cli.places import Place, PlaceType
 from repl.cli.report import count, print_json, several, size
 from repl.cli.signals import end_at_once, unwound_by_signals
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--to", required=True, metavar="URL", help="A directory, or an fsspec URL such as s3://bucket/lake.")
 @click.option("--format", type=click.Choice(["parquet", "json"]), required=True, help="json: an object a line.")
 @click.option("--continuous", is_flag=True, help="Go on with what comes, until it is stopped.")
-@click.option("--interval", type=click.FloatRange(0.1, 86_400), default=10.0, show_default=True,
+@click.option("--interval", type=FiniteRange(0.1, 86_400), default=10.0, show_default=True,
               help="Seconds that entries are gathered into a batch, with --continuous.")  # fmt: skip
 @click.option("--partition-by", default="", metavar="date|key-prefix:N", help="Folders by UTC date, or by N key bytes.")
 @click.option("--key-prefix", default="", help="Entries whose key begins so only.")

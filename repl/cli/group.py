@@ -8,6 +8,7 @@ time.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -15,7 +16,7 @@ from urllib.parse import urlencode
 import click
 
 from repl.cli.admin import json_object
-from repl.cli.options import Command, Commands, json_option, url_option
+from repl.cli.options import Command, Commands, FiniteRange, NameType, json_option, url_option
 from repl.cli.report import print_json, print_table
 from repl.cli.signals import run
 from vlsn.errors import BadArgument, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
@@ -30,6 +31,7 @@ _DOCUMENT = ("group", "state", "master", "term", "vlsn", "durable", "members")
 """Members of every answer about the group."""
 _SETTINGS = ("level", "settings")
 """… and of one that says more than who is in it."""
+_WHOLE = re.compile(r"[0-9]{1,18}\Z")
 NO_MASTER_S = 5.0
 """Seconds that an order waits for a master: one may just be elected."""
 
@@ -58,7 +60,7 @@ def show(url: list[str], as_json: bool) -> int:
 @click.option("--priority", type=click.IntRange(0, 10), default=1, show_default=True, help="A lower one stands later.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is electable.")
 @click.option(
-    "--timeout", type=click.FloatRange(1, 86_400), default=600.0, show_default=True, help="Seconds to wait for that."
+    "--timeout", type=FiniteRange(1, 86_400), default=600.0, show_default=True, help="Seconds to wait for that."
 )
 @url_option
 @json_option
@@ -77,7 +79,7 @@ def add(
 
 
 @group.command(cls=Command)
-@click.argument("name")
+@click.argument("name", type=NameType())
 @url_option
 @json_option
 def remove(name: str, url: list[str], as_json: bool) -> int:
@@ -86,10 +88,10 @@ def remove(name: str, url: list[str], as_json: bool) -> int:
 
 
 @group.command(cls=Command)
-@click.argument("name")
+@click.argument("name", type=NameType())
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is electable.")
 @click.option(
-    "--timeout", type=click.FloatRange(1, 86_400), default=600.0, show_default=True, help="Seconds to wait for that."
+    "--timeout", type=FiniteRange(1, 86_400), default=600.0, show_default=True, help="Seconds to wait for that."
 )
 @url_option
 @json_option
@@ -100,7 +102,7 @@ def promote(name: str, no_wait: bool, timeout: float, url: list[str], as_json: b
 
 
 @group.command(cls=Command)
-@click.argument("name")
+@click.argument("name", type=NameType())
 @click.argument("priority", type=click.IntRange(0, 10))
 @url_option
 @json_option
@@ -128,7 +130,7 @@ def set_(settings: tuple[str, ...], url: list[str], as_json: bool) -> int:
         if name == "durability" and equals:
             held = group_durability(value)
             body[name] = {"local": held.local, "replica": held.replica}
-        elif equals and value.isdecimal():
+        elif equals and _WHOLE.match(value):
             body[name] = int(value)
         else:
             raise BadArgument(f"{each}: a setting is NAME=VALUE, as producers=N or durability=sync,no_sync are")
@@ -147,7 +149,7 @@ def upgrade(url: list[str], as_json: bool) -> int:
 
 
 @group.command(cls=Command, name="transfer-master")
-@click.argument("name", required=False)
+@click.argument("name", type=NameType(), required=False)
 @url_option
 @json_option
 def transfer_master(name: str | None, url: list[str], as_json: bool) -> int:

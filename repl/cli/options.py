@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,7 @@ import click
 from repl import config
 from repl.config import ACK_POLICIES, DEFAULT_URL, ENVIRONMENT_PREFIX, LOG_LEVELS
 from vlsn.errors import BadArgument
+from vlsn.ids import is_name, is_part
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FROM_FILE: Final = "vlsnlog.config"
@@ -40,6 +42,28 @@ def config_path() -> Path | None:
     path = click.get_current_context().meta.get(_FROM_FILE)
     assert path is None or isinstance(path, Path)
     return path
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range.  NaN is in none, though it is neither below nor above one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not isfinite(number):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return number
+
+
+class NameType(click.ParamType):  # type: ignore[type-arg]
+    """The name of a member, or of a CDC consumer: part of a path, so that nothing else may stand for it."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not (is_name(text) and is_part(text)):
+            self.fail(f"{text[:40]!r} is no name, which is 1 to 32 of A-Z a-z 0-9 . _ -", param, ctx)
+        return text
 
 
 config_option = click.option(
@@ -148,7 +172,7 @@ def _durability(context: click.Context, option: click.Parameter, value: str | No
 def timeout_option(function: F) -> F:
     return click.option(
         "--timeout",
-        type=click.FloatRange(0.001, 600),
+        type=FiniteRange(0.001, 600),
         default=10.0,
         show_default=True,
         help="Seconds that one append may take.",

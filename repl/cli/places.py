@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 
+from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX
 
 START: Final = "start"
 END: Final = "end"
+_DIGITS: Final = re.compile(r"[0-9]+\Z")
+_DIGITS_MAX: Final = len(str(NUMBER_MAX))
+
+
+def place_of(text: str, option: str) -> int | str:
+    """Returns a VLSN, or ``start`` or ``end`` as it is. Raises ``BadArgument``, which names the option."""
+    vlsn = _vlsn(text)
+    if vlsn is None and text not in (START, END):
+        raise BadArgument(f"{option} {text[:40]!r}: a VLSN from 1 on, start or end")
+    return text if vlsn is None else vlsn
+
+
+def _vlsn(text: str) -> int | None:
+    """Returns the VLSN that ``text`` is, None where it is none. No number is made of what is too long for one."""
+    vlsn = int(text) if _DIGITS.match(text) and len(text) <= _DIGITS_MAX else 0
+    return vlsn if 1 <= vlsn <= NUMBER_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +43,21 @@ class Place:
     @property
     def is_end(self) -> bool:
         return self.text == END
+
+
+class VlsnType(click.ParamType):  # type: ignore[type-arg]
+    """A VLSN, in ASCII digits alone."""
+
+    name = "vlsn"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        vlsn = value if isinstance(value, int) else _vlsn(str(value))
+        if vlsn is None:
+            self.fail(f"{str(value)[:40]!r} is no VLSN, which are 1 to {NUMBER_MAX}", param, ctx)
+        return vlsn
+
+
+VLSN: Final = VlsnType()
 
 
 class PlaceType(click.ParamType):  # type: ignore[type-arg]
@@ -41,15 +74,16 @@ class PlaceType(click.ParamType):  # type: ignore[type-arg]
         text = str(value)
         if self._words and text in (START, END):
             return Place(text)
-        if text.isascii() and text.isdigit():
-            if not 1 <= int(text) <= NUMBER_MAX:
-                self.fail(f"{text} is no VLSN; the first one is 1", param, ctx)
-            return Place(text, vlsn=int(text))
+        if _DIGITS.match(text):
+            vlsn = _vlsn(text)
+            if vlsn is None:
+                self.fail(f"{text[:40]} is no VLSN, which are 1 to {NUMBER_MAX}", param, ctx)
+            return Place(text, vlsn=vlsn)
         try:
             at = datetime.fromisoformat(text)
         except ValueError:
             words = ", start, end" if self._words else ""
-            self.fail(f"{text!r} is no VLSN{words} and no time such as 2026-01-31T12:00:00Z", param, ctx)
+            self.fail(f"{text[:40]!r} is no VLSN{words} and no time such as 2026-01-31T12:00:00Z", param, ctx)
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         since = at - datetime(1970, 1, 1, tzinfo=UTC)
         return Place(text, time_us=(since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 from repl.client.tail import Page
 from vlsn.errors import BadArgument
 from vlsn.format.key_filter import KeyFilter
+from vlsn.ids import NUMBER_MAX
 from vlsn.seams import Buffer
 from vlsn.times import time_us
 
@@ -38,8 +39,19 @@ def check_begin(from_vlsn: Begin, at: datetime | int | None) -> None:
         if from_vlsn is not None:
             raise BadArgument("from_vlsn and at: only one of them says where to begin")
         time_us(at)
-    elif isinstance(from_vlsn, str) and from_vlsn not in ("start", "end"):
-        raise BadArgument(f"from_vlsn: {from_vlsn!r} is neither a VLSN nor one of start, end")
+    elif isinstance(from_vlsn, str):
+        if from_vlsn not in ("start", "end"):
+            raise BadArgument(f"from_vlsn: {from_vlsn!r:.60} is neither a VLSN nor one of start, end")
+    elif from_vlsn is not None and not 1 <= _number(from_vlsn) <= NUMBER_MAX:
+        raise BadArgument(f"from_vlsn is {from_vlsn}; VLSNs are 1 to {NUMBER_MAX}")
+
+
+def _number(vlsn: object) -> int:
+    """Returns a number as it is, NumPy's too. Raises ``BadArgument`` for what is none."""
+    try:
+        return index(vlsn)  # type: ignore[arg-type]
+    except TypeError:
+        raise BadArgument(f"from_vlsn: {vlsn!r:.60} is neither a VLSN nor one of start, end") from None
 
 
 async def first_of(places: Places, from_vlsn: Begin, at: datetime | int | None) -> int | None:
@@ -48,7 +60,7 @@ async def first_of(places: Places, from_vlsn: Begin, at: datetime | int | None) 
         return await places.vlsn_at(at)
     if from_vlsn == "end":
         return await places.durable_vlsn() + 1
-    return from_vlsn if isinstance(from_vlsn, int) else None
+    return None if from_vlsn is None or isinstance(from_vlsn, str) else index(from_vlsn)
 
 
 def started(

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from repl.http import query
 from repl.http.services import Reads
 from vlsn.errors import BadArgument
-from vlsn.times import time_of, time_us
+from vlsn.ids import NUMBER_MAX
+from vlsn.times import time_of
 
 PARAMETERS = frozenset({"from", "at"})
 START, END = "start", "end"
@@ -33,7 +34,8 @@ class StartingPoint:
         if at is not None:
             if begin is not None:
                 raise BadArgument("from and at: only one of them says where to begin")
-            return cls(time_us=time_us(int(at)) if at.isascii() and at.isdigit() else time_of(at))
+            whole = at.isascii() and at.isdigit()
+            return cls(time_us=query.whole_of(at, "at", 0, NUMBER_MAX) if whole else time_of(at))
         if begin in (START, END):
             return cls(at_end=begin == END)
         return cls(query.whole(fields, "from", None, 1, query.VLSN_MAX))

@@ -112,6 +112,8 @@ async def test_read_past_the_durable_end_is_empty_not_an_error() -> None:
         "from=-1",
         "from=x",
         "from=",
+        "at=" + "9" * 5_000,
+        "at=9223372036854775808",
         "from=1.0",
         "from=+1",
         "from=%D9%A1",
