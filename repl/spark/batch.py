@@ -30,6 +30,7 @@ from repl.spark.scan import read_piece
 from repl.spark.tell import tell
 from vlsn.errors import BadArgument, Trimmed, VlsnLogError
 from vlsn.format.key_filter import KeyFilter
+from vlsn.format.rows import Rows
 from vlsn.ids import NUMBER_MAX
 from vlsn.limits import MIB
 
@@ -82,7 +83,7 @@ class VisibleReader(DataSourceReader):  # type: ignore[misc]
     """Reads the entries that a majority has synced, each once."""
 
     def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
-        self._options = options
+        self._options = places.placed(options)
         self._names = names
         self._low, self._high = 1, NUMBER_MAX
         self._keys = KeyFilter.of(None, options.key_prefix)
@@ -146,7 +147,17 @@ class PushdownReader(VisibleReader):
 def read_any(
     texts: Sequence[str], copy: int, piece: Piece, names: Sequence[str], keys: KeyFilter | None = None
 ) -> Iterator[Any]:
-    """Yields the entries of a piece as record batches, from source ``copy`` of ``texts``. Where that fails another one
+    """Yields the entries of a piece as record batches, from source ``copy`` of ``texts``. Raises as ``rows_of_any``."""
+    at = piece.first
+    for rows, behind in rows_of_any(texts, copy, piece):
+        batch = batch_of(rows, at, piece.last, names, keys)
+        at = behind
+        if batch is not None:
+            yield batch
+
+
+def rows_of_any(texts: Sequence[str], copy: int, piece: Piece) -> Iterator[tuple[Rows, int]]:
+    """Yields the blocks of a piece as ``read_piece``, from source ``copy`` of ``texts``. Where that fails another one
     goes on at the VLSN reached. Raises what the first raised once all have failed."""
     at = piece.first
     failed: VlsnLogError | None = None
@@ -164,10 +175,8 @@ def read_any(
                 pieces = layout.pieces(at, piece.last, PIECE_BYTES_MIN * WAVES)
             for each in pieces:
                 for rows, behind in read_piece(source, replace(each, first=max(each.first, at))):
-                    batch = batch_of(rows, at, piece.last, names, keys)
                     at = behind
-                    if batch is not None:
-                        yield batch
+                    yield rows, behind
             return
         except VlsnLogError as error:
             if len(order) > 1:

@@ -116,9 +116,9 @@ class Copies:
         first = self.end + 1 if begin is Place.END else self.first if isinstance(begin, Place) else begin
         last = self.first if upto is Place.START else self.end if isinstance(upto, Place) else min(upto, self.end)
         if options.since_us is not None:
-            first = self._vlsn_at(options.since_us)
+            first = self.vlsn_at(options.since_us)
         if options.until_us is not None:
-            last = min(self._vlsn_at(options.until_us) - 1, self.end)
+            last = min(self.vlsn_at(options.until_us) - 1, self.end)
         if first < self.first and options.since_us is None:
             gone = f"VLSN {first} was cleaned away; the log begins at VLSN {self.first}"
             if options.fail_on_trim:
@@ -131,14 +131,18 @@ class Copies:
         """Cuts ``first`` to ``last`` into pieces, each in a copy that has it. Raises ``Damaged`` where none has."""
         shares: list[Share] = []
         while first <= last:
-            having = {index: layout for index, layout in self.layouts.items() if layout.holds(first, first)}
-            if not having:
-                raise Damaged(f"no source has VLSN {first}", vlsn=first)
-            main = max(having, key=lambda index: (having[index].end, -index))
-            reach = min(having[main].end, last)
+            main = self.main(first)
+            reach = min(self.layouts[main].end, last)
             shares += self._shared(main, first, reach, target_bytes)
             first = reach + 1
         return shares
+
+    def main(self, vlsn: int) -> int:
+        """Returns the copy that has ``vlsn`` and goes furthest from there. Raises ``Damaged`` where none has it."""
+        having = {index: layout for index, layout in self.layouts.items() if layout.holds(vlsn, vlsn)}
+        if not having:
+            raise Damaged(f"no source has VLSN {vlsn}", vlsn=vlsn)
+        return max(having, key=lambda index: (having[index].end, -index))
 
     def _shared(self, main: int, first: int, last: int, target_bytes: int) -> Iterator[Share]:
         """Gives each node that has all of this its part of it; what lies in directories is read from one."""
@@ -159,7 +163,8 @@ class Copies:
             for piece in self.layouts[node].pieces(begin, end, target_bytes):
                 yield Share(node, piece)
 
-    def _vlsn_at(self, time_us: int) -> int:
+    def vlsn_at(self, time_us: int) -> int:
+        """Returns the VLSN of a time in the copy that goes furthest. Raises ``Unreadable``."""
         failed: Unreadable | None = None
         for layout in self.layouts.values():
             if layout.end < self.end:

@@ -56,11 +56,14 @@ class VlsnLogDataSource(DataSource):  # type: ignore[misc]
         return (PushdownReader if options.pushdown else VisibleReader)(options, names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from repl.spark.places import is_url
         from repl.spark.stream import LogStreamReader, RefusedReader
+        from repl.spark.stream_copies import CopiesStreamReader
 
         try:
             options = stream_options(self.options)
-            return LogStreamReader(options, check_schema(schema, options.mode))
+            reader = LogStreamReader if all(map(is_url, options.sources)) else CopiesStreamReader
+            return reader(options, check_schema(schema, options.mode))
         except VlsnLogError as error:
             return RefusedReader(error)
 

@@ -103,6 +103,20 @@ class Layout:
             for cut, end in zip(cuts, ends, strict=True)
         ]
 
+    def cut(self, first: int, last: int, target_bytes: int) -> int:
+        """Returns where about ``target_bytes`` of log from ``first`` on end: the first VLSN of a block behind it, or
+        ``last`` + 1 where there is less."""
+        low, bound = self._search(first, min(NEAR_BYTES, target_bytes // 8))
+        block = self._probe(low + target_bytes) if low + target_bytes < self.total else None
+        if block is not None and block.first_vlsn <= first:
+            block = self._probe(bound)  # a block larger than all that was asked for
+        return min(block.first_vlsn, last + 1) if block is not None and block.first_vlsn > first else last + 1
+
+    def holding(self, vlsn: int) -> Piece:
+        """Returns the piece of one VLSN, which is at or below the last one of this copy, known durable or not."""
+        low, high = self._search(vlsn)
+        return Piece(vlsn, vlsn, tuple(self._extents(low, high)))
+
     def _cuts(self, low: int, high: int, target: int) -> Iterator[int]:
         """Yields where to cut: segments that are larger than 1.5 targets within, smaller ones beside one another."""
         gathered = 0
@@ -137,9 +151,9 @@ class Layout:
             return self.total  # what is durable but not known so is behind it, too: a task passes it
         return self._search(vlsn)[1]
 
-    def _search(self, vlsn: int) -> tuple[int, int]:
+    def _search(self, vlsn: int, near: int = NEAR_BYTES) -> tuple[int, int]:
         low, high, bound = 0, self.total, self.total
-        while high - low > NEAR_BYTES:
+        while high - low > near:
             middle = (low + high) // 2
             block = self._probe(middle)
             if block is None or block.first_vlsn > vlsn:

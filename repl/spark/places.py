@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from typing import TypeVar
+
 from repl.audit.source import Source
 from repl.audit.source import source_of as local_or_live
+from repl.spark.options import ReadOptions
+
+Options = TypeVar("Options", bound=ReadOptions)
+
+
+def is_url(text: str) -> bool:
+    """Says whether ``text`` names a running node."""
+    return text.startswith(("http://", "https://"))
+
+
+def placed(options: Options) -> Options:
+    """Returns the options with absolute paths: a task has a working directory of its own."""
+    return replace(options, sources=tuple(text if "://" in text else os.path.abspath(text) for text in options.sources))
 
 
 def source_of(text: str) -> Source:
     """Returns the source that ``text`` names. Raises ``BadArgument``, and ``Unreadable`` for a scheme that nothing
     installed here reads."""
-    if "://" in text and not text.startswith(("http://", "https://")):
+    if "://" in text and not is_url(text):
         from repl.spark.remote import RemoteDirectory
 
         return RemoteDirectory.of(text)

@@ -1,4 +1,4 @@
-"""A stream: what becomes durable, a micro-batch at a time, each entry once.
+"""A stream: what becomes durable, a micro-batch at a time, each entry once; ``stream_copies``: of directories.
 
     offset {"vlsn": 412, "term": 3}     everything below VLSN 412 was read, and the entry before it was of term 3
 
@@ -15,11 +15,12 @@ from __future__ import annotations
 import atexit
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
+from repl.api import Spans
 from repl.client.sync import SyncClient, connect_sync
 from repl.spark.columns import batch_of
 from repl.spark.errors import each_one_line, one_line
@@ -50,6 +51,27 @@ class RunPartition(InputPartition):  # type: ignore[misc]
     first: int
     last: int
     term: int
+
+
+class Followed(Protocol):
+    """The log as the driver asks for it: a group's nodes, or copies of their directories."""
+
+    def vlsn_at(self, time_us: int) -> int: ...
+
+    def first_vlsn(self) -> int: ...
+
+    def spans(
+        self,
+        from_vlsn: int,
+        to_vlsn: int = NUMBER_MAX,
+        /,
+        *,
+        bytes_each: int = NUMBER_MAX,
+        entries_each: int = NUMBER_MAX,
+        after_term: int | None = None,
+    ) -> Spans:
+        """Cuts as ``Client.spans``. Raises ``Trimmed``, ``NotInLog``."""
+        ...
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -111,7 +133,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     @one_line
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        log, last = self._log(), end["vlsn"] - 1
+        log, last = self._client(), end["vlsn"] - 1
         skipped = end.get("skipped", 0) - start.get("skipped", 0)
         begin, term = start["vlsn"] + skipped, 0 if skipped else start["term"]
         found: list[InputPartition] = []
@@ -142,7 +164,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         at, term, last = partition.first, partition.term, partition.last
         while at <= last:
             try:
-                for page in self._log().block_pages(at, last, after_term=term or None, at_least=last):
+                for page in self._client().block_pages(at, last, after_term=term or None, at_least=last):
                     batch = batch_of(page.rows, at, last, self._names, keys) if page.rows is not None else None
                     at, term = page.next_vlsn, page.term
                     if batch is not None:
@@ -158,7 +180,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def stop(self) -> None:
         close_clients()
 
-    def _log(self) -> SyncClient[Any]:
+    def _log(self) -> Followed:
+        return self._client()
+
+    def _client(self) -> SyncClient[Any]:
         return client_of(",".join(self._options.sources))
 
     def _left(self, vlsn: int, error: Trimmed) -> int:

@@ -43,7 +43,6 @@ class SinkOptions:
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
     """Parses the options of a stream. Raises ``BadArgument``."""
     read, values = read_options(given, Use.STREAM), parsed(given, Use.STREAM)
-    _check_urls(read.sources, "a stream follows a running group")
     return StreamOptions(
         **{name: getattr(read, name) for name in asdict(read)},
         bytes_per_trigger=values.get("maxBytesPerTrigger", BYTES_PER_TRIGGER),
@@ -75,11 +74,7 @@ def _urls(values: Mapping[str, Any]) -> tuple[str, ...]:
     if not {"url", "path", "paths"} & values.keys():
         raise BadArgument("vlsnlog needs a group to write to: .option('url', 'URL,URL')")
     urls = sources_of({**values, "path": values["url"]} if "url" in values else values)
-    _check_urls(urls, "a log is written by its running group")
-    return urls
-
-
-def _check_urls(texts: tuple[str, ...], why: str) -> None:
-    for text in texts:
+    for text in urls:
         if not text.startswith(("http://", "https://")):
-            raise BadArgument(f"{text}: {why}: name its nodes' http:// URLs")
+            raise BadArgument(f"{text}: a log is written by its running group: name its nodes' http:// URLs")
+    return urls

@@ -18,6 +18,7 @@ from tenacity import wait_none
 from repl.audit import live
 from repl.audit.outputs import write_outputs
 from repl.cli.main import main
+from repl.spark import stream_copies
 from repl.spark.batch import VisibleReader
 from repl.spark.datasource import VlsnLogDataSource
 from repl.spark.options import Use, read_options
@@ -235,7 +236,6 @@ def test_a_url_that_is_no_node_or_dead_is_refused_by_its_name(tmp_path: Path, no
 
 
 STREAMS = {
-    "a directory": ({"path": "{path}"}, "a stream follows a running group: name its nodes' http:// URLs"),
     "nothing": ({}, "vlsnlog needs a source"),
     "two ends": ({"path": "http://a:1", "from": "1", "since": "2026-01-01"}, "only one of them says where it is"),
     "no such option": ({"path": "http://a:1", "form": "1"}, "did you mean 'from'"),
@@ -253,6 +253,27 @@ def test_the_stream_refuses_what_it_cannot_follow(tmp_path: Path, what: str) -> 
     with pytest.raises(BadArgument) as refused:
         reader.initialOffset()
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("what", DIRECTORIES)
+def test_the_stream_refuses_a_directory_by_its_name(
+    tmp_path: Path, good: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_copies, "PAUSE_S", 0.0)
+    path = tmp_path / "bad"
+    DIRECTORIES[what](path)
+    for given in (str(path), f"{good},{path}"):
+        reader = VlsnLogDataSource({"path": given}).streamReader(VISIBLE)
+        with pytest.raises(VlsnLogError, match=SAID[what]) as refused:
+            reader.initialOffset()
+        assert str(path) in str(refused.value)
+
+
+def test_the_stream_refuses_copies_of_two_groups(tmp_path: Path, good: Path) -> None:
+    other = log(tmp_path / "other", "n3", "h")
+    reader = VlsnLogDataSource({"path": f"{good},{other}"}).streamReader(VISIBLE)
+    with pytest.raises(BadArgument, match=r"one load reads one group: .*n1 is of 'g', .*other is of 'h'"):
+        reader.initialOffset()
 
 
 SINKS: dict[str, tuple[dict[str, Any], Use, str]] = {

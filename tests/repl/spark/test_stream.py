@@ -96,3 +96,44 @@ def test_it_goes_on_through_a_change_of_master_and_with_a_url_that_is_dead(
         assert values_of(found) == expected
     finally:
         query.stop()
+
+
+def test_the_directory_of_a_running_node_is_a_stream_that_its_kill_does_not_end(
+    group: Group, spark: Any, tmp_path: Path
+) -> None:
+    """The same checkpoint goes on at the directory that the node has left, and at the one that it has gone on with."""
+    spark.dataSource.register(VlsnLogDataSource)
+    last = group.settle()
+    replica = next(name for name in group.urls if name != group.leader)
+    with client(group) as log:
+        whole = [(int(entry.vlsn), entry.value) for entry in log.read(to_vlsn=last)]
+    found: list[Any] = []
+
+    def rows() -> list[tuple[int, bytes]]:
+        return [(row.vlsn, bytes(row.value)) for _, some in sorted(found, key=lambda each: each[0]) for row in some]
+
+    def stream() -> None:
+        source = spark.readStream.format("vlsnlog").option("maxEntriesPerTrigger", 200).load(str(group.path(replica)))
+        collected(source, tmp_path / "c", found)
+
+    def take_all(expected: list[tuple[int, bytes]]) -> None:
+        def took() -> bool:
+            stream()
+            assert rows() == expected[: len(rows())]
+            return len(rows()) == len(expected)
+
+        group.until(took, "the directory shows all that is durable")
+
+    take_all(whole)
+    with client(group) as log:
+        first = log.append_many([b"more %d" % row for row in range(50)])[0]
+    whole += [(first + row, b"more %d" % row) for row in range(50)]
+    take_all(whole)
+    group.settle()
+    group.kill(replica)
+    stream()
+    assert rows() == whole
+    group.start(replica)
+    with client(group) as log:
+        whole.append((log.append(b"the last one"), b"the last one"))
+    take_all(whole)

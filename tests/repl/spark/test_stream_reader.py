@@ -158,7 +158,6 @@ def test_what_was_cleaned_away_is_an_error_with_the_first_there_is_or_is_counted
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"path": "/tmp/n1"}, "a stream follows a running group"),
         ({"maxEntriesPerTriger": 5}, "did you mean 'maxEntriesPerTrigger'"),
         ({"maxEntriesPerTrigger": 0}, "a whole number, 1 to"),
         ({"maxBytesPerTrigger": "2"}, "bytes, "),

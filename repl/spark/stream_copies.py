@@ -1,0 +1,251 @@
+"""A stream of directories: of stopped and running nodes, copies, buckets, with URLs among them, all of them one log.
+
+    survey  ─►  entry before the offset: its term there  ─►  where the micro-batch ends  ─►  pieces  ─►  tasks
+
+Offsets are those of a stream of nodes.  Nobody answers for a directory, so the driver looks at the sources anew for
+each question, at most for a fifth of the time, and holds what it finds against the offset:
+
+    a copy knows the entry before it durable, of that term     goes on
+    it has it, of another term                                 ``NotInLog``: not the log that was read
+    none reaches it                                            waits if a node runs there, else ``NotInLog``
+    all begin behind the offset                                ``Trimmed``, or is left out and counted (``failOnTrim``)
+
+Only what a copy knows itself to be durable is read, so nothing that a rollback takes back was ever given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.datasource import InputPartition
+
+from repl.api import Span, Spans
+from repl.audit.source import Unreadable
+from repl.spark.batch import rows_of_any
+from repl.spark.columns import batch_of
+from repl.spark.copies import Copies
+from repl.spark.errors import each_one_line, one_line
+from repl.spark.layout import Layout, Piece
+from repl.spark.places import placed
+from repl.spark.scan import read_piece
+from repl.spark.stream import PARTITION_BYTES_MIN, PARTITIONS, LogStreamReader, Offset
+from repl.spark.stream_options import StreamOptions
+from repl.spark.tell import tell
+from vlsn.errors import Damaged, Lagging, NotInLog, Trimmed, VlsnLogError
+from vlsn.format.key_filter import KeyFilter
+from vlsn.ids import NUMBER_MAX
+
+SURVEY_S: Final = 1.0
+"""Seconds for which a survey is good …"""
+SURVEY_TIMES: Final = 4
+"""… or so many times as long as it took, where that is more: a bucket is listed slowly."""
+TRIES: Final = 3
+"""Times that something is tried which a running node may have changed in between …"""
+PAUSE_S: Final = 0.3
+"""… so many seconds apart."""
+
+
+@dataclass
+class PiecePartition(InputPartition):  # type: ignore[misc]
+    """A piece, the index of the copy that it lies in, and the term of the entry before it, 0 where none is known."""
+
+    copy: int
+    piece: Piece
+    term: int
+
+
+class CopiesLog:
+    """The sources as one log, as the driver of a stream asks for it."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = tuple(texts)
+        self._found: Copies | None = None
+        self._good_until = 0.0
+        self._checked: set[tuple[int, int]] = set()
+        """VLSNs whose terms were looked at in these copies."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CopiesLog, (self._texts,)  # to a task, which has a clock of its own
+
+    def copies(self, *, reaching: int = 0) -> Copies:
+        """Surveys the sources, where the last survey is old, or none of them had VLSN ``reaching``. Raises
+        ``Unreadable``, ``Restoring``, ``BadArgument`` for copies of several groups."""
+        if self._found is None or time.monotonic() >= self._good_until or self._found.end < reaching:
+            begun = time.monotonic()
+            self._found, self._checked = _surveyed(self._texts), set()
+            self._good_until = time.monotonic() + max(SURVEY_S, SURVEY_TIMES * (time.monotonic() - begun))
+        return self._found
+
+    def first_vlsn(self) -> int:
+        copies = self.copies()
+        return copies.first or 1
+
+    def vlsn_at(self, time_us: int) -> int:
+        copies = self.copies()
+        return copies.vlsn_at(time_us) if copies.first else 1
+
+    def spans(
+        self,
+        from_vlsn: int,
+        to_vlsn: int = NUMBER_MAX,
+        /,
+        *,
+        bytes_each: int = NUMBER_MAX,
+        entries_each: int = NUMBER_MAX,
+        after_term: int | None = None,
+    ) -> Spans:
+        """Cuts one span, of which no more is known than where it ends. Raises ``Trimmed``, ``NotInLog``, ``Damaged``
+        for a VLSN that no source has."""
+        copies = self.copies()
+        if copies.first and from_vlsn < copies.first:
+            raise Trimmed(f"VLSN {from_vlsn} was cleaned away", first=copies.first)
+        self.check(copies, from_vlsn - 1, after_term or 0)
+        last = min(copies.end, to_vlsn, from_vlsn + entries_each - 1)
+        if not copies.first or last < from_vlsn:
+            return Spans(copies.first, copies.end)
+        layout = copies.layouts[copies.main(from_vlsn)]
+        last = min(last, layout.end)
+        behind = layout.cut(from_vlsn, last, bytes_each) if bytes_each < layout.total else last + 1
+        return Spans(copies.first, copies.end, (Span(behind, term_at(layout, behind - 1), 0),))
+
+    def check(self, copies: Copies, vlsn: int, term: int) -> None:
+        """Raises ``NotInLog`` unless the entry at ``vlsn``, which a stream has read, is or may come to be in the copies
+        with that ``term`` (0: not known), or was cleaned away."""
+        if term and (vlsn, term) not in self._checked:
+            check_read(copies, len(self._texts), vlsn, term)
+            self._checked.add((vlsn, term))
+
+
+class CopiesStreamReader(LogStreamReader):
+    """``spark.readStream.format("vlsnlog").load("DIRECTORY")``."""
+
+    def __init__(self, options: StreamOptions, names: tuple[str, ...]) -> None:
+        super().__init__(placed(options), names)
+        self._copies = CopiesLog(self._options.sources)
+
+    def _log(self) -> CopiesLog:
+        return self._copies
+
+    @one_line
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        last = end["vlsn"] - 1
+        skipped = end.get("skipped", 0) - start.get("skipped", 0)
+        begin, term = start["vlsn"] + skipped, 0 if skipped else start["term"]
+        copies = self._reaching(last)
+        if begin < copies.first:
+            begin, term = self._left(begin, Trimmed("", first=copies.first)), 0
+        if begin > last:
+            return []
+        self._copies.check(copies, begin - 1, term)
+        self._copies.check(copies, last, end["term"])
+        found: list[InputPartition] = []
+        for share in copies.shares(begin, last, self._target(copies, begin, last)):
+            found.append(PiecePartition(share.copy, share.piece, term))
+            term = 0
+        return found
+
+    @each_one_line
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if not isinstance(partition, PiecePartition):
+            return  # what Spark makes of no partitions
+        keys = KeyFilter.of(None, self._options.key_prefix)
+        at, term, last = partition.piece.first, partition.term, partition.piece.last
+        planned = [(partition.copy, partition.piece)]
+        for left in reversed(range(TRIES)):
+            try:
+                for copy, piece in planned:
+                    for rows, behind in rows_of_any(self._options.sources, copy, piece):
+                        batch = batch_of(rows, at, last, self._names, keys)
+                        at, term = behind, int(rows.headers["term"][-1])
+                        if batch is not None:
+                            yield batch
+                return
+            except VlsnLogError as error:
+                if not left:
+                    raise
+                tell(f"{error}; VLSN {at} is looked for once more")
+            copies = self._reaching(last)
+            if at < copies.first:
+                at, term = self._left(at, Trimmed("", first=copies.first)), 0
+            self._copies.check(copies, at - 1, term)
+            shares = copies.shares(at, last, self._options.partition_bytes)
+            planned = [(share.copy, share.piece) for share in shares]
+
+    def _reaching(self, last: int) -> Copies:
+        """Surveys the sources until one has ``last``, which a micro-batch ends with: nodes that run are given time.
+        Raises ``Lagging``, ``NotInLog``."""
+        for left in reversed(range(TRIES)):
+            copies = self._copies.copies(reaching=last)
+            if copies.end >= last:
+                return copies
+            if left:
+                time.sleep(PAUSE_S)
+        raise Lagging(
+            f"a micro-batch of this stream goes up to VLSN {last}, and {', '.join(self._options.sources)} by now only "
+            f"to VLSN {copies.end}: name the copies that it was planned with"
+        )
+
+    def _target(self, copies: Copies, first: int, last: int) -> int:
+        layout = copies.layouts[copies.main(first)]
+        size = layout.bytes_of(first, min(last, layout.end))
+        return min(max(size // PARTITIONS, PARTITION_BYTES_MIN), self._options.partition_bytes)
+
+
+def check_read(copies: Copies, sources: int, vlsn: int, term: int) -> None:
+    """Holds an entry that was read against the copies that answered, of so many ``sources``. Raises ``NotInLog``."""
+    layouts = copies.layouts.values()
+    may_come = len(layouts) < sources or any(layout.survey.live for layout in layouts)
+    held, other = False, None
+    for layout in layouts:
+        if not 0 < layout.first <= vlsn <= layout.survey.last:
+            continue
+        try:
+            found = term_at(layout, vlsn)
+        except Damaged:
+            held = True  # a task that needs it names it
+            continue
+        held |= found == term
+        if found != term and (other is None or vlsn <= layout.end):
+            other = layout, found
+    if other is not None and (vlsn <= other[0].end or not (held or may_come)):
+        raise NotInLog(
+            f"{other[0].source.text} has an entry of term {other[1]} at VLSN {vlsn}, and this stream has read one of "
+            f"term {term} there: it is not the log that was read, or a person has given up a part of it; stream it "
+            "with a new checkpoint",
+            vlsn=vlsn,
+            term=term,
+            found=other[1],
+        )
+    last = max(layout.survey.last if layout.first else 0 for layout in layouts)
+    if last < vlsn and not may_come:
+        raise NotInLog(
+            f"this stream has read up to VLSN {vlsn}, of term {term}, and its copies end with VLSN {last}: they are "
+            "older than what was read; name those that it has read",
+            vlsn=vlsn,
+            term=term,
+            found=0,
+        )
+
+
+def term_at(layout: Layout, vlsn: int) -> int:
+    """Reads the term of a visible entry of one copy. Raises ``Damaged`` where it cannot be read."""
+    for rows, behind in read_piece(layout.source, layout.holding(vlsn)):
+        if behind > vlsn:
+            firsts = rows.headers["first_vlsn"]
+            return int(rows.headers["term"][int(firsts.searchsorted(vlsn, side="right")) - 1])
+    raise Damaged(f"{layout.source.text}: VLSN {vlsn} cannot be read", vlsn=vlsn)
+
+
+def _surveyed(texts: Sequence[str]) -> Copies:
+    """Surveys the sources, more than once where one cannot be read: its node may clean it just then."""
+    for left in reversed(range(TRIES)):
+        try:
+            return Copies.of(texts)
+        except Unreadable:
+            if not left:
+                raise
+            time.sleep(PAUSE_S)
+    raise AssertionError
