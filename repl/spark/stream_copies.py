@@ -16,9 +16,9 @@ Only what a copy knows itself to be durable is read, so nothing that a rollback 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
@@ -34,15 +34,17 @@ from repl.spark.scan import read_piece
 from repl.spark.stream import PARTITION_BYTES_MIN, PARTITIONS, LogStreamReader, Offset
 from repl.spark.stream_options import StreamOptions
 from repl.spark.tell import tell
-from vlsn.errors import Damaged, Lagging, NotInLog, Trimmed, VlsnLogError
+from vlsn.errors import Damaged, Lagging, NotInLog, Trimmed
 from vlsn.format.key_filter import KeyFilter
 from vlsn.ids import NUMBER_MAX
+
+R = TypeVar("R")
 
 SURVEY_S: Final = 1.0
 """Seconds for which a survey is good …"""
 SURVEY_TIMES: Final = 4
 """… or so many times as long as it took, where that is more: a bucket is listed slowly."""
-TRIES: Final = 3
+TRIES: Final = 5
 """Times that something is tried which a running node may have changed in between …"""
 PAUSE_S: Final = 0.3
 """… so many seconds apart."""
@@ -75,17 +77,32 @@ class CopiesLog:
         ``Unreadable``, ``Restoring``, ``BadArgument`` for copies of several groups."""
         if self._found is None or time.monotonic() >= self._good_until or self._found.end < reaching:
             begun = time.monotonic()
-            self._found, self._checked = _surveyed(self._texts), set()
+            self._found, self._checked = Copies.of(self._texts), set()
             self._good_until = time.monotonic() + max(SURVEY_S, SURVEY_TIMES * (time.monotonic() - begun))
         return self._found
 
+    def asked(self, work: Callable[[], R]) -> R:
+        """Returns what ``work`` does, done again with another survey where something cannot be read: a running node may
+        have cleaned it away since. Raises ``Unreadable``."""
+        for left in reversed(range(TRIES)):
+            try:
+                return work()
+            except Unreadable:
+                if not left:
+                    raise
+                self.forget()
+                time.sleep(PAUSE_S)
+        raise AssertionError
+
+    def forget(self) -> None:
+        """Has the next question survey the sources anew."""
+        self._found = None
+
     def first_vlsn(self) -> int:
-        copies = self.copies()
-        return copies.first or 1
+        return self.asked(lambda: self.copies().first or 1)
 
     def vlsn_at(self, time_us: int) -> int:
-        copies = self.copies()
-        return copies.vlsn_at(time_us) if copies.first else 1
+        return self.asked(lambda: self.copies().vlsn_at(time_us) if self.copies().first else 1)
 
     def spans(
         self,
@@ -99,10 +116,13 @@ class CopiesLog:
     ) -> Spans:
         """Cuts one span, of which no more is known than where it ends. Raises ``Trimmed``, ``NotInLog``, ``Damaged``
         for a VLSN that no source has."""
+        return self.asked(lambda: self._span(from_vlsn, to_vlsn, bytes_each, entries_each, after_term or 0))
+
+    def _span(self, from_vlsn: int, to_vlsn: int, bytes_each: int, entries_each: int, term: int) -> Spans:
         copies = self.copies()
         if copies.first and from_vlsn < copies.first:
             raise Trimmed(f"VLSN {from_vlsn} was cleaned away", first=copies.first)
-        self.check(copies, from_vlsn - 1, after_term or 0)
+        self.check(copies, from_vlsn - 1, term)
         last = min(copies.end, to_vlsn, from_vlsn + entries_each - 1)
         if not copies.first or last < from_vlsn:
             return Spans(copies.first, copies.end)
@@ -131,6 +151,9 @@ class CopiesStreamReader(LogStreamReader):
 
     @one_line
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        return self._copies.asked(lambda: self._partitions(start, end))
+
+    def _partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         last = end["vlsn"] - 1
         skipped = end.get("skipped", 0) - start.get("skipped", 0)
         begin, term = start["vlsn"] + skipped, 0 if skipped else start["term"]
@@ -156,6 +179,13 @@ class CopiesStreamReader(LogStreamReader):
         planned = [(partition.copy, partition.piece)]
         for left in reversed(range(TRIES)):
             try:
+                if not planned:
+                    copies = self._reaching(last)
+                    if at < copies.first:
+                        at, term = self._left(at, Trimmed("", first=copies.first)), 0
+                    self._copies.check(copies, at - 1, term)
+                    shares = copies.shares(at, last, self._options.partition_bytes)
+                    planned = [(share.copy, share.piece) for share in shares]
                 for copy, piece in planned:
                     for rows, behind in rows_of_any(self._options.sources, copy, piece):
                         batch = batch_of(rows, at, last, self._names, keys)
@@ -163,16 +193,12 @@ class CopiesStreamReader(LogStreamReader):
                         if batch is not None:
                             yield batch
                 return
-            except VlsnLogError as error:
+            except (Damaged, Unreadable) as error:
                 if not left:
                     raise
                 tell(f"{error}; VLSN {at} is looked for once more")
-            copies = self._reaching(last)
-            if at < copies.first:
-                at, term = self._left(at, Trimmed("", first=copies.first)), 0
-            self._copies.check(copies, at - 1, term)
-            shares = copies.shares(at, last, self._options.partition_bytes)
-            planned = [(share.copy, share.piece) for share in shares]
+                planned = []
+                self._copies.forget()
 
     def _reaching(self, last: int) -> Copies:
         """Surveys the sources until one has ``last``, which a micro-batch ends with: nodes that run are given time.
@@ -237,15 +263,3 @@ def term_at(layout: Layout, vlsn: int) -> int:
             firsts = rows.headers["first_vlsn"]
             return int(rows.headers["term"][int(firsts.searchsorted(vlsn, side="right")) - 1])
     raise Damaged(f"{layout.source.text}: VLSN {vlsn} cannot be read", vlsn=vlsn)
-
-
-def _surveyed(texts: Sequence[str]) -> Copies:
-    """Surveys the sources, more than once where one cannot be read: its node may clean it just then."""
-    for left in reversed(range(TRIES)):
-        try:
-            return Copies.of(texts)
-        except Unreadable:
-            if not left:
-                raise
-            time.sleep(PAUSE_S)
-    raise AssertionError
