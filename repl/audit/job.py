@@ -178,7 +178,6 @@ def audit(
         judged, left = _judged(source, read, survey, found, jobs)
         findings, missing = findings + judged, missing + left
     digests = [merged([digest for segment in read.segments for digest in segment.digests]) for read in audited]
-    digests = [read.compared(each) for read, each in zip(audited, digests, strict=True)]
     copies = source_reports(sources, surveys, audited, digests)
     if since is not None:
         copies = [joined(since, copy, each) for copy, each in zip(copies, reading, strict=True)]

@@ -18,7 +18,7 @@ from itertools import groupby
 
 import msgspec
 
-from repl.audit.digest import RANGE_BITS, RangeDigest
+from repl.audit.digest import RANGE_BITS
 from repl.audit.plan import Survey
 from repl.audit.report import NotAudited, SourceReport, Span, known
 from repl.audit.segment_audit import SegmentAudit
@@ -46,10 +46,6 @@ class Read:
     def knows(self, at: int) -> bool:
         """Says whether all of range ``at`` was read."""
         return known(self.spans, at)
-
-    def compared(self, digests: dict[int, RangeDigest]) -> dict[int, RangeDigest]:
-        """Returns the digests of ranges that were read whole."""
-        return {at: digest for at, digest in digests.items() if self.knows(at)}
 
 
 def read_of(

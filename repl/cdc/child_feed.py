@@ -41,8 +41,6 @@ LONG_CALL_S = 2.0
 """Seconds of one call after which a child has the lowest priority, until it is replaced: it may well spin."""
 GAP_S = 2 * WATCH_S
 """Between two looks of the watch; what is longer was no time of the child's."""
-LOOK_AGAIN_S = 0.005
-"""Seconds until segments are read again that had nothing, though their next VLSN is durable."""
 
 
 class ConsumerFailed(Exception):
@@ -281,9 +279,6 @@ class ChildFeed:
             blocks = source.from_ring(FEED_BYTES)
             if not blocks and source.mode is Mode.ARCHIVE and first <= durable:
                 blocks = await source.from_archive()
-                if not blocks:  # a read ahead that began before these were synced here: nobody will say so again
-                    await asyncio.sleep(LOOK_AGAIN_S)
-                    continue
             if not blocks:
                 await self._reads.until(max(first, durable + 1))
                 continue
