@@ -31,6 +31,8 @@ LINE_BYTES_MAX: Final = 4096
 OUTPUT_BYTES_PER_S: Final = 64 * 1024
 """Output of one child that is read in a second."""
 _OUTPUT_PERIOD_S: Final = 0.1
+OUTPUT_DRAIN_S: Final = 5.0
+"""Seconds that the output of a child is read on after its end: another process of its own may have the pipe, too."""
 NICENESS_LOWEST: Final = 19
 
 
@@ -50,7 +52,7 @@ class ProcessChild:
         self._sending = asyncio.Lock()
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = loop.create_future()
-        self._pidfd = os.pidfd_open(process.pid)
+        self._pidfd = os.pidfd_open(process.pid)  # which may fail, before there is anything to be let go
         loop.add_reader(self._pidfd, self._reap)
         self._output = asyncio.create_task(self._read_output(said), name=f"output-{process.pid}")
 
@@ -100,6 +102,7 @@ class ProcessChild:
         os.close(self._pidfd)
         self._ended.set_result(self._process.wait())
         self._writer.close()
+        asyncio.get_running_loop().call_later(OUTPUT_DRAIN_S, self._output.cancel)
 
     async def _read_output(self, said: Callable[[str], None]) -> None:
         """Reads what the child prints, line by line, so much a second."""
@@ -163,9 +166,28 @@ class ProcessChildren:
             ours.close()
             theirs.close()
             raise
+        starting = asyncio.get_running_loop().run_in_executor(self._thread, started)
         try:
-            process = await asyncio.get_running_loop().run_in_executor(self._thread, started)
+            process = await asyncio.shield(starting)
         except BaseException:
             writer.close()
+            starting.add_done_callback(self._unwanted)
             raise
-        return ProcessChild(process, reader, writer, lambda line: self._said(name, line))
+        try:
+            return ProcessChild(process, reader, writer, lambda line: self._said(name, line))
+        except BaseException:
+            writer.close()
+            self._end(process)
+            raise
+
+    def _unwanted(self, starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:
+        """Ends a process that nobody waits for any more: it was started, or is about to be."""
+        if not starting.cancelled() and starting.exception() is None:
+            self._end(starting.result())
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """Kills a process that has no owner, and reaps it."""
+        process.kill()
+        if process.stdout is not None:
+            process.stdout.close()
+        asyncio.get_running_loop().run_in_executor(None, process.wait)

@@ -1,0 +1,132 @@
+"""Real child processes: whatever becomes of a start or an end, no process and no descriptor is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from repl.cdc import messages
+from repl.cdc.consumer import CdcConsumer, CdcContext
+from repl.cdc.messages import Start
+from repl.net import children
+from repl.net.children import ProcessChildren
+from vlsn.errors import ChannelClosed
+
+pytestmark = pytest.mark.real
+
+
+class Spawns(CdcConsumer):
+    """Ends, and leaves a process that has its output open."""
+
+    def start(self, context: CdcContext) -> None:
+        print("spawned", flush=True)
+        subprocess.Popen(["sleep", "60"], start_new_session=True)
+        os._exit(3)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def alive() -> list[int]:
+    """Lists the children of this process, those that nobody has reaped too."""
+    found = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+    return [int(pid) for pids in found for pid in pids]
+
+
+async def eventually(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.02)
+
+
+def ignored(name: str, line: str) -> None:
+    pass
+
+
+async def started_once(starter: ProcessChildren) -> None:
+    """Has what the loop and the thread keep for themselves."""
+    child = await starter.start("orders")
+    child.kill()
+    await child.ended()
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.002, 0.005, 0.01, 0.05])
+def test_a_start_that_is_given_up_leaves_nothing(after_s: float) -> None:
+    async def main() -> None:
+        starter = ProcessChildren(ignored)
+        await started_once(starter)
+        await eventually(lambda: alive() == before, "its process is gone")
+        open_before = descriptors()
+        for _ in range(3):
+            starting = asyncio.create_task(starter.start("orders"))
+            await asyncio.sleep(after_s)
+            if starting.done():
+                starting.result().kill()
+            else:
+                starting.cancel()
+        await eventually(lambda: alive() == before, "their processes are gone")
+        await eventually(lambda: descriptors() <= open_before, "and all that they had open")
+
+    before = alive()
+    asyncio.run(main())
+
+
+def test_a_child_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(pid: int, flags: int = 0) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def main() -> None:
+        starter = ProcessChildren(ignored)
+        await started_once(starter)
+        open_before = descriptors()
+        monkeypatch.setattr(os, "pidfd_open", full)
+        with pytest.raises(OSError, match="Too many open files"):
+            await starter.start("orders")
+        await eventually(lambda: alive() == before, "its process is gone")
+        await eventually(lambda: descriptors() <= open_before, "and all that it had open")
+
+    before = alive()
+    asyncio.run(main())
+
+
+def test_output_that_another_process_keeps_open_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "OUTPUT_DRAIN_S", 0.5)
+    lines: list[str] = []
+
+    async def main() -> None:
+        starter = ProcessChildren(lambda name, line: lines.append(line))
+        await started_once(starter)
+        await asyncio.sleep(1)
+        open_before = descriptors()
+        child = await starter.start("orders")
+        await child.send(
+            messages.encode(
+                Start(
+                    name="orders",
+                    consumer=f"{__name__}:Spawns",
+                    node="n1",
+                    group="g",
+                    next=1,
+                    options={},
+                    memory_bytes_max=1 << 30,
+                )
+            )
+        )
+        with suppress(ChannelClosed):
+            while True:
+                await child.receive()
+        assert await child.ended() == 3
+        await eventually(lambda: descriptors() <= open_before, "nothing of it is open")
+        assert lines == ["spawned"]
+
+    asyncio.run(main())
