@@ -38,6 +38,9 @@ from vlsn.ids import NUMBER_MAX
 
 NOTHING_TAKEN_S: Final = (0.01, 1.0)
 """The first and the longest pause after a call that took nothing."""
+COMMIT_S: Final = 0.01
+"""Seconds between two COMMITs of one message: of positions that come faster the node stores the newest alone, and need
+not hear of the others."""
 WORD_S: Final = 1.0
 """Seconds after which a child that works on one message says that it is at work."""
 
@@ -63,6 +66,9 @@ class Capture:
         self._next = 0
         self._last: int | None = None
         self._commits = 0
+        self._committed_s = 0.0
+        self._untold: Commit | None = None
+        """A position that was committed, and that the node has not heard of."""
         self._started = False
         self._said_s = 0.0
         self.over = False
@@ -114,13 +120,13 @@ class Capture:
     def _taken(self, consumer: CdcConsumer, events: Events) -> None:
         """Gives one message's events to the consumer, in as many calls as it likes."""
         began, calls, idle = self._monotonic_s(), 0, NOTHING_TAKEN_S[0]
-        last: Commit | None = None
         while not events.over:
             before = events.next_vlsn
             self._next = before
             wanted = consumer.on_events(events)
             calls += 1
-            if self._monotonic_s() - self._said_s > WORD_S:
+            now_s = self._monotonic_s()
+            if now_s - self._said_s > WORD_S:
                 self._send(Taken(0, before, events.last_time, 0, 0.0))
             if events.next_vlsn == before:  # as if it had said False
                 self._sleep(idle)
@@ -132,13 +138,21 @@ class Capture:
                 if not 1 <= position <= events.next_vlsn:
                     raise BadArgument(f"on_events() returned {position}; it has taken up to {events.next_vlsn - 1}")
                 self._commits += 1
-                last = Commit(self._commits, position)
-                if not events.over:
-                    self._send(last)
+                self._untold = Commit(self._commits, position)
+                if not events.over and now_s - self._committed_s >= COMMIT_S:
+                    self._committed_s = now_s
+                    self._tell_commit()
         self._next = events.next_vlsn
+        last, self._untold = self._untold, None
         self._send(Taken(events.bytes, self._next, events.last_time, calls, self._monotonic_s() - began, last))
 
+    def _tell_commit(self) -> None:
+        if self._untold is not None:
+            self._send(self._untold)
+            self._untold = None
+
     def _fail(self, reason: str, kind: Literal["failed", "refused", "unavailable"], after_s: float = 0.0) -> None:
+        self._tell_commit()
         self._send(Failed(reason, max(self._next, self._given()), kind, after_s))
         self.over = self.failed = True
 
