@@ -33,6 +33,9 @@ from vlsn.together import failure_of
 STOP_S = 10.0
 """Seconds that a consumer has to return from its call and from ``stop``, until its process is terminated."""
 TERMINATE_S = 5.0
+"""Seconds from SIGTERM to SIGKILL, and from there until nobody waits for its end any more."""
+END_S = 2.0
+"""Seconds that a process has to end by itself once it has closed its connection."""
 STORE_PERIOD_S = 0.02
 """Seconds from a position's being stored to the store of the next one: each is a sync of this disk, or an entry of the
 log, and of those that come meanwhile the newest counts."""
@@ -258,10 +261,10 @@ class ChildFeed:
 
     async def _opening(self, start: Start) -> messages.ToNode:
         await self._child.send(messages.encode(start))
-        order = self._order(await self._child.receive())
+        order = await self._order()
         if isinstance(order, Hello):
             self._hello = True
-            order = self._order(await self._child.receive())
+            order = await self._order()
         return order
 
     async def _feed(self, source: Source) -> None:
@@ -295,7 +298,7 @@ class ChildFeed:
         """Takes the child's messages; returns when the consumer has stopped."""
         while True:
             try:
-                order = self._order(await self._child.receive())
+                order = await self._order()
             except ChannelClosed:
                 raise ConsumerFailed(await self._end(), self.next) from None
             self._silent.again()
@@ -387,16 +390,14 @@ class ChildFeed:
                 await asyncio.wait([hear])
         except TimeoutError:
             self._child.terminate()
-        try:
-            async with asyncio.timeout(TERMINATE_S):
-                await self._child.ended()
-        except TimeoutError:
+        if not await self._ends(TERMINATE_S):
             self._child.kill()
-            await self._child.ended()
+            await self._ends(TERMINATE_S)
 
-    def _order(self, message: bytes) -> messages.ToNode:
+    async def _order(self) -> messages.ToNode:
+        """Returns the child's next message. Raises ``ChannelClosed``, ``ConsumerFailed``."""
         try:
-            order = messages.of_child(message)
+            order = messages.of_child(await self._child.receive())
         except BadBody as error:
             raise ConsumerFailed(str(error), self.next) from None
         if isinstance(order, Failed):
@@ -405,7 +406,18 @@ class ChildFeed:
             raise (ConsumerRefused if order.kind == "refused" else ConsumerFailed)(order.reason, order.vlsn)
         return order
 
+    async def _ends(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._child.ended()
+            return True
+        except TimeoutError:
+            return False
+
     async def _end(self) -> str:
+        """Returns how a child has ended whose connection is closed; one that goes on without it is not waited for."""
+        if not await self._ends(END_S):
+            return "it has closed its connection to the node, and was ended"
         status = await self._child.ended()
         return f"its process ended by signal {-status}" if status < 0 else f"its process ended with status {status}"
 

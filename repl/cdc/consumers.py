@@ -36,6 +36,8 @@ from vlsn.write.local_log import LocalLog
 LOOK_S = 0.1
 """Seconds between two looks at whether this node is the master."""
 logger = logging.getLogger("vlsnlog")
+FAULT_S = 5.0
+"""Seconds until a worker that had a fault of ours is made anew."""
 OTHERS_S = 1.0
 """Seconds between two looks at which consumers the group has."""
 NOT_HERE = "it runs on the master, which this node is not"
@@ -113,6 +115,7 @@ class CdcConsumers:
                     await asyncio.wait([running], timeout=LOOK_S if follows_master else None)
                 if running.done() and (fault := failure_of(running)) is not None:
                     self._fault(record, fault)
+                    await asyncio.sleep(FAULT_S)
             finally:
                 self._workers.pop(record.settings.name, None)
                 running.cancel()

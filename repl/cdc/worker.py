@@ -20,6 +20,7 @@ from enum import StrEnum
 
 from feeder.source import Mode, Offload, Source
 from repl.cdc.child_feed import (
+    END_S,
     CaptureCounts,
     ChildFeed,
     ConsumerFailed,
@@ -28,7 +29,7 @@ from repl.cdc.child_feed import (
     ConsumerWaits,
     Joined,
 )
-from repl.cdc.children import Children
+from repl.cdc.children import Child, Children
 from repl.cdc.messages import Start
 from repl.cdc.positions import At, PositionLost, Positions
 from repl.cdc_settings import CdcSettings
@@ -101,6 +102,8 @@ class CdcRecord:
     """The stored position; 0 while it is not known."""
     lost: tuple[int, int] = (0, 0)
     """The first and the last VLSN that went before it had taken them; 0, 0 for none."""
+    child: Child | None = None
+    """The last process that it had, until that has ended."""
     counts: CaptureCounts = field(default_factory=CaptureCounts)
 
 
@@ -173,7 +176,10 @@ class CdcWorker:
                 self._changed.clear()
                 self._later = self._fault = ""
                 if await self._may_run():
-                    await self._one_life()
+                    if self.record.child is None:
+                        await self._one_life()
+                    else:
+                        await self._ended(self.record.child)
                 elif self._fault:
                     await self._failed(self._fault, 0)
                 elif self._later and not self.record.parked:
@@ -210,8 +216,7 @@ class CdcWorker:
                 await self._positions.begin(at)
             self.record.paused_us = self._positions.paused_us()
             self.record.next, self.record.begins = at.next, at.begins
-            if at.moved_us:
-                self.record.moved, self.record.moved_us = True, at.moved_us
+            self.record.moved, self.record.moved_us = bool(at.moved_us), at.moved_us
             if self.record.parked and at.next != self.record.parked_at:  # on another node it has gone on since
                 self.record.parked, self.record.lost = "", (0, 0)
             trimmed: Trimmed | None = None
@@ -251,6 +256,21 @@ class CdcWorker:
             begins = wanted
         return At(begins, int(self._reads.term_before(begins)), begins=True)
 
+    async def _ended(self, child: Child) -> None:
+        """Waits until its last process has ended, or a person's order comes: no two of them live side by side."""
+        ended = asyncio.create_task(child.ended())
+        changed = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait([ended, changed], timeout=END_S, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                self.record.child = None
+            else:
+                self._set(CdcState.BACKOFF, f"its process {child.pid} was killed, and has not ended yet")
+        finally:
+            for each in (ended, changed):
+                each.cancel()
+            await asyncio.wait([ended, changed])
+
     async def _one_life(self) -> None:
         """Lives one child's life, and judges its end."""
         record, resend = self.record, self._resend
@@ -289,8 +309,8 @@ class CdcWorker:
         except LogFailed as error:
             record.next = 0  # what its position file holds is read again
             await self._failed(str(error), began)
-        except (VlsnLogError, OSError) as error:
-            await self._back_off(str(error))
+        except (VlsnLogError, OSError) as error:  # no failure of the consumer, and may last: damage, no memory
+            await self._waits(str(error))
         finally:
             self.feed, self.pid = None, 0
             self._idle.set()
@@ -306,7 +326,7 @@ class CdcWorker:
         record, settings = self.record, self.settings
         self._idle.clear()
         stop = self._stop = asyncio.Event()  # before anything is waited for: an order may come at any moment
-        child = await self._children.start(settings.name)
+        child = record.child = await self._children.start(settings.name)
         record.counts.restarts += 1
         self.pid = child.pid
         self.feed = feed = ChildFeed(

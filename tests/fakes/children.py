@@ -35,6 +35,8 @@ class FakeChild:
         self.delay_s: float | None = None
         """Seconds between a message's coming and what is done of it; None: as ``owner`` says."""
         self.demoted = False
+        self.lingers = False
+        """Killed, it ends only once ``lets_go`` is called, as one inside a call of the kernel."""
         self._loop = loop
         self._said: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._ended: asyncio.Future[int] = loop.create_future()
@@ -65,6 +67,11 @@ class FakeChild:
         self._end(EXIT_TERMINATED)
 
     def kill(self) -> None:
+        if not self.lingers:
+            self._end(EXIT_KILLED)
+
+    def lets_go(self) -> None:
+        self.lingers = False
         self._end(EXIT_KILLED)
 
     def exit(self, status: int) -> None:
@@ -103,10 +110,14 @@ class FakeChildren:
         """Seconds between a message's coming and what is done of it."""
         self.start_s = 0.001
         """Seconds that a process takes to start."""
+        self.fails: OSError | None = None
+        """How each start fails."""
 
     async def start(self, name: str) -> FakeChild:
         await asyncio.sleep(self.start_s)
         self.starts += 1
+        if self.fails is not None:
+            raise self.fails
         child = FakeChild(self, 1000 + self.starts, self._load)
         self.alive[name] = child
         return child

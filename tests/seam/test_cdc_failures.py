@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from functools import partial
 
 import msgspec
@@ -254,6 +255,52 @@ def test_a_parked_one_holds_a_log_that_was_opened_anew() -> None:
 def _is_open_anew(group: Group, node: str, log: object) -> bool:
     found = group.nodes[node].log
     return found is not None and found is not log and group.nodes[node].state == "REPLICA"
+
+
+def test_what_keeps_its_process_from_starting_is_tried_at_longer_and_longer_pauses() -> None:
+    async def main() -> None:
+        group = await started(12, one(retries_max=1), size=1)
+        await group.appended(b"one")
+        await group.everything()
+        children = group.children["n1"]
+        children.fails = OSError(errno.ENOMEM, "Cannot allocate memory")
+        children.alive["orders"].exit(1)
+        await asyncio.sleep(120)
+        told = await group.state("n1", "backoff")
+        assert "Cannot allocate memory" in told["reason"] and told["failures"] == 1
+        assert 5 <= children.starts <= 16
+        children.fails = None
+        await group.appended(b"two")
+        await group.everything(limit_s=40.0)
+        await group.stop()
+
+    run(main())
+
+
+def test_no_process_begins_beside_one_that_was_killed_and_has_not_ended() -> None:
+    async def main() -> None:
+        group = await started(13, one(events_timeout_s=5.0), size=1)
+        await group.appended(b"one")
+        await group.everything()
+        children = group.children["n1"]
+        child = children.alive["orders"]
+        child.hangs = child.lingers = True
+        await group.appended(b"two")
+        await asyncio.sleep(60)
+        told = await group.state("n1", "backoff")
+        assert f"process {child.pid} was killed, and has not ended" in told["reason"] and children.starts == 1
+        began = group.loop.time()
+        assert (await group.cdc("n1", "/orders/pause"))[1]["state"] == "paused"
+        await group.cdc("n1", "/orders/resume")
+        assert group.loop.time() - began < 1, "orders do not wait for it"
+        await asyncio.sleep(10)
+        assert children.starts == 1
+        child.lets_go()
+        await group.everything(limit_s=10.0)
+        assert children.starts == 2
+        await group.stop()
+
+    run(main())
 
 
 @pytest.mark.parametrize("run_on", ["node", "master"])

@@ -9,6 +9,7 @@ import pytest
 from feeder.source import Mode, Source
 from repl.cdc import messages
 from repl.cdc.child_feed import (
+    END_S,
     GAP_S,
     WATCH_S,
     CaptureCounts,
@@ -21,7 +22,7 @@ from repl.cdc.child_feed import (
 from repl.cdc.messages import Hello, Start, ToNode
 from tests.fakes.clock import FakeClock
 from tests.fakes.loop import run
-from vlsn.errors import ChannelClosed
+from vlsn.errors import BadBody, ChannelClosed
 from vlsn.ids import Vlsn
 from vlsn.seams import Buffer
 
@@ -127,6 +128,42 @@ def test_a_node_that_was_stopped_itself_goes_on_waiting_for_its_child() -> None:
         await asyncio.wait([running])
         assert isinstance(running.exception(), ConsumerFailed)
         assert 30 - 5 * GAP_S - WATCH_S <= loop.time() - begins <= 30 + 2 * WATCH_S
+
+    run(main())
+
+
+class Babbles(Says):
+    """A child that sends what is no message."""
+
+    async def receive(self) -> bytes:
+        raise BadBody("a child process sent a message of 0 bytes")
+
+
+class Deaf(Says):
+    """A child that has closed its connection, and goes on."""
+
+    async def receive(self) -> bytes:
+        if self._words:
+            return await super().receive()
+        raise ChannelClosed("closed")
+
+
+@pytest.mark.parametrize(
+    ("child", "said"),
+    [
+        (Babbles(), "a message of 0 bytes"),
+        (Deaf(), "closed its connection"),
+        (Deaf(Hello()), "closed its connection"),
+    ],
+)
+def test_a_child_that_breaks_its_connection_is_ended_and_has_failed(child: Says, said: str) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        begins = loop.time()
+        with pytest.raises(ConsumerFailed, match=said):
+            await feed_of(child, FakeClock(loop.time)).run(START, asyncio.Event(), switched)
+        assert loop.time() - begins <= END_S + 2 * WATCH_S
+        assert await child.ended() == -9
 
     run(main())
 
