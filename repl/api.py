@@ -252,6 +252,7 @@ class DestinationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     attempts_max: int | None = None
     dead_letter: str | None = None
     page_limit_bytes: int | None = None
+    page_limit_messages: int | None = None
     page_full_policy: str | None = None
     uuid: str | None = None
     """The name of this one making of it, 16 hex digits: sent again, it is known."""

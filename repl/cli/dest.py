@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_COLUMNS = ("destination", "prefix", "policy", "acknowledged to", "behind", "pages", "out", "dead", "blocked by")
+_COLUMNS = (
+    "destination",
+    "prefix",
+    "policy",
+    "acknowledged to",
+    "behind",
+    "in",
+    "oldest",
+    "pages",
+    "out",
+    "dead",
+    "blocked by",
+)
 _POLICIES = click.Choice(["page", "drop", "block", "fail"])
 _PAGE_POLICIES = click.Choice(["drop", "fail"])
 _COUNT = click.IntRange(0, NUMBER_MAX)
@@ -40,6 +52,7 @@ def dest() -> None:
 @click.option("--max-messages", type=_COUNT, help="The same in messages.")
 @click.option("--full-policy", type=_POLICIES, help="What becomes of appends to it while it is full.")
 @click.option("--page-limit-bytes", type=_COUNT, help="Bytes of pages from which on it takes no more.")
+@click.option("--page-limit-messages", type=_COUNT, help="The same in messages.")
 @click.option("--page-full-policy", type=_PAGE_POLICIES, help="What becomes of appends to it then.")
 @click.option(
     "--ack-timeout",
@@ -59,6 +72,7 @@ def create(
     max_messages: int | None,
     full_policy: str | None,
     page_limit_bytes: int | None,
+    page_limit_messages: int | None,
     page_full_policy: str | None,
     ack_timeout: float | None,
     attempts_max: int | None,
@@ -74,6 +88,7 @@ def create(
         "max_messages": max_messages,
         "full_policy": full_policy,
         "page_limit_bytes": page_limit_bytes,
+        "page_limit_messages": page_limit_messages,
         "page_full_policy": page_full_policy,
         "ack_timeout_s": ack_timeout,
         "attempts_max": attempts_max,
@@ -211,6 +226,8 @@ def _print(found: Sequence[dict[str, Any]]) -> None:
             each["full_policy"],
             each["floor"],
             count(each["lag_vlsns"]),
+            f"{each['in_per_s']:g}/s" if each.get("in_per_s") else None,
+            f"{each['oldest_age_s']:g} s" if each.get("oldest_vlsn") else None,
             count(each["pages"]["pages"]) if each.get("pages") else None,
             count(each["out"]),
             count(each["dead"]),

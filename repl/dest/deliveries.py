@@ -18,6 +18,7 @@ import msgspec
 from repl.api import Appended
 from repl.dest.delivery import Dead, Delivery, DeliveryParts, PageSource, Source
 from repl.dest.full import FullPolicies
+from repl.dest.gauges import PERIOD_S, SAMPLED_ROWS
 from repl.dest.limits import REASON_BYTES_MAX
 from repl.dest.notes import Notes, Submit
 from vlsn.errors import NotFound, NotMaster, ProducersMissing, VlsnLogError, WrongVersion
@@ -80,6 +81,7 @@ class Deliveries:
         """The deliveries by uuid."""
         self._settings: dict[str, tuple[int, DestinationSettings]] = {}
         self._loop = asyncio.get_running_loop()
+        self._looking = self._loop.create_task(self._look_at_oldest(), name="oldest messages")
 
     def __iter__(self) -> Iterator[Delivery]:
         return iter(list(self._of.values()))
@@ -163,7 +165,8 @@ class Deliveries:
         now, acks = self._loop.time(), self._log.history.acks
         if not self._of and not len(acks):
             return
-        self._meet_policies()
+        self._meet_all()
+        rows_left = SAMPLED_ROWS
         for uuid, delivery in list(self._of.items()):
             if acks.get(uuid) is None:
                 delivery.close(NotFound(f"destination {delivery.name} was dropped"))
@@ -174,9 +177,21 @@ class Deliveries:
             delivery.follow(self._newest(delivery))
             self.full.follow(delivery)
             delivery.tick(now)
+            if rows_left > 0 and delivery.incoming.is_due(now):
+                rows_left -= delivery.look_at_incoming(now, self._log.ring)
 
-    def _meet_policies(self) -> None:
-        """Makes the deliveries of destinations that can be full, though nobody has asked for their messages yet."""
+    async def _look_at_oldest(self) -> None:
+        """Looks again and again which message of each has waited longest."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            for delivery in self:
+                try:
+                    await delivery.look_at_oldest()
+                except (VlsnLogError, OSError):
+                    continue  # whoever takes messages meets it, too, and is told
+
+    def _meet_all(self) -> None:
+        """Makes the deliveries of all destinations, though nobody may have asked for their messages yet."""
         small, acks = self._log.history.small, self._log.history.acks
         if acks.folded_to < self._lead.start or small.lacks_to:
             return
@@ -194,7 +209,7 @@ class Deliveries:
                 held = self._settings[name] = int(placed.at), placed.settings
             settings = held[1]
             acked = acks.get(settings.uuid)
-            if acked is not None and settings.uuid not in self._of and self.full.concerns(settings):
+            if acked is not None and settings.uuid not in self._of:
                 self._of[settings.uuid] = Delivery(self._parts, name, settings, acked)
 
     def _newest(self, delivery: Delivery) -> DestinationSettings:
@@ -203,6 +218,7 @@ class Deliveries:
 
     def close(self) -> None:
         gone = NotMaster("this node has stopped leading; what was not acknowledged is delivered by the next master")
+        self._looking.cancel()
         self.notes.close()
         self.full.close()
         for delivery in self._of.values():

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repl.dest.flight import Flight, Removed
+from repl.dest.gauges import WINDOWS, Incoming, Oldest
 from repl.dest.limits import (
     ASKERS_MAX,
     BLOCKED,
@@ -52,6 +53,7 @@ from vlsn.ids import Vlsn
 from vlsn.limits import ACK_INTERVALS_MAX
 from vlsn.state.acks import Acked
 from vlsn.state.destinations import DestinationSettings
+from vlsn.write.ring import Ring
 
 LATE: Final = "not acknowledged in time"
 PAGED_MESSAGES: Final = 10_000
@@ -113,7 +115,7 @@ class PageSource(Protocol):
     @property
     def pressed(self) -> bool: ...
 
-    def why_full(self, uuid: str, limit_bytes: int) -> str: ...
+    def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str: ...
 
     async def sizes(self, uuid: str, from_vlsn: int) -> PagedSizes: ...
 
@@ -240,6 +242,7 @@ class Delivery:
         """The answers so far."""
         self.counts = DeliveryCounts()
         self.pace = Pace()
+        self.incoming = Incoming()
         self.blocked_by = ""
         """The reason why messages are not delivered, for status."""
         self._lock = asyncio.Lock()
@@ -271,6 +274,7 @@ class Delivery:
         """The keys of which messages were passed over, because earlier ones are out …"""
         self._waiting_from = np.empty(0, np.int64)
         """… and the VLSN from which on they are to be looked at again."""
+        self.oldest = Oldest()
         self._acking = VlsnSet()
         """Acknowledged, and not folded yet."""
         self._skipped: list[VlsnSet] = []
@@ -595,6 +599,28 @@ class Delivery:
             attempts[vlsn] = self._tried(acked, vlsn)
         return Delivered(columns, attempts, self.uuid)
 
+    def look_at_incoming(self, now: float, ring: Ring) -> int:
+        """Looks how much comes; returns how many entries it has looked at for that."""
+        return self.incoming.look(now, ring, self._keys, self._dead)
+
+    async def look_at_oldest(self) -> None:
+        """Looks which message has waited longest, a part of the way where it is far. Raises as ``messages``."""
+        oldest, durable = self.oldest, self._parts.source.durable
+        if oldest.vlsn and not self.is_done(np.array([oldest.vlsn]))[0]:
+            return
+        oldest.vlsn, oldest.time_us = 0, 0
+        at = max(self.floor + 1, oldest.looked_to)
+        for _ in range(WINDOWS):
+            window = await self._read(at) if at <= durable else None
+            if oldest is not self.oldest or window is None or window.end <= at:
+                return
+            rows = np.flatnonzero(~self.is_done(window.vlsns) & (window.vlsns >= at))
+            if len(rows):
+                oldest.vlsn, oldest.time_us = int(window.vlsns[rows[0]]), int(window.times[rows[0]])
+                oldest.looked_to = oldest.vlsn
+                return
+            at = oldest.looked_to = window.end
+
     # What comes back.
 
     def ack(self, vlsns: npt.ArrayLike, *, wait: bool) -> asyncio.Future[None] | None:
@@ -716,7 +742,7 @@ class Delivery:
 
     def retry(self, dead: VlsnSet) -> None:
         """Delivers these again: they are not dead any more."""
-        self._acking = self._acking.minus(dead)
+        self._acking, self.oldest = self._acking.minus(dead), Oldest()
         for vlsn in dead.vlsns().tolist():
             self._tries.pop(vlsn, None)
         if dead:
@@ -774,7 +800,7 @@ class Delivery:
         self.noted(dead)
 
     def given_back(self, done: VlsnSet) -> None:
-        self._acking = self._acking.minus(done)
+        self._acking, self.oldest = self._acking.minus(done), Oldest()
         if done:
             self._rewind(int(done.firsts[0]))
         self.wake()

@@ -147,13 +147,14 @@ class FullPolicies(Generic[A]):
 
     def concerns(self, settings: DestinationSettings) -> bool:
         """Says whether a destination can be full by now."""
-        return (
-            settings.full_policy != FULL_POLICIES[0] or settings.page_limit_bytes > 0 or bool(self._why_paged(settings))
-        )
+        limited = settings.page_limit_bytes > 0 or settings.page_limit_messages > 0
+        return settings.full_policy != FULL_POLICIES[0] or limited or bool(self._why_paged(settings))
 
     def _why_paged(self, settings: DestinationSettings) -> str:
         pages = self._pages()
-        return pages.why_full(settings.uuid, settings.page_limit_bytes) if pages is not None else ""
+        if pages is None:
+            return ""
+        return pages.why_full(settings.uuid, settings.page_limit_bytes, settings.page_limit_messages)
 
     def follow(self, delivery: Delivery) -> None:
         """Goes by the settings of a destination."""

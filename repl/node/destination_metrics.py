@@ -14,6 +14,8 @@ _GAUGES = (
     ("dead", "dead", "Dead messages that can be tried again"),
     ("out", "out", "Messages that are delivered, and not acknowledged yet"),
     ("waiting", "waiting", "Askers that wait for messages"),
+    ("in_per_second", "in_per_s", "Messages appended a second, of late; by a sample where they are many"),
+    ("oldest_age_seconds", "oldest_age_s", "Age of the first message that is not acknowledged"),
 )
 _COUNTERS = (
     ("delivered", "Messages delivered by this master"),

@@ -41,7 +41,12 @@ def told(
         document["pages"] = pages = pager.told(view.uuid)
         document["mode"] = pages["mode"]
     if deliveries is not None:
-        document |= _delivery(deliveries.known(view.uuid))
+        delivery = deliveries.known(view.uuid)
+        document |= _delivery(delivery)
+        if delivery is not None:
+            oldest = delivery.oldest
+            age = max(0, log.seams.clock.wall_us() - oldest.time_us) / 1e6 if oldest.vlsn else 0.0
+            document |= {"oldest_vlsn": oldest.vlsn, "oldest_age_s": round(age, 1)}
         policy = deliveries.full.policy(view.uuid)
         if policy is not None and policy.bounded:
             document["depth"] = {
@@ -62,6 +67,7 @@ def _delivery(delivery: Delivery | None) -> dict[str, Any]:
         "out": delivery.out,
         "waiting": delivery.waiting,
         "blocked_by": delivery.blocked_by,
+        "in_per_s": round(delivery.incoming.per_s, 1),
         "delivered_per_s": round(delivery.pace.delivered, 1),
         "acked_per_s": round(delivery.pace.acked, 1),
         "counts": {

@@ -24,6 +24,7 @@ from repl.offload import settle
 from repl.paging.filling import Filling, Giving
 from repl.paging.pager import Pager
 from repl.paging.reading import PageReading
+from repl.paging.scrub import PageScrub
 from repl.read.consumer_lags import ConsumerLags
 from repl.read.read_index import ReadIndex
 from repl.read.reads import Reads
@@ -74,9 +75,9 @@ class OpenNode:
         pace = ScanPace(member.seams.clock, config.scan_bytes_per_s)
         self.files = SegmentFiles(log, member.offload("reads"), pace)
         self.providing = Providing(opened, self.files.read, restoration, self.mending)
-        self.scrub = Scrub(opened)
         self.cleaning = Cleaning(opened)
         self.pager = Pager(opened)
+        self.scrub = Scrub(opened, PageScrub(self.pager, member.seams.disk, member.offload("scrub")))
         opened.pages = self.page_reading = PageReading(self.pager)
         self.filling = Filling(opened, self.pager)
         self.giving = Giving(opened, self.pager, self.page_reading)

@@ -137,12 +137,14 @@ class Pager:
         """The bytes of all pages of this node."""
         return sum(store.bytes for store in self.manager.stores.values())
 
-    def why_full(self, uuid: str, limit_bytes: int) -> str:
+    def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str:
         """Answers ``PageSource.why_full``."""
         store = self.manager.stores.get(uuid)
         size = store.bytes if store is not None else 0
         if limit_bytes and size >= limit_bytes:
             return f"its pages take {size} of {limit_bytes} bytes"
+        if limit_messages and store is not None and store.messages >= limit_messages:
+            return f"its pages have {store.messages} of {limit_messages} messages"
         if size and self.low:
             return "the disk of this node is too full for its pages"
         if size and self._bytes_max and (total := self.bytes) >= self._bytes_max:

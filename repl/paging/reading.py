@@ -80,8 +80,8 @@ class PageReading:
     def pressed(self) -> bool:
         return self._pager.pressed
 
-    def why_full(self, uuid: str, limit_bytes: int) -> str:
-        return self._pager.why_full(uuid, limit_bytes)
+    def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str:
+        return self._pager.why_full(uuid, limit_bytes, limit_messages)
 
     async def sizes(self, uuid: str, from_vlsn: int) -> PagedSizes:
         store = self._pager.manager.stores.get(uuid)

@@ -1,18 +1,19 @@
-"""The scrub: a slow look at every sealed segment, so that rot is met before a reader needs the block.
+"""The scrub: a slow look at every sealed segment and page, so that rot is met before a reader needs what is there.
 
 At most ``scrub_bytes_per_s`` are read, a window at a time; a pass begins ``scrub_period_s`` after the one before has
 ended.  The page cache is dropped first: what is looked at is the medium.  Every frame's checksum is checked, and with
 it every byte of every block and record; what is wrong goes to the mending.  A pass begins with the ``state`` store, as
-the page cache has it, which is written anew from memory where a value does not match its checksum.
+the page cache has it, which is written anew from memory where a value does not match its checksum.  Pages of
+destinations come last: one that does not read back is put aside, and what was lost of it fetched.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol
 
 from repl.group.member import OpenMember
-from vlsn.errors import Damaged, LogClosed
+from vlsn.errors import Damaged, LogClosed, VlsnLogError
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.limits import KIB
 from vlsn.repair.mending import check_window, drop_from_cache
@@ -23,16 +24,32 @@ WINDOW_BYTES = 256 * KIB
 """Looked at in one go, or one frame that is larger: the interpreter is held for less than a millisecond."""
 
 
+class Pages(Protocol):
+    """The pages of a node's destinations (``repl.paging.scrub``)."""
+
+    def listed(self) -> list[tuple[str, int]]:
+        """Lists those that count: the uuid of each one's destination, and its number."""
+        ...
+
+    async def look(self, uuid: str, number: int) -> tuple[int, bool]:
+        """Reads a page from the medium, and puts it aside where it does not read back. Returns its bytes, and whether
+        it was whole. Raises ``OSError``, ``VlsnLogError`` where that cannot be done now."""
+        ...
+
+
 class Scrub:
     """Scrubs one node's log while it is open.  ``run`` returns never."""
 
-    def __init__(self, opened: OpenMember) -> None:
+    def __init__(self, opened: OpenMember, pages: Pages | None = None) -> None:
         self.bytes = 0
         """Looked at since the log was opened; ``passes`` over the whole of it, ``found`` damaged places."""
         self.passes = 0
         self.found = 0
         self.number = 0
         """The segment under the scrub, 0 between passes."""
+        self.pages = 0
+        """Pages looked at."""
+        self._pages = pages
         self._member = opened.member
         self._log = opened.log
         self._offload = opened.member.offload("scrub")
@@ -48,7 +65,13 @@ class Scrub:
             await asyncio.sleep(config.scrub_period_s)
 
     def status(self) -> dict[str, Any]:
-        return {"bytes": self.bytes, "passes": self.passes, "found": self.found, "segment": self.number}
+        return {
+            "bytes": self.bytes,
+            "passes": self.passes,
+            "found": self.found,
+            "segment": self.number,
+            "pages": self.pages,
+        }
 
     async def _pass(self) -> None:
         await self._state()
@@ -63,6 +86,22 @@ class Scrub:
                 if done in self._log.segments():
                     self._member.event("scrub.unreadable", segment=done, why=str(error))
         self.number = 0
+        for uuid, number in self._pages.listed() if self._pages is not None else ():
+            await self._page(uuid, number)
+
+    async def _page(self, uuid: str, number: int) -> None:
+        assert self._pages is not None
+        before = self._member.seams.clock.monotonic_s()
+        try:
+            size, whole = await self._pages.look(uuid, number)
+        except (OSError, VlsnLogError) as error:
+            self._member.event("scrub.unreadable", destination=uuid, page=number, why=str(error))
+            return
+        self.pages += 1
+        self.bytes += size
+        self.found += not whole
+        spent = self._member.seams.clock.monotonic_s() - before
+        await asyncio.sleep(max(0.0, size / self._member.config.scrub_bytes_per_s - spent))
 
     async def _state(self) -> None:
         """Reads the ``state`` store. What rots there is not read until the next open, which would lose it; until then

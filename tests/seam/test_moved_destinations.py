@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from repl.client.connect import Client
@@ -15,6 +16,7 @@ from tests.seam.test_copies import moved
 from tests.seam.test_destinations import client
 from tests.seam.test_membership import electable
 from tests.seam.test_pages import KEPT, first, made, stored, taken, uncovered
+from vlsn.errors import Trimmed
 from vlsn.ids import Vlsn
 
 UNLIMITED = 64 << 20
@@ -99,5 +101,55 @@ def test_what_was_paged_before_a_move_and_is_in_the_log_yet_is_paged_again(at_on
             assert await taken(log, len(held)) == sorted(held.items())
         await group.stop()
         assert not group.fatal
+
+    run(main())
+
+
+def test_nothing_is_moved_to_what_left_the_log_though_pages_have_some_of_it() -> None:
+    async def main() -> None:
+        group = await made(63)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await mostly_acknowledged(log)
+            await group.until(lambda: first(group, group.master) > 30, "the log was cleaned")
+            begins, paged = first(group, group.master), stored(group, group.master, uuid).pages
+            vlsn = min(row.first for row in paged.values())
+            assert vlsn < begins
+            for call in (log.destinations.move("orders", vlsn), log.destinations.put("others", from_=vlsn)):
+                with pytest.raises(Trimmed) as refused:
+                    await call
+                assert refused.value.first == begins
+            url = f"{group.url(group.master)}/v1/destinations/orders/move"
+            body, headers = msgspec.json.encode({"to": vlsn}), {"Content-Type": "application/json"}
+            answer = await group.client.request("POST", url, headers=headers, body=body, timeout_s=5.0)
+            told = msgspec.json.decode(bytes(answer.body))
+            assert (answer.status, told["type"], told["first"]) == (410, "trimmed", begins)
+            left = {each: value for number, (each, value) in enumerate(held.items()) if number % 10 == 0}
+            assert await taken(log, len(left)) == sorted(left.items()), "nothing has changed"
+        await group.stop()
+
+    run(main())
+
+
+def test_a_master_tells_how_much_comes_and_how_long_the_oldest_message_has_waited() -> None:
+    async def main() -> None:
+        group = await made(64)
+        async with client(group) as log:
+            await log.destinations.put("orders", prefix="order-")
+            for number in range(120):
+                await log.append(BIG, key=b"order-1" if number % 2 else b"other")
+                await asyncio.sleep(0.05)
+            told = await log.destinations.get("orders")
+            assert 5.0 < told["in_per_s"] < 11.0, "half of what is appended, some 17 a second"
+            assert first(group, group.master) > told["oldest_vlsn"] > 0, "it lies in a page"
+            assert 5.0 < told["oldest_age_s"] < 20.0
+            metrics = group.nodes[group.master].services.monitoring.metrics_text().decode()
+            assert 'vlsnlog_destination_oldest_age_seconds{destination="orders"} ' in metrics
+            assert 'vlsnlog_destination_in_per_second{destination="orders"} ' in metrics
+            assert len(await taken(log, 60)) == 60
+            await asyncio.sleep(5.0)
+            told = await log.destinations.get("orders")
+            assert (told["in_per_s"], told["oldest_vlsn"], told["oldest_age_s"]) == (0.0, 0, 0.0)
+        await group.stop()
 
     run(main())

@@ -61,6 +61,25 @@ def test_at_the_limit_of_its_pages_a_destination_takes_no_more_and_the_log_is_cl
     run(main())
 
 
+def test_pages_have_a_limit_in_messages_too() -> None:
+    async def main() -> None:
+        group = await made(26)
+        async with client(group, 20.0) as log:
+            await log.destinations.put("orders", prefix="order-", page_limit_messages=20)
+            held: dict[int, bytes] = {}
+            why = await until_full(log, held)
+            assert "orders is full: its pages have" in why and "of 20 messages" in why
+            await log.append(b"beside", key=b"other")
+            assert await taken(log, len(held)) == sorted(held.items())
+            master = group.nodes[group.master].opened().pager.manager
+            await group.until(lambda: not any(store.paging for store in master.stores.values()), "page mode is left")
+            await log.append(b"again", key=b"order-again")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_a_destination_can_drop_what_comes_past_its_pages() -> None:
     async def main() -> None:
         group = await made(22)

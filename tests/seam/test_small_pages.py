@@ -279,6 +279,35 @@ def test_the_pager_pages_up_to_the_end_of_the_block_that_it_is_asked_for() -> No
     run(main())
 
 
+@pytest.mark.parametrize("rots", ["rot", "gone"])
+def test_the_scrub_meets_a_rotten_page_before_it_is_needed(rots: str) -> None:
+    async def main() -> None:
+        group = await made(39, scrub_bytes_per_s=4 << 20, scrub_period_s=2.0)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await filled(group, log)
+            for name in group.names:
+                store, disk = stored(group, name, uuid), group.machines[name].disk
+                number = sorted(store.pages)[group.names.index(name) + 1]
+                if rots == "rot":
+                    disk.flip_bit(store.path(number), Random(39).randrange(store.pages[number].end))
+                else:
+                    disk.remove(store.path(number))
+            events = {name: group.nodes[name].member.events.counts for name in group.names}
+            await group.until(lambda: all(each["page.damaged"] == 1 for each in events.values()), "all are met", 60.0)
+            await group.until(
+                lambda: all(whole(group, name, uuid, held) for name in group.names), "and mended from a member", 60.0
+            )
+            for name in group.names:
+                scrub = group.nodes[name].services.monitoring.status()["scrub"]
+                assert scrub["found"] == 1 and scrub["pages"] > 5
+            assert await taken(log, len(held)) == sorted(held.items())
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def call_of(calls: list[Call], number: int) -> str:
     return f"call {number}: {calls[number].name} {calls[number].path}"
 

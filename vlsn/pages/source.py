@@ -47,7 +47,7 @@ class PageSource(Protocol):
         """True while no more may be paged than has to be: the disk is nearly full, or ``pages_bytes_max`` reached."""
         ...
 
-    def why_full(self, uuid: str, limit_bytes: int) -> str:
+    def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str:
         """Returns why this destination is to have no more messages: its pages are at their limit, or it has some while
         the node is ``pressed``. Empty while it may."""
         ...

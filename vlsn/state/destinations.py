@@ -59,7 +59,9 @@ class DestinationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     dead_letter: str = DEAD_LETTER
     """The key of the dead letters."""
     page_limit_bytes: int = 0
-    """The bytes of pages from which on ``page_full_policy`` holds."""
+    """The bytes of pages from which on ``page_full_policy`` holds …"""
+    page_limit_messages: int = 0
+    """… or the messages in these, acknowledged since or not."""
     page_full_policy: str = PAGE_FULL_POLICIES[1]
     paused: bool = False
 
@@ -79,6 +81,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
             ("max_bytes", 0, NUMBER_MAX),
             ("max_messages", 0, NUMBER_MAX),
             ("page_limit_bytes", 0, NUMBER_MAX),
+            ("page_limit_messages", 0, NUMBER_MAX),
             ("ack_timeout_s", 0.05, ACK_TIMEOUT_S_MAX),
             ("attempts_max", 1, ATTEMPTS_MAX),
         ):
