@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from repl.http import query
 from repl.http.append import redirect
-from repl.http.json_objects import answered, asked_object
+from repl.http.json_objects import answered, asked_object, nothing_asked
 from repl.http.services import Administration
 from repl.http.types import Request, Response
 
@@ -19,19 +19,23 @@ class AdminRoutes:
 
     async def checkpoint(self, request: Request) -> Response:
         query.only(request.query, _NONE)
+        await nothing_asked(request)
         return answered(await self._administration.checkpoint())
 
     async def rotate(self, request: Request) -> Response:
         query.only(request.query, _NONE)
+        await nothing_asked(request)
         return answered(await self._administration.rotate())
 
     async def clean(self, request: Request) -> Response:
         query.only(request.query, _CLEAN)
         dry_run = query.choice(request.query, "dry_run", False, {"true": True, "false": False})
+        await nothing_asked(request)
         return answered(await self._administration.clean(dry_run=dry_run))
 
     async def restore(self, request: Request) -> Response:
         query.only(request.query, _NONE)
+        await nothing_asked(request)
         return answered(await self._administration.restore())
 
     async def group(self, request: Request) -> Response:
@@ -54,4 +58,5 @@ class AdminRoutes:
         query.only(request.query, _TRANSFER)
         if not self._administration.is_master():
             return redirect(self._administration, request)
+        await nothing_asked(request)
         return answered(await self._administration.transfer(request.query.get("to")))

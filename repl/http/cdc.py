@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from repl.http import query
-from repl.http.json_objects import answered
+from repl.http.json_objects import answered, nothing_asked
 from repl.http.limits import PEER_BODY_BYTES_MAX
 from repl.http.services import Cdc
 from repl.http.types import Handler, Request, Response
@@ -90,9 +90,11 @@ class CdcRoutes:
         return answered(await order(name, request))
 
     async def _pause(self, name: str, request: Request) -> dict[str, Any]:
+        await nothing_asked(request)
         return await self._cdc.pause(name)
 
     async def _resume(self, name: str, request: Request) -> dict[str, Any]:
+        await nothing_asked(request)
         return await self._cdc.resume(name)
 
     async def _reset(self, name: str, request: Request) -> dict[str, Any]:

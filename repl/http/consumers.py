@@ -20,7 +20,7 @@ import msgspec
 from repl.api import ConsumerChange
 from repl.http import query
 from repl.http.append import redirect
-from repl.http.json_objects import answered
+from repl.http.json_objects import answered, nothing_asked
 from repl.http.limits import PEER_BODY_BYTES_MAX, TIMEOUT_S, TIMEOUT_S_MAX
 from repl.http.read import confirm_alone
 from repl.http.services import Consumers
@@ -71,6 +71,7 @@ class ConsumerRoutes:
         at = query.whole(request.query, "at", None, 0, query.VLSN_MAX)
         if not self._consumers.is_master():
             return redirect(self._consumers, request)
+        await nothing_asked(request)
         await self._consumers.delete_consumer(name, at, timeout_s)
         return answered({"name": name, "deleted": True})
 

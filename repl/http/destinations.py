@@ -28,7 +28,7 @@ from repl.http.append import redirect
 from repl.http.consume import Consuming
 from repl.http.consume_messages import WORKER_MESSAGE_BYTES_MAX
 from repl.http.feed import require_upgrade
-from repl.http.json_objects import HEADERS, answered
+from repl.http.json_objects import HEADERS, answered, nothing_asked
 from repl.http.limits import TIMEOUT_S, TIMEOUT_S_MAX, WAIT_S_MAX, Budget
 from repl.http.services import Destinations
 from repl.http.types import Handler, Request, Response, Upgrade
@@ -123,6 +123,7 @@ class DestinationRoutes:
 
     async def _drop(self, name: str, request: Request) -> Response:
         timeout_s = _timeout(request)
+        await nothing_asked(request)
         await self._destinations.drop_destination(name, timeout_s)
         return answered({"name": name, "dropped": True})
 

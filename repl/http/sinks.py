@@ -17,7 +17,7 @@ import msgspec
 
 from repl.http import query
 from repl.http.append import redirect
-from repl.http.json_objects import answered
+from repl.http.json_objects import answered, nothing_asked
 from repl.http.limits import TIMEOUT_S, TIMEOUT_S_MAX
 from repl.http.read import confirm_alone
 from repl.http.services import Sinks
@@ -50,5 +50,6 @@ class SinkRoutes:
         at = query.whole(request.query, "at", None, 0, query.VLSN_MAX)
         if not self._sinks.is_master():
             return redirect(self._sinks, request)
+        await nothing_asked(request)
         await self._sinks.delete_sink(name, at, timeout_s)
         return answered({"name": name, "deleted": True})

@@ -21,7 +21,7 @@ import msgspec
 from repl.api import Acks, Appended, ConsumerChange, Handle, SinkChange
 from repl.http import problem, query
 from repl.http.append import ACKS, APPEND_PARAMETERS, AppendRoutes, durability_in, producer_in, redirect
-from repl.http.json_objects import HEADERS, answered
+from repl.http.json_objects import HEADERS, answered, nothing_asked
 from repl.http.limits import PEER_BODY_BYTES_MAX, STAGED_S, TIMEOUT_S_MAX, AppendLimits
 from repl.http.services import Transactions
 from repl.http.types import Handler, Request, Response
@@ -66,6 +66,7 @@ class TransactionRoutes:
         query.only(request.query, _NONE)
         if not self._transactions.is_master():
             return redirect(self._transactions, request)
+        await nothing_asked(request)
         return answered({"transaction": str(self._transactions.begin()), "expires_s": STAGED_S})
 
     async def _stage(self, request: Request, handle: Handle) -> Response:
@@ -118,6 +119,7 @@ class TransactionRoutes:
         query.only(request.query, _NONE)
         if not self._transactions.is_master():
             return redirect(self._transactions, request)
+        await nothing_asked(request)
         await self._transactions.abort(handle)
         return Response(204)
 

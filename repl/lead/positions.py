@@ -53,12 +53,12 @@ def check_kept(log: LocalLog, name: str, change: ConsumerChange) -> None:
 def _position(log: LocalLog, name: str, change: ConsumerChange) -> Position:
     if change.by and _BY.match(change.by) is None:
         raise BadArgument(f"by: {change.by[:40]!r} is not 16 hex digits")
+    if not 1 <= change.next <= NUMBER_MAX or not 0 <= change.term <= NUMBER_MAX:
+        raise BadArgument(f"next: {change.next} of term {change.term} is no position")
     if is_of_another_group(name):
-        if not 1 <= change.next <= NUMBER_MAX or not 0 <= change.term <= NUMBER_MAX:
-            raise BadArgument(f"next: {change.next} of term {change.term} is no position")
         return Position(change.next, change.term, change.by)
     end = int(log.allocated) + 1
-    if not 1 <= change.next <= end:
+    if change.next > end:
         raise BadArgument(f"next: {change.next} is not in 1–{end}: the log ends at VLSN {end - 1}")
     small = log.history.small
     if key_of(name) not in small and len(held_in(small)) >= CONSUMERS_MAX:

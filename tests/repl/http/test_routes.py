@@ -13,6 +13,7 @@ from repl.http.segments import byte_range
 from tests.repl.http.calls import JSON, UnreadableBody, call, json, refused, whole_body
 from tests.repl.http.memory_node import MemoryNode
 from vlsn.errors import BadArgument, Damaged, NotInLog, Trimmed, VlsnLogError, by_slug
+from vlsn.limits import KIB
 
 
 @pytest.mark.parametrize(
@@ -232,3 +233,29 @@ async def test_events_are_asked_for_from_any_number_on() -> None:
     assert (await call(node, "GET", "/v1/events?from=5&limit=2")).body == b'{"first":1,"next":7,"events":[]}'
     for wrong in ("from=0", "limit=1001", "after=1"):
         refused(await call(node, "GET", f"/v1/events?{wrong}"), 400, "bad-argument")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/admin/checkpoint"),
+        ("POST", "/v1/admin/rotate"),
+        ("POST", "/v1/admin/clean"),
+        ("POST", "/v1/admin/restore"),
+        ("POST", "/v1/admin/transfer"),
+        ("POST", "/v1/cdc/lines/pause"),
+        ("POST", "/v1/cdc/lines/resume"),
+        ("POST", "/v1/transactions"),
+        ("DELETE", "/v1/transactions/t-0000000000000001-1-1"),
+        ("DELETE", "/v1/consumers/billing"),
+        ("DELETE", "/v1/destinations/orders"),
+        ("DELETE", "/v1/sinks/orders"),
+    ],
+)
+async def test_what_a_call_is_not_asked_by_its_body_is_refused_there(method: str, path: str) -> None:
+    """``{"dry_run": true}`` in the body of a cleaning is no dry run: it must not be a cleaning either."""
+    for body in (b'{"dry_run":true}', b'{"at":5}', b"[]", b"null", b"x", b"\xff", b"[" * 60_000):
+        refused(await call(MemoryNode(), method, path, JSON, body), 400, "bad-body")
+    refused(await call(MemoryNode(), method, path, JSON, b" " * (64 * KIB + 1)), 413, "too-large")
+    for body in (b"", b"{}", b" {} \n"):
+        assert (await call(MemoryNode(), method, path, JSON, body)).status not in (400, 413, 500)
