@@ -105,15 +105,24 @@ def _order(what: str, urls: Sequence[str], as_json: bool, *, again_s: float = 0.
     """Orders it, and asks those that are not ready again for so long. Whoever has its log again may have to catch up
     yet."""
     answers = run(_answers(what, urls, again_s))
-    refused = [answer for answer in answers.values() if isinstance(answer, VlsnLogError)]
     if as_json:
         print_json(document(answers))
     for url, answer in answers.items():
-        if isinstance(answer, VlsnLogError):
-            click.echo(f"vlsnlog {what}: {url}: {answer}", err=True)
-        elif not as_json:
+        if not isinstance(answer, VlsnLogError) and not as_json:
             click.echo(f"{url} " + " ".join(f"{name}={value}" for name, value in answer.items()))
-    return 2 if refused else 0
+    return complain(what, answers)
+
+
+def complain(what: str, answers: Mapping[str, object]) -> int:
+    """Says in one line what nodes refused, those together that said the same; returns the exit status."""
+    said: dict[str, list[str]] = {}
+    for url, answer in answers.items():
+        if isinstance(answer, VlsnLogError):
+            said.setdefault(" ".join(str(answer).split()), []).append(url)
+    if said:
+        refusals = "; ".join(f"{', '.join(urls)}: {text}" for text, urls in said.items())
+        click.echo(f"vlsnlog {what}: {refusals}", err=True)
+    return 2 if said else 0
 
 
 async def _answers(what: str, urls: Sequence[str], again_s: float) -> dict[str, dict[str, Any] | VlsnLogError]:

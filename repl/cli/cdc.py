@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repl.cli.admin import TIMEOUT_S, json_object
+from repl.cli.admin import TIMEOUT_S, complain, json_object
 from repl.cli.options import Command, Commands, NameType, json_option, url_option
 from repl.cli.places import VLSN, place_of
 from repl.cli.report import count, print_json, print_table
@@ -46,7 +46,7 @@ def list_all(url: list[str], as_json: bool) -> int:
                 click.echo(f"{one['node']} {one['name']}: {one['reason']}")
     elif found:
         click.echo("these nodes have no CDC consumers in their settings")
-    _complain("list", answers)
+    complain("cdc list", answers)
     if len(found) < len(answers):
         return 2
     return 1 if any(one["state"] in FINDINGS for one in consumers) else 0
@@ -154,14 +154,7 @@ def _shown(what: str, answers: dict[str, Answer], as_json: bool) -> int:
                     click.echo(f"{one['node']} {one['name']}: {word} VLSNs {one[word]['first']} to {one[word]['last']}")
             if one["reason"]:
                 click.echo(f"{one['node']} {one['name']}: {one['reason']}")
-    return _complain(what, answers)
-
-
-def _complain(what: str, answers: dict[str, Answer]) -> int:
-    refused = {url: answer for url, answer in answers.items() if isinstance(answer, VlsnLogError)}
-    for url, answer in refused.items():
-        click.echo(f"vlsnlog cdc {what}: {url}: {answer}", err=True)
-    return 2 if refused else 0
+    return complain(f"cdc {what}", answers)
 
 
 def _print(consumers: Sequence[dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from repl.cli.admin import document, post_all
+from repl.cli.admin import complain, document, post_all
 from repl.cli.options import Command, FiniteRange, json_option, require_log, url_option
 from repl.cli.report import count, print_json, print_table, size
 from repl.cli.signals import run
@@ -84,16 +84,12 @@ def _forecast(directory: Path, retention_bytes: int, retention_age_s: float) -> 
 
 def _nodes(urls: Sequence[str], dry_run: bool, as_json: bool) -> int:
     answers = run(post_all("clean?dry_run=true" if dry_run else "clean", urls, "node", *_REPORT))
-    refused = False
     if as_json:
         print_json(document(answers))
     for url, answer in answers.items():
-        if isinstance(answer, VlsnLogError):
-            refused = True
-            click.echo(f"vlsnlog clean: {url}: {answer}", err=True)
-        elif not as_json:
+        if not isinstance(answer, VlsnLogError) and not as_json:
             _print(f"{answer['node']} ({url})", answer)
-    return 2 if refused else 0
+    return complain("clean", answers)
 
 
 def _print(name: str, report: dict[str, Any]) -> None:

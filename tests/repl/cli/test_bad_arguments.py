@@ -123,3 +123,14 @@ def test_a_config_file_with_what_has_no_end_is_refused(
     path = tmp_path / "node.toml"
     path.write_text(f'name = "n1"\ndir = "."\n{text}\n[members]\nn1 = "http://127.0.0.1:7701"\n')
     assert "node.toml" in refused(capfd, "node", "--config", str(path)) or "listen" in text or "nan" in text
+
+
+@pytest.mark.parametrize(
+    "command", [("checkpoint",), ("clean",), ("cdc", "list"), ("cdc", "pause", "lines")], ids=" ".join
+)
+def test_several_nodes_refuse_in_one_line(command: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--url", "http://127.0.0.1:9,http://127.0.0.1:13"]) == 2
+    said = capfd.readouterr().err
+    assert (said.count("\n"), said.count("http://127.0.0.1:9: "), said.count("http://127.0.0.1:13: ")) == (1, 1, 1), (
+        said
+    )
