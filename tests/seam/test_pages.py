@@ -61,7 +61,7 @@ def uncovered(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> lis
     paged: dict[int, bytes] = {}
     missing: list[tuple[int, int]] = []
     if rows is not None:
-        missing = rows[0].missing
+        missing = rows[0].missing if rows[0] is not None else []
         for number, row in rows[1].items():
             contents = None
             with suppress(FileNotFoundError):  # it is being put aside

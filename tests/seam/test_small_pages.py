@@ -16,7 +16,9 @@ from tests.fakes.disk import UNLIMITED_BYTES, Call, Moment
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, Group
+from tests.seam.test_copies import moved
 from tests.seam.test_destinations import client
+from tests.seam.test_membership import electable
 from tests.seam.test_pages import filled, first, made, stored, taken, uncovered
 from vlsn.ids import Vlsn
 from vlsn.limits import PAGES_FREE_BYTES_LOW
@@ -177,6 +179,30 @@ def test_what_was_put_aside_when_a_process_ended_is_salvaged_though_nobody_reads
         await group.until(lambda: whole(group, name, uuid, story.held), "its readable records lie in another page")
         assert number not in stored(group, name, uuid).pages
         await group.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("of_page", [True, False])
+def test_a_node_with_a_rotten_row_in_its_page_table_lacks_no_message(of_page: bool) -> None:
+    """Seed 66 of the simulation: a page of which the table had no readable row was removed, and missing nowhere."""
+
+    async def main() -> None:
+        story = Story(34)
+        await story.begin()
+        group, uuid = story.group, story.uuid
+        name = next(name for name in group.names if name != story.master)
+        number = sorted(stored(group, name, uuid).pages)[1]
+        group.kill(name)
+        key = b"g" + bytes.fromhex(uuid) + (number.to_bytes(4, "big") if of_page else b"")
+        group.machines[name].stores.corrupt(f"/{name}/state", key, bit=13)
+        await group.start(name)
+        await group.until(lambda: whole(group, name, uuid, story.held), "it holds all")
+        await electable(group, name)
+        await moved(group, name)
+        assert await story.take() == sorted(story.held.items())
+        await group.stop()
+        assert not group.fatal
 
     run(main())
 

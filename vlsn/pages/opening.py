@@ -5,7 +5,7 @@
     yes     none, or shorter        its VLSNs are missing: another member gives them
     yes     only ``*.damaged``      a salvage was stopped: it is done again
     no      there                   done, or never finished: it goes
-    no destination in the table at all, but files: the table was lost.  Their records say what they hold.
+    no destination in the table at all, or a row of it that cannot be read, but files: their records say what they hold.
 
 On the pager's thread; durable on return, but for the table's own part, which is returned as changes.
 """
@@ -69,11 +69,10 @@ def open_pages(
         row, pages = rows.get(uuid, (None, {}))
         if row is None:
             row, pages = _rebuilt(disk, place, uuid, [number for number, plain in numbers.items() if plain], first)
-            if row is not None:
-                opened.notes.append(
-                    f"pages of destination {uuid}: the page table has none, {len(pages)} files are read"
-                )
-                opened.changes.append(Change(uuid, row, pages))
+            if row is not None or uuid in rows:
+                why = "a row of the page table cannot be read" if uuid in rows else "the page table has none"
+                opened.notes.append(f"pages of destination {uuid}: {why}, {len(pages)} files are read")
+                opened.changes.append(Change(uuid, row, pages, anew=True))
         elif lost := _lost(disk, place, pages, numbers):
             lost_rows = [pages[number] for number in lost if not pages[number].superseded]
             spans = [(page.covers_from, page.covers_to) for page in lost_rows]

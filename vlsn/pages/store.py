@@ -63,6 +63,8 @@ class Change:
     """None: all of it goes."""
     pages: dict[int, PageRow] = field(default_factory=dict)
     gone: Sequence[int] = ()
+    anew: bool = False
+    """Nothing else of it stays in the table."""
 
 
 class PagingStore:

@@ -32,21 +32,22 @@ class PageTable:
     def __init__(self, store: KeyValue) -> None:
         self._store = store
 
-    def read(self) -> dict[str, tuple[StoreRow, dict[int, PageRow]]]:
-        """Returns all of it, by uuid. A row that cannot be read is as if it were not there: its page is looked into
-        again, or fetched."""
-        found: dict[str, tuple[StoreRow, dict[int, PageRow]]] = {}
+    def read(self) -> dict[str, tuple[StoreRow | None, dict[int, PageRow]]]:
+        """Returns all of it, by uuid. None, and no pages, where any row of that destination cannot be read: a page of
+        which none is known is none that counts, so its files are to be looked into."""
+        found: dict[str, tuple[StoreRow | None, dict[int, PageRow]]] = {}
+        rotten = set[str]()
         for key in self._store.keys(PREFIX, _END):
             uuid, number = key[1 : 1 + _UUID_BYTES].hex(), int.from_bytes(key[1 + _UUID_BYTES :], "big")
             if len(key) == 1 + _UUID_BYTES:
                 row = self._row(key, StoreRow)
-                if row is not None:
-                    found[uuid] = (row, {})
-            elif uuid in found:
-                page = self._row(key, PageRow)
-                if page is not None:
-                    found[uuid][1][number] = page
-        return found
+                found[uuid] = (row, {})
+                rotten |= {uuid} if row is None else set()
+            elif (page := self._row(key, PageRow)) is not None and uuid in found:
+                found[uuid][1][number] = page
+            else:
+                rotten.add(uuid)
+        return found | dict.fromkeys(sorted(rotten), (None, {}))
 
     def write(self, changes: Iterable[Change]) -> None:
         """Commits ``changes``, together; durable on return. Raises ``LogFailed``."""
@@ -55,8 +56,9 @@ class PageTable:
         ranges: list[tuple[bytes, bytes]] = []
         for change in changes:
             key = PREFIX + bytes.fromhex(change.uuid)
-            if change.row is None:
+            if change.row is None or change.anew:
                 ranges.append((key, _after(key)))
+            if change.row is None:
                 continue
             puts.append((key, msgspec.json.encode(change.row)))
             puts += [(_page_key(key, number), msgspec.json.encode(row)) for number, row in change.pages.items()]

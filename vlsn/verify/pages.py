@@ -65,7 +65,8 @@ def page_lines(disk: Disk, directory: str, stated: Stated) -> Iterator[PageLine]
             number = int(match[1])
             contents = read_page(disk, f"{base}/{uuid}/{file}", uuid, number, None)
             row = rows.get(number) if match[2] is None else None
-            yield from _page(names.get(uuid, ""), uuid, file, contents, row, done, finished=number <= store.done)
+            finished = store is not None and number <= store.done
+            yield from _page(names.get(uuid, ""), uuid, file, contents, row, done, finished=finished)
 
 
 def _destinations(stated: Stated) -> tuple[dict[str, str], dict[str, Acked]]:
@@ -129,8 +130,11 @@ def _page(
 
 
 def page_faults(disk: Disk, directory: str, stated: Stated) -> Iterator[tuple[str, int, int, str]]:
-    """Yields file, offset, VLSN and fault of each page that counts and does not read back whole."""
-    for uuid, (_, rows) in sorted(stated.pages.items()):
+    """Yields file, offset, VLSN and fault of each page that counts and does not read back whole. Where a row of a
+    destination cannot be read, it is not known which of its pages count."""
+    for uuid, (store, rows) in sorted(stated.pages.items()):
+        if store is None:
+            yield f"{DIRECTORY}/{uuid}", 0, 0, "a row of the page table cannot be read; the next open makes it anew"
         for number, row in rows.items():
             file = f"{DIRECTORY}/{uuid}/{number:09d}.page"
             try:

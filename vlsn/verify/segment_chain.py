@@ -88,7 +88,7 @@ class Stated:
     record: StateRecord | None = None
     """The sum of the entries, and where the log begins since it was cleaned."""
     faults: list[str] = field(default_factory=list)
-    pages: dict[str, tuple[StoreRow, dict[int, PageRow]]] = field(default_factory=dict)
+    pages: dict[str, tuple[StoreRow | None, dict[int, PageRow]]] = field(default_factory=dict)
     """The page table of destinations, by uuid."""
 
     def offset_in(self, number: int) -> int:

@@ -27,6 +27,8 @@ from vlsn.pages.record import Record, record_of
 from vlsn.pages.store import About, PagingStore
 from vlsn.real.disk import PosixDisk
 from vlsn.state.options import LogOptions
+from vlsn.verify.pages import page_faults
+from vlsn.verify.segment_chain import read_stated
 
 LOG: LogOptions = replace(SMALL, block_bytes_max=4 << 10)
 KEYS = [b"", b"a-1", b"a-22", b"b-1", b"a-dead"]
@@ -248,6 +250,44 @@ def test_a_lost_page_table_is_made_anew_from_the_pages() -> None:
     check(again, destinations, held, last)
     once_more = Pager(opened)
     assert not once_more.notes
+
+
+@pytest.mark.parametrize("number", [None, 2, 4])
+def test_of_a_destination_whose_row_has_rotted_the_pages_say_what_they_hold(number: int | None) -> None:
+    """``number``: of the page whose row it is; the destination's own otherwise."""
+    machine = Machine(5)
+    opened, held = filled(machine, Random(5))
+    last = opened.log.range.last
+    destinations = some_destinations(Random(5), last)
+    pager = Pager(opened)
+    pager.page(destinations, last)
+    before = {each.uuid: pager.held(each.uuid) for each in destinations}
+    pager.manager.close()
+    key = b"g" + bytes.fromhex(ALL) + (number.to_bytes(4, "big") if number is not None else b"")
+    machine.stores.corrupt(f"{DIRECTORY}/state", key, bit=13)
+    (fault,) = page_faults(machine.disk, DIRECTORY, read_stated(machine.stores, DIRECTORY, live=True))
+    assert fault[0] == f"pages/{ALL}" and "cannot be read" in fault[3]
+    again = Pager(opened)
+    assert len(again.notes) == 1 and "a row of the page table cannot be read" in again.notes[0]
+    check(again, destinations, held, last)
+    assert {each.uuid: again.held(each.uuid) for each in destinations} == before
+    assert not Pager(opened).notes, "it is made anew"
+
+
+def test_a_row_that_has_rotted_of_a_destination_without_pages_goes() -> None:
+    machine = Machine(13)
+    opened, _ = filled(machine, Random(13))
+    pager, whole = Pager(opened), Destination(ALL)
+    last = opened.log.range.last
+    pager.page([whole], last)
+    pager.done([replace(whole, acked=set(range(1, last + 1)))])
+    pager.manager.close()
+    key = b"g" + bytes.fromhex(ALL)
+    machine.stores.corrupt(f"{DIRECTORY}/state", key, bit=13)
+    again = Pager(opened)
+    assert again.table.read() == {} and again.manager.stores[ALL].row is None
+    again.commit(again.manager.reconciled([whole.subscription()], Vlsn(last + 1)))
+    assert again.manager.stores[ALL].missing == [(1, last)]
 
 
 def test_a_page_that_is_gone_or_short_is_missing() -> None:
