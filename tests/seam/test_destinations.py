@@ -240,6 +240,30 @@ def test_the_next_master_goes_on_counting_attempts() -> None:
     run(main())
 
 
+def test_what_had_its_last_attempt_before_a_change_of_master_holds_nothing_of_its_key_back() -> None:
+    """Seeds 175 and 298 of the simulation: the next master gives it up, and does not wait for its letter."""
+
+    async def main() -> None:
+        group = await made(18)
+        async with client(group) as log:
+            await log.destinations.put("orders", attempts_max=2, ack_timeout_s=30.0, dead_letter="dead")
+            await log.append_many([b"bad", b"good", b"other"], keys=[b"a", b"a", b"b"])
+            dest = log.destination("orders")
+            (bad,) = await dest.take(1, 0.0)
+            await bad.nack("first")
+            (bad,) = await dest.take(1, 0.0)
+            assert bad.attempt == 2
+            await asyncio.sleep(1.0)
+            group.kill(group.master, power=True)
+            assert values(await dest.take(10, 60.0)) == [b"good", b"other"]
+            assert await dest.take(10, 1.0) == []
+            (letter,) = [entry async for entry in log.read(key=b"dead")]
+            assert msgspec.json.decode(letter.value)["vlsn"] == bad.vlsn
+        await group.stop()
+
+    run(main())
+
+
 def test_a_dead_one_that_is_acknowledged_after_all_is_not_tried_again() -> None:
     """By who had it before its time was over: what was acknowledged, durable, is delivered to nobody any more."""
 

@@ -153,3 +153,36 @@ def test_a_master_tells_how_much_comes_and_how_long_the_oldest_message_has_waite
         await group.stop()
 
     run(main())
+
+
+def test_a_node_that_had_cleaned_what_a_new_destination_begins_at_fetches_it_and_delivers_nothing_before() -> None:
+    """Seed 206 of the simulation: such a node leads before its pager has looked at the destination."""
+
+    async def main() -> None:
+        group = await made(67, retention_bytes=UNLIMITED)
+        async with client(group) as log:
+            held: dict[int, bytes] = {}
+            for number in range(120):
+                value = b"%d" % number + BIG
+                held[await log.append(value, key=b"order-%d" % number)] = value
+            name = next(each for each in group.names if each != group.master)
+            await restarted(group, name, retention_bytes=KEPT)
+            await group.until(lambda: first(group, name) > 30, "it has cleaned")
+            await electable(group, name)
+            pager = group.nodes[name].opened().pager
+            async with pager.alone:
+                told = await log.destinations.put("orders", prefix="order-", from_="start")
+                await moved(group, name)
+                assert await taken(log, 1, 5.0) == []
+                assert stored(group, name, told["uuid"]) is None, "it has said nothing yet"
+
+            def said() -> bool:
+                store = stored(group, name, told["uuid"])
+                return store is not None and store.missing != []
+
+            await group.until(said, "it says what it lacks", 2.0)
+            assert await taken(log, len(held)) == sorted(held.items())
+        await group.stop()
+        assert not group.fatal
+
+    run(main())

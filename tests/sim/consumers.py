@@ -3,7 +3,8 @@
     make ─► ask for messages ─► acknowledge all or some, in some order · refuse · forget ─► … ─► drained in the end
 
 What a consumer is given is durable and the log's own; not what was acknowledged durably, or is dead, before it asked;
-and of one key nothing while an earlier message is open that nobody has acknowledged yet.
+and of one key nothing while an earlier message is open that nobody has acknowledged yet, and that is to be delivered:
+what has had its last attempt is given up, and need not be dead, durable, before later ones of its key go out.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ class Consumers:
         """The VLSNs of which an acknowledgement was sent that was not refused."""
         self.settled: dict[str, dict[int, float]] = {each.name: {} for each in self.made}
         """When a durable one was heard of."""
+        self.last: dict[str, dict[int, int]] = {each.name: {} for each in self.made}
+        """The VLSNs that were given for the last time, and how often they were to be tried again before that."""
 
     def jobs(self) -> list[Any]:
         """Returns what runs until all is over."""
@@ -238,6 +241,8 @@ class Consumer(Caller):
             before = self._open_before(folded, vlsn, here)
             watch.hold(before is None, f"{said}, while VLSN {before} of its key is open")
             here.add(vlsn)
+            if row["attempt"] == self.made.settings["attempts_max"]:
+                self.all.last[name][vlsn] = books.again[(folded.dead_letter, vlsn)]
         self.all.report.met["messages delivered"] += len(rows)
         self.all.report.met["a message delivered again"] += any(row["attempt"] > 1 for row in rows)
 
@@ -249,6 +254,12 @@ class Consumer(Caller):
             return None
         for earlier in range(folded.floor + 1, vlsn):
             mine = books.keys.get(earlier) == key and earlier not in here
-            if mine and earlier not in sent and not folded.is_done(earlier):
+            if mine and earlier not in sent and not folded.is_done(earlier) and not self._is_given_up(folded, earlier):
                 return earlier
         return None
+
+    def _is_given_up(self, folded: Folded, vlsn: int) -> bool:
+        """Says whether a message has had its last attempt: as consumers were given it, or as the durable log says."""
+        if folded.tries.get(vlsn, 0) >= self.made.settings["attempts_max"]:
+            return True
+        return self.all.last[self.made.name].get(vlsn) == self.all.books.again[(folded.dead_letter, vlsn)]

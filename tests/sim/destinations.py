@@ -19,7 +19,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
+from tests.fakes.kv import Contents
 from tests.sim.logs import block_of, first_of
 from tests.sim.page_files import Paged, paged
 from tests.sim.transactions import are_there as is_of_level_2
@@ -36,6 +38,8 @@ UNPAGED_RATE = 0.1
 """The share of these that keep as much as others do."""
 PREFIX = "dest/"
 FOLLOWS = ("MASTER", "REPLICA")
+UNSAID_S = 65.0
+"""A node that hears of a destination says so late what it lacks of it, where its disk hangs, or it stands still."""
 KINDS = frozenset((int(EntryKind.DATA), int(EntryKind.COMMIT)))
 
 
@@ -61,6 +65,12 @@ class Folded:
     prefix: bytes = b""
     dead_letter: bytes = b""
     begin: int = 1
+    since: int = 0
+    """The VLSN of the COMMIT that has set where it begins."""
+    firsts: dict[str, int] = field(default_factory=dict)
+    """Where the log of each node began as that COMMIT became durable."""
+    tries: dict[int, int] = field(default_factory=dict)
+    """Deliveries by VLSN, from two on."""
     done: set[int] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
     floor: int = 0
@@ -97,6 +107,8 @@ class Destinations:
         """How often dead messages were to be tried again, by the key of their letters and VLSN."""
         self._firsts: dict[str, tuple[frozenset[str], int]] = {}
         self._wired: set[int] = set()
+        self._unsaid: dict[tuple[str, int], tuple[Any, float]] = {}
+        """By node and ``since``: its open log, and the time from which on it has not said what it lacks."""
 
     # What becomes durable.
 
@@ -134,7 +146,8 @@ class Destinations:
             return
         if note.get("begin") is not None:
             before = self.of.get(uuid)
-            folded = self.of[uuid] = Folded(uuid, begin=min(note["begin"] or vlsn + 1, vlsn + 1))
+            folded = self.of[uuid] = Folded(uuid, begin=min(note["begin"] or vlsn + 1, vlsn + 1), since=vlsn)
+            folded.firsts = {name: self._first(name) for name in self._watch.group.names}
             folded.floor = folded.begin - 1
             if before is not None:
                 folded.name, folded.prefix, folded.dead_letter = before.name, before.prefix, before.dead_letter
@@ -147,6 +160,9 @@ class Destinations:
             folded.floor = min(again) - 1
         folded.done -= again
         folded.dead -= again
+        folded.tries = {each: count for each, count in folded.tries.items() if each not in again}
+        for count, tried in note.get("tries", {}).items():
+            folded.tries.update(dict.fromkeys(unpacked(tried), int(count)))
         self.again.update((folded.dead_letter, each) for each in again)
         done = {each for each in unpacked(note.get("done", "")) if each <= vlsn}
         folded.done |= {each for each in done if each > folded.floor}
@@ -202,7 +218,7 @@ class Destinations:
         for folded in list(self.of.values()):
             wanted = self.wanted(folded, first)
             found = self.pages_of(name, folded.uuid) if wanted else Paged()
-            lacks = self._lacking(found, wanted)
+            lacks = self._unexcused(name, folded, found, self._lacking(found, wanted))
             watch.hold(
                 not lacks,
                 f"{name}: VLSNs {lacks[:5]} of destination {folded.name}, not acknowledged, are neither in its log, "
@@ -212,6 +228,19 @@ class Destinations:
             self.checks += 1
             self.paged_most = max(self.paged_most, len(wanted))
             self.lacking_most = max(self.lacking_most, sum(last - low + 1 for low, last in found.missing))
+
+    def _unexcused(self, name: str, folded: Folded, found: Paged, lacks: list[int]) -> list[int]:
+        """Leaves out what a node's log had lost before there was a destination that wants it, until the node says so:
+        it delivers nothing of that destination before."""
+        place, log, now = (name, folded.since), self._watch.group.nodes[name].log, self._watch.group.loop.time()
+        if found.since == folded.since or not lacks:
+            self._unsaid.pop(place, None)
+            return lacks
+        since_s = now
+        if self._unsaid.get(place, (None, 0.0))[0] is log:
+            since_s = self._unsaid[place][1]
+        self._unsaid[place] = log, since_s
+        return lacks if now > since_s + UNSAID_S else [each for each in lacks if each >= folded.firsts.get(name, 0)]
 
     def _lacking(self, found: Paged, wanted: list[int]) -> list[int]:
         values, ledger = self._watch.values, self._watch.ledger
@@ -236,7 +265,7 @@ class Destinations:
         files = machine.disk.medium(f"/{name}/pages/{uuid}")
         there = {path.rpartition("/")[2] for path in machine.disk.files(f"/{name}/pages/{uuid}")}
         contents = machine.stores.contents.get(f"/{name}/state")
-        table = {key: value for key, (value, _) in contents.values.items() if key[:1] == b"g"} if contents else {}
+        table = page_table(contents) if contents else {}
         return paged({each: data for each, data in files.items() if each in there}, table, uuid)
 
     def _first(self, name: str) -> int:
@@ -270,6 +299,12 @@ class Destinations:
                 f"VLSN {where[1]} has {told[where]} dead letters, the last at {at}; tried again: {self.again[where]}",
             )
             self._watch.hold(where[1] in self.keys, f"the dead letter at VLSN {at} is of no entry: {letter}")
+
+
+def page_table(contents: Contents) -> dict[bytes, bytes | None]:
+    """Returns the rows of a page table; None for one whose checksum does not match."""
+    rows = {key: kept for key, kept in contents.values.items() if key[:1] == b"g"}
+    return {key: value if crc32(value, crc32(key)) == check else None for key, (value, check) in rows.items()}
 
 
 def unpacked(text: str) -> set[int]:

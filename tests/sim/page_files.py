@@ -39,24 +39,32 @@ class Paged:
     pages: int = 0
     done: int = 0
     paged_to: int = 0
+    since: int = 0
+    """The VLSN of the COMMIT that has set where the destination begins, as the table has it; 0: it says nothing."""
     fault: str = ""
     """Why a page that counts does not read back."""
 
 
-def paged(files: Mapping[str, bytes | bytearray], table: Mapping[bytes, bytes], uuid: str) -> Paged:
-    """Reads what counts of ``files`` (by name, of the destination's folder) as the page table says."""
+def paged(files: Mapping[str, bytes | bytearray], table: Mapping[bytes, bytes | None], uuid: str) -> Paged:
+    """Reads what counts of ``files`` (by name, of the destination's folder) as the page table says; None: a row whose
+    checksum does not match, which says nothing."""
     found = Paged()
     key = b"g" + bytes.fromhex(uuid)
-    row = json.loads(table[key]) if key in table else {}
+    row = json.loads(table.get(key) or b"{}")
     found.missing = [(first, last) for first, last in row.get("missing", ())]
     found.done, found.paged_to = row.get("done", 0), row.get("paged_to", 0)
+    found.since = row.get("since", 0)
     for name, value in table.items():
         if name.startswith(key) and len(name) > len(key):
             found.pages += 1
+            number = int.from_bytes(name[len(key) :], "big")
+            if value is None:
+                found.fault = f"page {number}: its row has rotted"
+                continue
             page = json.loads(value)
             if page.get("superseded"):
                 continue  # of before a move: what it holds must lie elsewhere
-            number, end = int.from_bytes(name[len(key) :], "big"), int(page["end"])
+            end = int(page["end"])
             data = bytes(files.get(f"{number:09d}.page", b""))
             try:
                 _read(data, end, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.sim.destinations import page_table
 from tests.sim.logs import block_of
 from tests.sim.page_files import Paged, paged
 from tests.vlsn.logs import DIRECTORY, Machine
@@ -15,7 +16,7 @@ def read(machine: Machine, uuid: str) -> Paged:
     """Reads the pages of a destination as the simulation does."""
     files = machine.disk.medium(f"{DIRECTORY}/pages/{uuid}")
     contents = machine.stores.contents[f"{DIRECTORY}/state"]
-    return paged(files, {key: value for key, (value, _) in contents.values.items() if key[:1] == b"g"}, uuid)
+    return paged(files, page_table(contents), uuid)
 
 
 def test_pages_read_by_offsets_alone_are_what_was_wanted() -> None:
@@ -61,3 +62,17 @@ def test_a_page_that_is_not_on_the_medium_is_none() -> None:
     assert lacking.fault and len(lacking.blocks) < len(before.blocks)
     machine.stores.contents[f"{DIRECTORY}/state"].values.clear()
     assert read(machine, ALL) == Paged()
+
+
+def test_a_row_that_has_rotted_says_nothing() -> None:
+    machine, rng = Machine(3), Random(3)
+    opened, _ = filled(machine, rng)
+    pager = Pager(opened, page_bytes=PAGE_BYTES)
+    pager.page([Destination(ALL)], opened.log.range.last)
+    before = read(machine, ALL)
+    key = b"g" + bytes.fromhex(ALL)
+    machine.stores.corrupt(f"{DIRECTORY}/state", key + (1).to_bytes(4, "big"), bit=55)
+    rotten = read(machine, ALL)
+    assert rotten.pages == before.pages and rotten.fault and len(rotten.blocks) < len(before.blocks)
+    machine.stores.corrupt(f"{DIRECTORY}/state", key, bit=7)
+    assert (before.since, read(machine, ALL).since) == (1, 0)
