@@ -202,7 +202,7 @@ class CdcWorker:
         elif record.parked:
             self._set(CdcState.PARKED, record.parked)
         elif record.paused_us or self._halted:
-            self._set(CdcState.PAUSED, f"since {text_of(record.paused_us)}" if record.paused_us else "")
+            self._set(CdcState.PAUSED, f"paused since {text_of(record.paused_us)}" if record.paused_us else "")
         else:
             return bool(record.next)
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -60,18 +61,29 @@ class Sleeps(CdcConsumer):
 class One:
     """A node of a group of its own, whose settings have consumers."""
 
-    def __init__(self, directory: Path, *tables: str, group: str = "g") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *tables: str,
+        group: str = "g",
+        url: str = "",
+        launcher: tuple[str, ...] = (),
+        **settings: int | str,
+    ) -> None:
+        """``launcher``: words before the command of the node."""
         self.directory = directory
-        self.url = f"http://127.0.0.1:{free_port()}"
+        self.url = url or f"http://127.0.0.1:{free_port()}"
+        self._launcher = launcher
         (directory / "consumers_of_a_test.py").write_text(CONSUMERS)
-        lines = ['name = "n1"', 'dir = "data"', f'group = "{group}"', "[members]", f'n1 = "{self.url}"', *tables]
+        more = [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in settings.items()]
+        lines = ['name = "n1"', 'dir = "data"', f'group = "{group}"', *more, "[members]", f'n1 = "{self.url}"', *tables]
         (directory / "node.toml").write_text("\n".join(lines))
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with (self.directory / "node.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [VLSNLOG, "node", "--config", str(self.directory / "node.toml")],
+                [*self._launcher, VLSNLOG, "node", "--config", str(self.directory / "node.toml")],
                 env={**os.environ, "PYTHONPATH": str(self.directory)},
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -126,8 +138,8 @@ def lives(pid: int) -> bool:
 def node(tmp_path: Path) -> Iterator[Callable[..., One]]:
     made: list[One] = []
 
-    def make(*tables: str) -> One:
-        made.append(One(tmp_path, *tables))
+    def make(*tables: str, **settings: int | str) -> One:
+        made.append(One(tmp_path, *tables, **settings))
         made[-1].start()
         return made[-1]
 
@@ -210,6 +222,83 @@ def test_what_a_consumer_may_do_to_itself_hurts_neither_its_node_nor_the_others(
     metrics = call("GET", f"{one.url}/metrics").body.decode()
     assert 'vlsnlog_cdc_state{consumer="spins",state="parked"} 1.0' in metrics
     assert 'vlsnlog_cdc_mode{consumer="lines",mode="BUFFER"} 1.0' in metrics
+
+
+def vlsns_in(path: Path) -> list[int]:
+    return [int(line.split(b" ", 1)[0]) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+
+def test_one_that_is_stopped_and_never_reads_is_replaced_and_the_others_do_not_notice(
+    node: Callable[..., One], tmp_path: Path
+) -> None:
+    lines, stopped = tmp_path / "lines", tmp_path / "stopped"
+    one = node(
+        table("lines", "Lines", f'options = {{ path = "{lines}" }}'),
+        table("stopped", "Lines", f'options = {{ path = "{stopped}" }}', "events_timeout_s = 3.0"),
+    )
+    one.append(*[b"%d" % number for number in range(20)])
+    for path in (lines, stopped):
+        eventually(lambda path=path: len(vlsns_in(path)) == 20, "the first are given")  # type: ignore[misc]
+    others, child = one.pid("lines"), one.pid("stopped")
+    eventually(lambda: one.told("stopped")["lag_vlsns"] == 0, "it has taken them")
+    os.kill(child, signal.SIGSTOP)
+    many = [bytes([65 + number % 26]) * 100_000 for number in range(100)]  # more than any socket takes
+    one.append(*many)
+    eventually(lambda: len(vlsns_in(lines)) == 120, "the other one is given everything meanwhile")
+    eventually(lambda: one.told("stopped")["pid"] not in (None, child), "it is replaced", 120.0)
+    assert not lives(child)
+    eventually(lambda: one.told("stopped")["lag_vlsns"] == 0, "its next process goes on")
+    assert sorted(set(vlsns_in(stopped))) == vlsns_in(lines), "each event came, and the other one has each once"
+    told = one.told("lines")
+    assert (told["starts"], told["pid"], told["failures"]) == (1, others, 0)
+    events = call("GET", f"{one.url}/v1/events").ok()["events"]
+    assert any(each["event"] == "cdc.failed" and "events_timeout_s" in each["why"] for each in events)
+
+
+def test_one_that_is_behind_the_cap_is_parked_with_what_it_lost_and_what_to_type(
+    node: Callable[..., One], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    one = node(
+        table("lines", "Lines", f'options = {{ path = "{out}" }}'),
+        segment_bytes="1MiB", retention_bytes="2MiB", hold_bytes_max="4MiB", cleaning_period_s=1, checkpoint_period_s=1,
+    )  # fmt: skip
+    one.append(b"first")
+    eventually(lambda: len(vlsns_in(out)) == 1 and one.told("lines")["lag_vlsns"] == 0, "it is given the first")
+    assert run("cdc", "pause", "lines", "--url", one.url).status == 0
+    paused = one.told("lines")
+    assert one.end(signal.SIGTERM) == 0
+    one.start()
+    assert one.told("lines")["state"] == "paused", "a restart does not let it go on"
+    assert one.told("lines")["paused_us"] == paused["paused_us"]
+
+    def first() -> int:
+        return int(call("GET", f"{one.url}/v1/status").ok()["range"]["first"])
+
+    for _ in range(60):
+        one.append(*[bytes(100_000)] * 5)
+        if first() > int(str(paused["next"])):
+            break
+    eventually(lambda: first() > int(str(paused["next"])), "what it needs is cleaned away")
+    begins = 0
+    while begins != first():  # until nothing more is to go
+        begins = first()
+        time.sleep(3)
+    assert run("cdc", "resume", "lines", "--url", one.url).status == 0
+    eventually(lambda: one.told("lines")["state"] == "parked", "it is parked")
+    listed = run("cdc", "list", "--url", one.url)
+    assert listed.status == 1 and f"VLSNs {paused['next']} to ".encode() in listed.out, listed
+    typed = re.search(rb"`vlsnlog (cdc skip lines --to (\d+))`", listed.out)
+    assert typed is not None, listed
+    to = int(typed[2])
+    assert one.told("lines")["lost"] == {"first": paused["next"], "last": to - 1}
+    skipped = run(*typed[1].decode().split(), "--url", one.url)
+    assert skipped.status == 0, skipped
+    assert f"skipped VLSNs {paused['next']} to {to - 1}".encode() in skipped.out, skipped
+    one.append(b"last")
+    eventually(lambda: out.read_bytes().endswith(b" last\n"), "it goes on behind them")
+    given = vlsns_in(out)
+    assert given[1:] == list(range(to, given[-1] + 1)), "with all that is left, each once"
 
 
 def test_a_spinning_child_ends_with_its_node(node: Callable[..., One]) -> None:

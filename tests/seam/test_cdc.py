@@ -361,7 +361,7 @@ def test_a_pause_lasts_past_restarts_until_a_person_resumes_it() -> None:
             await group.appended(b"more")
             await asyncio.sleep(5)
             told = await group.state("n1", "paused")
-            assert told["paused_us"] == paused["paused_us"] and told["reason"].startswith("since 20"), told
+            assert told["paused_us"] == paused["paused_us"] and told["reason"].startswith("paused since 20"), told
             assert (await group.cdc("n1", "/orders/pause"))[1]["paused_us"] == paused["paused_us"]
         assert len(sink.lives) == 1 and children.starts == 1
         resumed = (await group.cdc("n1", "/orders/resume"))[1]
