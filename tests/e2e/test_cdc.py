@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,14 +68,14 @@ class One:
         group: str = "g",
         url: str = "",
         launcher: tuple[str, ...] = (),
-        **settings: int | str,
+        settings: Mapping[str, int | str] | None = None,
     ) -> None:
         """``launcher``: words before the command of the node."""
         self.directory = directory
         self.url = url or f"http://127.0.0.1:{free_port()}"
         self._launcher = launcher
         (directory / "consumers_of_a_test.py").write_text(CONSUMERS)
-        more = [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in settings.items()]
+        more = [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in (settings or {}).items()]
         lines = ['name = "n1"', 'dir = "data"', f'group = "{group}"', *more, "[members]", f'n1 = "{self.url}"', *tables]
         (directory / "node.toml").write_text("\n".join(lines))
         self.process: subprocess.Popen[bytes] | None = None
@@ -139,7 +139,7 @@ def node(tmp_path: Path) -> Iterator[Callable[..., One]]:
     made: list[One] = []
 
     def make(*tables: str, **settings: int | str) -> One:
-        made.append(One(tmp_path, *tables, **settings))
+        made.append(One(tmp_path, *tables, settings=settings))
         made[-1].start()
         return made[-1]
 
