@@ -79,4 +79,7 @@ class Deadlines:
         for tick, one in those:
             if one.tick == tick:  # else it was cleared meanwhile, or put off
                 one.tick = 0
-                one.due()
+                try:
+                    one.due()
+                except Exception as fault:  # the boundary of one who waits: the others of its turn are due, too
+                    self._loop.call_exception_handler({"message": "a deadline was missed", "exception": fault})

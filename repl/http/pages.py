@@ -263,7 +263,8 @@ class _Awaited:
         return False
 
     def due(self) -> None:
-        self.take(self._pages.nothing(self))
+        if self.audience is not None:  # else it has its page, and its task has not run since
+            self.take(self._pages.nothing(self))
 
 
 def _looked_for_nothing(page: Page) -> bool:

@@ -49,7 +49,11 @@ class Append(Pending):
             self.settled = True
             # Let go of first: ``done`` leads back here, and a cycle would keep a batch's bytes until a collection.
             done, self.done = self.done, _nobody
-            done(result)
+            try:
+                done(result)
+            except Exception as fault:  # the boundary of one who asked: neither the others nor the feed are to suffer
+                told = {"message": "an append's answer was not taken", "exception": fault}
+                asyncio.get_running_loop().call_exception_handler(told)
 
     def refused(self, error: VlsnLogError) -> None:
         """Answers an append that was never sealed."""
@@ -187,9 +191,11 @@ class AppendBook:
         durable = durable_vlsn(self.synced, self.electable, term_start=self.term_start)
         if durable > self.durable:
             self.durable = durable
-            if self._majority:
-                self._release(self._majority, durable, Acks.MAJORITY)
-            self._on_durable(durable)
+            try:
+                self._on_durable(durable)  # first: who hears of an append reads it, linearizable, on any node
+            finally:
+                if self._majority:
+                    self._release(self._majority, durable, Acks.MAJORITY)
 
     def fail(self, error: Callable[[], VlsnLogError]) -> None:
         """Ends the term: answers every append still waiting with ``error``."""

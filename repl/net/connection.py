@@ -345,6 +345,8 @@ class Connection(RequestHandler):
     ) -> web.StreamResponse:
         """Answers what is no HTTP, or a fault of ours past the gateway, with a problem document and the end."""
         if request.writer.output_size > 0:
+            if exc is not None and status >= 500 and not isinstance(exc, ConnectionError):
+                problem.internal(exc, f"{request.path}, its answer under way")  # so that it is logged
             raise ConnectionError("an answer is under way already")
         if status < 500:
             response = problem.response(BadArgument(f"this is not HTTP as it is read here: {message or exc}"))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from repl.api import BlockPage, EntryPage
 from repl.http.deadlines import TICK_S, Deadlines
 from repl.http.limits import PAGES_AT_ONCE_MAX
-from repl.http.pages import Audience, Form, Page, Pages, Wanted
+from repl.http.pages import Audience, Form, Page, Pages, Wanted, _Awaited
 from repl.http.slices import Slices
 from tests.repl.client.group import until
 from tests.repl.http.calls import OCTETS, call
@@ -295,6 +295,34 @@ async def test_a_deadline_is_met_late_by_a_tick_at_most_and_not_at_all_once_it_i
     assert said == sorted(said)
     assert all(at >= begin + 0.001 * number for at, number in zip(said, [n for n in range(300) if n % 3], strict=True))
     assert not deadlines._ticks.get(int((begin + 10) / TICK_S) + 1)
+
+
+async def test_one_whose_deadline_fails_keeps_no_other_from_his() -> None:
+    class Failing(Timed):
+        def due(self) -> None:
+            raise RuntimeError("not now")
+
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+    deadlines = Deadlines()
+    said: list[float] = []
+    for one in (Timed(deadlines, said), Failing(deadlines, said), Timed(deadlines, said)):
+        deadlines.set(one, deadlines.now())
+    await until(lambda: len(said) == 2)
+    assert [str(fault["exception"]) for fault in faults] == ["not now"]
+
+
+async def test_one_whose_time_is_over_as_its_page_comes_has_its_page() -> None:
+    """Its deadline comes between the page and the turn of the task that awaits it."""
+    node = MemoryNode()
+    pages = Pages(node)
+    waiting = _Awaited(pages)
+    pages.join(Wanted(1, Form.LINES), waiting)
+    node.append(b"one")
+    while not waiting.page.done():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    waiting.due()
+    assert waiting.page.result().piece.data
 
 
 async def test_a_filter_that_meets_nothing_in_one_look_is_told_how_far_it_came() -> None:

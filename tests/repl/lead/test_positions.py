@@ -47,8 +47,10 @@ def test_a_position_lies_in_the_log_or_right_behind_it(log: LocalLog) -> None:
     assert asked(log, "billing", 1) == {"next": 1}
     assert asked(log, "billing", end) == {"next": end}
     assert asked(log, "billing", 2, by=BY) == {"next": 2, "by": BY}
-    for next in (0, -1, end + 1):
-        with pytest.raises(BadArgument, match=f"is not in 1–{end}: the log ends at VLSN {end - 1}"):
+    with pytest.raises(BadArgument, match=f"is not in 1–{end}: the log ends at VLSN {end - 1}"):
+        puts_of(log, {"billing": ConsumerChange(end + 1)})
+    for next in (0, -1):
+        with pytest.raises(BadArgument, match=f"next: {next} of term 0 is no position"):
             puts_of(log, {"billing": ConsumerChange(next)})
     for by in ("aa", BY.upper(), BY + "0", BY + "\n"):
         with pytest.raises(BadArgument, match="is not 16 hex digits"):
