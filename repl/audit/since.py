@@ -6,7 +6,8 @@
 
 1. A segment is *kept*, and not read, if its visible blocks were all compared, and number, salt, end, size and time of
    change are those of then.  All from the first that is not kept are read; a changed one before that is read alone.
-2. Of every segment that is read again the blocks up to the VLSN of then must have the digest of then.
+2. Of every segment that is read again the blocks up to the VLSN of then must have the digest of then.  One of another
+   salt in a log that has others of then has a name that was given twice.
 3. With ``deep`` every segment is read, so whole ranges are compared, too: copies that were all changed alike show here.
 
 An earlier audit that found something is not gone on from: what it found would be forgotten.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 
@@ -146,11 +148,15 @@ def check_past(
         segments = read.segments
         yield from reading.findings
         rows = since.rows(reading.survey.node)
+        salts = {part.number: part.salt for part in reading.survey.parts} | {
+            row.number: row.salt for row in reading.kept
+        }
+        is_same_log = any(number in rows and rows[number].salt == salt for number, salt in salts.items())
         changed = [
-            _segment_finding(text, segment, row)
+            _segment_finding(text, segment, row, reading)
             for segment in segments
             if (row := rows.get(segment.number)) is not None
-            and row.salt == segment.salt
+            and (row.salt == segment.salt or (is_same_log and row.blocks))
             and f"{segment.past:016x}" != row.digest
             and not segment.damaged
         ]
@@ -162,16 +168,21 @@ def check_past(
         yield from _not_joined(reading, segments, text)
 
 
-def _segment_finding(text: str, segment: SegmentAudit, row: SegmentRow) -> Finding:
-    return Finding(
-        rule=AuditRule.CHANGED_PAST,
-        source=text,
-        file=segment.file,
-        offset=0,
-        vlsn=row.first,
-        detail=f"VLSN {row.first} to {row.last} are not what the earlier audit has read there",
-        more={"segment": segment.number, "digest": f"{segment.past:016x}", "digest_then": row.digest},
+def _segment_finding(text: str, segment: SegmentAudit, row: SegmentRow, reading: Reading) -> Finding:
+    """Names a segment of a log that is still the same one. Numbers are never given again, so a file with another salt
+    was put in the place of the one that was read."""
+    rule, detail = (
+        AuditRule.CHANGED_PAST,
+        f"VLSN {row.first} to {row.last} are not what the earlier audit has read there",
     )
+    more: dict[str, Any] = {"segment": segment.number, "digest": f"{segment.past:016x}", "digest_then": row.digest}
+    if row.salt != segment.salt:
+        part = next(part for part in reading.survey.parts if part.number == segment.number)
+        rule = AuditRule.NAME_REUSED
+        detail = f"another segment has the name of the one that had VLSN {row.first} to {row.last} at the earlier audit"
+        more |= {"salt": segment.salt, "salt_then": row.salt}
+        more |= {"modified_us": part.modified_us, "modified_us_then": row.modified_us}
+    return Finding(rule=rule, source=text, file=segment.file, offset=0, vlsn=row.first, detail=detail, more=more)
 
 
 def _ranges_changed(since: Since, survey: Survey, segments: Sequence[SegmentAudit], text: str) -> Iterator[Finding]:

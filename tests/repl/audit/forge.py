@@ -186,6 +186,20 @@ class Forge:
         self.forget_sidecar(frame.number)
         return Frame(frame.number, frame.offset, frame.kind, header[3], payload)
 
+    def salted(self, number: int, salt: int) -> None:
+        """Makes a segment another one of its number: its header and frames get another salt."""
+        frames, file = list(self.frames(number)), self.files[number]
+        data = bytearray(file.read_bytes())
+        struct.pack_into("<I", data, 12, salt)
+        struct.pack_into("<I", data, PAGE - 4, crc32c(bytes(data[: PAGE - 4])))
+        for frame in frames:
+            at = frame.offset
+            struct.pack_into("<I", data, at + 16, salt ^ at)
+            covered = bytes(data[at : at + 3] + data[at + 4 : at + 20])
+            struct.pack_into("<I", data, at + 20, crc32c(covered + frame.payload))
+        file.write_bytes(data)
+        self.forget_sidecar(number)
+
     def zero(self, frame: Frame) -> None:
         with self.files[frame.number].open("r+b") as file:
             file.seek(frame.offset)

@@ -355,6 +355,16 @@ def _(it: Seeded) -> At:
     return it.left.deposed, given_up.first
 
 
+@seeded("name-reused", "a segment's")
+def _(it: Seeded) -> At:
+    """Another segment takes a number that an earlier audit has seen, as of a disk that went back in time."""
+    (it.path / "since.json").write_text(it.audited().to_json())
+    frame = it.plain(3)
+    it.forge.body(frame, len(frame.payload) - 5, b"other")
+    it.forge.salted(3, it.forge.salt(3) ^ 0x5A5A)
+    return it.odd, next(frame for frame in it.forge.frames(3) if frame.visible).first
+
+
 @seeded("changed-past")
 def _(it: Seeded) -> At:
     """All copies say the same, and not what they said."""

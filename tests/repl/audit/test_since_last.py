@@ -141,6 +141,28 @@ def test_a_past_that_was_changed_is_found_where_its_file_shows_it(days: Days) ->
     assert finding.more["digest"] != finding.more["digest_then"]
 
 
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_a_segment_whose_name_was_given_again_is_named_with_its_times(days: Days, number: int, deep: bool) -> None:
+    days.grow(10)
+    forge = Forge(days.copies[2].path)
+    file, salt = forge.files[number], forge.salt(number)
+    then = file.stat().st_mtime_ns
+    frames = [frame for frame in forge.frames(number) if frame.visible]
+    forge.salted(number, salt + 1)  # the same blocks: a person has made it again
+    assert days.since(deep=deep).findings == []
+    forge.body(frames[1], len(frames[1].payload) - 5, b"other")
+    os.utime(file, ns=(then, then + 5 * 10**9))
+    first, *others = days.since(deep=deep).findings
+    assert (first.rule, first.source, first.vlsn) == ("name-reused", str(days.copies[2].path), frames[0].first)
+    assert first.file == segment_name(number)
+    more = first.more
+    assert (more["segment"], more["salt_then"], more["salt"]) == (number, salt, salt + 1)
+    assert more["modified_us"] == more["modified_us_then"] + 5_000_000
+    assert more["digest"] != more["digest_then"]
+    assert {each.rule for each in others} <= {"divergence"}
+
+
 def test_a_past_that_was_changed_alike_in_all_copies_is_found_by_reading_it(days: Days) -> None:
     days.grow(10)
     firsts = {str(days.copies[node].path): changed(days, node, hidden=True) for node in range(3)}
