@@ -24,7 +24,7 @@ from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.frames import Frames, read_frames
 from repl.audit.group_entries import groups_in
 from repl.audit.plan import Bounds, Part
-from repl.audit.producer_order import check_submissions, submissions_of
+from repl.audit.producer_order import check_submissions, submissions_in
 from repl.audit.profile import SAMPLES_MAX, profile_of, sampled
 from repl.audit.segment_audit import Edge, Marks, SegmentAudit
 from vlsn.errors import BadBody
@@ -62,7 +62,7 @@ def check_segment(
     above = visible.only(visible.first > bounds.last)
     records = list(_records(buf, frames, place))
     known = [record for record in records if not isinstance(record, Finding)]
-    heard, repeated = check_submissions(submissions_of(buf, visible), place)
+    heard, repeated = check_submissions(submissions_in(buf, visible), place)
     findings = [
         *(_damage(offset, frames, blocks, place) for offset in bad[:FINDINGS_MAX]),
         *_order(visible, bad, place),

@@ -16,11 +16,11 @@ import numpy as np
 
 from repl.audit.blocks import Blocks
 from repl.audit.findings import FINDINGS_MAX, Finding
-from repl.audit.rules import AuditRule
 from repl.audit.segment_audit import Claims, SegmentAudit
 from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
 from vlsn.format.segment import segment_name
 from vlsn.ids import U32_MAX, Lsn, lsn_file, lsn_offset
+from vlsn.verify.inspection import Rule
 
 Record = CheckpointStart | CheckpointEnd | RollbackStart | RollbackEnd
 Placed = tuple[int, Record]
@@ -51,7 +51,7 @@ def check_within(
     highest = np.maximum.accumulate(said)
     for row in np.flatnonzero(said[1:] < highest[:-1]).tolist()[:FINDINGS_MAX]:
         yield name(
-            AuditRule.DTVLSN,
+            Rule.DTVLSN,
             int(visible.offsets[row + 1]),
             int(visible.first[row + 1]),
             f"it says durable up to VLSN {said[row + 1]}, a block before it said {highest[row]}",
@@ -65,7 +65,7 @@ def check_within(
             end = max(before, int(blocks.last[:row].max(initial=0)))
             if record.dtvlsn > end:
                 yield name(
-                    AuditRule.DTVLSN,
+                    Rule.DTVLSN,
                     at,
                     end + 1,
                     f"a checkpoint says durable up to VLSN {record.dtvlsn}, and the log ends at {end} there",
@@ -83,7 +83,7 @@ def check_claims(source: str, segments: Sequence[SegmentAudit], shown: int = 0) 
         if segment.first is not None and claims.first < shown:
             findings.append(
                 Finding(
-                    rule=AuditRule.DTVLSN,
+                    rule=Rule.DTVLSN,
                     source=source,
                     file=segment.file,
                     offset=segment.first.offset,
@@ -106,7 +106,7 @@ def check_claims(source: str, segments: Sequence[SegmentAudit], shown: int = 0) 
 def _given_up(source: str, file: str, at: int, record: RollbackStart, durable: int) -> Finding:
     begun = Lsn(record.first_lsn)
     return Finding(
-        rule=AuditRule.OVERMARKED_DURABLE,
+        rule=Rule.OVERMARKED_DURABLE,
         source=source,
         file=segment_name(lsn_file(begun)),
         offset=lsn_offset(begun),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from vlsn.ids import lsn
 from vlsn.recover.recovery import NODE_FILE_NAME, STATE_NAME
 from vlsn.verify.index_mappings import Bounds as TimeBounds
 from vlsn.verify.inspection import Rule
+from vlsn.verify.noted_terms import first_difference, told
 
 I64 = NDArray[np.int64]
 
@@ -113,33 +113,15 @@ def check_noted(source: str, stated: Noted, segments: Sequence[SegmentAudit]) ->
         )
     if not runs or not stated.terms or any(segment.damaged for segment in segments):
         return
-    first, last = max(runs[0][1], stated.terms[0][1]), min(runs[-1][2], stated.terms[-1][2], stated.upto)
-    noted, found = _runs(stated.terms, first, last), _runs(runs, first, last)
-    for said, real in zip_longest(noted, found, fillvalue=(0, last + 1, last)):
-        if said != real:
-            vlsn = min(said[1], real[1]) if said[:2] != real[:2] else min(said[2], real[2]) + 1
-            detail = f"state notes term {said[0]} from VLSN {said[1]} to {said[2]}, the log has term {real[0]}"
-            yield Finding(
-                rule=Rule.STATE,
-                source=source,
-                file=STATE_NAME,
-                offset=0,
-                vlsn=vlsn,
-                detail=f"{detail} from {real[1]} to {real[2]}",
-                more={"noted": list(said), "there": list(real)},
-            )
-            return
-
-
-def _runs(runs: Sequence[TermRun], first: int, last: int) -> list[TermRun]:
-    """Returns what lies from ``first`` to ``last``, runs of one term joined."""
-    found: list[TermRun] = []
-    for term, low, high in runs:
-        low, high = max(low, first), min(high, last)
-        if low > high:
-            continue
-        if found and found[-1][0] == term and found[-1][2] + 1 == low:
-            found[-1] = (term, found[-1][1], high)
-        else:
-            found.append((term, low, high))
-    return found
+    differ = first_difference(stated.terms, runs, stated.upto)
+    if differ is not None:
+        vlsn, said, real = differ
+        yield Finding(
+            rule=Rule.STATE,
+            source=source,
+            file=STATE_NAME,
+            offset=0,
+            vlsn=vlsn,
+            detail=told(said, real),
+            more={"noted": list(said), "there": list(real)},
+        )

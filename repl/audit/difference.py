@@ -24,6 +24,7 @@ from repl.audit.source import Source
 from vlsn.errors import BadBody
 from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind, decode, entries
 from vlsn.format.frame import FRAME_BYTES
+from vlsn.verify.inspection import Rule
 
 RANGES_SHOWN = 16
 """Ranges that are looked into; the rest are counted."""
@@ -97,7 +98,7 @@ def _first(block: Located) -> int:
 
 
 def difference(
-    model: Located, other: Located, sources: Sequence[Source], rule: AuditRule = AuditRule.DIVERGENCE
+    model: Located, other: Located, sources: Sequence[Source], rule: Rule | AuditRule = AuditRule.DIVERGENCE
 ) -> Finding:
     """Says how ``other`` differs from ``model``: the first VLSN, and both values."""
     try:

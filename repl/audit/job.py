@@ -60,7 +60,7 @@ GROUPS_MAX: Final = 1024
 """Tasks that hold a history against the copies."""
 HISTORY_FINDINGS_MAX: Final = 1000
 """Named in a report; all are counted."""
-_OF_ROLLBACKS: Final = (Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER, AuditRule.PRODUCER_SEQUENCE)
+_OF_ROLLBACKS: Final = (Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER, Rule.PRODUCER_SEQUENCE)
 
 
 class Jobs(Protocol):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from repl.audit.findings import Finding
 from repl.audit.members import GroupAt
-from repl.audit.rules import AuditRule
+from vlsn.verify.inspection import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def check_ends(ends: Sequence[End], groups: Sequence[GroupAt]) -> Iterator[Findi
 
 def _shorter(end: End, durable: int, detail: str) -> Finding:
     return Finding(
-        rule=AuditRule.SHORTER,
+        rule=Rule.SHORTER,
         source=end.source,
         file=end.file,
         offset=0,

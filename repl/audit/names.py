@@ -23,10 +23,10 @@ from repl.audit.digest import RANGE_BITS, Place, RangeDigest, merged
 from repl.audit.findings import Finding
 from repl.audit.frames import read_frames
 from repl.audit.plan import Bounds, Part, Survey
-from repl.audit.rules import AuditRule
 from repl.audit.segment_audit import SegmentAudit
 from repl.audit.source import Source
 from vlsn.format.block import BLOCK_BYTES
+from vlsn.verify.inspection import Rule
 
 NAME_RANGES_MAX: Final = 512
 """Ranges that are looked into; of more the newest."""
@@ -84,8 +84,7 @@ def reused(task: NameTask, sources: Sequence[Source]) -> list[Finding]:
         odd = named[(named["digest"] != model["digest"]) & ~(named["compared"] & model["compared"])]
         if len(odd):
             return [
-                difference(_located(model, task), _located(other, task), sources, AuditRule.NAME_REUSED)
-                for other in odd
+                difference(_located(model, task), _located(other, task), sources, Rule.NAME_REUSED) for other in odd
             ]
     return []
 

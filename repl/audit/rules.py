@@ -19,16 +19,6 @@ from vlsn.verify.inspection import Rule
 class AuditRule(StrEnum):
     """The rules that ``verify`` does not have."""
 
-    DTVLSN = "dtvlsn"
-    """The DTVLSN falls, or lies past the log's end at that place."""
-    OVERMARKED_DURABLE = "overmarked-durable"
-    """A rollback went back before what its log had said to be durable."""
-    PRODUCER_SEQUENCE = "producer-sequence"
-    """A producer's submissions do not rise by one: one is there twice, or is missing."""
-    SHORTER = "shorter-than-claimed"
-    """A copy ends before what it, or a majority by another copy's word, had durable."""
-    NAME_REUSED = "name-reused"
-    """Two blocks of one term and VLSN that are not the same bytes."""
     CHANGED_PAST = "changed-past"
     """A past that an earlier audit had read is not what it was."""
     DIVERGENCE = "divergence"
@@ -49,9 +39,9 @@ _DAMAGE: Final = (
 _ORDER: Final = (
     *_DAMAGE,
     *(Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER),
-    *(AuditRule.OVERMARKED_DURABLE, AuditRule.DTVLSN, AuditRule.PRODUCER_SEQUENCE, AuditRule.SHORTER),
+    *(Rule.OVERMARKED_DURABLE, Rule.DTVLSN, Rule.PRODUCER_SEQUENCE, Rule.SHORTER),
     *(Rule.SIDECAR, Rule.INDEX, Rule.STATE, Rule.NODE_FILE),
-    *(AuditRule.NAME_REUSED, AuditRule.CHANGED_PAST, AuditRule.DIVERGENCE),
+    *(Rule.NAME_REUSED, AuditRule.CHANGED_PAST, AuditRule.DIVERGENCE),
     *(AuditRule.HISTORY_MISSING, AuditRule.HISTORY_DIFFERS, AuditRule.HISTORY_READ, AuditRule.HISTORY_TWICE),
     *(AuditRule.HISTORY_REFUSED, AuditRule.HISTORY_ORDER),
 )

@@ -171,14 +171,12 @@ def check_past(
 def _segment_finding(text: str, segment: SegmentAudit, row: SegmentRow, reading: Reading) -> Finding:
     """Names a segment of a log that is still the same one. Numbers are never given again, so a file with another salt
     was put in the place of the one that was read."""
-    rule, detail = (
-        AuditRule.CHANGED_PAST,
-        f"VLSN {row.first} to {row.last} are not what the earlier audit has read there",
-    )
+    rule: Rule | AuditRule = AuditRule.CHANGED_PAST
+    detail = f"VLSN {row.first} to {row.last} are not what the earlier audit has read there"
     more: dict[str, Any] = {"segment": segment.number, "digest": f"{segment.past:016x}", "digest_then": row.digest}
     if row.salt != segment.salt:
         part = next(part for part in reading.survey.parts if part.number == segment.number)
-        rule = AuditRule.NAME_REUSED
+        rule = Rule.NAME_REUSED
         detail = f"another segment has the name of the one that had VLSN {row.first} to {row.last} at the earlier audit"
         more |= {"salt": segment.salt, "salt_then": row.salt}
         more |= {"modified_us": part.modified_us, "modified_us_then": row.modified_us}

@@ -16,6 +16,7 @@ from vlsn.offline.truncate import Truncation, accept_floor, floor_of, loss_of
 from vlsn.seams import Seams
 from vlsn.state import node_file
 from vlsn.state.node_file import NodeRecord
+from vlsn.verify.inspection import Rule
 from vlsn.verify.verify import verify
 
 
@@ -30,7 +31,8 @@ def cut(group: Group, name: str, after: int) -> None:
     errors: list[BaseException] = []
     Truncation(seams, directory, after, done=ended.append, failed=errors.append).close()
     assert (len(ended), errors) == (1, [])
-    assert not verify(machine.disk, machine.stores, directory).findings
+    findings = verify(machine.disk, machine.stores, directory).findings
+    assert [(each.rule, each.vlsn) for each in findings] == [(Rule.OVERMARKED_DURABLE, after + 1)]
 
 
 async def filled(group: Group, count: int) -> dict[int, bytes]:
@@ -65,7 +67,8 @@ def test_a_replica_that_was_cut_gets_everything_back(seed: int) -> None:
         assert not group.fatal
         await group.stop()
         machine = group.machines["n3"]
-        assert verify(machine.disk, machine.stores, "/n3").findings == []
+        findings = verify(machine.disk, machine.stores, "/n3").findings
+        assert [each.rule for each in findings] == [Rule.OVERMARKED_DURABLE]  # it was cut, whatever it has again
         assert not floor_of(machine.disk, machine.stores, "/n3").holds
 
     run(main())

@@ -21,14 +21,20 @@ import numpy as np
 from vlsn.format import scan
 from vlsn.format.block_heads import heads_good
 from vlsn.format.checksum import crc
+from vlsn.format.columns import PRODUCERS, TXNS
 from vlsn.format.frame import FRAME_BYTES, FRAME_DTYPE, FrameKind
+from vlsn.format.rows import Rows as BodyRows
 from vlsn.format.scan import Offsets
 from vlsn.format.sidecar import Sidecar
 from vlsn.limits import KIB
 from vlsn.seams import Buffer, File, Reading, in_turn
 from vlsn.verify.inspection import Inspected, fills_frame
+from vlsn.verify.submissions import ROW, Submissions, submissions_of
+from vlsn.verify.transactions import are_whole
 from vlsn.verify.uniform_blocks import COLUMNS, Rows, take_plain
 
+_FLAGS = FRAME_BYTES + 1
+"""The place of a block's flags from where its frame begins."""
 WINDOW_BYTES = 768 * KIB
 """The bytes of a window; one frame, when that is larger."""
 
@@ -42,6 +48,7 @@ class Columns:
         self._unmarked = np.zeros(0, dtype=np.bool_)
         self._count = 0
         self._records: list[tuple[int, FrameKind, bytes]] = []
+        self._submissions: list[Submissions] = []
 
     def start(self, frames: int) -> None:
         """Makes room for ``frames`` rows."""
@@ -51,6 +58,7 @@ class Columns:
             self._unmarked.setflags(write=False)
         self._count = 0
         self._records = []
+        self._submissions = []
 
     def add(self, buf: Buffer, window: Window, offsets: Offsets, *, before: int, salt: int) -> bool:
         """Adds the frames of one more window, at ``offsets``. False when one is not as it must be, is overmarked, or
@@ -58,6 +66,8 @@ class Columns:
         into = self._rows[:, self._count : self._count + len(offsets)]
         if take_plain(buf, window.start, offsets, end=window.stop, before=before, salt=salt, into=into):
             self._count += len(offsets)
+            if buf[int(offsets[0]) - window.start + _FLAGS] & (TXNS | PRODUCERS):  # of all of them
+                return self._add_bodies(buf, window.start, offsets, scan.block_headers(buf, window.start, offsets))
             return True
         found = scan.at_offsets(buf, base=window.start, offsets=offsets, end=window.stop, salt=salt)
         if len(found) != len(offsets) or found.end != window.stop or int(found.headers["prev"][0]) != before:
@@ -85,7 +95,18 @@ class Columns:
         terms[:] = heads["term"]
         dtvlsns[:] = heads["dtvlsn"]
         clocks[:] = heads["clock_us"]
-        return True
+        return self._add_bodies(buf, base, found.offsets, heads)
+
+    def _add_bodies(self, buf: Buffer, base: int, offsets: Offsets, heads: scan.Headers) -> bool:
+        """Adds the submissions of producers. False when a transaction is not whole in its block."""
+        flags = heads["flags"]
+        if not (flags & np.uint8(TXNS | PRODUCERS)).any():
+            return True
+        has = flags & np.uint8(PRODUCERS) != 0
+        if has.any():
+            self._submissions.append(submissions_of(buf, offsets[has], heads[has], base))
+        has = flags & np.uint8(TXNS) != 0
+        return not has.any() or are_whole(BodyRows(buf, offsets[has] - base + FRAME_BYTES, heads[has]))
 
     def _add_records(self, buf: Buffer, base: int, found: scan.Walk) -> None:
         kinds, lengths = found.headers["kind"].tolist(), found.headers["length"].tolist()
@@ -111,6 +132,7 @@ class Columns:
             clocks=clocks,
             marked=self._unmarked[: self._count],
             records=self._records,
+            submissions=np.concatenate(self._submissions) if self._submissions else np.zeros(0, dtype=ROW),
             by_sidecar=True,
         )
 

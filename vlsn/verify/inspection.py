@@ -28,11 +28,13 @@ from vlsn.format import block as block_format
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, VERSION
 from vlsn.format.block_heads import heads_good
-from vlsn.format.columns import KEYS
+from vlsn.format.checksum import crc
+from vlsn.format.columns import KEYS, PRODUCERS, TXNS
 from vlsn.format.frame import FRAME_BYTES, FRAME_DTYPE, OVERMARKED, FrameKind
 from vlsn.format.rows import Rows
 from vlsn.format.scan import Headers, Offsets, Stop
 from vlsn.format.segment import FIRST_FRAME
+from vlsn.verify.submissions import ROW, Submissions, submissions_of
 
 Mask = npt.NDArray[np.bool_]
 Bytes = bytes | bytearray
@@ -68,6 +70,16 @@ class Rule(StrEnum):
     GAP = "gap"
     """A segment that others name is missing."""
     SIDECAR = "sidecar"
+    DTVLSN = "dtvlsn"
+    """The DTVLSN falls, or lies past the log's end at that place."""
+    OVERMARKED_DURABLE = "overmarked-durable"
+    """A rollback went back before what its log had said to be durable."""
+    PRODUCER_SEQUENCE = "producer-sequence"
+    """A producer's submissions do not rise by one: one is there twice, or is missing."""
+    SHORTER = "shorter-than-claimed"
+    """A copy ends before what it, or a majority by another copy's word, had durable."""
+    NAME_REUSED = "name-reused"
+    """Two blocks of one term and VLSN that are not the same bytes, or two segments of one number."""
     INDEX = "index"
     STATE = "state"
     NODE_FILE = "node-file"
@@ -109,6 +121,8 @@ class Inspected:
     """Ascending offsets at which a block may be missing from the columns."""
     records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
     """Offset, kind and payload of the good local records."""
+    submissions: Submissions = field(default_factory=lambda: np.zeros(0, dtype=ROW))
+    """Submissions of producers, of overmarked blocks too."""
     by_sidecar: bool = False
     """``proven`` found it, not a look at each frame."""
 
@@ -202,6 +216,7 @@ def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask, name: str) -> No
     offsets, bad = found.offsets[is_block], found.bad[is_block]
     lengths = found.headers["length"][is_block].astype(np.int64)
     readable, wrong = np.empty(len(offsets), dtype=np.bool_), np.empty(len(offsets), dtype=np.bool_)
+    submissions: list[Submissions] = []
     firsts, counts, terms, dtvlsns, clocks = np.empty((5, len(offsets)), dtype=np.int64)
     for low in range(0, len(offsets), _RUN_BLOCKS):
         run = slice(low, low + _RUN_BLOCKS)
@@ -213,11 +228,16 @@ def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask, name: str) -> No
             scan.check_versions(heads[other], offsets[run][other], name)
         wrong[run] = ~good | _bodies_bad(buf, offsets[run], heads, skip=bad[run] | ~good)
         readable[run] = good
+        named = good & ~wrong[run] & ~bad[run] & (heads["flags"] & PRODUCERS != 0)
+        if named.any():
+            submissions.append(submissions_of(buf, offsets[run][named], heads[named]))
         firsts[run], counts[run] = heads["first_vlsn"], heads["count"]
         terms[run], dtvlsns[run], clocks[run] = heads["term"], heads["dtvlsn"], heads["clock_us"]
     for index in np.flatnonzero(wrong & ~bad).tolist():
         found.faults.append(_block_fault(buf, int(offsets[index]), int(lengths[index])))
     _name_bad_blocks(found, offsets[bad & readable], firsts[bad & readable])
+    if submissions:
+        found.submissions = np.concatenate(submissions)
     found.block_offsets = offsets[readable]
     found.firsts = firsts[readable]
     found.lasts = found.firsts + counts[readable] - 1
@@ -291,8 +311,20 @@ def _block_fault(buf: Bytes, offset: int, length: int) -> Fault:
     except BadTransaction as error:
         return Fault(Rule.TRANSACTION, offset, str(error), int(header.first_vlsn))
     except BadBody as error:
-        return Fault(Rule.BLOCK_BODY, offset, str(error), int(header.first_vlsn))
+        rule = Rule.TRANSACTION if _has_bad_transaction(block, header) else Rule.BLOCK_BODY
+        return Fault(rule, offset, str(error), int(header.first_vlsn))
     return Fault(Rule.BLOCK_HEADER, offset, "the block's header cannot be", int(header.first_vlsn))
+
+
+def _has_bad_transaction(block: Bytes, header: block_format.BlockHeader) -> bool:
+    """Says whether all that is wrong in a body, whose checksum is right, is its transactions or their kinds."""
+    if not header.flags & TXNS or crc(block[BLOCK_BYTES : BLOCK_BYTES + header.body_bytes]) != header.body_crc:
+        return False
+    try:
+        block_format.check_kinds_and_transactions(block, header, header.layout)
+    except BadBody:
+        return True
+    return False
 
 
 def _name_bad_blocks(found: Inspected, offsets: Offsets, firsts: Offsets) -> None:

@@ -38,11 +38,15 @@ from vlsn.segments.directory import LOCK_NAME, segment_numbers
 from vlsn.segments.restore_marker import check_no_restore
 from vlsn.state import node_file
 from vlsn.verify.by_sidecar import Columns, inspect_sealed
+from vlsn.verify.claims import Claims
 from vlsn.verify.index_mappings import Bounds, read_mappings
 from vlsn.verify.index_mappings import Columns as Mappings
 from vlsn.verify.inspection import Fault, Inspected, Mask, Rule, inspect
+from vlsn.verify.names import GivenUp, names_of
+from vlsn.verify.noted_terms import first_difference, told
 from vlsn.verify.order import Order, Visible, visible_of
 from vlsn.verify.pages import page_faults
+from vlsn.verify.producer_order import ProducerOrder
 from vlsn.verify.report import Finding, TermRun, VerifyReport, kept_aside
 from vlsn.verify.rollbacks import Rollbacks
 from vlsn.verify.segment_chain import Link, Stated, log_chain, read_segment, read_stated
@@ -100,6 +104,15 @@ class _Verifier:
         self._counts: Counter[tuple[Rule, str]] = Counter()
         self._rollbacks = Rollbacks(self.add)
         self._order = Order(self.add)
+        self._claims = Claims(self.add)
+        self._producers = ProducerOrder(self.add)
+        self._given_up = GivenUp(self.add)
+        self._links: dict[int, tuple[Link, int, int]] = {}
+        """Segments with visible blocks, and their first and last VLSN."""
+        self._whole = True
+        """No block was lost anywhere."""
+        self._ends_whole = False
+        """None was lost in the last segment."""
 
     def add(self, rule: Rule, file: str, offset: int, vlsn: int, detail: str) -> None:
         self._counts[rule, file] += 1
@@ -139,6 +152,8 @@ class _Verifier:
         last_number = chain.links[-1].number if chain.links else 0
         self._rollbacks.check_records(gaps=any(rule is Rule.GAP for rule, _ in self._counts))
         self._rollbacks.check_unexplained(self._disk, self._directory, last_number, live=self._live)
+        self._check_end(stated, self._claims.finish(), chain.links)
+        self._check_names(stated)
         self.report.dtvlsn = max(self.report.dtvlsn, min(stated.dtvlsn, self.report.last))
         if not chain.links:
             for name in self._order.missing:
@@ -180,7 +195,16 @@ class _Verifier:
         hidden = self._rollbacks.hidden(link, found)
         visible = visible_of(found, hidden)
         self._name_faults(link, found, visible)
+        self._producers.check(link, found, visible, cut=bool(self._order.missing))
         self._order.check(link, found, visible)
+        self._claims.check(link, found, visible)
+        gone = hidden | found.marked
+        if gone.any() and not found.by_sidecar:
+            self._given_up.read(names_of(self._buf, link.number, found, gone))
+        if len(visible):
+            self._links[link.number] = link, int(visible.firsts[0]), int(visible.lasts[-1])
+        self._whole &= not len(found.lost) and not link.missing_before
+        self._ends_whole |= link.last and not len(found.lost)
         self._check_mappings(link, found, hidden, stated)
         self._check_bounds(link, found, hidden)
         if sidecar is not None and not self._voided(link):
@@ -210,6 +234,45 @@ class _Verifier:
         if link.fault:
             vlsn = int(visible.firsts[0]) if len(visible) else link.prev_last_vlsn + 1
             self.add(Rule.SEGMENT_HEADER, link.name, 0, vlsn, link.fault)
+
+    # The log as a whole.
+
+    def _check_end(self, stated: Stated, said: int, links: Sequence[Link]) -> None:
+        """Checks that a stopped node's log has what it said to be durable, and the terms that ``state`` notes."""
+        if self._live or not self._ends_whole or any(rule is Rule.GAP for rule, _ in self._counts):
+            return
+        durable, last = max(said, stated.dtvlsn), self.report.last
+        if last < durable and not self._owes(last):
+            detail = f"the log ends at VLSN {last}, and said that {durable} was durable"
+            self.add(Rule.SHORTER, links[-1].name, 0, last + 1, detail)
+        if stated.record is not None and self._whole:
+            differ = first_difference(stated.record.term_runs, self._runs(), stated.record.vlsn)
+            if differ is not None:
+                vlsn, noted, there = differ
+                self.add(Rule.STATE, STATE_NAME, 0, vlsn, told(noted, there))
+
+    def _owes(self, last: int) -> bool:
+        """Says whether the node knows that it lacks something: its vote floor lies past its end."""
+        try:
+            record, _ = node_file.read_slots(self._disk, f"{self._directory}/{NODE_FILE_NAME}")
+        except (OSError, Damaged):
+            return False  # it is checked by itself
+        return record.floor_vlsn > last
+
+    def _runs(self) -> list[tuple[int, int, int]]:
+        return [(run.term, run.first, run.last) for run in reversed(self.report.term_runs)]
+
+    def _check_names(self, stated: Stated) -> None:
+        """Holds blocks that were rolled back against those that have their names now, whose segments are read again."""
+        spans = [(number, first, last) for number, (_, first, last) in self._links.items()]
+        for number in self._given_up.segments(self._runs(), spans):
+            link = self._links[number][0]
+            try:
+                found = self._inspected(link, stated)
+            except FileNotFoundError:
+                continue  # cleaned away meanwhile
+            self._given_up.take(names_of(self._buf, number, found, ~found.marked))
+        self._given_up.check()
 
     # What is derived.
 

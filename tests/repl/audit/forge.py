@@ -241,6 +241,13 @@ class Forge:
         new = (old[:at] + data + old[at + len(data) :])[:-4]
         file.write_bytes(new + struct.pack("<I", crc32c(new)))
 
+    def reseal(self, number: int, sidecar: bytes) -> int:
+        """Puts a segment's old sidecar back, with the checksum that its bytes have now."""
+        (end,) = struct.unpack_from("<I", sidecar, 20)
+        new = sidecar[:28] + struct.pack("<I", crc32c(self.files[number].read_bytes()[:end])) + sidecar[32:-4]
+        (self.path / f"{number:08}.vidx").write_bytes(new + struct.pack("<I", crc32c(new)))
+        return number
+
     def node_file(self, at: int, data: bytes) -> None:
         """Changes bytes of both slots of the node file."""
         file = self.path / "node.id"

@@ -32,7 +32,10 @@ from tests.sim.verdict import Violation
 from tests.sim.world import Simulation
 from vlsn.errors import BadArgument, BadBody
 from vlsn.format.segment import HEADER_PAGE, SegmentHeader, SegmentState
+from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
+from vlsn.verify.inspection import Rule
+from vlsn.verify.verify import verify
 
 FAULTS_S = 20.0
 MOMENTS = 3
@@ -114,6 +117,10 @@ def audit_all(disks: Disks, directory: Path, told: Told, what: str, jobs: Callab
             told.findings.append(f"{what}: {error}")
             return
         told.audited += 1
+        for path in usable:
+            alone = verify(PosixDisk(), LmdbStores(), path)
+            findings = [finding for finding in alone.findings if finding.rule != Rule.PAGE]  # pages are not exported
+            told.findings += [f"{what}: verify {path}: {finding}" for finding in findings]
         told.compared += report.compared_to > 0
         told.bytes += report.bytes
         told.entries += sum(source.entries for source in report.sources)

@@ -38,7 +38,8 @@ def test_it_shows_first_and_cuts_only_with_yes(directory: Path, capsys: pytest.C
         "after": 5, "first": 6, "last": 11, "entries": 6, "blocks": 3, "dtvlsn": 11, "durable": 6,
         "terms": [{"term": 1, "first": 6, "last": 11}], "done": True,
     }  # fmt: skip
-    assert run(capsys, "verify", directory)[0] == 0
+    status, out, _ = run(capsys, "verify", directory, "--json")
+    assert (status, [each["rule"] for each in json.loads(out)["findings"]]) == (1, ["overmarked-durable"])
     _, out, _ = run(capsys, "dump", directory, "--json", "--all", "--from", 6)
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["first"] for row in rows if row["overmarked"]] == [6, 8, 10]

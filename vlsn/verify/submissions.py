@@ -1,0 +1,92 @@
+"""Submissions of producers, by column, and which of them cannot follow on one another.
+
+    A/0 A/1 B/0 A/2       right                 A/0 A/1 A/1       A/1 is there twice
+    A/5 A/6 │ A/7         right: what came before was cleaned away
+
+A producer that was forgotten may begin anew, with sequence 0: at the earliest once ``PRODUCERS_MIN`` others were heard
+of, so that many VLSNs later.  A transaction that is named by its handle is there once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vlsn.format.columns import layouts
+from vlsn.format.frame import FRAME_BYTES
+from vlsn.format.producer_columns import HANDLE_SEQUENCE
+from vlsn.format.scan import Headers, Offsets
+from vlsn.limits import PRODUCERS_MIN
+from vlsn.seams import Buffer
+
+PRODUCERS_KEPT: Final = 4_096
+"""Producers of a segment that are compared with other segments."""
+PAIRS_MAX: Final = 100
+"""Pairs that are named at once."""
+ROW: Final = np.dtype([("producer", "<u8"), ("sequence", "<u8"), ("first", "<u8"), ("last", "<u8"), ("offset", "<u8")])
+"""One submission; ``offset`` is that of its block's frame."""
+Submissions = NDArray[np.void]
+
+
+def submissions_of(buf: Buffer, offsets: Offsets, headers: Headers, base: int = 0) -> Submissions:
+    """Returns the submissions of whole blocks that have producers, at frame ``offsets``, in log order: those that name
+    a producer or a handle. ``buf`` begins at offset ``base``."""
+    counts = headers["submissions"].astype(np.int64)
+    begins = np.cumsum(counts) - counts
+    number = np.arange(int(counts.sum())) - np.repeat(begins, counts)
+    rows = np.empty(len(number), ROW)
+    if not len(number):
+        return rows
+    at = offsets - base + FRAME_BYTES + layouts(headers).producers
+    longs, ints = np.frombuffer(buf, "<u8", len(buf) // 8), np.frombuffer(buf, "<u4", len(buf) // 4)
+    rows["producer"] = longs[np.repeat(at >> 3, counts) + number]
+    rows["sequence"] = longs[np.repeat((at >> 3) + counts, counts) + number]
+    entries = ints[np.repeat((at + 16 * counts) >> 2, counts) + number].astype(np.int64)
+    before = np.cumsum(entries) - entries
+    firsts = before + np.repeat(headers["first_vlsn"].astype(np.int64) - before[begins], counts)
+    rows["first"], rows["last"] = firsts, firsts + entries - 1
+    rows["offset"] = np.repeat(offsets, counts)
+    named: Submissions = rows[rows["producer"] != 0]
+    return named
+
+
+def by_producer(rows: Submissions) -> Submissions:
+    """Sorts by producer; of one they stay in their order."""
+    found: Submissions = rows[np.argsort(rows["producer"], kind="stable")]
+    return found
+
+
+def is_handle(rows: Submissions) -> NDArray[np.bool_]:
+    """Marks transactions that are named by their handles."""
+    handles: NDArray[np.bool_] = rows["sequence"] == HANDLE_SEQUENCE
+    return handles
+
+
+def wrong_pairs(rows: Submissions, *, anew: bool = True) -> Iterator[tuple[np.void, np.void]]:
+    """Yields a submission and the next one of its producer, where that cannot follow on it. ``rows`` lie by producer;
+    ``anew``: one that was forgotten may begin again."""
+    away = rows["first"][1:] - rows["last"][:-1]
+    right = rows["sequence"][1:] == rows["sequence"][:-1] + np.uint64(1)
+    if anew:
+        right |= (rows["sequence"][1:] == 0) & (away > PRODUCERS_MIN)
+    wrong = (rows["producer"][1:] == rows["producer"][:-1]) & ~right
+    for row in np.flatnonzero(wrong).tolist()[:PAIRS_MAX]:
+        yield rows[row], rows[row + 1]
+
+
+def said_of(before: np.void, after: np.void) -> tuple[str, dict[str, Any]]:
+    """Returns what is to be said of such a pair, and its facts."""
+    producer, sequence, expected = f"{int(after['producer']):016x}", int(after["sequence"]), int(before["sequence"]) + 1
+    more = {
+        "producer": producer,
+        "sequence": sequence,
+        "before": int(before["sequence"]),
+        "before_vlsn": int(before["first"]),
+    }
+    if sequence == HANDLE_SEQUENCE:
+        return f"transaction {producer} is at VLSN {before['first']} already", more
+    what = "is there already" if sequence < expected else "does not follow on"
+    return f"sequence {sequence} of producer {producer} {what}: VLSN {before['first']} is sequence {expected - 1}", more

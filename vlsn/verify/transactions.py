@@ -1,0 +1,22 @@
+"""Transactions by column: what ``format.transactions`` takes of one block, for a window of them at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vlsn.format.block import EntryKind
+from vlsn.format.rows import Rows
+
+
+def are_whole(rows: Rows) -> bool:
+    """Says whether every transaction of these blocks is whole in its block: its id is its first VLSN, its rows are DATA
+    and one COMMIT behind them."""
+    txns, kinds = rows.txns(), rows.kinds()
+    begins = np.ones(rows.rows, np.bool_)
+    begins[1:] = txns[1:] != txns[:-1]
+    begins |= rows.numbers() == 0
+    ends = np.append(begins[1:], True)
+    inside = txns != 0
+    wrong = begins & (txns != rows.vlsns())
+    wrong |= kinds != np.where(ends, int(EntryKind.COMMIT), int(EntryKind.DATA))
+    return not bool((wrong & inside).any())
