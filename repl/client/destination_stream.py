@@ -1,7 +1,9 @@
 """A worker's connection to the master of a destination: messages as far as it gives credit, acknowledgements beside.
 
 Everything that is under way when the connection is lost is given to ``lost``: acknowledgements are made again by calls,
-and what was not looked at is said to be so where the connection still stands.
+and what was not looked at is said to be so where the connection still stands.  A node says something every few seconds:
+one that is silent for ``SILENT_S`` is left, whoever waits for it and for what; TCP alone would wait a quarter of an
+hour for a machine that has lost its power.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from vlsn.seams import Channel
 
 SILENT_S: Final = 4 * ALIVE_S
 """Seconds after which a master that says nothing is left."""
+LOOK_AGAIN_S: Final = 0.5
 Lost = Callable[[str, Vlsns, asyncio.Future[None]], None]
 
 
@@ -53,15 +56,21 @@ class DestinationStream:
         self._numbered = 0
         self._acks: dict[int, tuple[Vlsns, asyncio.Future[None]]] = {}
         self._reading: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, channel: Channel, lost: Lost) -> DestinationStream:
         """Waits for the node's first word. Raises what it refuses the worker with, ``Unreachable``."""
         stream = cls(channel, lost)
         stream._reading = asyncio.create_task(stream._read(), name="a destination's messages")
-        await stream.grant(0)
-        while not stream.uuid:
-            await stream._until_more()
+        stream._watching = asyncio.create_task(stream._watch(), name="a destination's master")
+        try:
+            await stream.grant(0)
+            while not stream.uuid:
+                await stream._until_more()
+        except BaseException:
+            await stream.close()
+            raise
         return stream
 
     async def _read(self) -> None:
@@ -70,6 +79,18 @@ class DestinationStream:
                 await self._channel.deliver(self._take)
         except VlsnLogError as error:
             self._end(error if not isinstance(error, ChannelClosed) else Unreachable(f"the master is gone: {error}"))
+
+    async def _watch(self) -> None:
+        """Leaves a master that says nothing."""
+        is_late = False
+        while self.fault is None:
+            left = self._heard_s + SILENT_S - asyncio.get_running_loop().time()
+            if left <= 0 and is_late:
+                self._end(Unreachable(f"the master says nothing for {SILENT_S:g} s"))
+                await self._channel.close()
+                return
+            is_late = left <= 0  # it may be this process that stood still: what has come meanwhile is read first
+            await asyncio.sleep(max(left, LOOK_AGAIN_S))
 
     def _take(self, message: bytes) -> bool:
         kind, number, rest = parted(message)
@@ -117,18 +138,15 @@ class DestinationStream:
         if self.fault is not None:
             raise self.fault
         self._came.clear()
-        left = self._heard_s + SILENT_S - asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(max(left, 0.0)):
-                await self._came.wait()
-        except TimeoutError:
-            if self._heard_s + SILENT_S <= asyncio.get_running_loop().time():
-                self._end(Unreachable(f"the master says nothing for {SILENT_S:g} s"))
+        await self._came.wait()
 
     async def grant(self, messages: int) -> None:
-        """Lets the node send so many more. Raises ``ChannelClosed``."""
-        async with self._sending:
-            await self._channel.send(head(CREDIT, messages))
+        """Lets the node send so many more. Where the connection is lost ``next`` says so, behind what had come."""
+        try:
+            async with self._sending:
+                await self._channel.send(head(CREDIT, messages))
+        except ChannelClosed as error:
+            self._end(Unreachable(f"the master is gone: {error}"))
 
     async def next(self) -> Taken:
         """Returns messages in the order in which they were sent. Raises what has ended the connection, once all that
@@ -166,7 +184,8 @@ class DestinationStream:
                         await self._channel.send(head(UNREAD) + VlsnSet.of(vlsns).pack())
             except ChannelClosed:
                 pass
-        if self._reading is not None:
-            self._reading.cancel()
+        for task in (self._reading, self._watching):
+            if task is not None:
+                task.cancel()
         self._end(self.fault)
         await self._channel.close()

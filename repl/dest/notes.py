@@ -64,7 +64,9 @@ class Notes:
         self._open: dict[Noted, _Gathered] = {}
         self._under_way: dict[int, list[tuple[Noted, VlsnSet, list[asyncio.Future[None]]]]] = {}
         self._number = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_s = 0.0
+        """The loop's time of it: uvloop gives no ``TimerHandle`` for what is due within a millisecond."""
         self._closed = False
         self._noted_s = -NOTE_S
         """The time of the last note."""
@@ -117,14 +119,14 @@ class Notes:
         now = loop.time()
         soon = count >= NOTE_ACKS_SOON and not self._under_way
         when = self._noted_s + NOTE_SOON_S if soon else max(now + GATHER_S, self._noted_s + NOTE_S)
-        if count < NOTE_ACKS and when > now and self._timer is not None and when >= self._timer.when():
+        if count < NOTE_ACKS and when > now and self._timer is not None and when >= self._timer_s:
             return
         if self._timer is not None:
             self._timer.cancel()
         if count >= NOTE_ACKS or when <= now:
             self._note()
         else:
-            self._timer = loop.call_at(when, self._note)
+            self._timer, self._timer_s = loop.call_at(when, self._note), when
 
     def _note(self) -> None:
         self._timer = None

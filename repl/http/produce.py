@@ -117,7 +117,9 @@ class _Producer:
         self._refused: tuple[int, VlsnLogError] | None = None
         self._answers: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_s = 0.0
+        """The loop's time of it: uvloop gives no ``TimerHandle`` for what is due within a millisecond."""
 
     def idle(self) -> bool:
         return not self._slots
@@ -176,7 +178,7 @@ class _Producer:
         if self._line or not self._put(slot, submission, asked, len(message)):
             self._line.wait(self._again, len(message))
             self._waiting = _Waiting(slot, submission, asked, len(message))
-        if self._timer is None or slot.deadline < self._timer.when():
+        if self._timer is None or slot.deadline < self._timer_s:
             self._arm(slot.deadline)
 
     def _put(self, slot: _Slot, submission: Submission, asked: Asked, size: int) -> bool:
@@ -281,7 +283,7 @@ class _Producer:
     def _arm(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._expire)
+        self._timer, self._timer_s = self._loop.call_at(when, self._expire), when
 
     def _expire(self) -> None:
         """Ends the requests whose time is over, and waits for the next that will be."""

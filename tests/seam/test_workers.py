@@ -11,8 +11,12 @@ from typing import cast
 
 import numpy as np
 import pytest
+import uvloop
 
 from repl.client.destination import Destination, Messages
+from repl.client.destination_stream import SILENT_S, DestinationStream
+from repl.dest.limits import NOTE_SOON_S
+from repl.dest.notes import Notes
 from repl.http.consume import Consuming
 from repl.http.consume_messages import ACK, CREDIT, CREDIT_MAX, END, HELLO, MESSAGES, head, parted
 from repl.http.message_batch import decode
@@ -21,9 +25,22 @@ from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_destinations import acked, client, made, values
 from tests.seam.test_once_client import disturb
-from vlsn.errors import BadArgument, ChannelClosed, NotFound, VlsnLogError
+from vlsn.errors import BadArgument, ChannelClosed, NotFound, Unreachable, VlsnLogError
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.seams import Buffer, Channel
+
+
+class Of:
+    """A destination, as far as its notes ask."""
+
+    uuid = "aaaaaaaaaaaaaaaa"
+
+    def skipped(self) -> VlsnSet:
+        return VlsnSet()
+
+    def noted(self, done: VlsnSet) -> None: ...
+
+    def given_back(self, done: VlsnSet) -> None: ...
 
 
 class Line(Channel):
@@ -31,6 +48,7 @@ class Line(Channel):
 
     def __init__(self) -> None:
         self.sent: list[tuple[bytes, int, bytes]] = []
+        self.closed = False
         self._told: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def tell(self, message: bytes | None) -> None:
@@ -55,6 +73,7 @@ class Line(Channel):
         return message
 
     async def close(self) -> None:
+        self.closed = True
         self.tell(None)
 
     def vlsns(self) -> list[int]:
@@ -283,6 +302,148 @@ def test_an_acknowledgement_of_what_is_not_there_fails_by_itself() -> None:
             assert done == [[9]]
             line.tell(None)
             await asyncio.wait([serving])
+        await group.stop()
+
+    run(main())
+
+
+def test_a_worker_that_waits_for_an_acknowledgement_of_a_master_that_is_silent_goes_to_the_next_one() -> None:
+    """Half-open: the master's machine is gone without a word, and nothing but an acknowledgement is waited for."""
+
+    async def main() -> None:
+        group = await made(41)
+        async with client(group) as log:
+            told = await log.destinations.put("orders", from_="start", ack_timeout_s=600.0)
+            await log.append_many([b"a", b"b"])
+            dest = log.destination("orders", prefetch=10)
+            messages = await taken(dest.batches())
+            master = group.master
+            rest = [name for name in group.names if name != master]
+            group.net.split([master], [*rest, "client"])
+            async with asyncio.timeout(3 * SILENT_S):
+                await dest.ack(messages)
+            group.net.heal()
+            await group.serving()
+            assert acked(group, told["uuid"]).done.has(messages.vlsns).all()
+        await group.stop()
+
+    run(main())
+
+
+def test_what_had_come_is_given_out_though_the_connection_is_lost_as_more_is_asked_for() -> None:
+    async def main() -> None:
+        group = await made(44)
+        async with client(group) as log:
+            told = await log.destinations.put("orders", from_="start", ack_timeout_s=600.0)
+            await log.append_many([b"%d" % number for number in range(8)])
+            dest = log.destination("orders", prefetch=2)
+            batches = dest.batches()
+            seen = [*await taken(batches)]
+            await dest.ack(seen)
+            more = await taken(batches)  # a quick worker: the rest is on its way
+            await asyncio.sleep(1.0)
+            group.net.cut("client", group.master)
+            await asyncio.sleep(0.1)
+            await dest.ack(more)
+            seen += more
+            while len(seen) < 8:
+                more = await taken(batches)
+                await dest.ack(more)
+                seen += more
+            assert values(seen) == [b"%d" % number for number in range(8)]
+            assert {message.attempt for message in seen} == {1}
+            assert acked(group, told["uuid"]).done.has([message.vlsn for message in seen]).all()
+        await group.stop()
+
+    run(main())
+
+
+def test_a_note_that_is_due_at_once_is_asked_about_on_the_loop_that_nodes_run_on() -> None:
+    """uvloop gives no ``TimerHandle`` for a call within a millisecond: its time cannot be asked for."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        notes, of = Notes(lambda *_: None, lambda: None), Of()  # nothing is durable here
+        handles = 0
+        for _ in range(200):
+            notes._noted_s = loop.time() - NOTE_SOON_S + 0.0004
+            for low in (1, 301, 601):
+                notes.add(of, VlsnSet.between(low, low + 299), wait=False)
+            handles += notes._timer is not None and not hasattr(notes._timer, "when")
+            notes.forget(of)
+            if notes._timer is not None:
+                notes._timer.cancel()
+                notes._timer = None
+            notes._under_way.clear()
+        assert handles > 0
+        notes.close()
+
+    uvloop.run(main())
+
+
+def test_an_acknowledgement_is_lost_with_a_master_that_falls_silent_though_nobody_asks_for_messages() -> None:
+    async def main() -> None:
+        line, loop = Line(), asyncio.get_running_loop()
+        lost: list[tuple[str, list[int], float]] = []
+        line.tell(head(HELLO) + b"aaaaaaaaaaaaaaaa")
+        stream = await DestinationStream.open(line, lambda uuid, vlsns, _: lost.append((uuid, [*vlsns], loop.time())))
+        began = loop.time()
+        await stream.ack(np.array([7, 8]))
+        await asyncio.sleep(SILENT_S + 2.0)
+        assert [(uuid, vlsns) for uuid, vlsns, _ in lost] == [("aaaaaaaaaaaaaaaa", [7, 8])]
+        assert lost[0][2] - began < SILENT_S + 1.0 and line.closed
+        await stream.close()
+
+    run(main())
+
+
+def test_a_greeting_that_never_comes_is_not_waited_for_for_ever() -> None:
+    async def main() -> None:
+        line, loop = Line(), asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(Unreachable, match="says nothing"):
+            await DestinationStream.open(line, lambda *_: None)
+        assert SILENT_S <= loop.time() - began < SILENT_S + 1.0
+        assert [kind for kind, _, _ in line.sent] == [CREDIT] and line.closed
+
+    run(main())
+
+
+def test_the_master_ends_between_its_greeting_and_the_first_batch() -> None:
+    async def main() -> None:
+        group = await made(42)
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start", ack_timeout_s=600.0)
+            dest = log.destination("orders", prefetch=10)
+            batches = dest.batches()
+            first = asyncio.create_task(_next(batches))
+            await group.until(lambda: dest._stream is not None and bool(dest._stream.uuid), "it is greeted")
+            group.kill(group.master, power=True)
+            await group.serving()
+            await log.append(b"a")
+            assert values(await asyncio.wait_for(first, 60.0)) == [b"a"], "by the next master"
+        await group.stop()
+
+    run(main())
+
+
+def test_two_workers_by_one_object_are_two_and_both_flush() -> None:
+    """An object that is iterated over twice at once: each iteration is a worker, and ``flush`` waits for both."""
+
+    async def main() -> None:
+        group = await made(43)
+        async with client(group) as log:
+            told = await log.destinations.put("orders", from_="start", ack_timeout_s=600.0)
+            dest = log.destination("orders", prefetch=1)
+            one, other = dest.batches(), dest.batches()
+            await log.append_many([b"a", b"b"], keys=[b"x", b"y"])
+            first, second = await taken(one), await taken(other)
+            assert sorted([*values(first), *values(second)]) == [b"a", b"b"]
+            await first[0].ack(wait=False)
+            await second[0].ack(wait=False)
+            await dest.flush()
+            vlsns = np.concatenate([first.vlsns, second.vlsns])
+            assert acked(group, told["uuid"]).done.has(vlsns).all()
         await group.stop()
 
     run(main())
