@@ -152,7 +152,7 @@ class Deliveries:
         self._log.fold_acks()
         durable = self._parts.source.durable
         for delivery in self._of.values():
-            if delivery.waiting and delivery.at <= durable:
+            if delivery.waiting and delivery.at <= durable and not delivery.is_barren:
                 delivery.wake()
 
     def followed(self) -> None:

@@ -40,6 +40,7 @@ from repl.dest.limits import (
     SKIPPED_NOTED,
     TRIES_MAX,
     WINDOW_BYTES,
+    WINDOWS_KEPT,
 )
 from repl.dest.notes import Notes
 from repl.dest.window import Hashes, Window
@@ -257,15 +258,18 @@ class Delivery:
         self._keys = KeyFilter(prefix, prefix=True) if prefix else None
         self._dead = KeyFilter(self._without) if self._without.startswith(prefix) else None
         """Its own dead letters, where they are among what the prefix says."""
-        self._window: Window | None = None
-        """The messages that were looked at last."""
+        self._windows: list[Window] = []
+        """The messages that were looked at last: by who goes on with its keys, and by the others, far ahead of it."""
         self._window_used = False
 
     def _reset(self, acked: Acked) -> None:
         """Begins anew where the table says, with nothing out."""
         self.since = acked.since
+        self._windows = []  # one of pages of before a move lacks what was acknowledged then
         self._at = int(acked.floor) + 1
         self._flight = Flight()
+        self._barren_until = 0.0
+        """The loop's time until which nobody looks again but who has keys: all that was met waits for its key."""
         self._answers: dict[int, _Answer] = {}
         """The answers of which some are out, by number, the one first that comes back first."""
         self._tries: dict[int, int] = {}
@@ -306,6 +310,11 @@ class Delivery:
         return len(self._askers)
 
     @property
+    def is_barren(self) -> bool:
+        """Says whether somebody has just looked, and met nothing but messages that wait for their keys."""
+        return asyncio.get_running_loop().time() < self._barren_until
+
+    @property
     def at(self) -> int:
         """The VLSN that is looked at next."""
         return self._at
@@ -342,12 +351,15 @@ class Delivery:
         deadline = loop.time() + wait_s
         while True:
             self._check()
+            if self.is_barren and self._barren_until < deadline and not self._flight.has_keys_of(owner):
+                await self._wait(self._barren_until)  # another one has just looked, for all of them
+                continue
             async with self._lock:
                 delivered, answer = await self._take(most, deadline, owner)
             now = loop.time()
             if answer or now >= deadline:
                 return delivered, answer
-            more = len(self._waiting_keys) and self._at <= self._parts.source.durable
+            more = len(self._waiting_keys) > 0 and self._at <= self._parts.source.durable
             await self._wait(min(deadline, now + BLOCKED_S) if more else deadline)
 
     async def confirm(self) -> None:
@@ -411,8 +423,10 @@ class Delivery:
             most = 1
         if len(self._waiting_keys) and self._flight.has_keys_of(owner):
             own = ~np.isin(self._waiting_keys, self._flight.keys_of_others(owner))
-            if own.any():  # it was another one that passed them over
+            if own.any():  # it was another one that passed them over; for all others they wait as before
+                barren_until = self._barren_until
                 self._rewind(int(self._waiting_from[own].min()))
+                self._barren_until = barren_until
         found = _Found(owner)
         loop, most = asyncio.get_running_loop(), min(most, max(room, 1))
         until = max(deadline, loop.time() + LOOK_S)
@@ -431,9 +445,11 @@ class Delivery:
                 self._rewind(int(found.before[0][0]) + 1)  # who asked is gone, or a read failed: nobody has these
             raise
         if not found.count:
+            if found.blocked:
+                self._barren_until = loop.time() + BLOCKED_S
             return nothing
         handed = self._hand_out(found)
-        if self._at <= self._parts.source.durable:
+        if self._at <= self._parts.source.durable and not self.is_barren:
             self.wake()
         return handed
 
@@ -541,10 +557,12 @@ class Delivery:
 
     async def _window_at(self, at: int) -> Window | None:
         """Returns a window with ``at`` in it, None where that is not to be had now."""
-        window = self._window
-        if window is None or not window.first <= at < window.end:
+        window = next((each for each in self._windows if each.first <= at < each.end), None)
+        if window is None:
             window = await self._read(at)
-            self._window = window
+        if window is not None:
+            kept = [each for each in self._windows if each is not window]
+            self._windows = [window, *kept[: WINDOWS_KEPT - 1]]
         self._window_used = True
         return window if window is not None and at < window.end else None
 
@@ -670,7 +688,7 @@ class Delivery:
         if self._skipped and sum(each.count for each in self._skipped) >= SKIPPED_NOTED:
             self._parts.notes.add(self, VlsnSet(), wait=False)
         if not self._window_used:
-            self._window = None
+            self._windows = []
         self._window_used = False
 
     def _came_in(self, removed: Removed) -> None:
@@ -735,6 +753,7 @@ class Delivery:
 
     def _rewind(self, vlsn: int) -> None:
         """Goes back to ``vlsn``; what waits behind it is met again on the way."""
+        self._barren_until = 0.0
         self._at = min(self._at, vlsn)
         if len(self._waiting_from):
             stays = self._waiting_from < self._at

@@ -26,6 +26,8 @@ SKIPPED_NOTED: Final = 4_096
 """VLSNs without a message from which on a note says that they were passed over, though nothing is acknowledged."""
 WINDOW_BYTES: Final = 1_048_576
 """Bytes of blocks whose messages are kept in memory, of a destination that is asked for messages."""
+WINDOWS_KEPT: Final = 2
+"""Windows of one destination that are kept."""
 LOOK_S: Final = 2.0
 """Seconds that one answer looks for messages at least, where there is log to look through; longer where it may wait."""
 BLOCKED: Final = 1_000

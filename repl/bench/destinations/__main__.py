@@ -1,6 +1,8 @@
 """``make bench-destinations``: delivery, acknowledgement, paging, a backlog, and peers, each beside what it is held to.
 
-    python -m repl.bench.destinations [--only delivery paging slowed backlog peers] [--messages N] [--gib N]
+    python -m repl.bench.destinations [--only PART …] [--messages N] [--rounds N] [--gib N]
+
+The parts: delivery, beside (ten slow ones with pages), shared (by workers), paging, slowed, backlog, peers.
 
 The JSON goes to ``--out``.  Exit status 0 when every measured bound holds, else 1.
 """
@@ -27,12 +29,16 @@ from repl.bench.destinations.redis_streams import RedisStreams
 from repl.bench.destinations.stream_peer import BATCH, StreamPeer
 from vlsn.errors import VlsnLogError
 
-PARTS = ("delivery", "paging", "slowed", "backlog", "peers")
+PARTS = ("delivery", "beside", "shared", "paging", "slowed", "backlog", "peers")
 Bounds = dict[str, tuple[str, Callable[[float], bool]]]
 DELIVERY: Bounds = {
     "of_the_tail": ("≥ 0.5", lambda found: found >= 0.5),
     "of_alone": ("≥ 0.9", lambda found: found >= 0.9),
     "log_bytes_an_ack": ("≤ 5", lambda found: found <= 5),
+}
+BESIDE: Bounds = {"of_alone": ("≥ 0.9", lambda found: found >= 0.9)}
+SHARED: Bounds = {
+    f"{name}_of_one": ("≥ 1.0", lambda found: found >= 1.0) for name in (f"{deliveries.KEYS}_keys", "no_keys")
 }
 PAGING: Bounds = {
     "whole_of_plain": ("≥ 0.5", lambda found: found >= 0.5),
@@ -64,6 +70,12 @@ async def _main(options: argparse.Namespace) -> int:
     if "delivery" in options.only:
         document["delivery"] = found = await deliveries.measured(options.messages, options.rounds)
         missed += _print("delivery and acknowledgement of 100 bytes, batches of 1,000, medians", found, DELIVERY)
+    if "beside" in options.only:
+        document["beside"] = turns = await deliveries.beside_pages(options.messages, options.rounds)
+        missed += _print("one destination, alone and beside ten slow ones with pages", turns, BESIDE)
+    if "shared" in options.only:
+        document["shared"] = rates = await deliveries.shared(options.messages, options.rounds)
+        missed += _print("workers of one destination, batches of 1,000", rates, SHARED)
     if "paging" in options.only:
         document["paging"] = rates = await asyncio.to_thread(paging.measured, options.rounds)
         missed += _print("paging, MB of keys and values, medians", rates, PAGING)

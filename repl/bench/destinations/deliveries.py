@@ -29,23 +29,34 @@ SLOW_S = 1.0
 WINDOW, ACKS = 10_000, 20_000
 ACKS_AT_ONCE = 500
 PAGE_MAX = 1000
+WORKERS, KEYS = 4, 100
+SEGMENT_BYTES = 8 << 20
+RETENTION_BYTES = 8 * SEGMENT_BYTES
+FILLER = bytes(4096)
+FILLER_BATCH = 128
 
 
 class Deliveries:
     """A filled cluster: ``first`` to ``last`` are entries of 100 bytes without a key: of one key, what comes next
     waits for what is out."""
 
-    def __init__(self, own: Own, network: AiohttpNetwork, client: Client) -> None:
+    def __init__(self, own: Own, network: AiohttpNetwork, client: Client, retention_bytes: int) -> None:
         self._own = own
+        self._retention_bytes = retention_bytes
+        self.paged = 0
+        """The bytes of pages on the master as slow destinations were looked at."""
         self._network = network
         self._client = client
         self.first = self.last = 0
         self._made = 0
 
-    async def fill(self, messages: int) -> None:
+    async def fill(self, messages: int, *, keys: int = 0) -> None:
+        """Appends so many, in turns of so many keys; what is delivered from then on begins there."""
+        self.first = 0
         for at in range(0, messages, FILL_BATCH):
             count = min(FILL_BATCH, messages - at)
-            first, self.last = await self._client.append_many([VALUE] * count)
+            named = [b"key-%d" % (number % keys) for number in range(at, at + count)] if keys else None
+            first, self.last = await self._client.append_many([VALUE] * count, keys=named)
             self.first = self.first or first
 
     async def subscribe(self, **settings: object) -> Subscription:
@@ -84,10 +95,38 @@ class Deliveries:
         await made.drop()
         return seen / seconds
 
+    async def share(self, messages: int, workers: int) -> float:
+        """Delivers and acknowledges as many by so many workers of one destination, which stay connected; messages a
+        second, until all acknowledgements are durable."""
+        made = await self.subscribe()
+        left, over = messages, asyncio.Event()
+
+        async def work() -> None:
+            nonlocal left
+            consumer = self._client.destination(made.name, prefetch=BATCH)
+            async for batch in consumer.batches():
+                await consumer.ack(batch)
+                left -= len(batch)
+                if left <= 0:
+                    over.set()
+
+        start = time.perf_counter()
+        tasks = [asyncio.create_task(work()) for _ in range(workers)]
+        try:
+            await over.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        seconds = time.perf_counter() - start
+        await made.drop()
+        return messages / seconds
+
     @asynccontextmanager
     async def slow_ones(self) -> AsyncIterator[None]:
         """Keeps ``SLOW`` destinations, whose consumers take a message a second each, as long as it is open."""
         slow = [await self.subscribe() for _ in range(SLOW)]
+        await self._paged(slow)
         tasks = [asyncio.create_task(_slowly(each)) for each in slow]
         try:
             yield
@@ -97,6 +136,16 @@ class Deliveries:
             await asyncio.gather(*tasks, return_exceptions=True)
             for each in slow:
                 await each.drop()
+
+    async def _paged(self, slow: list[Subscription]) -> None:
+        """Appends until what these wait for lies in pages, where the log is cleaned at all."""
+        while self._retention_bytes:
+            for _ in range(16):
+                await self._client.append_many([FILLER] * FILLER_BATCH)
+            shown = [await each.show() for each in slow]
+            self.paged = sum(each["pages"]["bytes"] for each in shown)
+            if all(each["mode"] == "paged" for each in shown):
+                return
 
     async def ack_bytes(self, seed: int = 1) -> float:
         """Acknowledges at random within a window of 10,000; the bytes of log that each one took."""
@@ -139,13 +188,16 @@ async def _slowly(made: Subscription) -> None:
 
 
 @asynccontextmanager
-async def deliveries(messages: int) -> AsyncIterator[Deliveries]:
-    """Opens a cluster of its own with so many entries."""
+async def deliveries(messages: int, *, retention_bytes: int = 0, keys: int = 0) -> AsyncIterator[Deliveries]:
+    """Opens a cluster of its own with so many entries, and a log of so many bytes; 0: of all."""
     network = AiohttpNetwork()
+    settings: dict[str, str | int | float] = {}
+    if retention_bytes:
+        settings = {"retention_bytes": retention_bytes, "segment_bytes": SEGMENT_BYTES, "cleaning_period_s": 1.0}
     try:
-        async with Own() as own, connect(own.urls) as client:
-            made = Deliveries(own, network, client)
-            await made.fill(messages)
+        async with Own(settings) as own, connect(own.urls) as client:
+            made = Deliveries(own, network, client, retention_bytes)
+            await made.fill(messages, keys=keys)
             yield made
     finally:
         await network.close()
@@ -174,3 +226,43 @@ async def measured(messages: int, rounds: int) -> dict[str, float]:
         "log_bytes_an_ack": round(bytes_each, 2),
         "batch": BATCH,
     }
+
+
+async def beside_pages(messages: int, rounds: int) -> dict[str, float]:
+    """Measures one destination in turns: alone, and beside ten slow ones whose messages lie in pages."""
+    alone, beside, paged = list[float](), list[float](), 0
+    async with deliveries(messages, retention_bytes=RETENTION_BYTES) as filled:
+        for number in range(2 * rounds):
+            for turn in "ABBA"[2 * (number % 2) :][:2]:
+                if turn == "A":
+                    await filled.fill(messages)
+                    alone.append(await filled.deliver(messages))
+                    continue
+                async with filled.slow_ones():
+                    paged = max(paged, filled.paged)
+                    await filled.fill(messages)
+                    beside.append(await filled.deliver(messages))
+    return {
+        "alone_per_s": round(median(alone)),
+        "beside_ten_with_pages_per_s": round(median(beside)),
+        "of_alone": round(median(beside) / median(alone), 3),
+        "pages_most_mb": paged >> 20,
+    }
+
+
+async def shared(messages: int, rounds: int) -> dict[str, float]:
+    """Measures workers that share one destination, whose messages have ``KEYS`` keys, or none: one, and ``WORKERS``."""
+    found: dict[str, float] = {}
+    for keys in (KEYS, 0):
+        one, several = list[float](), list[float]()
+        async with deliveries(messages, keys=keys) as filled:
+            await filled.share(messages, 1)
+            for _ in range(rounds):
+                one.append(await filled.share(messages, 1))
+                several += [await filled.share(messages, WORKERS), await filled.share(messages, WORKERS)]
+                one.append(await filled.share(messages, 1))
+        name = f"{keys}_keys" if keys else "no_keys"
+        found[f"{name}_one_worker_per_s"] = round(median(one))
+        found[f"{name}_{WORKERS}_workers_per_s"] = round(median(several))
+        found[f"{name}_of_one"] = round(median(several) / median(one), 3)
+    return found
