@@ -33,6 +33,8 @@ WORKERS, KEYS = 4, 100
 SEGMENT_BYTES = 8 << 20
 RETENTION_BYTES = 8 * SEGMENT_BYTES
 FILLER = bytes(4096)
+SETTLE_S = 4.0
+"""Seconds until what was filled in is paged and cleaned: what a pass costs is measured by ``slowed``."""
 FILLER_BATCH = 128
 
 
@@ -236,11 +238,13 @@ async def beside_pages(messages: int, rounds: int) -> dict[str, float]:
             for turn in "ABBA"[2 * (number % 2) :][:2]:
                 if turn == "A":
                     await filled.fill(messages)
+                    await asyncio.sleep(SETTLE_S)
                     alone.append(await filled.deliver(messages))
                     continue
                 async with filled.slow_ones():
                     paged = max(paged, filled.paged)
                     await filled.fill(messages)
+                    await asyncio.sleep(SETTLE_S)
                     beside.append(await filled.deliver(messages))
     return {
         "alone_per_s": round(median(alone)),
