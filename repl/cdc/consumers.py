@@ -149,6 +149,7 @@ class CdcConsumers:
     def _fault(self, record: CdcRecord, fault: BaseException) -> None:
         """Parks a consumer whose worker has a fault of ours; the node and the others go on."""
         record.parked = f"internal: {type(fault).__name__}: {fault}"
+        record.state, record.reason = CdcState.PARKED, record.parked
         logger.error("the worker of CDC consumer %s", record.settings.name, exc_info=fault)
         self.event("cdc.parked", consumer=record.settings.name, why=record.parked)
 

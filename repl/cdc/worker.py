@@ -487,6 +487,8 @@ class CdcWorker:
                 await self._store_pause(0)
                 self.event("cdc.resumed", consumer=self.settings.name, next=record.next)
             record.parked, record.failures, record.failed_at = "", 0, 0
+            if record.state in (CdcState.PAUSED, CdcState.PARKED):
+                self._set(CdcState.STARTING, "")
             self._changed.set()
 
     async def _store_pause(self, since_us: int) -> None:

@@ -629,6 +629,7 @@ def test_a_position_that_is_gone_parks_it_and_never_begins_anew(lost: str) -> No
         assert sink.lives[1][0] == vlsns[3]
         await group.appended(b"more")
         await group.everything(node)
+        await group.until(lambda: group.nodes[node].cdc.records["orders"].next == sink.committed, "that is stored")
         group.kill(node)
         await group.start(node)
         await group.state(node, "running")

@@ -11,7 +11,7 @@ import pytest
 
 from repl.cdc import child_feed
 from repl.cdc.consumer import CdcConsumer, CdcContext
-from repl.cdc.position_file import SLOT_BYTES
+from repl.cdc.position_file import SLOT_BYTES, PositionFile
 from repl.lead.level_raising import raise_level
 from tests.fakes.disk import Call
 from tests.fakes.loop import run
@@ -20,6 +20,7 @@ from tests.seam.test_cdc import KIB, Captured, _has_begun, _leads_another, one, 
 from tests.seam.test_group_level import lead
 from vlsn.format.checksum import crc
 from vlsn.levels import LEVEL_1, LEVELS
+from vlsn.seams import Disk
 from vlsn.state.holds import Owner
 
 POSITION = "/n1/cdc/orders.position"
@@ -272,6 +273,34 @@ def test_what_keeps_its_process_from_starting_is_tried_at_longer_and_longer_paus
         children.fails = None
         await group.appended(b"two")
         await group.everything(limit_s=40.0)
+        await group.stop()
+
+    run(main())
+
+
+def test_a_fault_of_ours_parks_it_alone_and_spins_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    opens = 0
+
+    def opened(disk: Disk, directory: str, name: str) -> PositionFile | None:
+        nonlocal opens
+        opens += 1
+        raise TypeError("a fault of ours")
+
+    async def main() -> None:
+        group = await started(14, one("orders") + one("others"), size=1)
+        await group.everything()
+        group.kill("n1")
+        open_file = PositionFile.open
+        monkeypatch.setattr(
+            PositionFile, "open", lambda *given: (opened if given[2] == "orders" else open_file)(*given)
+        )
+        await group.start()
+        await group.serving()
+        await group.appended(b"one")
+        await group.everything(name="others")
+        assert "internal: TypeError" in (await group.state("n1", "parked"))["reason"]
+        await asyncio.sleep(60)
+        assert 1 <= opens <= 15
         await group.stop()
 
     run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -27,8 +28,7 @@ class Spawns(CdcConsumer):
     """Ends, and leaves a process that has its output open."""
 
     def start(self, context: CdcContext) -> None:
-        print("spawned", flush=True)
-        subprocess.Popen(["sleep", "60"], start_new_session=True)
+        print(subprocess.Popen(["sleep", "300"]).pid, flush=True)
         os._exit(3)
 
 
@@ -43,7 +43,7 @@ def alive() -> list[int]:
 
 
 async def eventually(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 40
     while not holds():
         assert time.monotonic() < deadline, what
         await asyncio.sleep(0.02)
@@ -127,6 +127,11 @@ def test_output_that_another_process_keeps_open_is_let_go(monkeypatch: pytest.Mo
                 await child.receive()
         assert await child.ended() == 3
         await eventually(lambda: descriptors() <= open_before, "nothing of it is open")
-        assert lines == ["spawned"]
 
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+        [pid] = map(int, lines)
+        assert Path(f"/proc/{pid}").exists(), "and that without its other process's end"
+    finally:
+        for line in lines:
+            os.kill(int(line), signal.SIGKILL)
