@@ -37,6 +37,12 @@ def test_pages_name_only_what_there_is(page: Path) -> None:
     assert [path for path in _PATH.findall(text) if not (ROOT / path).exists()] == []
 
 
+def test_no_timer_is_asked_when_it_is_due() -> None:
+    """Under uvloop one that is due in less than a millisecond is no timer, and cannot say."""
+    sources = [path for room in ("vlsn", "feeder", "replica", "repl") for path in (ROOT / room).rglob("*.py")]
+    assert not [str(path) for path in sources if ".when()" in path.read_text()]
+
+
 def test_decisions_are_numbered_once_each_from_one_on() -> None:
     numbers = sorted(int(page.name[:4]) for page in (ROOT / "docs/decisions").glob("*.md"))
     assert numbers == list(range(1, len(numbers) + 1))
