@@ -16,6 +16,7 @@ from harness.values import key_of, value_of
 from repl.audit.digest import entry_digest
 
 FINDINGS_MAX = 5
+LOG_FILE = "node.log"
 
 
 async def verify(directories: dict[str, Path]) -> list[Anomaly]:
@@ -25,6 +26,19 @@ async def verify(directories: dict[str, Path]) -> list[Anomaly]:
     for name, (status, output) in zip(directories, outputs, strict=True):
         if status != 0:
             found.append(Anomaly("not-verified", name, f"verify exits {status}: {_short(output)}"))
+    return found
+
+
+def faults(directories: dict[str, Path]) -> list[Anomaly]:
+    """Returns one anomaly for each node whose log has a traceback: a fault of the node's own, whatever became of it."""
+    found = []
+    for name, path in directories.items():
+        log = path / LOG_FILE
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        at = [index for index, line in enumerate(lines) if line.startswith("Traceback ")]
+        if at:
+            what = next((line for line in lines[at[0] + 1 :] if line[:1].strip()), "")
+            found.append(Anomaly("node-fault", name, f"{len(at)} tracebacks in {LOG_FILE}; first {what[:200]}"))
     return found
 
 

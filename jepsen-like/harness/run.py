@@ -393,7 +393,7 @@ async def _read_everything(run: _Run, last: int) -> None:
 
 
 async def _verify(outcome: Outcome, directories: dict[str, Path]) -> None:
-    for anomaly in await judge.verify(directories):
+    for anomaly in [*await judge.verify(directories), *judge.faults(directories)]:
         outcome.found.add(anomaly)
 
 

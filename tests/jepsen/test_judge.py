@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from harness.judge import audit, write_acknowledged
+from harness.judge import audit, faults, write_acknowledged
 from harness.ops import numbered
 from harness.values import value_of
 
@@ -35,6 +35,18 @@ def test_what_was_acknowledged_is_told_to_the_audit_entry_by_entry(tmp_path: Pat
         *({"vlsn": vlsn, "digest": digest(number), "once": True} for vlsn, number in ((5, 1), (6, 2), (8, 4))),
         {"digest": digest(5), "once": True},
     ]
+
+
+def test_a_traceback_in_a_nodes_log_is_an_anomaly(tmp_path: Path) -> None:
+    said = (
+        "INFO n1 opened\nERROR a call failed\nTraceback (most recent call last):\n  File\nKeyError: 7\nINFO n1 leads\n"
+    )
+    for name, text in (("n1", said), ("n2", "INFO n2 opened\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "node.log").write_text(text)
+    (anomaly,) = faults({name: tmp_path / name for name in ("n1", "n2", "n3")})
+    assert (anomaly.rule, anomaly.where) == ("node-fault", "n1")
+    assert "1 tracebacks" in anomaly.detail and "KeyError: 7" in anomaly.detail
 
 
 def digest(number: int) -> str:

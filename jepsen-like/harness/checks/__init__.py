@@ -24,6 +24,7 @@ are equal entry by entry, order holds in real time.
 | two-masters | two nodes lead in one term |
 | status-falls | a node's term falls, or its durable end within one life of its process |
 | node-ended | a process ended by itself, no fault of its disk being about; node-halted: a node that needs a person |
+| node-fault | a traceback in a node's log |
 | lost-change | a change of the members that was durable is gone, or the list changed by itself |
 | stranger-leads | a node leads in a term later than that in which it was removed |
 | lost-message | a durable message of a destination that nobody was given; unsettled-message: nobody could settle it |
