@@ -203,7 +203,9 @@ class Electing:
             await self._rise_to(believed or 0)
             if not request.pre:
                 self._member.event("vote", term=request.term, sender=request.sender, granted=False, why=UNCONFIRMED)
-            return self.core.reply(request, UNCONFIRMED, self._standing())
+            record = self._log.node_file.record  # the core's term may be on its way to the disk
+            reply = self.core.reply(request, UNCONFIRMED, self._standing())
+            return msgspec.structs.replace(reply, term=record.term, sequence=record.sequence)
         if request.transfer and not await self._is_handed_over(request):
             request = msgspec.structs.replace(request, transfer=False)
         return await self._through(partial(self._vote, request))

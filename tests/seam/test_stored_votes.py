@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from repl.group.vote_messages import VoteRequest
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
 from tests.sim.terms import newest_record
+from vlsn.ids import Term
 from vlsn.state.node_file import NodeFile
 
 
@@ -40,6 +42,33 @@ def test_a_vote_for_the_same_candidate_as_in_an_earlier_term_is_stored() -> None
         led = group.nodes["n3"].opened().log.node_file.record.term
         assert record is not None and (record.vote_term, record.voted_for) == (led, "n3")
         assert led == stored.term + 1
+        await group.stop()
+
+    run(main())
+
+
+def test_who_cannot_be_confirmed_is_told_the_stored_term_and_none_that_is_on_its_way_to_the_disk() -> None:
+    """A term that is told and then lost with the process makes the next one another incarnation."""
+
+    async def main() -> None:
+        group = Group(6)
+        await group.start()
+        await group.serving()
+        name = next(each for each in group.names if each != group.master)
+        opened = group.nodes[name].opened()
+        electing, stored = opened.electing, opened.log.node_file.record
+        unstored = Term(stored.term + 5)
+        actions = electing.core.saw(unstored)
+        assert actions and electing.core.term == unstored
+        asker = next(each for each in group.names if each not in (name, group.master))
+        incarnation = f"{group.nodes[asker].member.incarnation:016x}"
+        request = VoteRequest(
+            group=group.nodes[name].member.config.group, sender=asker, incarnation=incarnation, to=name,
+            term=1 << 40, pre=True, last_term=1, last_vlsn=1,
+        )  # fmt: skip
+        reply = await electing.asked(request)
+        assert (reply.granted, reply.reason) == (False, "unconfirmed")
+        assert (reply.term, reply.sequence) == (stored.term, stored.sequence)
         await group.stop()
 
     run(main())
