@@ -307,6 +307,7 @@ def test_a_spinning_child_ends_with_its_node(node: Callable[..., One]) -> None:
     child = one.pid("spins")
     eventually(lambda: one.told("spins")["in_flight_bytes"] != 0, "it is in its call")
     assert os.getpriority(os.PRIO_PROCESS, child) > os.getpriority(os.PRIO_PROCESS, 0)
+    eventually(lambda: os.sched_getscheduler(child) == os.SCHED_IDLE, "it has what nobody else wants", 10.0)
     one.end(signal.SIGKILL)
     try:
         eventually(lambda: not lives(child), "it has ended", 10.0)
