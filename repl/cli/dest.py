@@ -123,8 +123,8 @@ def show(name: str, url: list[str], as_json: bool) -> int:
         print_json(found)
     else:
         flat = {**found, **found.get("counts", {})}
-        for name in ("depth", "refused", "pages"):
-            flat |= {f"{name}.{key}": value for key, value in flat.pop(name, {}).items()}
+        for part in ("depth", "refused", "pages"):
+            flat |= {f"{part}.{key}": value for key, value in flat.pop(part, {}).items()}
         flat.pop("counts", None)
         print_table("", ("", name), [(key, str(value)) for key, value in flat.items() if key != "name"])
     return 0

@@ -84,7 +84,10 @@ class One:
         with (self.directory / "node.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*self._launcher, VLSNLOG, "node", "--config", str(self.directory / "node.toml")],
-                env={**os.environ, "PYTHONPATH": str(self.directory)},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join([str(self.directory), os.environ.get("PYTHONPATH", "")]),
+                },
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )

@@ -1,0 +1,51 @@
+"""The commands of destinations, on real nodes: what they print, and what it does."""
+
+from __future__ import annotations
+
+import json
+
+from tests.e2e.calls import JSON, NDJSON, call
+from tests.e2e.commands import Ended, run
+from tests.e2e.group import Group
+
+
+def test_the_commands_of_a_destination_do_and_print_what_they_say(group: Group) -> None:
+    def dest(*arguments: str) -> Ended:
+        return run("dest", *arguments, "--url", group.master)
+
+    def row(ended: Ended) -> dict[str, object]:
+        assert ended.status == 0, ended
+        found: dict[str, object] = json.loads(ended.out)
+        return found
+
+    path = f"{group.master}/v1/destinations/typed"
+    made = row(dest("create", "typed", "--prefix", "typed-", "--from", "end", "--attempts-max", "1", "--json"))
+    assert (made["name"], made["prefix"], made["attempts_max"], made["paused"]) == ("typed", "typed-", 1, False)
+    entries = b'{"value":"a","key":"typed-1"}\n{"value":"b","key":"typed-2"}\n{"value":"c","key":"other"}'
+    first = call("POST", f"{group.master}/v1/entries", headers=NDJSON, body=entries).ok()["first"]
+
+    listed = dest("list")
+    assert listed.status == 0 and b"typed" in listed.out and b"acknowledged to" in listed.out
+    shown = dest("show", "typed").out.decode().splitlines()
+    assert shown[0].split() == ["typed"]
+    assert {"prefix typed-", "attempts_max 1", "lag_vlsns 3"} <= {" ".join(line.split()) for line in shown}
+    assert dest("peek", "typed").out.decode() == f"{first}\t0\ttyped-1\ta\n{first + 1}\t0\ttyped-2\tb\n"
+
+    assert row(dest("pause", "typed", "--json"))["paused"] is True
+    assert call("GET", f"{path}/messages?wait=0").lines() == []
+    assert row(dest("resume", "typed", "--json"))["paused"] is False
+    assert [each["vlsn"] for each in call("GET", f"{path}/messages?wait=20").lines()] == [first, first + 1]
+
+    refused = b'{"vlsns":[%d],"reason":"no stock"}' % first
+    assert call("POST", f"{path}/nack", headers=JSON, body=refused).status == 200
+    assert call("POST", f"{path}/ack", headers=JSON, body=b'{"vlsns":[%d]}' % (first + 1)).status == 200
+    group.until(lambda: row(dest("show", "typed", "--json"))["dead"] == 1, "the one that was its last attempt is dead")
+    assert row(dest("retry-dead", "typed", "--json"))["dead"] == 0
+    assert [each["vlsn"] for each in call("GET", f"{path}/messages?wait=20").lines()] == [first]
+    assert row(dest("move", "typed", "--to", "end", "--json"))["lag_vlsns"] == 0
+    assert call("GET", f"{path}/messages?wait=0").lines() == []
+
+    dropped = dest("drop", "typed")
+    assert (dropped.status, dropped.out) == (0, b"destination typed is dropped\n")
+    assert dest("show", "typed").status == 2
+    assert dest("list").out == b"there are no destinations\n"
