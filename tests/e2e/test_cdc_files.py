@@ -6,6 +6,7 @@ import gzip
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,18 @@ __all__ = ["node"]
 
 
 def in_files(directory: Path) -> Iterator[bytes]:
-    """Yields the values in closed files, then in the open one, by their VLSNs."""
+    """Yields the values in closed files, then in the open one, as docs/cdc/json-lines.md says to read them."""
+    opened = {}
+    for path in directory.glob("*.open"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            opened[path] = path.read_bytes()
+    last = 0
     for path in sorted(directory.glob("*.jsonl.gz")):
         yield from _values(gzip.decompress(path.read_bytes()))
-    for path in directory.glob("*.open"):
-        yield from _values(path.read_bytes())
+        last = int(path.name.split(".")[0].split("-")[-1])
+    for path, lines in opened.items():
+        if int(path.name.split(".")[1]) > last:  # else it is closed by now: both lie there for a moment
+            yield from _values(lines)
 
 
 def _values(lines: bytes) -> Iterator[bytes]:
