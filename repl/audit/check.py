@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from repl.audit.blocks import Blocks, read_blocks
-from repl.audit.claims import check_within, claims_of
+from repl.audit.claims import check_within, segment_claims
 from repl.audit.derived import Indexed, check_index, term_runs
 from repl.audit.digest import RANGE_BITS, U64, Place, RangeDigest, range_digests
 from repl.audit.findings import FINDINGS_MAX, Finding
@@ -97,7 +97,7 @@ def check_segment(
         places=tuple(_places(part.number, visible)),
         marks=tuple(_marks(blocks, [at for at, _ in rollbacks])),
         rollbacks=tuple(rollbacks),
-        claims=claims_of(blocks, visible, known),
+        claims=segment_claims(blocks, visible, known),
         heard=heard,
         terms=term_runs(visible),
         pointed=tuple(check_index(blocks, frames.damage, frames.end, indexed)) if indexed is not None else (),

@@ -22,6 +22,7 @@ from vlsn.verify.submissions import (
     ROW,
     Submissions,
     by_producer,
+    ends_of,
     is_handle,
     said_of,
     submissions_of,
@@ -43,8 +44,7 @@ def check_submissions(rows: Submissions, name: Name) -> tuple[Heard, list[Findin
     findings = [_finding(name, *pair) for pair in wrong_pairs(by_producer(rows[handles]), anew=False)]
     named = by_producer(rows[~handles])
     findings += [_finding(name, *pair) for pair in wrong_pairs(named)]
-    starts = np.flatnonzero(np.diff(named["producer"], prepend=np.uint64(0)) != 0)
-    lasts = np.append(starts[1:], len(named)) - 1 if len(starts) else starts
+    starts, lasts = ends_of(named)
     if len(starts) > PRODUCERS_KEPT:
         newest = np.sort(np.argsort(named["first"][lasts])[-PRODUCERS_KEPT:])
         starts, lasts = starts[newest], lasts[newest]

@@ -13,6 +13,7 @@ from repl.audit.members import GroupAt
 from repl.audit.plan import TermRun
 from repl.audit.profile import Profile
 from vlsn.format.records import RollbackEnd, RollbackStart
+from vlsn.verify.durable_claims import Claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +36,6 @@ class Marks:
     last: int
     overmarked: bool
     vlsn: int
-
-
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """The DTVLSNs of one segment: of its ``first`` visible block (0: there is none), and the ``highest`` of visible
-    ones.  ``between``: the highest of all frames up to each ROLLBACK_START from the one before, then of those behind
-    the last."""
-
-    first: int
-    highest: int
-    between: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

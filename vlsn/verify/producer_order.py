@@ -21,6 +21,7 @@ from vlsn.verify.submissions import (
     ROW,
     Submissions,
     by_producer,
+    ends_of,
     is_handle,
     said_of,
     wrong_pairs,
@@ -48,10 +49,9 @@ class ProducerOrder:
         named = by_producer(rows[~handles])
         self._name(by_producer(rows[handles]), anew=False)
         self._name(named)
-        starts = np.flatnonzero(np.diff(named["producer"], prepend=np.uint64(0)) != 0)
+        starts, lasts = ends_of(named)
         if not len(starts):
             return
-        lasts = np.append(starts[1:], len(named)) - 1
         self._name(by_producer(np.concatenate((named[lasts], self._known))))
         known = np.concatenate((named[starts], self._known[~np.isin(self._known["producer"], named["producer"])]))
         self._known = known[np.argsort(known["first"])[:PRODUCERS_KEPT]]

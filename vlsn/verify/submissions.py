@@ -59,6 +59,12 @@ def by_producer(rows: Submissions) -> Submissions:
     return found
 
 
+def ends_of(rows: Submissions) -> tuple[Offsets, Offsets]:
+    """Returns the rows of each producer's first submission and of its last; ``rows`` lie by producer."""
+    firsts = np.flatnonzero(np.diff(rows["producer"], prepend=np.uint64(0)) != 0)
+    return firsts, np.append(firsts[1:], len(rows))[: len(firsts)] - 1
+
+
 def is_handle(rows: Submissions) -> NDArray[np.bool_]:
     """Marks transactions that are named by their handles."""
     handles: NDArray[np.bool_] = rows["sequence"] == HANDLE_SEQUENCE

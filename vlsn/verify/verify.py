@@ -38,7 +38,7 @@ from vlsn.segments.directory import LOCK_NAME, segment_numbers
 from vlsn.segments.restore_marker import check_no_restore
 from vlsn.state import node_file
 from vlsn.verify.by_sidecar import Columns, inspect_sealed
-from vlsn.verify.claims import Claims
+from vlsn.verify.claims import DirectoryClaims
 from vlsn.verify.index_mappings import Bounds, read_mappings
 from vlsn.verify.index_mappings import Columns as Mappings
 from vlsn.verify.inspection import Fault, Inspected, Mask, Rule, inspect
@@ -104,7 +104,7 @@ class _Verifier:
         self._counts: Counter[tuple[Rule, str]] = Counter()
         self._rollbacks = Rollbacks(self.add)
         self._order = Order(self.add)
-        self._claims = Claims(self.add)
+        self._claims = DirectoryClaims(self.add)
         self._producers = ProducerOrder(self.add)
         self._given_up = GivenUp(self.add)
         self._links: dict[int, tuple[Link, int, int]] = {}

@@ -1,0 +1,137 @@
+"""Rules of what is said to be durable: it never falls, never lies past the log's end, and is never given up.
+
+    VLSN     11  12  13  14 │ ROLLBACK_START(matchpoint 11)        block 14 says: durable up to 12
+    DTVLSN    9   9  11  12 │                                      12 is overmarked though durable
+
+A DTVLSN is true for ever, whoever said it: blocks that were rolled back count, too.  Blocks that stay follow on one
+another with DTVLSNs that do not fall, since a master knows what the log says that it leads with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackStart
+from vlsn.format.scan import Offsets
+from vlsn.format.segment import segment_name
+from vlsn.ids import U32_MAX, Lsn, lsn_file, lsn_offset
+from vlsn.verify.inspection import Rule
+
+Placed = tuple[int, object]
+"""A local record, and the offset that it lies at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The DTVLSNs of one segment: of its ``first`` visible block (0: there is none), and the ``highest`` of visible
+    ones.  ``between``: the highest of all whole blocks and checkpoints up to each ROLLBACK_START from the one before,
+    then of those behind the last."""
+
+    first: int
+    highest: int
+    between: tuple[int, ...]
+
+
+class ClaimingSegment(NamedTuple):
+    """A segment's claims, with what they are compared by: the place of its first visible block, and its rollbacks."""
+
+    file: str
+    offset: int
+    vlsn: int
+    claims: Claims
+    starts: Sequence[tuple[int, RollbackStart]]
+
+
+class Unheld(NamedTuple):
+    """A claim that does not hold, where, and its facts."""
+
+    rule: Rule
+    offset: int
+    vlsn: int
+    detail: str
+    more: Mapping[str, Any]
+    file: str = ""
+    """Empty: of the segment at hand."""
+
+
+def claims_of(offsets: Offsets, dtvlsns: Offsets, shown: Offsets, records: Sequence[Placed]) -> Claims:
+    """Sums up what one segment says. ``offsets`` and ``dtvlsns`` are of its whole blocks, ``shown`` are the DTVLSNs of
+    its visible ones."""
+    stated = [(at, record.dtvlsn) for at, record in records if isinstance(record, CheckpointStart | CheckpointEnd)]
+    places = np.concatenate((offsets, np.array([at for at, _ in stated], np.int64)))
+    said = np.concatenate((dtvlsns, np.array([dtvlsn for _, dtvlsn in stated], np.int64)))
+    cuts = [0, *(at for at, _ in starts_in(records)), U32_MAX]
+    return Claims(
+        first=int(shown[0]) if len(shown) else 0,
+        highest=int(shown.max(initial=0)),
+        between=tuple(int(said[(low < places) & (places < high)].max(initial=0)) for low, high in pairwise(cuts)),
+    )
+
+
+def starts_in(records: Iterable[Placed]) -> list[tuple[int, RollbackStart]]:
+    return [(at, record) for at, record in records if isinstance(record, RollbackStart)]
+
+
+def falls(offsets: Offsets, firsts: Offsets, dtvlsns: Offsets) -> Iterator[Unheld]:
+    """Yields the visible blocks of one segment that say less than a block before them."""
+    if not (dtvlsns[1:] < dtvlsns[:-1]).any():
+        return
+    highest = np.maximum.accumulate(dtvlsns)
+    for row in np.flatnonzero(dtvlsns[1:] < highest[:-1]).tolist():
+        yield _fallen(int(offsets[row + 1]), int(firsts[row + 1]), int(dtvlsns[row + 1]), int(highest[row]))
+
+
+def ahead(offsets: Offsets, lasts: Offsets, records: Iterable[Placed], before: int) -> Iterator[Unheld]:
+    """Yields checkpoints that say more than is logged before them, in a segment without damage. ``offsets`` and
+    ``lasts`` are of its blocks; its log begins behind VLSN ``before``."""
+    stated = [(at, record) for at, record in records if isinstance(record, CheckpointStart | CheckpointEnd)]
+    if not stated:
+        return
+    highest = np.maximum.accumulate(lasts)
+    for at, record in stated:
+        row = int(np.searchsorted(offsets, at))
+        end = max(before, int(highest[row - 1]) if row else 0)
+        if record.dtvlsn > end:
+            detail = f"a checkpoint says durable up to VLSN {record.dtvlsn}, and the log ends at {end} there"
+            yield Unheld(Rule.DTVLSN, at, end + 1, detail, {"dtvlsn": record.dtvlsn, "end": end})
+
+
+def together(segments: Iterable[ClaimingSegment], shown: int = 0) -> tuple[int, list[Unheld]]:
+    """Compares segments by rising number. Returns with what does not hold what must be there by all that was said.
+    ``shown`` is what was said to be durable before the first of them."""
+    unheld: list[Unheld] = []
+    said = shown
+    for segment in segments:
+        claims = segment.claims
+        if segment.vlsn and claims.first < shown:
+            unheld.append(_fallen(segment.offset, segment.vlsn, claims.first, shown, segment.file))
+        shown = max(shown, claims.highest)
+        for (at, record), before in zip(segment.starts, claims.between[:-1], strict=True):
+            said = max(said, before)
+            if record.matchpoint < said:
+                unheld.append(_given_up(segment.file, at, record, said))
+                said = record.matchpoint  # named once
+        said = max(said, claims.between[-1])
+    return said, unheld
+
+
+def _fallen(offset: int, vlsn: int, said: int, before: int, file: str = "") -> Unheld:
+    detail = f"it says durable up to VLSN {said}, a block before it said {before}"
+    return Unheld(Rule.DTVLSN, offset, vlsn, detail, {"dtvlsn": said, "before": before}, file)
+
+
+def _given_up(file: str, at: int, record: RollbackStart, durable: int) -> Unheld:
+    begun = Lsn(record.first_lsn)
+    return Unheld(
+        Rule.OVERMARKED_DURABLE,
+        lsn_offset(begun),
+        record.matchpoint + 1,
+        f"the rollback at {file} offset {at} went back to VLSN {record.matchpoint}; {durable} was durable",
+        {"durable": durable, "matchpoint": record.matchpoint, "rollback_file": file, "rollback_offset": at},
+        segment_name(lsn_file(begun)),
+    )
