@@ -237,19 +237,27 @@ class DirectorySource:
 def _sizes(path: str) -> Sizes:
     """Returns what each kind of file takes on the disk."""
     sizes = dict.fromkeys(("segments", "sidecars", "aside"), 0)
-    for each in os.scandir(path):
-        if each.is_file(follow_symlinks=False):
+    with os.scandir(path) as there:
+        for each in there:
             kind = _KINDS.get(each.name[8:], "aside" if _ASIDE.search(each.name) else "")
-            if kind:
-                sizes[kind] += each.stat(follow_symlinks=False).st_blocks * 512
+            if kind and each.is_file(follow_symlinks=False):
+                sizes[kind] += _allocated_by(each)
     return Sizes(**sizes, index=_allocated(f"{path}/{INDEX_NAME}"), state=_allocated(f"{path}/{STATE_NAME}"))
 
 
 def _allocated(path: str) -> int:
     try:
-        return sum(each.stat(follow_symlinks=False).st_blocks * 512 for each in os.scandir(path))
+        with os.scandir(path) as there:
+            return sum(map(_allocated_by, there))
     except OSError:
         return 0
+
+
+def _allocated_by(file: os.DirEntry[str]) -> int:
+    try:
+        return file.stat(follow_symlinks=False).st_blocks * 512
+    except FileNotFoundError:
+        return 0  # a running node has cleaned it away
 
 
 def _part(index: int, link: Link, stated: Stated) -> Part:

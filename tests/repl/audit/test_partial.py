@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from repl.audit import live
+from repl.audit.directory import DirectorySource
 from repl.audit.history import parts_of
 from repl.audit.outputs import write_outputs
 from repl.audit.page import page_of
@@ -200,6 +203,23 @@ def test_a_segment_that_a_node_has_cleaned_meanwhile(copies: list[Copy]) -> None
         report = audited(copies[0], server.url, copies[2], jobs=jobs)
     assert [(each.file, each.segments) for each in report.not_audited] == [(segment_name(1), 1)]
     assert "answered 410" in report.not_audited[0].why
+
+
+def test_sizes_are_told_while_a_node_cleans(copies: list[Copy], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, listed = copies[1].path, os.scandir
+    source = DirectorySource(str(path), str(path))
+    gone = path / segment_name(1)
+    freed = gone.stat().st_blocks * 512
+
+    def cleaned_once_listed(where: str) -> Any:
+        with listed(where) as there:
+            found = list(there)
+        gone.unlink(missing_ok=True)
+        return nullcontext(found)
+
+    before = source.sizes().segments
+    monkeypatch.setattr("repl.audit.directory.os.scandir", cleaned_once_listed)
+    assert source.sizes().segments == before - freed
 
 
 def test_a_partial_report_is_written_and_read(
