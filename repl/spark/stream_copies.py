@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
+from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_fixed
 
 from repl.api import Span, Spans
 from repl.audit.source import Unreadable
@@ -84,15 +85,14 @@ class CopiesLog:
     def asked(self, work: Callable[[], R]) -> R:
         """Returns what ``work`` does, done again with another survey where something cannot be read: a running node may
         have cleaned it away since. Raises ``Unreadable``."""
-        for left in reversed(range(TRIES)):
-            try:
-                return work()
-            except Unreadable:
-                if not left:
-                    raise
-                self.forget()
-                time.sleep(PAUSE_S)
-        raise AssertionError
+        tries = Retrying(
+            retry=retry_if_exception_type(Unreadable),
+            stop=stop_after_attempt(TRIES),
+            wait=wait_fixed(PAUSE_S),
+            before_sleep=lambda _: self.forget(),
+            reraise=True,
+        )
+        return tries(work)
 
     def forget(self) -> None:
         """Has the next question survey the sources anew."""
@@ -196,19 +196,22 @@ class CopiesStreamReader(LogStreamReader):
             except (Damaged, Unreadable) as error:
                 if not left:
                     raise
-                tell(f"{error}; VLSN {at} is looked for once more")
+                tell(f"{error}; VLSN {at} is looked for again")
                 planned = []
                 self._copies.forget()
 
     def _reaching(self, last: int) -> Copies:
         """Surveys the sources until one has ``last``, which a micro-batch ends with: nodes that run are given time.
         Raises ``Lagging``, ``NotInLog``."""
-        for left in reversed(range(TRIES)):
-            copies = self._copies.copies(reaching=last)
-            if copies.end >= last:
-                return copies
-            if left:
-                time.sleep(PAUSE_S)
+        tries = Retrying(
+            retry=retry_if_result(lambda copies: copies.end < last),
+            stop=stop_after_attempt(TRIES),
+            wait=wait_fixed(PAUSE_S),
+            retry_error_callback=lambda tried: tried.outcome and tried.outcome.result(),
+        )
+        copies: Copies = tries(self._copies.copies, reaching=last)
+        if copies.end >= last:
+            return copies
         raise Lagging(
             f"a micro-batch of this stream goes up to VLSN {last}, and {', '.join(self._options.sources)} by now only "
             f"to VLSN {copies.end}: name the copies that it was planned with"
