@@ -7,22 +7,37 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import click
 import pytest
 
 from repl.cli.main import vlsnlog
-from repl.events import KINDS
+from repl.events import ERRORS, KINDS, WARNINGS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 _COMMAND = re.compile(r"`(?:\$ )?vlsnlog ([a-z]+)|^\$ vlsnlog ([a-z]+)", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+_SECTION = re.compile(r"\]\(([^)#:\s]*)#([^)]+)\)")
+_FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z-]*)")
+_TEST = re.compile(r"\btest_\w+…?")
+_MODULE = re.compile(r"\b[a-z_]+\.py\b")
 EVENTS = {name for names in KINDS.values() for name in names}
 _EVENT = re.compile(r"\bevent\(\s*((?:\"[a-z_.]+\"(?:\s+if\s+[\w.]+\s+else\s+)?)+)", re.MULTILINE)
 ROOMS = ("vlsn", "feeder", "replica", "repl", "jepsen-like", "tests")
 _TIME_OF_DAY = re.compile(r"(?<![\d:.])(?:[01]?\d|2[0-3]):[0-5]\d(?![\d:])")
+_DIARY = re.compile(
+    r"\b(?:once more|yesterday|today|tomorrow|tonight|recently|lately|currently|nowadays|at last"
+    r"|now(?! and then| on\b)|this (?:morning|evening|week))\b",
+    re.IGNORECASE,
+)
 _PATH = re.compile(r"`((?:vlsn|feeder|replica|repl|jepsen-like|tests|docs)/[\w./-]*)`")
 
 
@@ -62,8 +77,105 @@ def test_docstrings_open_with_a_subject_or_a_verb() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_are_no_diary(page: Path) -> None:
-    prose = re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL))
-    assert [line for line in prose.splitlines() if _TIME_OF_DAY.search(line)] == []
+    prose = re.sub(r"`[^`\n]*`", "", _unfenced(page))
+    assert [line for line in prose.splitlines() if _TIME_OF_DAY.search(line) or _DIARY.search(line)] == []
+
+
+def _unfenced(page: Path) -> str:
+    """Returns a page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def _sections(page: Path) -> set[str]:
+    """Returns what the headings of a page are linked by."""
+    plain = [
+        re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", each) for each in re.findall(r"^#+ (.*)$", _unfenced(page), re.MULTILINE)
+    ]
+    return {re.sub(r"[^\w -]", "", each.strip().lower()).replace(" ", "-") for each in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_into_pages_lead_to_their_headings(page: Path) -> None:
+    links = [
+        (link, section) for link, section in _SECTION.findall(page.read_text()) if not link or link.endswith(".md")
+    ]
+    assert [each for each in links if each[1] not in _sections(page.parent / each[0] if each[0] else page)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_of_pages_are_whole(page: Path) -> None:
+    """A row that stands alone, or has a cell too many, is shown as text with bars in it, or is cut."""
+    for table in re.findall(r"(?:^\|.*\n?)+", _unfenced(page), re.MULTILINE):
+        head, *rows = [re.sub(r"\\\|", "", row) for row in table.splitlines()]
+        assert rows and re.fullmatch(r"\|[-| :]+\|", rows[0]), head
+        assert [row for row in rows if row.count("|") != head.count("|")] == []
+
+
+@cache
+def _modules_and_tests() -> tuple[frozenset[str], frozenset[str]]:
+    """Returns names of all files of code, and of all tests with the files that they lie in."""
+    paths = [path for place in (*ROOMS, "docs") for path in (ROOT / place).rglob("*.py")]
+    tests = [path for path in paths if path.name.startswith("test_")]
+    named = {name for path in tests for name in (path.stem, *re.findall(r"def (test_\w+)", path.read_text()))}
+    return frozenset(path.name for path in paths), frozenset(named)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_name_tests_and_modules_that_there_are(page: Path) -> None:
+    text = page.read_text()
+    modules, tests = _modules_and_tests()
+    assert [name for name in _MODULE.findall(text) if name not in modules] == []
+    named = [name for name in _TEST.findall(text) if name not in tests]
+    assert [name for name in named if not (name[-1] == "…" and any(each.startswith(name[:-1]) for each in tests))] == []
+
+
+def _commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yields every command with the words that call it."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        yield f"{path}{name}", command
+        if isinstance(command, click.Group):
+            yield from _commands(command, f"{path}{name} ")
+
+
+@cache
+def _flags() -> dict[str, frozenset[str]]:
+    """Returns the flags of each command."""
+    return {
+        name: frozenset(
+            flag
+            for option in command.params
+            if isinstance(option, click.Option)
+            for flag in (*option.opts, *option.secondary_opts)
+        )
+        for name, command in _commands(vlsnlog)
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_on_pages_have_the_flags_that_they_are_shown_with(page: Path) -> None:
+    flags = _flags()
+    strange = []
+    for line in re.findall(r"(?:`|^\$ |\| |^)vlsnlog ([^`|#\n]*)", page.read_text(), re.MULTILINE):
+        words = line.split()
+        name = next((" ".join(words[:length]) for length in (2, 1) if " ".join(words[:length]) in flags), None)
+        if name is not None:
+            strange += [f"{name} {flag}" for flag in _FLAG.findall(line) if flag not in flags[name] | {"--help"}]
+    assert strange == []
+
+
+def test_the_design_names_every_room() -> None:
+    named = set(re.findall(r"`((?:vlsn|repl)/\w+)/`", (ROOT / "docs/design.md").read_text()))
+    rooms = {f"{top}/{path.parent.name}" for top in ("vlsn", "repl") for path in (ROOT / top).glob("*/__init__.py")}
+    assert rooms - named == set()
+
+
+def test_operating_lists_the_events_of_each_level() -> None:
+    page = (ROOT / "docs" / "operating.md").read_text()
+    for level, events in (("Warnings", WARNINGS), ("Errors", ERRORS)):
+        (line,) = re.findall(rf"^{level}: (.*)$", page, re.MULTILINE)
+        assert set(re.findall(r"`([^`]+)`", line)) - {"state"} == events
 
 
 def _imports(path: Path) -> set[str]:

@@ -103,7 +103,7 @@ def skip(name: str, to: int, url: list[str], as_json: bool) -> int:
 @url_option
 @json_option
 def resend(name: str, first: int, last: int, url: list[str], as_json: bool) -> int:
-    """Give a consumer a range of VLSNs once more; then it goes on where it was."""
+    """Give a consumer a range of VLSNs again; then it goes on where it was."""
     return _shown("resend", run(_all(url, "POST", f"/{name}/resend", {"from": first, "to": last})), as_json)
 
 

@@ -57,6 +57,7 @@ def read(
 
     TIME is ISO 8601, UTC without an offset, and stands for the first entry that was sealed then or later. What is
     durable in DIR is what the node knew to be on a majority: all of it after a clean stop, a little less after a kill.
+    Frames as they lie in DIR, rolled back ones too, are shown by ``vlsnlog dump``.
     """
     if begin is not None and upto is not None and begin.vlsn > upto.vlsn > 0:
         raise click.UsageError(f"--to {upto.text} is before --from {begin.text}")
