@@ -16,6 +16,8 @@ from tests.e2e.group import Group
 
 QUERY_S = 240
 """Seconds in which any query of these tests has ended, on a machine that does much else."""
+OFTEN = {"checkpoint_period_s": 1, "cleaning_period_s": 1}
+"""Settings of nodes that clean soon what retention wants gone."""
 
 
 @contextmanager

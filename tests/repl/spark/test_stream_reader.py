@@ -15,7 +15,7 @@ from repl.spark.datasource import VlsnLogDataSource
 from repl.spark.schemas import VISIBLE
 from repl.spark.stream import LogStreamReader, close_clients
 from tests.e2e.group import Group
-from tests.repl.spark.groups import client, running, urls
+from tests.repl.spark.groups import OFTEN, client, running, urls
 from vlsn.errors import BadArgument, NotInLog, Trimmed
 
 pytestmark = pytest.mark.real
@@ -128,7 +128,7 @@ def test_a_history_that_is_gone_is_refused_by_its_term(group: Group) -> None:
 def test_what_was_cleaned_away_is_an_error_with_the_first_there_is_or_is_counted(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with running(tmp_path / "nodes", segment_bytes=65_536, retention_bytes=131_072) as group:
+    with running(tmp_path / "nodes", segment_bytes=65_536, retention_bytes=131_072, **OFTEN) as group:
         with client(group) as log:
             for _ in range(60):
                 log.append(b"x" * 20_000)
