@@ -1,7 +1,8 @@
 """A child process of a node, for one consumer: ``python -m repl.cdc.child FD PARENT``.
 
 1. It ties itself to its node: the kernel kills it when the node's process ends, also while the consumer computes.
-2. It lowers its own priority, so that the node's threads and the other processes of the machine go first.
+2. It lowers its own priority below its node's, so that the node's threads and the other processes of the machine
+   go first.
 3. It limits its memory before the consumer's module is imported.
 4. Messages come and go on the socket ``FD``, each behind its length (u32, little-endian).
 
@@ -22,6 +23,7 @@ from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
 NICENESS: Final = 10
+NICENESS_LOWEST: Final = 19
 LENGTH: Final = Struct("<I")
 
 
@@ -58,7 +60,8 @@ def main(fd: int, parent: int) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before the kernel was asked
         return 2
-    os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
+    inherited = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, min(inherited + NICENESS, NICENESS_LOWEST)))
     _below_a_real_time_node()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to the node, which stops its children
     pipe = SocketPipe(socket.socket(fileno=fd))
@@ -72,13 +75,23 @@ def main(fd: int, parent: int) -> int:
         first = pipe.receive()
         start = messages.of_node(first)
         if isinstance(start, messages.Start):
-            resource.setrlimit(resource.RLIMIT_DATA, (start.memory_bytes_max, start.memory_bytes_max))
+            _limit_memory(start.memory_bytes_max)
         capture.heard(first)
         while not capture.over:
             capture.heard(pipe.receive())
         return 1 if capture.failed else 0
     except (EOFError, BrokenPipeError, ConnectionResetError, VlsnLogError):
         return 2
+
+
+def _limit_memory(bytes_max: int) -> None:
+    """Sets the limit of this process's memory, in bytes; a lower one that its node is under stays.
+
+    Only root may raise a hard limit, or a priority: a node that has little of either starts its children all the same.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = bytes_max if hard == resource.RLIM_INFINITY else min(bytes_max, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _below_a_real_time_node() -> None:
