@@ -42,7 +42,7 @@ def list_all(url: list[str], as_json: bool) -> int:
     elif consumers:
         _print(consumers)
         for one in consumers:
-            if one["state"] in FINDINGS:
+            if one["reason"] and one["state"] in (*FINDINGS, "backoff"):
                 click.echo(f"{one['node']} {one['name']}: {one['reason']}")
     elif found:
         click.echo("these nodes have no CDC consumers in their settings")
@@ -163,7 +163,7 @@ def _print(consumers: Sequence[dict[str, Any]]) -> None:
             one["node"],
             one["name"],
             one["state"],
-            one["mode"] or "–",
+            one["mode"],
             one["next"],
             None if one["lag_vlsns"] is None else count(one["lag_vlsns"]),
             None if one["lag_s"] is None else f"{one['lag_s']:.1f} s",

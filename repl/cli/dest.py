@@ -235,4 +235,4 @@ def _print(found: Sequence[dict[str, Any]]) -> None:
         )
         for each in found
     ]
-    print_table("", _COLUMNS, rows)
+    print_table("", _COLUMNS, rows, spare=("in", "policy", "acknowledged to", "prefix", "pages"))

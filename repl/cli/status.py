@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repl.cli.options import Command, json_option, url_option
-from repl.cli.report import print_json, print_table
+from repl.cli.report import print_json, print_table, several, size
 from repl.cli.signals import run
 from vlsn.errors import VlsnLogError
 
@@ -133,7 +133,9 @@ def degraded(nodes: Sequence[dict[str, Any]]) -> list[str]:
         log = node.get("log") or {}
         if refuses := log.get("refuses") or ("no-space" if log.get("no_space") else ""):
             reasons.append(f"{node['node']} refuses appends: {refuses}")
-    reasons += [f"{node['node']} has {len(node['damage'])} damaged segments" for node in nodes if node.get("damage")]
+    reasons += [
+        f"{node['node']} has {several(len(node['damage']), 'damaged segment')}" for node in nodes if node.get("damage")
+    ]
     masters = [node for node in nodes if node["state"] == "MASTER"]
     if len(masters) != 1:
         names = ", ".join(node["node"] for node in masters)
@@ -152,7 +154,11 @@ def _restoring(running: dict[str, Any]) -> str:
     total = running["bytes_total"]
     percent = f"{100 * running['bytes_done'] // total} % of " if total else ""
     left = f", {running['expected_s']} s left" if running["expected_s"] is not None else ""
-    return f"restores from {running['from']}: {percent}{total} bytes{left}"
+    return f"restores from {running['from']}: {percent}{size(total)}{left}"
+
+
+def _size(bytes_: int | None) -> str | None:
+    return None if bytes_ is None else size(bytes_)
 
 
 def _behind(feed: dict[str, Any] | None) -> str:
@@ -202,7 +208,7 @@ def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
             (
                 node["node"] or "?", node["state"], node.get("term"), limits.get("first"), limits.get("last"),
                 node.get("dtvlsn"), (feeds.get(node["node"]) or {}).get("lag_vlsns"), _behind(feeds.get(node["node"])),
-                log.get("segments"), log.get("bytes"), log.get("bytes_on_disk"), node["url"],
+                log.get("segments"), _size(log.get("bytes")), _size(log.get("bytes_on_disk")), node["url"],
             )
         )  # fmt: skip
     columns = (
@@ -226,7 +232,8 @@ def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
         cleaning = node.get("cleaning") or {}
         if cleaning.get("blocked"):
             by = ", ".join(cleaning["blocked_by"])
-            click.echo(f"{node['node']}: {cleaning['blocked']} segments that retention wants gone are kept by {by}")
+            kept = several(cleaning["blocked"], "segment")
+            click.echo(f"{node['node']}: {kept} that retention wants gone, kept by {by}")
         running = (node.get("restore") or {}).get("running")
         if running:
             click.echo(f"{node['node']}: {_restoring(running)}")

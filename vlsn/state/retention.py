@@ -143,7 +143,7 @@ def plan(
     fates = [
         Fate(
             segment.number, segment_name(segment.number), segment.bytes, segment.last, reason,
-            [keeper.name for keeper in keepers if keeper.keeps(segment)],
+            list(dict.fromkeys(keeper.name for keeper in keepers if keeper.keeps(segment))),
         )
         for segment, reason in wanted
     ]  # fmt: skip

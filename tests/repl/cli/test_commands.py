@@ -332,7 +332,7 @@ def test_status_without_any_node_is_degraded(shell: Shell) -> None:
         ([told("n1", "MASTER"), told("n2", "DAMAGED")], ["n2 is DAMAGED"]),
         (
             [told("n1", "MASTER", fed=["n2"]), {**told("n2", "REPLICA"), "damage": [{"file": "00000001.vlog"}]}],
-            ["n2 has 1 damaged segments"],
+            ["n2 has 1 damaged segment"],
         ),
     ],
 )
@@ -364,7 +364,7 @@ def test_status_shows_a_restore_under_way(capsys: pytest.CaptureFixture[str]) ->
     running = {"from": "n2", "bytes_done": 25, "bytes_total": 100, "expected_s": 3.5, "last_error": ""}
     nodes = [{**told("n3", "RESTORING"), "url": "u", "restore": {"running": running}}]
     _print(summarise(nodes), [])
-    assert "n3: restores from n2: 25 % of 100 bytes, 3.5 s left" in capsys.readouterr().out
+    assert "n3: restores from n2: 25 % of 100 B, 3.5 s left" in capsys.readouterr().out
     nodes[0]["restore"] = {"running": {**running, "from": "", "last_error": "n2: connection refused"}}
     _print(summarise(nodes), [])
     assert "n3: looks for a member to restore from (n2: connection refused)" in capsys.readouterr().out

@@ -123,6 +123,17 @@ def test_holds_move_forward_replace_each_other_and_tell_their_age() -> None:
             holds.place(Owner.BACKUP, name, Vlsn(40))
 
 
+def test_who_keeps_a_segment_in_two_ways_is_named_once() -> None:
+    log = [(Segment(1, 64, Vlsn(9)), "bytes")]
+    twice = [
+        Limit("checkpoint recovery", Vlsn(5)),
+        Limit("checkpoint recovery", number=1),
+        Limit("synced end", Vlsn(9)),
+    ]
+    (fate,) = plan(log, twice, held()).blocked
+    assert fate.blocked_by == ["checkpoint recovery", "synced end"]
+
+
 def test_there_are_only_so_many_holds() -> None:
     holds = held(*[1] * HOLDS_MAX)
     with pytest.raises(BadArgument, match="release one first"):
