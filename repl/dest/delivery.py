@@ -221,6 +221,11 @@ class _Found:
         self.count += len(part)
         self.bytes += part.bytes
 
+    def clear(self) -> None:
+        for columns in (self.parts, self.before, self.keys):
+            columns.clear()
+        self.count = self.bytes = 0
+
     def all_keys(self) -> Hashes | None:
         if all(keys is None for keys in self.keys):
             return None
@@ -287,6 +292,9 @@ class Delivery:
         """Goes by these settings, and by the table as it is. Raises ``NotFound``."""
         if settings is not self.settings:
             self._use(settings)
+            latest = asyncio.get_running_loop().time() + settings.ack_timeout_s
+            for answer in self._answers.values():  # they stay in the order in which they come back
+                answer.deadline = min(answer.deadline, latest)
             self.wake()
         acked = self._acked()
         if acked.since != self.since:
@@ -459,9 +467,13 @@ class Delivery:
         window = await self._window_at(at)
         self._check()
         if self.since != since:
-            return False
+            found.clear()  # of before a move
+            return True
         if self._at != at:
-            return not found.count  # something came back meanwhile: it is the next one
+            if found.count:  # something came back meanwhile, and may be earlier than these, and of one of their keys
+                self._rewind(int(found.before[0][0]) + 1)
+                found.clear()
+            return True
         if window is None:
             return False
         acked = self._acked()

@@ -1,0 +1,145 @@
+"""One delivery, held up where it reads: what comes back, or is moved, while it looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from repl.dest.delivery import Blocks, Delivery, DeliveryParts
+from repl.dest.notes import Notes
+from tests.fakes.loop import run
+from tests.repl.dest.test_window import FIRST, sealed
+from vlsn.errors import NoSpace
+from vlsn.format.vlsn_set import VlsnSet
+from vlsn.ids import Vlsn
+from vlsn.state.acks import Acked
+from vlsn.state.destinations import DestinationSettings
+
+UUID = "0123456789abcdef"
+SETTINGS = DestinationSettings(UUID, ack_timeout_s=60.0)
+
+
+@dataclass(frozen=True)
+class Page:
+    data: list[bytes]
+    next_vlsn: int
+    durable: int
+
+
+class Log:
+    """Gives a block a read; ``before`` runs where a read begins."""
+
+    def __init__(self, *keys: list[bytes]) -> None:
+        self._blocks, entries = sealed(
+            [[(key, b"%s in block %d" % (key, at)) for key in of] for at, of in enumerate(keys)]
+        )
+        self._firsts = [FIRST + sum(map(len, keys[:at])) for at in range(len(keys))]
+        self.durable = Vlsn(int(entries[-1].vlsn))
+        self.before: Callable[[int], Awaitable[None]] | None = None
+
+    async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> Blocks:
+        assert from_vlsn is not None
+        await asyncio.sleep(0.01)
+        if self.before is not None:
+            await self.before(from_vlsn)
+        at = int(np.searchsorted(self._firsts, from_vlsn, side="right")) - 1
+        end = self._firsts[at + 1] if at + 1 < len(self._firsts) else self.durable + 1
+        return Page([self._blocks[at]], int(end), self.durable)
+
+
+class Made:
+    """A delivery whose notes are all refused: nothing is folded but what a test sets."""
+
+    def __init__(self, log: Log, *, settings: DestinationSettings = SETTINGS) -> None:
+        def refused(*_: object) -> None:
+            raise NoSpace("no room")
+
+        async def confirmed() -> None: ...
+
+        self.acked = Acked(Vlsn(5), VlsnSet.between(1, FIRST - 1))
+        parts = DeliveryParts(
+            source=log,
+            pages=lambda: None,
+            table=lambda uuid: self.acked,
+            notes=Notes(refused, lambda: None),
+            confirm=confirmed,
+            bury=lambda delivery, dead: None,
+            freed=lambda: None,
+            event=lambda *_, **__: None,
+        )
+        self.delivery = Delivery(parts, "orders", settings, self.acked)
+
+    def moved(self, since: int, floor: int) -> None:
+        self.acked = Acked(Vlsn(since), VlsnSet.between(1, floor))
+        self.delivery.follow(self.delivery.settings)
+
+
+def test_one_that_comes_back_while_others_are_looked_up_goes_out_before_later_ones_of_its_key() -> None:
+    async def main() -> None:
+        log = Log([b"a", b"b"], [b"a"], [b"c"])
+        delivery = Made(log).delivery
+        worker = delivery.worker()
+        first, _ = await worker.take(2, 0.0)
+        assert first.columns.vlsns.tolist() == [FIRST, FIRST + 1]
+
+        async def nacked(from_vlsn: int) -> None:
+            if from_vlsn == FIRST + 3:  # the second message of a is found, and nobody has it yet
+                log.before = None
+                delivery.nack([FIRST], "again")
+
+        log.before = nacked
+        found, _ = await worker.take(10, 1.0)
+        assert delivery.counts.nacked == 1
+        assert found.columns.vlsns.tolist() == [FIRST, FIRST + 2, FIRST + 3]
+        assert found.attempts == {FIRST: 2}
+
+    run(main())
+
+
+def test_what_was_looked_up_before_a_move_does_not_go_out_behind_it() -> None:
+    for floor, expected in ((FIRST + 2, [FIRST + 3]), (0, [FIRST, FIRST + 1, FIRST + 2, FIRST + 3])):
+
+        async def main(floor: int = floor, expected: list[int] = expected) -> None:
+            log = Log([b"a", b"b"], [b"a"], [b"c"])
+            made = Made(log)
+
+            async def move(from_vlsn: int) -> None:
+                if from_vlsn == FIRST + 3:
+                    log.before = None
+                    made.moved(99, max(floor, FIRST - 1))
+
+            log.before = move
+            found, _ = await made.delivery.hand_out(10, 1.0)
+            assert found.columns.vlsns.tolist() == expected
+            assert made.delivery.out == len(expected)
+
+        run(main())
+
+
+def test_a_shorter_time_to_acknowledge_holds_for_what_is_out_and_what_comes_behind_it() -> None:
+    async def main() -> None:
+        made = Made(Log([b"a", b"b"], [b"a"], [b"c"]))
+        delivery, loop = made.delivery, asyncio.get_running_loop()
+        await delivery.hand_out(1, 0.0)
+        delivery.follow(replace(SETTINGS, ack_timeout_s=5.0))
+        await asyncio.sleep(3.0)
+        second, _ = await delivery.hand_out(1, 0.0)
+        assert second.columns.vlsns.tolist() == [FIRST + 1]
+        await asyncio.sleep(3.0)
+        delivery.tick(loop.time())
+        assert delivery.counts.expired == 1, "6 s ago, and 5 of them may pass"
+        await asyncio.sleep(3.0)
+        delivery.tick(loop.time())
+        assert delivery.counts.expired == 2
+        delivery.follow(SETTINGS)
+        again, _ = await delivery.hand_out(10, 0.0)
+        assert len(again.columns) == 4
+        await asyncio.sleep(30.0)
+        delivery.tick(loop.time())
+        assert delivery.counts.expired == 2, "a longer one holds from then on"
+
+    run(main())
