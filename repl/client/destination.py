@@ -23,7 +23,7 @@ from typing import Final, overload
 import msgspec
 import numpy as np
 
-from repl.client.destination_stream import DestinationStream
+from repl.client.destination_stream import ACKS_MAX, DestinationStream
 from repl.client.destinations import AGAIN_S, Destinations
 from repl.http.message_batch import Taken
 from vlsn.errors import BadArgument, ChannelClosed, Unreachable, VlsnLogError
@@ -35,14 +35,16 @@ PREFETCH_MAX: Final = 10_000
 QUICK_S: Final = 0.5
 """A worker that is done with what it took in so many seconds is given the next messages ahead."""
 AHEAD: Final = 8
-"""Times ``prefetch`` that may be on their way to such a worker."""
+"""Times ``prefetch`` that may be on their way to such a worker …"""
+TOGETHER: Final = 4
+"""… and that are granted, and sent, at once: what an answer costs the master is shared by as many."""
+AHEAD_MAX: Final = 20_000
+"""Messages that may be on their way to one worker at most, half of what a node grants."""
 WAIT_S: Final = 20.0
 """Seconds that one call waits for messages; then it is made again."""
-ACKS_MAX: Final = 10_000
-"""Messages that one call acknowledges."""
 
 
-class Message(msgspec.Struct, frozen=True, eq=False):
+class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A message as it was delivered; ``attempt`` counts deliveries from 1."""
 
     _of: Destination
@@ -144,14 +146,15 @@ class Destination:
 
     async def batches(self) -> AsyncIterator[Messages]:
         """Yields messages as they were sent together, one or more. A master that is lost is left for the next one."""
-        loop = asyncio.get_running_loop()
+        loop, most = asyncio.get_running_loop(), self._prefetch
+        together = min(most * TOGETHER, PREFETCH_MAX)
         while True:
-            stream = await self._destinations.connect(self.name, self._prefetch, self._call_again)
+            stream = await self._destinations.connect(self.name, most, together, self._call_again)
             self._stream, granted, quick = stream, 0, False
             try:
                 while True:
-                    wanted = self._prefetch * (AHEAD if quick else 1)
-                    if granted < wanted:
+                    wanted = min(most * AHEAD, AHEAD_MAX) if quick else most
+                    if granted <= wanted - (together if quick else 1):
                         await stream.grant(wanted - granted)
                         granted = wanted
                     taken = await stream.next()

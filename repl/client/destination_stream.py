@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -37,15 +38,34 @@ from vlsn.seams import Channel
 SILENT_S: Final = 4 * ALIVE_S
 """Seconds after which a master that says nothing is left."""
 LOOK_AGAIN_S: Final = 0.5
+ACKS_MAX: Final = 10_000
+"""Messages that are acknowledged at once."""
+UNSENT_MAX: Final = 4
+"""Acknowledgements that wait for the socket; then who acknowledges waits, too."""
 Lost = Callable[[str, Vlsns, asyncio.Future[None]], None]
+
+
+@dataclass(slots=True)
+class _Ack:
+    """An acknowledgement of all that goes at once."""
+
+    told: asyncio.Future[None]
+    columns: list[Vlsns] = field(default_factory=list)
+    count: int = 0
+
+    def vlsns(self) -> Vlsns:
+        if len(self.columns) == 1:
+            return self.columns[0]
+        return np.concatenate(self.columns) if self.columns else np.empty(0, np.int64)
 
 
 class DestinationStream:
     """One connection, from ``open`` to its loss or ``close``.  On one event loop."""
 
-    def __init__(self, channel: Channel, lost: Lost) -> None:
+    def __init__(self, channel: Channel, lost: Lost, most: int = ACKS_MAX) -> None:
         self._channel = channel
         self._lost = lost
+        self._most = most
         self.uuid = ""
         self.fault: VlsnLogError | None = None
         """The fault that has ended it."""
@@ -54,14 +74,19 @@ class DestinationStream:
         self._heard_s = asyncio.get_running_loop().time()
         self._sending = asyncio.Lock()
         self._numbered = 0
-        self._acks: dict[int, tuple[Vlsns, asyncio.Future[None]]] = {}
+        self._acks: dict[int, _Ack] = {}
+        """The acknowledgements that are not durable yet."""
+        self._open = 0
+        """The number of the one that others may join yet; 0 for none."""
+        self._unsent: dict[int, asyncio.Task[None]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, channel: Channel, lost: Lost) -> DestinationStream:
-        """Waits for the node's first word. Raises what it refuses the worker with, ``Unreachable``."""
-        stream = cls(channel, lost)
+    async def open(cls, channel: Channel, lost: Lost, *, most: int = ACKS_MAX) -> DestinationStream:
+        """Waits for the node's first word; ``next`` gives up to ``most`` messages. Raises what it refuses the worker
+        with, ``Unreachable``."""
+        stream = cls(channel, lost, most)
         stream._reading = asyncio.create_task(stream._read(), name="a destination's messages")
         stream._watching = asyncio.create_task(stream._watch(), name="a destination's master")
         try:
@@ -98,7 +123,7 @@ class DestinationStream:
         if kind == MESSAGES:
             taken = message_batch.decode(bytes(rest))
             if len(taken.vlsns):
-                self._arrived.append(taken)
+                self._arrived += taken.parts(self._most)
         elif kind == ACKED:
             for each in np.frombuffer(rest, "<u4").tolist():
                 self._settle(each, None)
@@ -116,9 +141,10 @@ class DestinationStream:
         return True
 
     def _settle(self, number: int, error: VlsnLogError | None) -> None:
-        _, told = self._acks.pop(number, (None, None))
-        if told is None or told.done():
+        ack = self._acks.pop(number, None)
+        if ack is None or ack.told.done():
             return
+        told = ack.told
         if error is None:
             told.set_result(None)
         else:
@@ -129,9 +155,9 @@ class DestinationStream:
         if self.fault is None:
             self.fault = error
         self._came.set()
-        acks, self._acks = self._acks, {}
-        for vlsns, told in acks.values():
-            self._lost(self.uuid, vlsns, told)
+        acks, self._acks, self._open = self._acks, {}, 0
+        for ack in acks.values():
+            self._lost(self.uuid, ack.vlsns(), ack.told)
 
     async def _until_more(self) -> None:
         """Waits for more from the node. Raises what has ended the connection."""
@@ -156,21 +182,36 @@ class DestinationStream:
         return self._arrived.popleft()
 
     async def ack(self, vlsns: Vlsns) -> asyncio.Future[None]:
-        """Acknowledges; the future is done once that is durable, and goes to ``lost`` with the connection."""
-        self._numbered += 1
-        number, told = self._numbered, asyncio.get_running_loop().create_future()
-        self._acks[number] = vlsns, told
+        """Acknowledges up to ``ACKS_MAX``, together with what is acknowledged in the same turn of the loop; the future
+        is done once that is durable, and goes to ``lost`` with the connection."""
+        ack = self._acks.get(self._open)
+        if ack is None or ack.count + len(vlsns) > ACKS_MAX:
+            while len(self._unsent) >= UNSENT_MAX and self.fault is None:
+                await asyncio.wait([next(iter(self._unsent.values()))])
+            self._numbered += 1
+            self._open = number = self._numbered
+            ack = self._acks[number] = _Ack(asyncio.get_running_loop().create_future())
+            self._unsent[number] = asyncio.create_task(self._send_ack(number, ack), name="an acknowledgement")
+        ack.columns.append(vlsns)
+        ack.count += len(vlsns)
+        return ack.told
+
+    async def _send_ack(self, number: int, ack: _Ack) -> None:
+        """Sends it. A task of its own: who acknowledges may be cancelled, and others are in it."""
         try:
             async with self._sending:
-                await self._channel.send(head(ACK, number) + VlsnSet.of(vlsns).pack())
+                if self._open == number:
+                    self._open = 0
+                await self._channel.send(head(ACK, number) + VlsnSet.of(ack.vlsns()).pack())
         except ChannelClosed as error:
             self._end(Unreachable(f"the master is gone: {error}"))
-        return told
+        finally:
+            del self._unsent[number]
 
     @property
     def unanswered(self) -> list[asyncio.Future[None]]:
         """The acknowledgements that are not durable yet."""
-        return [told for _, told in self._acks.values()]
+        return [ack.told for ack in self._acks.values()]
 
     async def close(self) -> None:
         """Says what was not looked at, and leaves; acknowledgements under way are lost here."""
@@ -184,7 +225,7 @@ class DestinationStream:
                         await self._channel.send(head(UNREAD) + VlsnSet.of(vlsns).pack())
             except ChannelClosed:
                 pass
-        for task in (self._reading, self._watching):
+        for task in (self._reading, self._watching, *self._unsent.values()):
             if task is not None:
                 task.cancel()
         self._end(self.fault)

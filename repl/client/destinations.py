@@ -104,14 +104,15 @@ class Destinations:
         answer = await self._calls.call("GET", path, again=True, answer_s=wait_s + 5.0, accept=accept)
         return answer.headers.get(UUID, ""), message_batch.decode(bytes(answer.body))
 
-    async def connect(self, name: str, most: int, lost: Lost) -> DestinationStream:
-        """Connects a worker that is sent up to ``most`` messages at once. Raises as ``take``."""
-        path, tries = f"{_path(name)}/consume?max={most}", 0
+    async def connect(self, name: str, most: int, together: int, lost: Lost) -> DestinationStream:
+        """Connects a worker that is given up to ``most`` messages at once, of up to ``together`` that are sent at once.
+        Raises as ``take``."""
+        path, tries = f"{_path(name)}/consume?max={together}", 0
         while True:
             channel = await self._calls.channel(path, message_bytes_max=STREAM_BYTES_MAX)
             tries += 1
             try:
-                return await DestinationStream.open(channel, lost)
+                return await DestinationStream.open(channel, lost, most=most)
             except BaseException as error:
                 await channel.close()
                 self._calls.left()

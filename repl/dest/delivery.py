@@ -507,6 +507,8 @@ class Delivery:
 
     def _passed_over(self, acked: Acked, vlsns: Vlsns, before: Vlsns) -> npt.NDArray[np.bool_]:
         """Marks what is not to be delivered; notes what lies between those that are done."""
+        if vlsns[0] > max(acked.done.last, self._acking.last, self._flight.last):
+            return np.zeros(len(vlsns), np.bool_)  # all of it is new
         done = acked.done.has(vlsns) | self._acking.has(vlsns)
         if done.any():
             gaps = done & (before + 1 < vlsns)
@@ -707,8 +709,12 @@ class Delivery:
         """Counts what is out no more."""
         if not len(removed):
             return
-        numbers, counts = np.unique(removed.answers, return_counts=True)
-        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+        if (removed.answers == removed.answers[0]).all():
+            known = [(int(removed.answers[0]), len(removed))]
+        else:
+            numbers, counts = np.unique(removed.answers, return_counts=True)
+            known = list(zip(numbers.tolist(), counts.tolist(), strict=True))
+        for number, count in known:
             answer = self._answers[number]
             answer.left -= count
             if not answer.left:

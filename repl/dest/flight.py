@@ -59,11 +59,9 @@ class Flight:
     def add(self, vlsns: I64, before: I64, keys: Hashes | None, *, answer: int, owner: int) -> None:
         """Adds messages, ascending, of which none is out; ``keys`` are their hashes, None where none has one."""
         count = len(vlsns)
-        if keys is None:
-            keys = np.zeros(count, np.uint64)
-        elif keyed := int(np.count_nonzero(keys)):
+        if keys is not None and (keyed := int(np.count_nonzero(keys))):
             self._keyed[owner] = self._keyed.get(owner, 0) + keyed
-        added = (vlsns, before, np.full(count, answer), np.full(count, owner), keys, np.ones(count, np.bool_))
+        added = (vlsns, before, answer, owner, NO_KEY if keys is None else keys, True)
         if self._rows and vlsns[0] <= self._columns[0][self._rows - 1]:
             self._compress()
             places = np.searchsorted(self._views()[0], vlsns)
@@ -94,6 +92,11 @@ class Flight:
         rows = np.minimum(np.searchsorted(known, vlsns), self._rows - 1)
         mask: Mask = (known[rows] == vlsns) & live[rows]
         return mask, rows[mask]
+
+    @property
+    def last(self) -> int:
+        """A VLSN past which nothing is out; 0 where nothing is."""
+        return int(self._columns[0][self._rows - 1]) if self._count else 0
 
     def has(self, vlsns: I64) -> Mask:
         """Marks those that are out."""
@@ -161,17 +164,22 @@ class Flight:
         lows = np.searchsorted(known, vlsns.firsts)
         highs = np.searchsorted(known, vlsns.lasts, side="right")
         if len(lows) == 1:
+            together = slice(int(lows[0]), int(highs[0]))
+            if live[together].all():
+                return self._removed(together)  # an acknowledgement in order
             rows = np.arange(lows[0], highs[0])
         else:
             sizes = highs - lows
             rows = np.arange(int(sizes.sum())) + np.repeat(lows - np.cumsum(sizes) + sizes, sizes)
         return self._removed(rows[live[rows]])
 
-    def _removed(self, rows: I64) -> Removed:
+    def _removed(self, rows: I64 | slice) -> Removed:
+        """Takes rows out. What is returned of a slice are views: a row that is out no more is not written again, for
+        those that stay move to other columns."""
         vlsns, before, answers, owners, keys, live = self._views()
         removed = Removed(vlsns[rows], before[rows], answers[rows], keys[rows])
         live[rows] = False
-        self._count -= len(rows)
+        self._count -= len(removed)
         if self._keyed:
             self._forget_keys(owners[rows][removed.keys != NO_KEY])
         if self._rows > max(_ROWS_MIN, 2 * self._count):

@@ -134,25 +134,31 @@ class Taken(NamedTuple):
     times: I64
     batch: batch.Batch | None
     attempts: Mapping[int, int]
+    first: int = 0
+    """How many messages of the batch lie before them."""
+
+    def parts(self, most: int) -> list[Taken]:
+        """Returns them in parts of up to ``most``; nothing is copied."""
+        if len(self.vlsns) <= most:
+            return [self]
+        return [
+            self._replace(vlsns=self.vlsns[at : at + most], times=self.times[at : at + most], first=self.first + at)
+            for at in range(0, len(self.vlsns), most)
+        ]
 
     def keys_and_values(self) -> tuple[Iterable[bytes | None], list[bytes]]:
         """Cuts them."""
         if self.batch is None:
             return (), []
-        keys, values = batch.decode_columns(self.batch)
+        keys, values = batch.decode_columns(self.batch, self.first, len(self.vlsns))
         return (repeat(None) if keys is None else [key or None for key in keys]), values
 
     def rows(self) -> list[Row]:
         """Cuts them, each with all that is told of it."""
-        if self.batch is None:
-            return []
         vlsns, tried = self.vlsns.tolist(), self.attempts
         attempts = [tried.get(vlsn, 1) for vlsn in vlsns] if tried else [1] * len(vlsns)
-        pairs = batch.decode_entries(self.batch)
-        return [
-            (vlsn, attempt, time, key, value)
-            for vlsn, attempt, time, (key, value) in zip(vlsns, attempts, self.times.tolist(), pairs, strict=True)
-        ]
+        keys, values = self.keys_and_values()
+        return list(zip(vlsns, attempts, self.times.tolist(), keys, values, strict=False))  # keys may repeat for ever
 
 
 def decode(data: bytes) -> Taken:

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import uvloop
 
-from repl.client.destination import Destination, Messages
-from repl.client.destination_stream import SILENT_S, DestinationStream
+from repl.client.destination import PREFETCH_MAX, Destination, Messages
+from repl.client.destination_stream import ACKS_MAX, SILENT_S, UNSENT_MAX, DestinationStream
 from repl.dest.limits import NOTE_SOON_S
 from repl.dest.notes import Notes
 from repl.http.consume import Consuming
-from repl.http.consume_messages import ACK, CREDIT, CREDIT_MAX, END, HELLO, MESSAGES, head, parted
+from repl.http.consume_messages import ACK, ACKED, CREDIT, CREDIT_MAX, END, HELLO, MESSAGES, head, parted
 from repl.http.message_batch import decode
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
@@ -143,7 +143,7 @@ def test_what_a_worker_has_not_looked_at_is_another_ones_at_once() -> None:
                 await one.ack(seen)
                 seen = await taken(batches)  # a quick worker: the rest is on its way
                 await asyncio.sleep(1.0)
-            rest = await other.take(10, 0.0)
+            rest = await other.take(10, 5.0)
             assert values(seen) == [b"2", b"3"] and values(rest) == [b"4", b"5", b"6", b"7"]
             assert {message.attempt for message in rest} == {1}
         await group.stop()
@@ -393,6 +393,87 @@ def test_an_acknowledgement_is_lost_with_a_master_that_falls_silent_though_nobod
         assert [(uuid, vlsns) for uuid, vlsns, _ in lost] == [("aaaaaaaaaaaaaaaa", [7, 8])]
         assert lost[0][2] - began < SILENT_S + 1.0 and line.closed
         await stream.close()
+
+    run(main())
+
+
+def test_acknowledgements_of_one_turn_go_together_and_one_that_is_cancelled_takes_no_other_along() -> None:
+    async def main() -> None:
+        line, lost = Line(), list[list[int]]()
+        line.tell(head(HELLO) + b"aaaaaaaaaaaaaaaa")
+        stream = await DestinationStream.open(line, lambda uuid, vlsns, _: lost.append([*vlsns]))
+        many = [asyncio.create_task(stream.ack(np.array([vlsn]))) for vlsn in (7, 5, 6)]
+        tolds = await asyncio.gather(*many)
+        first = asyncio.create_task(stream.ack(np.array([8])))
+        await asyncio.sleep(0)
+        first.cancel()
+        later = await stream.ack(np.arange(9, 9 + ACKS_MAX))  # no room beside the one before
+        await asyncio.sleep(0.1)
+        sent = [(number, VlsnSet.unpack(rest).vlsns().tolist()) for kind, number, rest in line.sent if kind == ACK]
+        assert sent == [(1, [5, 6, 7]), (2, [8]), (3, [*range(9, 9 + ACKS_MAX)])]
+        line.tell(head(ACKED) + np.array([1, 3], "<u4").tobytes())
+        await asyncio.sleep(0.1)
+        assert all(told.done() for told in tolds) and later.done() and not lost
+        await stream.close()
+        assert lost == [[8]], "only this one is not known to be durable"
+
+    run(main())
+
+
+def test_an_acknowledgement_is_not_kept_waiting_by_a_connection_that_is_closed() -> None:
+    async def main() -> None:
+        line, lost = Line(), list[list[int]]()
+        line.tell(head(HELLO) + b"aaaaaaaaaaaaaaaa")
+        stream = await DestinationStream.open(line, lambda uuid, vlsns, _: lost.append([*vlsns]))
+        for at in range(2 * UNSENT_MAX):
+            asyncio.ensure_future(stream.ack(np.arange(at * ACKS_MAX + 1, (at + 1) * ACKS_MAX + 1)))
+        await asyncio.sleep(0)
+        await stream.close()
+        async with asyncio.timeout(5.0):
+            await stream.ack(np.array([1]))
+            await asyncio.sleep(0.1)
+        assert len(lost) >= UNSENT_MAX and line.closed
+
+    run(main())
+
+
+def test_what_is_sent_together_is_given_in_parts_of_what_was_asked_for() -> None:
+    async def main() -> None:
+        group = await made(24)
+        async with client(group) as log:
+            await log.destinations.put("orders", ack_timeout_s=600.0)
+            dest = log.destination("orders", prefetch=3)
+            await log.append_many([b"%d" % number for number in range(26)], keys=[b"k%d" % (n % 3) for n in range(26)])
+            sizes, seen = list[int](), list[tuple[bytes | None, bytes]]()
+            async with aclosing(dest.batches()) as batches:  # type: ignore[type-var]
+                while len(seen) < 26:
+                    batch = await taken(batches)
+                    assert [message.vlsn for message in batch] == batch.vlsns.tolist()
+                    sizes.append(len(batch))
+                    seen += [(message.key, message.value) for message in batch]
+                    await dest.ack(batch)
+            assert seen == [(b"k%d" % (n % 3), b"%d" % n) for n in range(26)]
+            assert max(sizes) == 3 and not await log.destinations.peek("orders", 1)
+        await group.stop()
+
+    run(main())
+
+
+def test_a_quick_worker_that_takes_many_is_not_granted_more_than_a_node_lets_it() -> None:
+    async def main() -> None:
+        group = await made(25)
+        async with client(group) as log:
+            await log.destinations.put("orders", ack_timeout_s=600.0)
+            dest, streams = log.destination("orders", prefetch=PREFETCH_MAX), set[object]()
+            async with aclosing(dest.batches()) as batches:  # type: ignore[type-var]
+                for number in range(4):
+                    await log.append(b"%d" % number)
+                    batch = await taken(batches)
+                    assert values(batch) == [b"%d" % number]
+                    await dest.ack(batch)
+                    streams.add(dest._stream)
+            assert len(streams) == 1, "it was never thrown out"
+        await group.stop()
 
     run(main())
 

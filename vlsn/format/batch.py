@@ -181,11 +181,12 @@ def _in_body(lay: Layout) -> Layout:
     return Layout(*[at - BODY_AT for at in lay])
 
 
-def decode_columns(batch: Batch) -> tuple[list[bytes] | None, list[bytes]]:
-    """Returns the keys, None where no entry has one, and the values, copied. An empty key is none."""
-    lay = _in_body(batch.layout)
-    values = cut(batch.body, lay.value_offsets, lay.values, batch.count)
-    return (None if lay.keys < 0 else cut(batch.body, lay.key_offsets, lay.keys, batch.count)), values
+def decode_columns(batch: Batch, skip: int = 0, most: int | None = None) -> tuple[list[bytes] | None, list[bytes]]:
+    """Returns the keys, None where no entry has one, and the values, copied, of ``most`` entries behind the first
+    ``skip``. An empty key is none."""
+    lay, count = _in_body(batch.layout), batch.count - skip if most is None else most
+    values = cut(batch.body, lay.value_offsets, lay.values, count, skip)
+    return (None if lay.keys < 0 else cut(batch.body, lay.key_offsets, lay.keys, count, skip)), values
 
 
 def decode_entries(batch: Batch) -> list[tuple[bytes | None, bytes]]:

@@ -42,7 +42,11 @@ class VlsnSet:
     @classmethod
     def of(cls, vlsns: npt.ArrayLike) -> VlsnSet:
         """Makes the set of these, in any order, some of them twice."""
-        column = np.unique(np.asarray(vlsns, np.int64))
+        column = np.asarray(vlsns, np.int64)
+        if not (column[1:] > column[:-1]).all():
+            column = np.unique(column)
+        if len(column) and column[-1] - column[0] == len(column) - 1:
+            return cls(column[:1], column[-1:])
         return cls(column, column)._joined()
 
     @classmethod
@@ -109,6 +113,11 @@ class VlsnSet:
         """The VLSN up to which all are in it; 0 where VLSN 1 is not."""
         return int(self.lasts[0]) if len(self.firsts) and self.firsts[0] == 1 else 0
 
+    @property
+    def last(self) -> int:
+        """The highest VLSN in it, 0 for none."""
+        return int(self.lasts[-1]) if len(self.lasts) else 0
+
     def has(self, vlsns: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Marks those of ``vlsns`` that are in it."""
         asked = np.asarray(vlsns, np.int64)
@@ -144,7 +153,7 @@ class VlsnSet:
 
     def minus(self, other: VlsnSet) -> VlsnSet:
         """Returns those that are not in ``other``."""
-        if not (self and other):
+        if not (self and other) or other.firsts[0] > self.lasts[-1] or self.firsts[0] > other.lasts[-1]:
             return self
         return self._others().union(other)._others()
 
@@ -166,10 +175,23 @@ class VlsnSet:
         """Packs it; an empty one is no bytes at all."""
         if not self:
             return b""
+        if len(self.firsts) == 1:
+            return self._pack_one()
         sizes = (self.lasts - self.firsts).astype(np.uint64)
         before = np.concatenate((np.zeros(1, np.int64), self.lasts[:-1]))
         heads = (self.firsts - before - 1).astype(np.uint64) << np.uint64(1) | (sizes > 0).astype(np.uint64)
         return _varints(np.concatenate((np.array([len(heads)], np.uint64), heads, sizes[sizes > 0] - np.uint64(1))))
+
+    def _pack_one(self) -> bytes:
+        """Packs one interval: what an acknowledgement in order is."""
+        first, more = int(self.firsts[0]), int(self.lasts[0] - self.firsts[0])
+        packed = bytearray(b"\x01")
+        for number in ((first - 1) << 1 | (more > 0), *([more - 1] if more else ())):
+            while number >= 0x80:
+                packed.append(number & 0x7F | 0x80)
+                number >>= 7
+            packed.append(number)
+        return bytes(packed)
 
     @classmethod
     def unpack(cls, packed: bytes) -> VlsnSet:

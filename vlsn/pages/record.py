@@ -271,6 +271,8 @@ def gathered(buf: Buffer, starts: I64, ends: I64) -> bytes:
     """Joins the pieces of ``buf`` at these places. Neighbours are joined as one; many of few lengths a length at a
     time, many short ones by a column of the places of their bytes: none of these costs a step of Python."""
     apart = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+    if not len(apart):
+        return bytes(memoryview(buf)[int(starts[0]) : int(ends[-1])])
     starts = starts[np.concatenate(([0], apart))]
     ends = ends[np.concatenate((apart - 1, [len(ends) - 1]))]
     lengths = ends - starts
