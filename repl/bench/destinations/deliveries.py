@@ -23,6 +23,8 @@ from repl.client.connect import Client, connect
 from repl.client.tail import BLOCKS_TYPE
 from repl.net.network import AiohttpNetwork
 
+ACKS_AHEAD = 16
+"""Batches whose acknowledgements may be under way, of the consumer that is held to the tail: twice its credit."""
 SLOW = 10
 SLOW_S = 1.0
 """Seconds between two messages of a slow consumer."""
@@ -78,17 +80,18 @@ class Deliveries:
                 break
         return seen / (time.perf_counter() - start)
 
-    async def deliver(self, messages: int) -> float:
+    async def deliver(self, messages: int, *, look: bool = False, ahead: int = AHEAD) -> float:
         """Delivers and acknowledges as many by one consumer of the client's, of a destination of its own; messages a
-        second, until all acknowledgements are durable."""
+        second, until all acknowledgements are durable. With ``look`` a message is made of each, as the tail makes an
+        entry; past ``ahead`` batches the consumer waits until the oldest one's acknowledgement is durable."""
         made = await self.subscribe()
         consumer = self._client.destination(made.name, prefetch=BATCH)
         acking: deque[asyncio.Task[None]] = deque()
         start, seen = time.perf_counter(), 0
         async for batch in consumer.batches():
             acking.append(asyncio.create_task(consumer.ack(batch)))
-            seen += len(batch)
-            if len(acking) > AHEAD:
+            seen += len(list(batch) if look else batch)
+            if len(acking) > ahead:
                 await acking.popleft()
             if seen >= messages:
                 break
@@ -207,22 +210,26 @@ async def deliveries(messages: int, *, retention_bytes: int = 0, keys: int = 0) 
 
 async def measured(messages: int, rounds: int) -> dict[str, float]:
     """Measures rates a second, and their ratios: medians of ``rounds``."""
-    tails, given, beside = list[float](), list[float](), list[float]()
+    tails, given, looked, beside = list[float](), list[float](), list[float](), list[float]()
     async with deliveries(messages) as filled:
         await filled.tail(messages)  # what is read first warms the cache for the others
         for _ in range(rounds):
             tails.append(await filled.tail(messages))
             given.append(await filled.deliver(messages))
+            looked.append(await filled.deliver(messages, look=True, ahead=ACKS_AHEAD))
             async with filled.slow_ones():
                 beside.append(await filled.deliver(messages))
                 beside.append(await filled.deliver(messages))
+            looked.append(await filled.deliver(messages, look=True, ahead=ACKS_AHEAD))
             given.append(await filled.deliver(messages))
             tails.append(await filled.tail(messages))
         bytes_each = await filled.ack_bytes()
     return {
         "tail_per_s": round(median(tails)),
         "delivered_per_s": round(median(given)),
-        "of_the_tail": round(median(given) / median(tails), 3),
+        "looked_at_per_s": round(median(looked)),
+        "acknowledged_whole_of_the_tail": round(median(given) / median(tails), 3),
+        "of_the_tail": round(median(looked) / median(tails), 3),
         "beside_ten_slow_per_s": round(median(beside)),
         "of_alone": round(median(beside) / median(given), 3),
         "log_bytes_an_ack": round(bytes_each, 2),
