@@ -201,11 +201,16 @@ class CdcWorker:
             self._set(CdcState.WAITING, "the node is stopping")
         elif record.parked:
             self._set(CdcState.PARKED, record.parked)
-        elif record.paused_us or self._halted:
-            self._set(CdcState.PAUSED, f"paused since {text_of(record.paused_us)}" if record.paused_us else "")
+        elif record.paused_us:
+            self._paused()
+        elif self._halted:
+            self._set(CdcState.STARTING, "stopped for an order")
         else:
             return bool(record.next)
         return False
+
+    def _paused(self) -> None:
+        self._set(CdcState.PAUSED, f"paused since {text_of(self.record.paused_us)}")
 
     async def _load(self) -> None:
         """Loads the position, or makes the first one; holds the log from there on."""
@@ -287,7 +292,8 @@ class CdcWorker:
             kept = self.feed.kept if self.feed is not None else 0
             self._trimmed(kept or began, int(error.first))  # what it has not committed is lost, sent or not
         except ConsumerRefused as error:
-            self._park(f"its settings are refused: {error}; mend them, and restart the node")
+            mend = f"mend that, and `vlsnlog cdc resume {self.settings.name}`, or the settings, and restart the node"
+            self._park(f"refused: {error}; {mend}")
         except ConsumerSlow as error:
             record.slow = min(record.slow + 1, SLOW_MAX)
             if error.began:
@@ -476,6 +482,7 @@ class CdcWorker:
             if not record.paused_us:
                 await self._store_pause(self._clock.wall_us())
                 self.event("cdc.paused", consumer=self.settings.name, next=record.next)
+                self._paused()
 
     async def resume(self) -> None:
         """Lets it go on, parked or paused. Raises as ``pause``."""

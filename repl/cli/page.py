@@ -45,9 +45,9 @@ def print_pages(directory: Path, as_json: bool) -> int:
     stated = read_stated(LmdbStores(), str(directory), live=disk.is_locked(f"{directory}/{LOCK_NAME}"))
     encode = msgspec.json.Encoder().encode_lines
     lines = page_lines(disk, str(directory), stated)
-    damaged, destination = False, ""
+    damaged, destination, shown = False, "", False
     while some := list(islice(lines, LINES_AT_ONCE)):
-        damaged = damaged or any(DAMAGED in line.marks for line in some)
+        damaged, shown = damaged or any(DAMAGED in line.marks for line in some), True
         if as_json:
             sys.stdout.buffer.write(encode(some))
             continue
@@ -57,6 +57,8 @@ def print_pages(directory: Path, as_json: bool) -> int:
                 click.secho(f"{line.destination or 'no destination any more'}  {line.uuid}", bold=True)
                 click.echo(HEADING)
             click.echo(_text(line))
+    if not shown and not as_json:
+        click.echo("there are no pages")
     sys.stdout.buffer.flush()
     return 1 if damaged else 0
 

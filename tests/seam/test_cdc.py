@@ -554,7 +554,8 @@ def test_a_range_is_given_once_more_and_a_reset_moves_it() -> None:
         await group.everything()
         for to, begins in ((vlsns[5], vlsns[5]), ("start", 1), ("end", group.nodes["n1"].dtvlsn() + 1)):
             lives = len(sink.lives)
-            assert (await group.cdc("n1", "/orders/reset", to=to))[1]["next"] == begins
+            moved = (await group.cdc("n1", "/orders/reset", to=to))[1]
+            assert (moved["next"], moved["state"]) == (begins, "starting"), "stopped for the order, and not paused"
             await group.until(partial(_has_begun, sink, lives + 1), "it begins there")
             assert sink.lives[-1][0] == begins
         end = group.nodes["n1"].dtvlsn()

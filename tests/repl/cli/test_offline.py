@@ -71,6 +71,13 @@ def test_dump_shows_one_object_a_frame_in_the_documented_fields(
     assert [json.loads(line)["last"] for line in capsys.readouterr().out.splitlines()] == [last]
 
 
+def test_a_directory_without_pages_says_so(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["page", "print", str(directory)]) == 0
+    assert capsys.readouterr().out == "there are no pages\n"
+    assert main(["page", "print", str(directory), "--json"]) == 0
+    assert capsys.readouterr().out == ""
+
+
 def test_dump_filters_reverses_and_lines_up(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def rows(*options: str) -> list[dict[str, Any]]:
         assert main(["dump", str(directory), "--json", *options]) == 0
