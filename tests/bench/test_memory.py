@@ -58,7 +58,7 @@ def test_reserve_watches_free_memory_by_itself() -> None:
     with Reserve(4 * CHUNK, chunk_bytes=CHUNK, lead_bytes=CHUNK, free=machine) as reserve:
         assert reserve.held
         machine.free = 0
-        reserve._thread.join(10)  # it ends when there is nothing left to give
+        reserve._thread.join(60)  # it ends when there is nothing left to give
         assert reserve.held == []
 
 

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.group import Group
+from tests.e2e.group import UNTROUBLED_S, Group
 from vlsn.limits import MIB
 
 HERE = Path(__file__).parent
-UNTROUBLED_S = 30.0
-"""A master that a loaded machine keeps from answering for a while stays the master: tests count what it logs."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

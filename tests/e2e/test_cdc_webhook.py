@@ -62,7 +62,7 @@ def test_what_says_never_parks_it_and_later_is_waited_for(node: Callable[..., On
         return web.Response(**said)
 
     with Receiver(SECRET, answer) as receiver:
-        one = node(hook(receiver.url, tmp_path, retry_after_max_s=3000.0) + "\nretries_max = 1")
+        one = node(hook(receiver.url, tmp_path, retry_after_max_s=3000.0, timeout_s=20.0) + "\nretries_max = 1")
         one.append(b"one")
         eventually(lambda: one.told("hook")["state"] == "backoff" and receiver.requests > 0, "it waits", 240.0)
         asked = receiver.requests

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.calls import call
-from tests.e2e.group import NAMES, Group
+from tests.e2e.group import NAMES, UNTROUBLED_S, Group
 from vlsn.limits import MIB
 
 DISK_BYTES = 96 * MIB
@@ -37,7 +37,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def cramped(small_disk: Path) -> Iterator[Group]:
-    made = Group(small_disk / "group", segment_bytes=MIB)
+    made = Group(small_disk / "group", segment_bytes=MIB, election_timeout_s=UNTROUBLED_S)
     try:
         made.start()
         yield made

@@ -128,7 +128,7 @@ def test_a_segment_that_is_replaced_under_a_running_node_is_damage_there(hurt: G
     answer = call("GET", f"{hurt.urls['n3']}/v1/entries?from=1&kinds=all")
     assert answer.status == 200 or "is a FIFO" in answer.json()["detail"]  # a reader that has it open reads on
     assert call("GET", f"{hurt.master}/v1/entries/{vlsn}").body == b"here"
-    hurt.until(lambda: hurt.status("n3")["damage"] != [], "n3 says where it is damaged")
+    hurt.until(lambda: hurt.status("n3").get("damage", []) != [], "n3 says where it is damaged")
     hurt.stop("n3")
     path.unlink()
     aside.rename(path)

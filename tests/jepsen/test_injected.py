@@ -184,7 +184,7 @@ class Hurt:
         """Waits for the end of the node, or of the tracing."""
         if self._tracer.poll() is None:
             self._tracer.send_signal(signal.SIGINT)
-        self._tracer.wait(30)
+        self._tracer.wait(120)
 
 
 OCTETS = {"Content-Type": "application/octet-stream"}
@@ -192,9 +192,9 @@ OCTETS = {"Content-Type": "application/octet-stream"}
 
 def post(url: str, value: str) -> int:
     """Returns the VLSN of an acknowledged append; 0 for any other end."""
-    request = urllib.request.Request(f"{url}/v1/entries?timeout=5", data=value.encode(), headers=OCTETS)
+    request = urllib.request.Request(f"{url}/v1/entries?timeout=60", data=value.encode(), headers=OCTETS)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=90) as answer:
             return int(json.load(answer)["first"])
     except (OSError, ValueError, http.client.HTTPException):
         return 0
@@ -231,7 +231,7 @@ def test_a_node_loses_nothing_that_it_acknowledged_when_a_call_fails(
         if not lives:
             cluster.kill_all()
             cluster.start()
-        with urllib.request.urlopen(f"{url}/v1/entries?limit=10000", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/v1/entries?limit=10000", timeout=60) as answer:
             rows = [json.loads(line) for line in answer]
         assert {row["vlsn"]: row["value"] for row in rows if row["vlsn"] in acked} == acked
         assert len({row["value"] for row in rows}) == len(rows)

@@ -104,7 +104,7 @@ class ServedNode:
 
     def __enter__(self) -> ServedNode:
         self._thread.start()
-        assert self._up.wait(30)
+        assert self._up.wait(60)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -124,7 +124,7 @@ def scripted(produce: Callable[[Channel], Awaitable[None]]) -> Handler:
     return handle
 
 
-async def until(condition: Callable[[], bool], *, seconds: float = 10) -> None:
+async def until(condition: Callable[[], bool], *, seconds: float = 60) -> None:
     """Lets the loop run until ``condition`` holds."""
     async with asyncio.timeout(seconds):
         while True:

@@ -147,7 +147,7 @@ async def test_many_large_messages_at_once_are_all_taken_within_the_bound(listen
             await asyncio.sleep(0)
 
     async def produce() -> None:
-        channel = await network.connect(listener.url + "/v1/produce", message_bytes_max=MIB, timeout_s=10)
+        channel = await network.connect(listener.url + "/v1/produce", message_bytes_max=MIB, timeout_s=60)
         for id in (1, 2):
             data = batch.encode([os.urandom(1000) * 1000] * 5)
             await channel.send(request_header(id, Acks.MAJORITY, 30_000) + data)

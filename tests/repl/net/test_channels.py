@@ -47,7 +47,7 @@ async def test_channel_carries_messages_of_any_size_both_ways(
     network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
 ) -> None:
     url = listener.url + "/v1/feed"
-    channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=2 * MIB, timeout_s=5)
+    channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=2 * MIB, timeout_s=60)
     sizes = [0, 1, 125, 126, 65_535, 65_536, MIB]
     for size in sizes:
         message = bytes([size % 251]) * size
@@ -65,10 +65,10 @@ async def test_channel_message_over_the_limit_ends_it(
     network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
 ) -> None:
     url = listener.url + "/v1/feed"
-    channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=2 * MIB, timeout_s=5)
+    channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=2 * MIB, timeout_s=60)
     await channel.send(bytes(MIB + 1))
     with pytest.raises(ChannelClosed):
-        await asyncio.wait_for(channel.receive(), 5)
+        await asyncio.wait_for(channel.receive(), 60)
     await channel.close()
     assert node.feeds[0][1] == []
 
@@ -77,14 +77,14 @@ async def test_channel_ends_when_either_side_leaves(
     network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
 ) -> None:
     url = listener.url + "/v1/feed"
-    channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=MIB, timeout_s=5)
+    channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=MIB, timeout_s=60)
     await channel.send(b"a")
     await channel.receive()
     receiving = asyncio.ensure_future(channel.receive())
     await asyncio.sleep(0)
     await asyncio.wait_for(listener.close(), 5)
     with pytest.raises(ChannelClosed):
-        await asyncio.wait_for(receiving, 5)
+        await asyncio.wait_for(receiving, 60)
     await channel.close()
 
 
@@ -98,7 +98,7 @@ async def test_connect_refused_raises_the_class_of_the_problem(
     node.refuse_feed = error
     with pytest.raises(type(error), match=str(error)):
         await network.connect(
-            listener.url + "/v1/feed", headers=encode_hello(HELLO), message_bytes_max=MIB, timeout_s=5
+            listener.url + "/v1/feed", headers=encode_hello(HELLO), message_bytes_max=MIB, timeout_s=60
         )
 
 
@@ -106,9 +106,9 @@ async def test_connect_to_nobody_is_unreachable(network: AiohttpNetwork) -> None
     listening = await network.serve("127.0.0.1", 0, Gateway(MemoryNode().services).handle)
     await listening.close()
     with pytest.raises(Unreachable):
-        await network.connect(listening.url + "/v1/feed", headers={}, message_bytes_max=MIB, timeout_s=5)
+        await network.connect(listening.url + "/v1/feed", headers={}, message_bytes_max=MIB, timeout_s=60)
     with pytest.raises(Unreachable):
-        await network.request("GET", listening.url + "/v1/status", timeout_s=5)
+        await network.request("GET", listening.url + "/v1/status", timeout_s=60)
 
 
 async def test_connect_to_one_that_says_nothing_is_unreachable_in_time(network: AiohttpNetwork) -> None:
@@ -151,7 +151,7 @@ async def test_feed_of_garbage_frames_ends_and_harms_nothing(
             assert (await wire.head())[0] == 101
             await wire.send(garbage)
             await wire.ended()
-    assert (await network.request("GET", listener.url + "/healthz", timeout_s=5)).status == 200
+    assert (await network.request("GET", listener.url + "/healthz", timeout_s=60)).status == 200
 
 
 async def test_request_gives_status_headers_and_body(
@@ -159,11 +159,11 @@ async def test_request_gives_status_headers_and_body(
 ) -> None:
     headers = {"Content-Type": "application/octet-stream"}
     url = listener.url + "/v1/entries"
-    response = await network.request("POST", url, headers=headers, body=b"v", timeout_s=5)
+    response = await network.request("POST", url, headers=headers, body=b"v", timeout_s=60)
     assert response.status == 200
     assert response.headers["content-type"] == "application/json"
     node.leads = False
-    response = await network.request("POST", url, headers=headers, body=b"", timeout_s=5)
+    response = await network.request("POST", url, headers=headers, body=b"", timeout_s=60)
     assert (response.status, response.headers["location"]) == (307, "http://127.0.0.1:1/v1/entries")
     assert [entry.value for entry in node.entries[1:]] == [b"v"]
 
@@ -172,11 +172,11 @@ async def test_request_large_answers_come_whole(
     network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
 ) -> None:
     node.files[1] = bytes(range(256)) * (20 * MIB // 256)
-    response = await network.request("GET", listener.url + "/v1/segments/1", timeout_s=20)
+    response = await network.request("GET", listener.url + "/v1/segments/1", timeout_s=60)
     assert response.body == node.files[1]
     values = [bytes([65 + n]) * (MIB - 200) for n in range(4)]
     node.append(*values)
-    response = await network.request("GET", listener.url + "/v1/entries", timeout_s=20)
+    response = await network.request("GET", listener.url + "/v1/entries", timeout_s=60)
     assert bytes(response.body).count(b"\n") == 4
 
 
@@ -184,7 +184,7 @@ async def test_produce_over_a_socket_with_the_largest_batch(
     network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
 ) -> None:
     channel = await network.connect(
-        listener.url + "/v1/produce", message_bytes_max=produce_messages.ANSWERS_MESSAGE_BYTES_MAX, timeout_s=5
+        listener.url + "/v1/produce", message_bytes_max=produce_messages.ANSWERS_MESSAGE_BYTES_MAX, timeout_s=60
     )
     many = [bytes(MIB - 100)] * 16
     for id, values in enumerate([[b"a"], many, [b"b"]]):
@@ -199,7 +199,7 @@ async def test_produce_over_a_socket_with_the_largest_batch(
 async def test_produce_on_another_node_follows_to_the_master(network: AiohttpNetwork, listener: HttpListener) -> None:
     elsewhere = MemoryNode(leads=False, master=listener.url)
     replica = await network.serve("127.0.0.1", 0, Gateway(elsewhere.services).handle)
-    channel = await network.connect(replica.url + "/v1/produce", message_bytes_max=MIB, timeout_s=5)
+    channel = await network.connect(replica.url + "/v1/produce", message_bytes_max=MIB, timeout_s=60)
     await channel.send(produce_messages.request_header(1, Acks.MAJORITY, 10_000) + batch.encode([b"v"]))
     assert produce_messages.decode_answers(await channel.receive())[0].done
     await channel.close()

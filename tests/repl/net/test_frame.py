@@ -105,7 +105,7 @@ def all_into(taken: list[bytes]) -> Callable[[bytes], bool]:
 
 async def test_pings_fragments_and_halves_between_delivered_messages_harm_nothing(peer: Peer) -> None:
     network = AiohttpNetwork()
-    channel = await network.connect(peer.url, message_bytes_max=MIB, timeout_s=5)
+    channel = await network.connect(peer.url, message_bytes_max=MIB, timeout_s=60)
     two = frame(2, b"four", masked=False) + frame(2, b"five", masked=False)
     peer.answers = [
         frame(2, b"one", masked=False),
@@ -120,7 +120,7 @@ async def test_pings_fragments_and_halves_between_delivered_messages_harm_nothin
     taken: list[bytes] = []
     await channel.send(b"go")
     with pytest.raises(ChannelClosed, match="text"):
-        await asyncio.wait_for(channel.deliver(all_into(taken)), 5)
+        await asyncio.wait_for(channel.deliver(all_into(taken)), 60)
     assert taken == [b"one", b"two", b"three", b"four", b"five"]
     assert peer.got == [b"go"]
     await channel.close()
@@ -129,12 +129,12 @@ async def test_pings_fragments_and_halves_between_delivered_messages_harm_nothin
 
 async def test_garbage_behind_a_message_ends_the_delivery(peer: Peer) -> None:
     network = AiohttpNetwork()
-    channel = await network.connect(peer.url, message_bytes_max=MIB, timeout_s=5)
+    channel = await network.connect(peer.url, message_bytes_max=MIB, timeout_s=60)
     peer.answers = [frame(2, b"one", masked=False), b"\xf7\xff"]
     taken: list[bytes] = []
     await channel.send(b"go")
     with pytest.raises(ChannelClosed):
-        await asyncio.wait_for(channel.deliver(all_into(taken)), 5)
+        await asyncio.wait_for(channel.deliver(all_into(taken)), 60)
     assert taken == [b"one"]
     await channel.close()
     await network.close()

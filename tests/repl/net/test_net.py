@@ -16,9 +16,12 @@ from repl.http.routes import Gateway
 from repl.http.types import Request, Response
 from repl.net import AiohttpNetwork, server
 from repl.net.server import HttpListener
+from tests.repl.client.group import until
 from tests.repl.http.memory_node import MemoryNode
 from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, KEY_BYTES_MAX, MIB
 
+WAIT_S = 60.0
+"""Seconds on a busy machine; what hangs never ends."""
 POST = (
     b"POST /v1/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
     b"Content-Length: %d\r\n\r\n%b"
@@ -49,7 +52,7 @@ class Wire:
         await self.writer.drain()
 
     async def head(self) -> tuple[int, dict[str, str]]:
-        lines = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)).decode().split("\r\n")
+        lines = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), WAIT_S)).decode().split("\r\n")
         fields = dict(line.split(": ", 1) for line in lines[1:] if line)
         return int(lines[0].split(" ")[1]), fields
 
@@ -59,7 +62,7 @@ class Wire:
 
     async def ended(self) -> bytes:
         """Returns what still comes until the server closes."""
-        return await asyncio.wait_for(self.reader.read(), 10)
+        return await asyncio.wait_for(self.reader.read(), WAIT_S)
 
 
 def post(body: bytes) -> bytes:
@@ -156,10 +159,7 @@ async def test_net_client_that_leaves_before_its_answer_loses_only_that(
         async with await Wire.open(listener.url) as wire:
             await wire.send(post(b"v"))
             await node.until_unanswered(1)
-        for _ in range(500):
-            if node.unanswered == 0:
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: node.unanswered == 0)
         assert (node.unanswered, node.submissions) == (0, n + 1)
     node.hold = False
     node.pending.clear()
@@ -303,13 +303,9 @@ async def test_net_tail_streams_and_ends_with_its_client(listener: HttpListener,
             assert (status, fields["Transfer-Encoding"]) == (200, "chunked")
             await node.until_waits()
             node.append(b"hello")
-            seen = await asyncio.wait_for(wire.reader.readuntil(b"hello"), 5)
+            seen = await asyncio.wait_for(wire.reader.readuntil(b"hello"), WAIT_S)
             assert b"data: {" in seen
-        for _ in range(500):
-            if not node.waits:
-                break
-            await asyncio.sleep(0.01)
-        assert not node.waits
+        await until(lambda: not node.waits)
 
 
 async def test_net_segment_that_fails_half_way_breaks_off(listener: HttpListener, node: MemoryNode) -> None:
@@ -327,7 +323,7 @@ async def test_net_segment_that_fails_half_way_breaks_off(listener: HttpListener
         status, fields = await wire.head()
         assert (status, fields["Content-Length"]) == (200, str(8 * MIB))
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await asyncio.wait_for(wire.reader.readexactly(8 * MIB), 10)
+            await asyncio.wait_for(wire.reader.readexactly(8 * MIB), WAIT_S)
 
 
 async def test_net_reader_that_takes_nothing_holds_a_bounded_number_of_bytes(
@@ -339,7 +335,7 @@ async def test_net_reader_that_takes_nothing_holds_a_bounded_number_of_bytes(
     sends = [asyncio.ensure_future(wire.send(post(bytes(MIB)))) for wire in wires]
     await node.until_unanswered(BODIES_IN_FLIGHT_BYTES_MAX // MIB)
     statuses = [asyncio.ensure_future(wire.answer()) for wire in wires]
-    done, _ = await asyncio.wait(statuses, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    done, _ = await asyncio.wait(statuses, return_when=asyncio.FIRST_COMPLETED, timeout=WAIT_S)
     assert {task.result()[0] for task in done} == {429}
     node.hold = False
     node.release()

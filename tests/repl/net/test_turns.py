@@ -175,13 +175,13 @@ def _tails(listener: HttpListener) -> int:
 async def test_whoever_sends_many_messages_in_one_read_has_them_all_answered_in_order() -> None:
     async with listening() as listener:
         network = AiohttpNetwork()
-        channel = await network.connect(listener.url + "/v1/produce", message_bytes_max=1 << 20, timeout_s=10)
+        channel = await network.connect(listener.url + "/v1/produce", message_bytes_max=1 << 20, timeout_s=60)
         count = 4 * FRAMES_A_TURN
         for id in range(1, count + 1):
             await channel.send(request_header(id, Acks.MAJORITY, 30_000) + batch.encode([b"%d" % id]))
         answered: list[int] = []
         while len(answered) < count:
-            answers = decode_answers(await asyncio.wait_for(channel.receive(), 10))
+            answers = decode_answers(await asyncio.wait_for(channel.receive(), 60))
             assert all(answer.done for answer in answers)
             answered += [answer.id for answer in answers]
         assert answered == list(range(1, count + 1))
@@ -196,10 +196,10 @@ async def test_messages_that_come_alone_are_answered_in_order_past_their_share_o
     monkeypatch.setattr(turns, "SMALL_A_TURN", small)
     async with listening() as listener:
         network = AiohttpNetwork()
-        channel = await network.connect(listener.url + "/v1/produce", message_bytes_max=1 << 20, timeout_s=10)
+        channel = await network.connect(listener.url + "/v1/produce", message_bytes_max=1 << 20, timeout_s=60)
         for id in range(1, 20):
             await channel.send(request_header(id, Acks.MAJORITY, 30_000) + batch.encode([b"%d" % id]))
-            (answer,) = decode_answers(await asyncio.wait_for(channel.receive(), 10))
+            (answer,) = decode_answers(await asyncio.wait_for(channel.receive(), 60))
             assert (answer.id, answer.done) == (id, True)
         await channel.close()
         await network.close()
@@ -216,7 +216,7 @@ async def test_pings_now_and_then_end_nothing_and_the_last_of_several_is_answere
         for number in range(20):
             await wire.send(frame(PING, b"%03d" % number) * 10 + frame(PING, b"!%02d" % number))
             expected = bytes([0x8A, 3]) + b"!%02d" % number
-            await asyncio.wait_for(wire.reader.readuntil(expected), 10)
+            await asyncio.wait_for(wire.reader.readuntil(expected), 60)
 
 
 class Waits:

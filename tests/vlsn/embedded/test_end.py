@@ -18,7 +18,7 @@ from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 from vlsn.verify.verify import verify
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 def opened(directory: Path) -> Log:

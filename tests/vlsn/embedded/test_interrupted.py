@@ -21,7 +21,7 @@ from vlsn.verify.verify import verify
 
 INTERRUPTS = 400
 TRIES_MAX = 20_000
-WAIT_S = 30.0
+WAIT_S = 120.0
 AGAIN_S = 0.000_05
 
 

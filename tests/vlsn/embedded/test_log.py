@@ -127,7 +127,7 @@ def test_rotation_checkpoint_and_waiting(tmp_path: Path) -> None:
         assert not log.wait_for(3, timeout_s=0.01)
         waiting = threading.Thread(target=lambda: log.append(b"y"))
         waiting.start()
-        assert log.wait_for(3, timeout_s=10)
+        assert log.wait_for(3, timeout_s=60)
         waiting.join()
 
 

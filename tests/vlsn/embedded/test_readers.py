@@ -24,7 +24,7 @@ from vlsn.seams import Seams
 from vlsn.state.options import LogOptions
 
 DIRECTORY = "/d"
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 class BadPage(FakeDisk):

@@ -10,7 +10,7 @@ import pytest
 
 from vlsn.real.threads import OneShot, Relay
 
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 class _Interrupted(Exception):

@@ -230,7 +230,7 @@ def test_embedded_intervals_run_by_themselves(tmp_path: Path) -> None:
     with Log.open(tmp_path / "log", options) as log:
         first, last = log.append([b"a", b"b"], durability=Durability.NO_SYNC)
         assert (first, last) == (2, 3)
-        assert log.wait_for(last, 10.0)
+        assert log.wait_for(last, 60.0)
         third, _ = log.append(b"c", durability=Durability.WRITE_NO_SYNC)
         assert log.sync(third) >= third
         assert [entry.value for entry in log.read()] == [b"a", b"b", b"c"]

@@ -31,7 +31,7 @@ from vlsn.state.options import Durability, LogOptions
 from vlsn.verify.verify import verify
 
 PAGE = 4096
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 def lazy(opened: Opened, *values: bytes) -> Waiting:

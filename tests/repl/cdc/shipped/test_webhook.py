@@ -36,7 +36,7 @@ def secret(tmp_path: Path) -> Path:
 
 def live(feeder: Feeder, **more: Any) -> None:
     """Lives one life; what it raises comes out, its connections closed."""
-    consumer = Webhook(**{"try_s": 0.3, **more})
+    consumer = Webhook(**{"try_s": 1.0, **more})
     try:
         feeder.life(lambda: consumer)
     except BaseException:
@@ -45,7 +45,7 @@ def live(feeder: Feeder, **more: Any) -> None:
 
 
 def options(url: str, secret: Path, **more: Any) -> dict[str, Any]:
-    return {"url": url, "secret_file": str(secret), "plain_http": True, "timeout_s": 0.3, **more}
+    return {"url": url, "secret_file": str(secret), "plain_http": True, "timeout_s": 20.0, **more}
 
 
 def unkind(rng: Random) -> Callable[[web.Request], Any]:
@@ -83,7 +83,9 @@ def test_each_event_is_taken_in_the_order_of_its_key_by_a_server_that_fails(
 ) -> None:
     rng = Random(seed)
     with Receiver(SECRET, unkind(rng)) as receiver:
-        feeder = Feeder(log_of(rng, 150), options(receiver.url, secret, lanes=lanes, batch_events=7), rng)
+        feeder = Feeder(
+            log_of(rng, 150), options(receiver.url, secret, lanes=lanes, batch_events=7, timeout_s=0.3), rng
+        )
         for _ in range(200):
             try:
                 live(feeder)
@@ -129,7 +131,7 @@ def test_a_batch_ends_with_the_event_that_fills_it(secret: Path) -> None:
 def test_an_event_of_the_largest_size_goes_through(secret: Path) -> None:
     largest = Entry(Vlsn(1), Term(1), 1, 0, 0, None, bytes(range(256)) * 4096)
     with Receiver(SECRET) as receiver:
-        live(Feeder([largest], options(receiver.url, secret, timeout_s=20.0), Random(1)))
+        live(Feeder([largest], options(receiver.url, secret), Random(1)))
         assert b64decode(receiver.events[0]["value_b64"]) == largest.value
         assert "Transfer-Encoding" not in receiver.headers[0]
 
@@ -197,7 +199,7 @@ def test_a_certificate_is_verified(secret: Path, tmp_path: Path) -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(cert, key)
     with Receiver(SECRET, tls=tls) as receiver:
-        given = {**options(receiver.url, secret), "plain_http": False, "timeout_s": 5.0}
+        given = {**options(receiver.url, secret), "plain_http": False}
         with pytest.raises(CdcUnavailable, match=r"[Cc]ertificate"):
             live(Feeder(log_of(Random(1), 5), given, Random(1)))
         assert receiver.requests == 0
