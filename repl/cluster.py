@@ -229,6 +229,10 @@ def prepare(
     Raises ``BadArgument``: another number of nodes, a group or setting that is wrong, a port that is taken.
     """
     directory = Path(os.path.abspath(directory))
+    if (directory / LOCK_NAME).exists():
+        raise BadArgument(
+            f"dir: {directory} holds a log of its own; give a directory that has those of the nodes in it"
+        )
     existing = sorted(directory.glob(f"n*/{CONFIG_FILE}"))
     size = len(config.load_node_config(path=existing[0], environment={}).members) if existing else nodes or 3
     if nodes is not None and nodes != size:

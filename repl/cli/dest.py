@@ -48,20 +48,24 @@ def dest() -> None:
 @click.argument("name")
 @click.option("--prefix", metavar="P", help="Messages are the entries whose key begins so; without it all are.")
 @click.option("--from", "begin", metavar="VLSN|start|end", help="The first message; the end where nothing is said.")
-@click.option("--max-bytes", type=_COUNT, help="Unacknowledged bytes from which on it is full.")
+@click.option("--max-bytes", type=_COUNT, help="Unacknowledged bytes from which on it is full; 0 for no limit.")
 @click.option("--max-messages", type=_COUNT, help="The same in messages.")
-@click.option("--full-policy", type=_POLICIES, help="What becomes of appends to it while it is full.")
-@click.option("--page-limit-bytes", type=_COUNT, help="Bytes of pages from which on it takes no more.")
+@click.option("--full-policy", type=_POLICIES, help="What becomes of appends to it while it is full; page at first.")
+@click.option("--page-limit-bytes", type=_COUNT, help="Bytes of pages from which on it takes no more; 0 for no limit.")
 @click.option("--page-limit-messages", type=_COUNT, help="The same in messages.")
-@click.option("--page-full-policy", type=_PAGE_POLICIES, help="What becomes of appends to it then.")
+@click.option("--page-full-policy", type=_PAGE_POLICIES, help="What becomes of appends to it then; fail at first.")
 @click.option(
     "--ack-timeout",
     type=FiniteRange(0.05, ACK_TIMEOUT_S_MAX),
     metavar="S",
-    help="Seconds after which a message is delivered again.",
+    help="Seconds after which a message is delivered again; 30 where nothing was said.",
 )
-@click.option("--attempts-max", type=click.IntRange(1, ATTEMPTS_MAX), help="Deliveries after which a message is dead.")
-@click.option("--dead-letter", metavar="KEY", help="The key of its dead letters.")
+@click.option(
+    "--attempts-max",
+    type=click.IntRange(1, ATTEMPTS_MAX),
+    help="Deliveries after which a message is dead; 5 where nothing was said.",
+)
+@click.option("--dead-letter", metavar="KEY", help="The key of its dead letters; dead_letter where nothing was said.")
 @url_option
 @json_option
 def create(

@@ -21,6 +21,7 @@ from repl import connect_sync
 from repl.cluster import Cluster, Node, NodeEnded, ending_with, free_base_port, prepare
 from repl.config import load_node_config, read_file
 from repl.net.network import AiohttpNetwork
+from vlsn import Log
 from vlsn.errors import BadArgument
 from vlsn.real.disk import PosixDisk
 
@@ -82,6 +83,14 @@ async def test_prepare_of_a_directory_whose_nodes_run_is_refused_and_changes_not
         with pytest.raises(BadArgument, match="is taken"):
             prepare(tmp_path, AiohttpNetwork(), base_port=taken.getsockname()[1] - 2)
     assert {path: path.read_bytes() for path in before} == before
+
+
+async def test_prepare_in_the_directory_of_a_node_is_refused_and_writes_nothing(tmp_path: Path) -> None:
+    Log.open(tmp_path / "n1").close()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BadArgument, match="n1 holds a log of its own"):
+        prepare(tmp_path / "n1", AiohttpNetwork(), base_port=free_base_port())
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 async def test_prepare_writes_a_lost_config_again(tmp_path: Path) -> None:
