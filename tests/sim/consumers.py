@@ -20,6 +20,7 @@ import msgspec
 from tests.fakes.disk import Call
 from tests.fakes.machine import Machine
 from tests.sim.destinations import Folded
+from tests.sim.orders import Orders
 from vlsn.errors import VlsnLogError
 
 if TYPE_CHECKING:
@@ -76,10 +77,13 @@ class Consumers:
         self.clients, self.group, self.report = clients, clients.group, clients.report
         self.books = clients.group.watch.destinations
         self.made = drawn(clients.report.seed)
-        self.sent: dict[str, set[int]] = {each.name: set() for each in self.made}
-        """The VLSNs of which an acknowledgement was sent that was not refused."""
-        self.settled: dict[str, dict[int, float]] = {each.name: {} for each in self.made}
-        """When a durable one was heard of."""
+        self.sent: dict[str, dict[int, float]] = {each.name: {} for each in self.made}
+        """When an acknowledgement was last sent, by VLSN."""
+        self.books.sent = self.sent
+        self.books.drops = {each.name for each in self.made if each.settings.get("full_policy") == "drop"}
+        self.settled: dict[str, dict[tuple[int, int], float]] = {each.name: {} for each in self.made}
+        """When a durable one was heard of, by ``since`` and VLSN."""
+        self.orders = Orders(self)
         self.last: dict[str, dict[int, int]] = {each.name: {} for each in self.made}
         """The VLSNs that were given for the last time, and how often they were to be tried again before that."""
 
@@ -87,7 +91,7 @@ class Consumers:
         """Returns what runs until all is over."""
         consumers = [Consumer(self, made, number) for made in self.made for number in range(made.consumers)]
         sweep = self.books.sweep(lambda: self.clients.over)
-        return [self._makes(), *(each.run() for each in consumers), sweep, self._spoils()]
+        return [self._makes(), *(each.run() for each in consumers), sweep, self._spoils(), self.orders.run()]
 
     async def _spoils(self) -> None:
         """Fails calls on pages, now and then: drawn apart, so that all else plays as it did before."""
@@ -111,11 +115,13 @@ class Consumers:
             while not self.clients.over:
                 status, _ = await caller.call("PUT", made.name, msgspec.json.encode(made.settings))
                 if status in (200, 201):
+                    self.orders.made.add(made.name)
                     break
                 await asyncio.sleep(0.5)
 
     async def drain(self) -> None:
         """Takes all that is left: what is open is delivered, and its pages go."""
+        await self.orders.end()
         watch, loop = self.group.watch, self.group.loop
         until_s = loop.time() + DRAINED_S
         takers = [Consumer(self, made, 100) for made in self.made]
@@ -187,13 +193,15 @@ class Consumer(Caller):
 
     async def once(self, most: int, *, healthy: bool) -> None:
         """Asks for a page, and says what becomes of it; ``healthy``: all of it is acknowledged."""
-        asked_s = self._loop.time()
+        asked_s, then, paused = self._loop.time(), self._since(), self.made.name in self.all.orders.paused
         status, body = await self.call("GET", f"{self.made.name}/messages?max={most}&wait={WAIT_S if healthy else 0.5}")
         if status != 200:
             await asyncio.sleep(0.2)
             return
         rows = [msgspec.json.decode(line) for line in body.splitlines()]
-        self._given(rows, asked_s)
+        still = paused and self.made.name in self.all.orders.paused
+        self._watch.hold(not (rows and still), f"{self.name} is given {len(rows)} messages, paused")
+        self._given(rows, asked_s, then)
         vlsns = [row["vlsn"] for row in rows]
         if not vlsns or (not healthy and self.rng.random() < FORGETS):
             return
@@ -210,13 +218,19 @@ class Consumer(Caller):
         sent, settled = self.all.sent[self.made.name], self.all.settled[self.made.name]
         path = f"{self.made.name}/{word}" + ("?wait=0" if at_once else "")
         for _ in range(SENT_MAX if vlsns else 0):
+            since = self._since()
             if word == "ack":
-                sent.update(vlsns)
+                sent.update(dict.fromkeys(vlsns, self._loop.time()))
             status, body = await self.call("POST", path, msgspec.json.encode({"vlsns": vlsns}))
-            self._watch.hold(status not in (400, 404, 500), f"{self.name} hears {status} of {word}: {body[:300]!r}")
+            gone = status == 404 and self.made.name in self.all.orders.dropped
+            self._watch.hold(
+                gone or status not in (400, 404, 500), f"{self.name} hears {status} of {word}: {body[:300]!r}"
+            )
             if status == 200:
-                if word == "ack" and not at_once:
-                    settled.update((vlsn, self._loop.time()) for vlsn in vlsns if vlsn not in settled)
+                if word == "ack" and not at_once and since == self._since():  # else it may be of before a move
+                    settled.update(((since, vlsn), self._loop.time()) for vlsn in vlsns if (since, vlsn) not in settled)
+                return
+            if gone:
                 return
             if self.rng.random() >= AGAIN:
                 return
@@ -224,21 +238,33 @@ class Consumer(Caller):
 
     # What it is given.
 
-    def _given(self, rows: list[dict[str, Any]], asked_s: float) -> None:
+    def _since(self) -> int:
+        """Returns the VLSN of the COMMIT that has set where its destination begins, as of now; 0 for none."""
+        folded = self.all.books.of.get(self.all.books.named.get(self.made.name, ""))
+        return 0 if folded is None else folded.since
+
+    def _given(self, rows: list[dict[str, Any]], asked_s: float, since: int) -> None:
+        """Looks at what came; ``since`` as it was asked for. What was asked for before the answer to a move was heard
+        may still be of before it."""
         books, watch, name = self.all.books, self._watch, self.made.name
         folded = books.of.get(books.named.get(name, ""))
         if not rows:
             return
+        if folded is None and name in self.all.orders.dropped:
+            return  # dropped while it was on its way
         watch.hold(folded is not None, f"{self.name} is given messages of a destination that is not durable")
         assert folded is not None
+        is_sure = name not in self.all.orders.ordered or (folded.since == since and 0.0 < folded.told_s < asked_s)
         settled, here = self.all.settled[name], set[int]()
         for row in rows:
             vlsn, said = row["vlsn"], f"{self.name} is given VLSN {row['vlsn']} (attempt {row['attempt']})"
             watch.shown(self.name, vlsn, row["value"].encode())
-            watch.hold(folded.takes(books.keys[vlsn]) and vlsn >= folded.begin, f"{said}, no message of {name}")
-            watch.hold(not settled.get(vlsn, asked_s) < asked_s, f"{said}, which was acknowledged durably before")
+            is_one = folded.takes(books.keys[vlsn]) and (vlsn >= folded.begin or not is_sure)
+            watch.hold(is_one, f"{said}, no message of {name}, which begins at {folded.begin}")
+            told_s = settled.get((folded.since, vlsn), asked_s)
+            watch.hold(not (is_sure and told_s < asked_s), f"{said}, which was acknowledged durably before")
             watch.hold(1 <= row["attempt"] <= self.made.settings["attempts_max"], said)
-            before = self._open_before(folded, vlsn, here)
+            before = self._open_before(folded, vlsn, here) if is_sure else None
             watch.hold(before is None, f"{said}, while VLSN {before} of its key is open")
             here.add(vlsn)
             if row["attempt"] == self.made.settings["attempts_max"]:

@@ -17,6 +17,7 @@ import base64
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -38,6 +39,8 @@ UNPAGED_RATE = 0.1
 """The share of these that keep as much as others do."""
 PREFIX = "dest/"
 FOLLOWS = ("MASTER", "REPLICA")
+LATE_S = 20.0
+"""An acknowledgement may be noted so long after it was sent."""
 UNSAID_S = 65.0
 """A node that hears of a destination says so late what it lacks of it, where its disk hangs, or it stands still."""
 KINDS = frozenset((int(EntryKind.DATA), int(EntryKind.COMMIT)))
@@ -67,6 +70,8 @@ class Folded:
     begin: int = 1
     since: int = 0
     """The VLSN of the COMMIT that has set where it begins."""
+    told_s: float = 0.0
+    """When who ordered that heard that it is durable; 0: not yet."""
     firsts: dict[str, int] = field(default_factory=dict)
     """Where the log of each node began as that COMMIT became durable."""
     tries: dict[int, int] = field(default_factory=dict)
@@ -105,6 +110,12 @@ class Destinations:
         """The most VLSNs that any node said it lacked, and had to fetch."""
         self.again: Counter[tuple[bytes, int]] = Counter()
         """How often dead messages were to be tried again, by the key of their letters and VLSN."""
+        self.begun: Counter[bytes] = Counter()
+        """How often destinations were moved or dropped, by the key of their letters: then messages may die again."""
+        self.sent: dict[str, dict[int, float]] = {}
+        """When an acknowledgement was last sent, by destination and VLSN."""
+        self.drops: set[str] = set()
+        """Destinations of which the master may acknowledge messages by itself."""
         self._firsts: dict[str, tuple[frozenset[str], int]] = {}
         self._wired: set[int] = set()
         self._unsaid: dict[tuple[str, int], tuple[Any, float]] = {}
@@ -142,15 +153,17 @@ class Destinations:
 
     def _note(self, vlsn: int, uuid: str, note: dict[str, Any]) -> None:
         if note.get("over"):
-            self.of.pop(uuid, None)
+            dropped = self.of.pop(uuid, None)
+            self.begun[dropped.dead_letter if dropped is not None else b""] += 1
             return
         if note.get("begin") is not None:
             before = self.of.get(uuid)
             folded = self.of[uuid] = Folded(uuid, begin=min(note["begin"] or vlsn + 1, vlsn + 1), since=vlsn)
-            folded.firsts = {name: self._first(name) for name in self._watch.group.names}
+            folded.firsts = {name: self.first(name) for name in self._watch.group.names}
             folded.floor = folded.begin - 1
             if before is not None:
                 folded.name, folded.prefix, folded.dead_letter = before.name, before.prefix, before.dead_letter
+                self.begun[before.dead_letter] += 1
         if uuid not in self.of:
             return
         folded = self.of[uuid]
@@ -165,12 +178,30 @@ class Destinations:
             folded.tries.update(dict.fromkeys(unpacked(tried), int(count)))
         self.again.update((folded.dead_letter, each) for each in again)
         done = {each for each in unpacked(note.get("done", "")) if each <= vlsn}
+        self._asked_for(folded, done - unpacked(note.get("dead", "")))
         folded.done |= {each for each in done if each > folded.floor}
         folded.dead -= done
         folded.dead |= {each for each in unpacked(note.get("dead", "")) if each <= vlsn}
         while folded.floor + 1 in folded.done:
             folded.floor += 1
             folded.done.discard(folded.floor)
+
+    def _asked_for(self, folded: Folded, done: set[int]) -> None:
+        """Holds that somebody has acknowledged each message that a note says is acknowledged: what was passed over as
+        if it were none of the destination's is nobody's any more. Of what is owed again since a move whose answer was
+        heard, lately."""
+        if folded.name not in self.sent or folded.name in self.drops:
+            return
+        sent = self.sent[folded.name]
+        wrong = [
+            each
+            for each in sorted(done)
+            if each > folded.floor and each in self.keys and folded.takes(self.keys[each]) and not folded.is_done(each)
+            if sent.get(each, -inf) < folded.told_s - LATE_S
+        ]
+        self._watch.hold(
+            not wrong, f"VLSNs {wrong[:5]} of {folded.name} (since {folded.since}) are noted, acknowledged by nobody"
+        )
 
     def wanted(self, folded: Folded, below: int) -> list[int]:
         """Lists what is to be kept of it below a VLSN."""
@@ -214,7 +245,7 @@ class Destinations:
             return
         if name in watch.rotten or watch.copies[name].replaced or not watch.group.listed(name):
             return
-        first = self._first(name)
+        first = self.first(name)
         for folded in list(self.of.values()):
             wanted = self.wanted(folded, first)
             found = self.pages_of(name, folded.uuid) if wanted else Paged()
@@ -268,7 +299,7 @@ class Destinations:
         table = page_table(contents) if contents else {}
         return paged({each: data for each, data in files.items() if each in there}, table, uuid)
 
-    def _first(self, name: str) -> int:
+    def first(self, name: str) -> int:
         """Finds the first VLSN of a node's log, as its files say."""
         disk = self._watch.group.machines[name].disk
         paths = frozenset(path for path in disk.files(f"/{name}") if path.endswith(".vlog"))
@@ -295,7 +326,7 @@ class Destinations:
             where = (key, int(letter["vlsn"]))
             told[where] += 1
             self._watch.hold(
-                told[where] <= 1 + self.again[where],
+                told[where] <= 1 + self.again[where] + self.begun[key],
                 f"VLSN {where[1]} has {told[where]} dead letters, the last at {at}; tried again: {self.again[where]}",
             )
             self._watch.hold(where[1] in self.keys, f"the dead letter at VLSN {at} is of no entry: {letter}")

@@ -132,6 +132,8 @@ MET = {
     "messages delivered": COMMON,
     "a message delivered again": COMMON,
     "destinations drained in the end": COMMON,
+    "move of a destination": COMMON,
+    "DELETE of a destination": COMMON,
     "messages that lay in pages alone": COMMON,
     "messages that a node lacked, and fetched": SELDOM,
     "dead ones tried again": SELDOM,

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
-from tests.sim.destinations import page_table
+import pytest
+
+from tests.sim.destinations import LATE_S, Destinations, page_table
 from tests.sim.logs import block_of
 from tests.sim.page_files import Paged, paged
 from tests.vlsn.logs import DIRECTORY, Machine
 from tests.vlsn.pages.paging import PAGE_BYTES, Destination, Pager
 from tests.vlsn.pages.test_paging import ALL, A, B, filled, some_destinations
+from vlsn.format.vlsn_set import VlsnSet
 
 
 def read(machine: Machine, uuid: str) -> Paged:
@@ -62,6 +68,39 @@ def test_a_page_that_is_not_on_the_medium_is_none() -> None:
     assert lacking.fault and len(lacking.blocks) < len(before.blocks)
     machine.stores.contents[f"{DIRECTORY}/state"].values.clear()
     assert read(machine, ALL) == Paged()
+
+
+class Held:
+    """A watch, as far as the books of destinations ask it."""
+
+    group = SimpleNamespace(names=[])
+
+    def hold(self, is_so: bool, said: str) -> None:
+        assert is_so, said
+
+
+def test_a_note_that_covers_what_a_move_back_has_made_owed_again_is_seen() -> None:
+    def note(**note: Any) -> dict[str, Any]:
+        return {name: b64encode(VlsnSet.of(each).pack()).decode() for name, each in note.items()}
+
+    books = Destinations(cast(Any, Held()))
+    books.keys = dict.fromkeys(range(1, 21), b"k")
+    books._note(21, A, {"begin": 1})
+    books._set("orders", {"uuid": A, "prefix": "k"})
+    books.sent["orders"] = dict.fromkeys(range(1, 10), 5.0)
+    books._note(22, A, note(done=range(1, 6)))
+    books._note(23, A, note(done=[10], dead=[10]))
+    with pytest.raises(AssertionError, match="acknowledged by nobody"):
+        books._note(24, A, note(done=[11]))
+    books._note(25, A, {"begin": 1})
+    moved = books.of[A]
+    assert (moved.since, moved.floor, moved.done) == (25, 0, set()), "all is owed again"
+    moved.told_s = 100.0
+    with pytest.raises(AssertionError, match=r"VLSNs \[1, 2, 3\]"):
+        books._note(26, A, note(done=range(1, 4)))
+    books.sent["orders"] |= dict.fromkeys(range(1, 4), 101.0 - LATE_S)
+    books._note(27, A, note(done=range(1, 4)))
+    assert moved.floor == 3
 
 
 def test_a_row_that_has_rotted_says_nothing() -> None:
