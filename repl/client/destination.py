@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from typing import Final, overload
@@ -118,6 +119,15 @@ class Messages(Sequence[Message]):
         return f"Messages({self.uuid!r}, {len(self)} messages)"
 
 
+@dataclass(slots=True)
+class _Gathered:
+    """Acknowledgements of one destination that the next call makes."""
+
+    told: asyncio.Future[None]
+    """Done once it is durable."""
+    columns: list[Vlsns] = field(default_factory=list)
+
+
 class Destination:
     """One worker of a destination; made by ``Client.destination``.  Iterate over it, again after a fault too."""
 
@@ -128,10 +138,10 @@ class Destination:
         self.name = name
         self._destinations = destinations
         self._prefetch = prefetch
-        self._gathered: dict[str, list[Vlsns]] = {}
-        """VLSNs to be acknowledged, by the uuid of their destination."""
-        self._told: asyncio.Future[None] | None = None
-        """Done when what is gathered is acknowledged, durable."""
+        self._gathered: dict[str, _Gathered] = {}
+        """VLSNs to be acknowledged, by the uuid of their destination: one that is gone fails for itself."""
+        self._calling: _Gathered | None = None
+        """The ones whose call is on its way."""
         self._sending: asyncio.Task[None] | None = None
         self._stream: DestinationStream | None = None
         """The connection that was made last."""
@@ -191,12 +201,13 @@ class Destination:
 
     def _call(self, uuid: str, vlsns: Vlsns) -> asyncio.Future[None]:
         """Acknowledges by a call, together with others; done once that is durable."""
-        self._gathered.setdefault(uuid, []).append(vlsns)
-        if self._told is None:
-            self._told = asyncio.get_running_loop().create_future()
+        gathered = self._gathered.get(uuid)
+        if gathered is None:
+            gathered = self._gathered[uuid] = _Gathered(asyncio.get_running_loop().create_future())
+        gathered.columns.append(vlsns)
         if self._sending is None:
             self._sending = asyncio.create_task(self._send(), name=f"acks of {self.name}")
-        return self._told
+        return gathered.told
 
     def _call_again(self, uuid: str, vlsns: Vlsns, told: asyncio.Future[None]) -> None:
         """Acknowledges what was under way on a connection that is lost."""
@@ -208,37 +219,33 @@ class Destination:
             await self._destinations.nack(self.name, vlsns.tolist(), reason, uuid)
 
     async def flush(self) -> None:
-        """Returns once everything acknowledged so far is durable. Raises as ``Message.ack`` for the last of it."""
-        while True:
-            under_way = self._stream.unanswered if self._stream is not None else []
-            if under_way:
-                await asyncio.shield(under_way[-1])
-            elif self._told is not None:
-                await asyncio.shield(self._told)
-            elif self._sending is not None:
-                await asyncio.sleep(0)
-            else:
-                return
+        """Returns once everything acknowledged so far is durable. Raises as ``Message.ack`` where some of it failed."""
+        under_way = [*self._stream.unanswered] if self._stream is not None else []
+        under_way += [each.told for each in (self._calling, *self._gathered.values()) if each is not None]
+        if under_way:
+            await asyncio.wait(under_way)
+        for told in under_way:
+            told.result()
 
     async def _send(self) -> None:
-        while self._gathered and self._told is not None:
-            gathered, told = self._gathered, self._told
-            self._gathered, self._told = {}, None
-            try:
-                for uuid, columns in gathered.items():
-                    vlsns = np.unique(np.concatenate(columns))
+        try:
+            while self._gathered:
+                uuid = next(iter(self._gathered))
+                self._calling = gathered = self._gathered.pop(uuid)
+                try:
+                    vlsns = np.unique(np.concatenate(gathered.columns))
                     for at in range(0, len(vlsns), ACKS_MAX):
                         await self._destinations.ack(self.name, VlsnSet.of(vlsns[at : at + ACKS_MAX]), uuid)
-            except VlsnLogError as error:
-                told.set_exception(error)
-                told.exception()  # who has not waited for it is not asked
-            except BaseException:
-                self._sending = None
-                told.cancel()
-                raise
-            else:
-                told.set_result(None)
-        self._sending = None
+                except Exception as error:
+                    gathered.told.set_exception(error)
+                    gathered.told.exception()  # who has not waited for it is not asked
+                else:
+                    gathered.told.set_result(None)
+        finally:
+            for each in (self._calling, *self._gathered.values()):
+                if each is not None:
+                    each.told.cancel()  # of a task that was cancelled; nothing to one that is done
+            self._gathered, self._calling, self._sending = {}, None, None
 
 
 def _pass_on(told: asyncio.Future[None], done: asyncio.Future[None]) -> None:

@@ -577,3 +577,42 @@ def test_workers_that_stay_lose_nothing_through_any_failure(seed: int) -> None:
         await group.stop()
 
     run(main())
+
+
+def test_flush_waits_for_the_call_that_is_on_its_way_and_says_how_it_has_failed() -> None:
+    async def main() -> None:
+        group = await made(51)
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start")
+            await log.append(b"a")
+            dest = log.destination("orders")
+            (one,) = await dest.take(1, 1.0)
+            await log.destinations.drop("orders")
+            await one.ack(wait=False)
+            await asyncio.sleep(0)  # its call is on its way
+            with pytest.raises(NotFound):
+                await dest.flush()
+        await group.stop()
+
+    run(main())
+
+
+def test_what_is_acknowledged_of_a_destination_that_is_gone_fails_for_itself_alone() -> None:
+    async def main() -> None:
+        group = await made(52)
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start")
+            await log.append(b"a")
+            dest = log.destination("orders")
+            gone = await dest.take(1, 1.0)
+            await log.destinations.drop("orders")
+            told = await log.destinations.put("orders", from_="start")
+            here = await dest.take(1, 1.0)
+            first, second = asyncio.create_task(dest.ack(gone)), asyncio.create_task(dest.ack(here))
+            await second
+            assert acked(group, told["uuid"]).done.has(here.vlsns).all()
+            with pytest.raises(NotFound):
+                await first
+        await group.stop()
+
+    run(main())
