@@ -38,7 +38,7 @@ demo: needs-java $(STAMP) ## three nodes, real records, a killed master, a Spark
 	@$(BIN)/vlsnlog demo
 
 test: needs-java $(STAMP) ## the whole test suite
-	@$(BIN)/pytest -n $(TEST_WORKERS) --maxprocesses 4 --dist loadfile $(TESTS)
+	@$(BIN)/pytest -n $(TEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(SOURCES)

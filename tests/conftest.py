@@ -2,12 +2,17 @@
 
 ``ci`` draws the same examples each time, so that a red run is red again; ``dev`` (the default) draws new
 ones; ``long`` is for a night.
+
+Files go to whichever worker is free, in the order of collection: those that take minutes come first, so that none is
+left alone in the end.
 """
 
 from __future__ import annotations
 
 import os
+from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _SLOW_MACHINE = [HealthCheck.too_slow]
@@ -18,3 +23,17 @@ settings.register_profile(
 )
 settings.register_profile("long", max_examples=5_000, deadline=None, suppress_health_check=_SLOW_MACHINE)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+LONG: Final = (
+    "test_spark_pipeline",
+    "test_export",
+    "test_joined_logs",
+    "test_standalone",
+    "test_exporting",
+    "test_stream",
+)
+"""Files that start Spark several times, and take a minute or more."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in LONG)
