@@ -179,6 +179,7 @@ class Deliveries:
             delivery.tick(now)
             if rows_left > 0 and delivery.incoming.is_due(now):
                 rows_left -= delivery.look_at_incoming(now, self._log.ring)
+        self.full.release()  # whoever waited first may have no time left, and hold up those behind him
 
     async def _look_at_oldest(self) -> None:
         """Looks again and again which message of each has waited longest."""

@@ -52,7 +52,7 @@ class Depth:
             self._chunks.append((vlsns, sizes))
             self.messages += len(vlsns)
             self.bytes += int(sizes.sum())
-        self.counted_to = rows.first_vlsn + rows.rows - 1
+        self.counted_to = max(self.counted_to, rows.first_vlsn + rows.rows - 1)
 
     def add_sizes(self, vlsns: I64, sizes: I64, counted_to: int) -> None:
         """Counts messages that the log has no more, up to ``counted_to``."""
@@ -61,7 +61,12 @@ class Depth:
             self._chunks.append((vlsns[mask], sizes[mask]))
             self.messages += int(mask.sum())
             self.bytes += int(sizes[mask].sum())
-        self.counted_to = counted_to
+        self.counted_to = max(self.counted_to, counted_to)
+
+    def pass_to(self, floor: int) -> None:
+        """Passes over what is acknowledged up to ``floor``, where it has not counted that far."""
+        if self.counted_to < floor:
+            self._chunks, self.messages, self.bytes, self.counted_to = [], 0, 0, floor
 
     def let_go(self, done: Callable[[I64], Mask]) -> None:
         """Lets go of those that are ``done``."""

@@ -30,7 +30,7 @@ from repl.dest.depth import Depth, Mask
 from vlsn.errors import DestinationFull, NotMaster, QueueFull, Trimmed, VlsnLogError
 from vlsn.format.submission import Submission
 from vlsn.format.vlsn_set import VlsnSet
-from vlsn.ids import Vlsn
+from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
 from vlsn.state.destinations import FULL_POLICIES, DestinationSettings
@@ -81,6 +81,8 @@ class Policy:
     delivery: Delivery
     settings: DestinationSettings
     depth: Depth
+    since: Vlsn = NULL_VLSN
+    """``Delivery.since`` of what is counted: moved, a destination may want again what was let go of."""
     counted: bool = False
     """The messages that were there when the lead began are counted; never where nothing is to be counted."""
     queued: dict[object, tuple[int, int]] = field(default_factory=dict)
@@ -164,15 +166,28 @@ class FullPolicies(Generic[A]):
             if policy is not None:
                 del self._of[delivery.uuid]
                 self.release()
-        elif policy is None or policy.bounded != bounded or (bounded and policy.depth.counted_to < delivery.floor):
-            depth = Depth(settings.prefix.encode(), settings.dead_letter.encode(), delivery.floor)
-            self._of[delivery.uuid] = Policy(delivery, settings, depth)
-            self.release()
-            if bounded:
-                self._begin_count()
-        elif policy.settings is not settings:
+        elif policy is None:
+            self._of[delivery.uuid] = policy = Policy(delivery, settings, _depth_of(delivery))
+            self._count_anew(policy)
+        elif (
+            policy.bounded != bounded
+            or policy.since != delivery.since
+            or policy.settings.dead_letter != settings.dead_letter
+        ):
             policy.settings = settings
-            self.release()
+            self._count_anew(policy)
+        else:
+            policy.depth.pass_to(delivery.floor)
+            if policy.settings is not settings:
+                policy.settings = settings
+                self.release()
+
+    def _count_anew(self, policy: Policy) -> None:
+        """Counts from the floor on. What is queued, and what is to be dropped of it, stays noted."""
+        policy.depth, policy.since, policy.counted = _depth_of(policy.delivery), policy.delivery.since, False
+        self.release()
+        if policy.bounded:
+            self._begin_count()
 
     def forget(self, uuid: str) -> None:
         if self._of.pop(uuid, None) is not None:
@@ -342,7 +357,7 @@ class FullPolicies(Generic[A]):
 
     async def _count_one(self, policy: Policy) -> None:
         depth = policy.depth
-        while self._of.get(policy.delivery.uuid) is policy:
+        while self._of.get(policy.delivery.uuid) is policy and policy.depth is depth:
             try:
                 page = await self._source.blocks(depth.counted_to + 1, bytes_max=MIB)
             except Trimmed as trimmed:
@@ -354,6 +369,8 @@ class FullPolicies(Generic[A]):
             except VlsnLogError:
                 await asyncio.sleep(1.0)
                 continue
+            if policy.depth is not depth:
+                return  # it was moved meanwhile, and is counted anew
             if not page.data:
                 policy.counted = True
                 self._catch_up(policy)
@@ -380,6 +397,11 @@ class FullPolicies(Generic[A]):
                 return
             depth.add_sizes(found.vlsns, found.sizes, min(int(found.next_vlsn), first) - 1)
             depth.let_go(policy.delivery.is_done)
+
+
+def _depth_of(delivery: Delivery) -> Depth:
+    settings = delivery.settings
+    return Depth(settings.prefix.encode(), settings.dead_letter.encode(), delivery.floor)
 
 
 def _decided(doubt: asyncio.Future[None]) -> None:
