@@ -185,9 +185,10 @@ class FullPolicies(Generic[A]):
     def _count_anew(self, policy: Policy) -> None:
         """Counts from the floor on. What is queued, and what is to be dropped of it, stays noted."""
         policy.depth, policy.since, policy.counted = _depth_of(policy.delivery), policy.delivery.since, False
-        self.release()
         if policy.bounded:
             self._begin_count()
+        else:
+            self.release()
 
     def forget(self, uuid: str) -> None:
         if self._of.pop(uuid, None) is not None:
