@@ -573,7 +573,10 @@ class Delivery:
         """Returns a window with ``at`` in it, None where that is not to be had now."""
         window = next((each for each in self._windows if each.first <= at < each.end), None)
         if window is None:
+            since = self.since
             window = await self._read(at)
+            if self.since != since:
+                return None  # one of pages of before a move, and none to go on with
         if window is not None:
             kept = [each for each in self._windows if each is not window]
             self._windows = [window, *kept[: WINDOWS_KEPT - 1]]
@@ -661,9 +664,10 @@ class Delivery:
         return self.ack_set(VlsnSet.of(vlsns), wait=wait)
 
     def ack_set(self, vlsns: VlsnSet, *, wait: bool) -> asyncio.Future[None] | None:
-        """Acknowledges as ``ack``."""
+        """Acknowledges as ``ack``. Raises ``QueueFull`` where more intervals would be kept than may be."""
         self._check()
         self._check_known(vlsns)
+        self._check_intervals(vlsns)
         removed = self._flight.remove_set(vlsns)
         self._came_in(removed)
         self._release(removed.keys)
@@ -797,6 +801,20 @@ class Delivery:
         first, last = int(vlsns.firsts[0]), int(vlsns.lasts[-1])
         if first < 1 or last > self._parts.source.durable:
             raise BadArgument(f"vlsns: of {first}–{last} some cannot have been delivered")
+
+    def _check_intervals(self, vlsns: VlsnSet) -> None:
+        """Refuses what no table would take: a note past the limit counts for nothing, though it is durable. What is out
+        has its room since it was handed out."""
+        done = self._acked().done
+        if done.intervals + self._acking.intervals + vlsns.intervals <= ACK_INTERVALS_MAX:
+            return
+        strange = vlsns.minus(VlsnSet.of(self._flight.vlsns)) if len(self._flight) else vlsns
+        known = done.union(self._acking)
+        more = known.union(vlsns).intervals
+        if strange and more > max(ACK_INTERVALS_MAX, known.intervals):
+            raise QueueFull(
+                f"{more} intervals of acknowledged VLSNs, {ACK_INTERVALS_MAX} are kept: acknowledge what lies between"
+            )
 
     # What its notes say.
 

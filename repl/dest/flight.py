@@ -98,6 +98,13 @@ class Flight:
         """A VLSN past which nothing is out; 0 where nothing is."""
         return int(self._columns[0][self._rows - 1]) if self._count else 0
 
+    @property
+    def vlsns(self) -> I64:
+        """All that are out, ascending."""
+        vlsns, *_, live = self._views()
+        found: I64 = vlsns[live]
+        return found
+
     def has(self, vlsns: I64) -> Mask:
         """Marks those that are out."""
         return self._rows_of(vlsns)[0]

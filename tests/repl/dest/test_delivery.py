@@ -7,19 +7,24 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
-from repl.dest.delivery import Blocks, Delivery, DeliveryParts
+from repl.dest.delivery import Blocks, Delivery, DeliveryParts, PageSource
 from repl.dest.notes import Notes
 from tests.fakes.loop import run
 from tests.repl.dest.test_window import FIRST, sealed
-from vlsn.errors import NoSpace
+from vlsn.errors import NoSpace, QueueFull, Trimmed
+from vlsn.format.block import Entry
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import Vlsn
+from vlsn.pages.source import PagedRun, PagedSizes
 from vlsn.state.acks import Acked
 from vlsn.state.destinations import DestinationSettings
 
 UUID = "0123456789abcdef"
+LIMIT = 100
+"""Intervals of acknowledged VLSNs."""
 SETTINGS = DestinationSettings(UUID, ack_timeout_s=60.0)
 
 
@@ -34,11 +39,11 @@ class Log:
     """Gives a block a read; ``before`` runs where a read begins."""
 
     def __init__(self, *keys: list[bytes]) -> None:
-        self._blocks, entries = sealed(
+        self._blocks, self.entries = sealed(
             [[(key, b"%s in block %d" % (key, at)) for key in of] for at, of in enumerate(keys)]
         )
         self._firsts = [FIRST + sum(map(len, keys[:at])) for at in range(len(keys))]
-        self.durable = Vlsn(int(entries[-1].vlsn))
+        self.durable = Vlsn(int(self.entries[-1].vlsn))
         self.before: Callable[[int], Awaitable[None]] | None = None
 
     async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> Blocks:
@@ -54,7 +59,7 @@ class Log:
 class Made:
     """A delivery whose notes are all refused: nothing is folded but what a test sets."""
 
-    def __init__(self, log: Log, *, settings: DestinationSettings = SETTINGS) -> None:
+    def __init__(self, log: Log, *, settings: DestinationSettings = SETTINGS, pages: PageSource | None = None) -> None:
         def refused(*_: object) -> None:
             raise NoSpace("no room")
 
@@ -63,7 +68,7 @@ class Made:
         self.acked = Acked(Vlsn(5), VlsnSet.between(1, FIRST - 1))
         parts = DeliveryParts(
             source=log,
-            pages=lambda: None,
+            pages=lambda: pages,
             table=lambda uuid: self.acked,
             notes=Notes(refused, lambda: None),
             confirm=confirmed,
@@ -141,5 +146,73 @@ def test_a_shorter_time_to_acknowledge_holds_for_what_is_out_and_what_comes_behi
         await asyncio.sleep(30.0)
         delivery.tick(loop.time())
         assert delivery.counts.expired == 2, "a longer one holds from then on"
+
+    run(main())
+
+
+class Pages:
+    """Pages of ``entries``, the log beginning at ``first``; ``before`` runs where a read begins."""
+
+    pressed = False
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.entries: list[Entry] = []
+        self.before: Callable[[], Awaitable[None]] | None = None
+
+    def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str:
+        return ""
+
+    async def sizes(self, uuid: str, from_vlsn: int) -> PagedSizes:
+        return PagedSizes(np.zeros(0, np.int64), np.zeros(0, np.int64), Vlsn(from_vlsn))
+
+    async def messages(self, uuid: str, from_vlsn: int, *, since: int, limit: int, bytes_max: int) -> PagedRun:
+        if self.before is not None:
+            await self.before()
+        last = int(self.entries[-1].vlsn) if self.entries else 0
+        return PagedRun(self.entries, Vlsn(max(from_vlsn, last + 1)))
+
+
+def test_acknowledgements_past_the_limit_of_intervals_are_refused_and_none_of_them_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("repl.dest.delivery.ACK_INTERVALS_MAX", LIMIT)
+
+    async def main() -> None:
+        log = Log([b"a", b"b"], [b"a"], [b"c"])
+        made = Made(log)
+        log.durable = Vlsn(4 * LIMIT)
+        apart = np.arange(FIRST + 1, FIRST + 2 * LIMIT, 2)
+        with pytest.raises(QueueFull, match="101 intervals"):
+            made.delivery.ack(apart, wait=False)
+        assert not made.delivery.is_done(apart).any()
+        made.acked = Acked(made.acked.since, made.acked.done.union(VlsnSet.of(apart[:-1])))
+        with pytest.raises(QueueFull):
+            made.delivery.ack(apart[-1:], wait=False)
+        found, _ = await made.delivery.hand_out(10, 1.0)
+        assert found.columns.vlsns.tolist() == [FIRST]
+        made.delivery.ack(np.append(FIRST, apart[-1:]), wait=False)  # one gap is closed
+        assert made.delivery.is_done(apart).all()
+
+    run(main())
+
+
+def test_pages_that_were_read_before_a_move_are_not_looked_at_behind_it() -> None:
+    async def main() -> None:
+        log = Log([b"a", b"b"], [b"a"], [b"c"])
+        pages = Pages(FIRST + 2)
+        made = Made(log, pages=pages)
+        pages.entries = log.entries[-1:]  # what lies before it was acknowledged when they were written
+
+        async def trimmed(from_vlsn: int) -> None:
+            if from_vlsn < FIRST + 2:
+                raise Trimmed("cleaned", first=Vlsn(FIRST + 2))
+
+        async def moved() -> None:
+            made.moved(99, FIRST + 1)
+
+        log.before, pages.before = trimmed, moved
+        found, _ = await made.delivery.hand_out(10, 1.0)
+        assert found.columns.vlsns.tolist() == [FIRST + 2, FIRST + 3]
 
     run(main())
