@@ -15,7 +15,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -73,10 +74,11 @@ class Messages(Sequence[Message]):
     """Messages that were taken together. Each is made when somebody first looks at one of them: a worker that
     acknowledges them as a whole pays for none by itself."""
 
-    __slots__ = ("_made", "_of", "_taken", "uuid")
+    __slots__ = ("_made", "_of", "_stream", "_taken", "uuid")
 
-    def __init__(self, of: Destination, uuid: str, taken: Taken) -> None:
+    def __init__(self, of: Destination, uuid: str, taken: Taken, stream: DestinationStream | None = None) -> None:
         self._of = of
+        self._stream = stream
         self._taken = taken
         self._made: list[Message] | None = None
         self.uuid = uuid
@@ -85,6 +87,11 @@ class Messages(Sequence[Message]):
     def vlsns(self) -> Vlsns:
         """Their VLSNs, ascending, as an array."""
         return self._taken.vlsns
+
+    def left_at(self, seen: int) -> None:
+        """Notes that the worker has looked at so many of them and leaves: the others go back with its connection."""
+        if self._stream is not None and seen < len(self):
+            self._stream.pass_over(self.vlsns[seen:])
 
     def _messages(self) -> list[Message]:
         if self._made is None:
@@ -150,11 +157,17 @@ class Destination:
         return self._messages()
 
     async def _messages(self) -> AsyncIterator[Message]:
-        async for batch in self.batches():
-            for message in batch:
-                yield message
+        async with aclosing(self.batches()) as batches:
+            async for batch in batches:
+                seen = 0
+                try:
+                    for message in batch:
+                        seen += 1
+                        yield message
+                finally:
+                    batch.left_at(seen)
 
-    async def batches(self) -> AsyncIterator[Messages]:
+    async def batches(self) -> AsyncGenerator[Messages, None]:
         """Yields messages as they were sent together, one or more. A master that is lost is left for the next one."""
         loop, most = asyncio.get_running_loop(), self._prefetch
         together = min(most * TOGETHER, PREFETCH_MAX)
@@ -170,7 +183,7 @@ class Destination:
                     taken = await stream.next()
                     granted -= len(taken.vlsns)
                     began = loop.time()
-                    yield Messages(self, stream.uuid, taken)
+                    yield Messages(self, stream.uuid, taken, stream)
                     quick = loop.time() - began < QUICK_S
             except (ChannelClosed, VlsnLogError) as error:
                 if not (error.transient or isinstance(error, Unreachable | ChannelClosed)):
@@ -182,7 +195,7 @@ class Destination:
 
     async def take(self, most: int | None = None, wait_s: float = WAIT_S) -> Messages:
         """Takes up to ``most`` messages, waiting so long for the first; none where none has come."""
-        uuid, taken = await self._destinations.take(self.name, most or self._prefetch, wait_s)
+        uuid, taken = await self._destinations.take(self.name, self._prefetch if most is None else most, wait_s)
         return Messages(self, uuid, taken)
 
     async def ack(self, messages: Sequence[Message], *, wait: bool = True) -> None:

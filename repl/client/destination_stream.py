@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -42,6 +43,8 @@ ACKS_MAX: Final = 10_000
 """Messages that are acknowledged at once."""
 UNSENT_MAX: Final = 4
 """Acknowledgements that wait for the socket; then who acknowledges waits, too."""
+LAST_WORD_S: Final = 2.0
+"""Seconds that a worker who leaves waits to say what it has not looked at."""
 Lost = Callable[[str, Vlsns, asyncio.Future[None]], None]
 
 
@@ -70,6 +73,8 @@ class DestinationStream:
         self.fault: VlsnLogError | None = None
         """The fault that has ended it."""
         self._arrived: deque[Taken] = deque()
+        self._passed_over: list[Vlsns] = []
+        """Messages that ``next`` gave and nobody looked at."""
         self._came = asyncio.Event()
         self._heard_s = asyncio.get_running_loop().time()
         self._sending = asyncio.Lock()
@@ -125,6 +130,8 @@ class DestinationStream:
             if len(taken.vlsns):
                 self._arrived += taken.parts(self._most)
         elif kind == ACKED:
+            if len(rest) % 4:
+                raise BadBody(f"{len(rest)} bytes are no numbers of acknowledgements")
             for each in np.frombuffer(rest, "<u4").tolist():
                 self._settle(each, None)
             return True
@@ -184,17 +191,32 @@ class DestinationStream:
     async def ack(self, vlsns: Vlsns) -> asyncio.Future[None]:
         """Acknowledges up to ``ACKS_MAX``, together with what is acknowledged in the same turn of the loop; the future
         is done once that is durable, and goes to ``lost`` with the connection."""
-        ack = self._acks.get(self._open)
-        if ack is None or ack.count + len(vlsns) > ACKS_MAX:
-            while len(self._unsent) >= UNSENT_MAX and self.fault is None:
-                await asyncio.wait([next(iter(self._unsent.values()))])
-            self._numbered += 1
-            self._open = number = self._numbered
-            ack = self._acks[number] = _Ack(asyncio.get_running_loop().create_future())
-            self._unsent[number] = asyncio.create_task(self._send_ack(number, ack), name="an acknowledgement")
+        while True:
+            ack = self._acks.get(self._open)
+            if ack is not None and ack.count + len(vlsns) <= ACKS_MAX:
+                break
+            if self.fault is not None:
+                told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._lost(self.uuid, vlsns, told)
+                return told
+            if len(self._unsent) < UNSENT_MAX:
+                ack = self._begin_ack()
+                break
+            await asyncio.wait([next(iter(self._unsent.values()))])  # then another one who waited may have begun one
         ack.columns.append(vlsns)
         ack.count += len(vlsns)
         return ack.told
+
+    def _begin_ack(self) -> _Ack:
+        self._numbered += 1
+        self._open = number = self._numbered
+        ack = self._acks[number] = _Ack(asyncio.get_running_loop().create_future())
+        self._unsent[number] = asyncio.create_task(self._send_ack(number, ack), name="an acknowledgement")
+        return ack
+
+    def pass_over(self, vlsns: Vlsns) -> None:
+        """Notes that these, which ``next`` gave, were not looked at: ``close`` says so."""
+        self._passed_over.append(vlsns)
 
     async def _send_ack(self, number: int, ack: _Ack) -> None:
         """Sends it. A task of its own: who acknowledges may be cancelled, and others are in it."""
@@ -214,19 +236,25 @@ class DestinationStream:
         return [ack.told for ack in self._acks.values()]
 
     async def close(self) -> None:
-        """Says what was not looked at, and leaves; acknowledgements under way are lost here."""
-        unread, self._arrived = self._arrived, deque()
-        if self.fault is None:
-            self.fault = Unreachable("the worker has left")
-            try:
-                if unread:
-                    vlsns = np.concatenate([each.vlsns for each in unread])
-                    async with self._sending:
-                        await self._channel.send(head(UNREAD) + VlsnSet.of(vlsns).pack())
-            except ChannelClosed:
-                pass
-        for task in (self._reading, self._watching, *self._unsent.values()):
-            if task is not None:
-                task.cancel()
-        self._end(self.fault)
-        await self._channel.close()
+        """Says what was not looked at, and leaves; acknowledgements under way are lost here. A master that reads
+        nothing is waited for ``LAST_WORD_S``."""
+        try:
+            if self.fault is None:
+                self.fault = Unreachable("the worker has left")
+                if self._arrived or self._passed_over:
+                    with suppress(ChannelClosed, TimeoutError):
+                        async with asyncio.timeout(LAST_WORD_S), self._sending:
+                            await self._channel.send(head(UNREAD) + self._unread().pack())
+        finally:
+            for task in (self._reading, self._watching, *self._unsent.values()):
+                if task is not None:
+                    task.cancel()
+            self._arrived.clear()
+            self._end(Unreachable("the worker has left"))
+            await self._channel.close()
+
+    def _unread(self) -> VlsnSet:
+        """Takes what was not looked at, with all that has come by now."""
+        columns = [*self._passed_over, *(each.vlsns for each in self._arrived)]
+        self._arrived.clear()
+        return VlsnSet.of(np.concatenate(columns))

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from repl.client.destination import PREFETCH_MAX, Destination, Messages
-from repl.client.destination_stream import ACKS_MAX, SILENT_S, UNSENT_MAX, DestinationStream
+from repl.client.destination_stream import ACKS_MAX, LAST_WORD_S, SILENT_S, UNSENT_MAX, DestinationStream
 from repl.dest.limits import NOTE_SOON_S
 from repl.dest.notes import Notes
 from repl.http.consume import Consuming
@@ -25,7 +25,7 @@ from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_destinations import acked, client, made, values
 from tests.seam.test_once_client import disturb
-from vlsn.errors import BadArgument, ChannelClosed, NotFound, Unreachable, VlsnLogError
+from vlsn.errors import BadArgument, BadBody, ChannelClosed, NotFound, Unreachable, VlsnLogError
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.seams import Buffer, Channel
 
@@ -138,7 +138,7 @@ def test_what_a_worker_has_not_looked_at_is_another_ones_at_once() -> None:
             await log.destinations.put("orders", ack_timeout_s=600.0)
             one, other = log.destination("orders", prefetch=2), log.destination("orders", prefetch=10)
             await log.append_many([b"%d" % number for number in range(8)])
-            async with aclosing(one.batches()) as batches:  # type: ignore[type-var]
+            async with aclosing(one.batches()) as batches:
                 seen = await taken(batches)
                 await one.ack(seen)
                 seen = await taken(batches)  # a quick worker: the rest is on its way
@@ -445,7 +445,7 @@ def test_what_is_sent_together_is_given_in_parts_of_what_was_asked_for() -> None
             dest = log.destination("orders", prefetch=3)
             await log.append_many([b"%d" % number for number in range(26)], keys=[b"k%d" % (n % 3) for n in range(26)])
             sizes, seen = list[int](), list[tuple[bytes | None, bytes]]()
-            async with aclosing(dest.batches()) as batches:  # type: ignore[type-var]
+            async with aclosing(dest.batches()) as batches:
                 while len(seen) < 26:
                     batch = await taken(batches)
                     assert [message.vlsn for message in batch] == batch.vlsns.tolist()
@@ -465,7 +465,7 @@ def test_a_quick_worker_that_takes_many_is_not_granted_more_than_a_node_lets_it(
         async with client(group) as log:
             await log.destinations.put("orders", ack_timeout_s=600.0)
             dest, streams = log.destination("orders", prefetch=PREFETCH_MAX), set[object]()
-            async with aclosing(dest.batches()) as batches:  # type: ignore[type-var]
+            async with aclosing(dest.batches()) as batches:
                 for number in range(4):
                     await log.append(b"%d" % number)
                     batch = await taken(batches)
@@ -557,7 +557,7 @@ def test_workers_that_stay_lose_nothing_through_any_failure(seed: int) -> None:
             async def work(number: int) -> None:
                 dest = log.destination("orders", prefetch=rng.choice([1, 7, 50]))
                 while True:
-                    async with aclosing(dest.batches()) as batches:  # type: ignore[type-var]
+                    async with aclosing(dest.batches()) as batches:
                         async for messages in batches:
                             await handle(dest, messages, bool(number))
                             if rng.random() < 0.1:
@@ -614,5 +614,106 @@ def test_what_is_acknowledged_of_a_destination_that_is_gone_fails_for_itself_alo
             with pytest.raises(NotFound):
                 await first
         await group.stop()
+
+    run(main())
+
+
+def test_what_a_worker_leaves_of_a_batch_is_another_ones_at_once() -> None:
+    async def main() -> None:
+        group = await made(53)
+        async with client(group) as log:
+            await log.destinations.put("orders", ack_timeout_s=600.0)
+            await log.append_many([b"%d" % number for number in range(5)])
+            async for message in log.destination("orders", prefetch=5):
+                await message.ack()
+                if message.value == b"1":
+                    break
+            rest = await log.destination("orders").take(10, 5.0)
+            assert values(rest) == [b"2", b"3", b"4"] and {message.attempt for message in rest} == {1}
+            with pytest.raises(BadArgument):
+                await log.destination("orders").take(0, 0.0)
+        await group.stop()
+
+    run(main())
+
+
+class FullLine(Line):
+    """A line whose socket is full from a certain message on, until it is ``emptied``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emptied = asyncio.Event()
+        self.emptied.set()
+
+    async def send(self, message: Buffer) -> None:
+        await self.emptied.wait()
+        await super().send(message)
+
+
+async def full() -> tuple[FullLine, DestinationStream, list[list[int]]]:
+    line, lost = FullLine(), list[list[int]]()
+    line.tell(head(HELLO) + b"aaaaaaaaaaaaaaaa")
+    stream = await DestinationStream.open(line, lambda uuid, vlsns, _: lost.append([*vlsns]))
+    line.emptied.clear()
+    return line, stream, lost
+
+
+def test_a_worker_leaves_a_master_that_reads_nothing_and_its_acknowledgements_are_made_again() -> None:
+    async def main() -> None:
+        line, stream, lost = await full()
+        stream.pass_over(np.array([9]))
+        await stream.ack(np.array([7]))
+        async with asyncio.timeout(LAST_WORD_S + 1.0):
+            await stream.close()
+        assert line.closed and lost == [[7]]
+
+    run(main())
+
+
+def test_a_worker_whose_leaving_is_cancelled_has_left() -> None:
+    async def main() -> None:
+        line, stream, lost = await full()
+        stream.pass_over(np.array([9]))
+        await stream.ack(np.array([7]))
+        leaving = asyncio.create_task(stream.close())
+        await asyncio.sleep(0.1)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        assert line.closed and lost == [[7]]
+
+    run(main())
+
+
+def test_who_waits_for_the_socket_goes_together_with_others_who_do() -> None:
+    async def main() -> None:
+        line, stream, lost = await full()
+        tolds = [await stream.ack(np.arange(1, 1 + ACKS_MAX)) for _ in range(UNSENT_MAX)]
+        waiting = [asyncio.create_task(stream.ack(np.array([vlsn]))) for vlsn in range(1, 101)]
+        await asyncio.sleep(0.1)
+        line.emptied.set()
+        tolds += await asyncio.gather(*waiting)
+        await asyncio.sleep(0.1)
+        sent = [number for kind, number, _ in line.sent if kind == ACK]
+        assert len(sent) < 2 * UNSENT_MAX, "a message for each would be what the master answers one by one"
+        line.tell(head(ACKED) + np.array(sent, "<u4").tobytes())
+        await asyncio.sleep(0.1)
+        assert all(told.done() for told in tolds) and not lost
+        await stream.close()
+
+    run(main())
+
+
+def test_a_master_that_answers_what_nobody_can_read_is_left_at_once() -> None:
+    async def main() -> None:
+        line, stream, lost = await full()
+        await stream.ack(np.array([7]))
+        line.tell(head(ACKED) + b"abc")
+        with pytest.raises(BadBody):
+            async with asyncio.timeout(1.0):
+                await stream.next()
+        assert lost == [[7]]
+        again = await stream.ack(np.array([8]))
+        assert lost == [[7], [8]] and not again.done(), "nothing more goes out on that connection"
+        await stream.close()
 
     run(main())
