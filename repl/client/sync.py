@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
@@ -46,6 +46,8 @@ class SyncClient(Generic[V]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gone = "the client is not open; use it inside `with connect_sync(…)`"
         """The reason why there is no loop."""
+        self._beginning = threading.Lock()
+        """Held while work is given to the loop: what was given to it before its end is known to its end."""
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -68,7 +70,9 @@ class SyncClient(Generic[V]):
         try:
             self._run(self._client.close(flush=flush))
         finally:
-            self._loop = None
+            with self._beginning:
+                self._loop = None
+            asyncio.run_coroutine_threadsafe(_end_all(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             self._thread.join()
             loop.close()
@@ -394,6 +398,7 @@ class SyncClient(Generic[V]):
         _of_parents.append(self._loop)
         self._loop = None
         self._gone = FORKED
+        self._beginning = threading.Lock()  # another thread of the parent may have had it
 
     def _codec_of(self, codec: CodecName | None) -> Codec:
         return self._client.codec if codec is None else codec_of(codec)
@@ -422,15 +427,20 @@ class SyncClient(Generic[V]):
         future = self._begin(work)
         try:
             return future.result()
+        except CancelledError:
+            if self._loop is None:
+                raise LogClosed("the client was closed by another thread") from None
+            raise
         except BaseException:
             future.cancel()  # Ctrl-C in the waiting thread; a no-op when the work itself failed
             raise
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self._loop is None:
-            work.close()
-            raise LogClosed(self._gone)
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._beginning:
+            if self._loop is not None:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise LogClosed(self._gone)
 
 
 class SyncTransaction:
@@ -486,6 +496,15 @@ _of_parents: list[object] = []
 def _entries(pages: Iterator[Page]) -> Iterator[Entry]:
     for page in pages:
         yield from page.entries
+
+
+async def _end_all() -> None:
+    """Cancels what other threads wait for yet: a loop that has stopped would let them wait for ever."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 async def _next(pages: AsyncIterator[P]) -> P | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from typing import Any, overload
 
 from repl.client.destination import WAIT_S, Destination, Message, Messages
 from repl.client.destinations import Destinations, Rows
 from repl.client.sync_consumer import Runner
+from vlsn.errors import LogClosed
 from vlsn.format.vlsn_set import Vlsns
 
 
@@ -93,18 +96,25 @@ class SyncDestination:
         return self._inner.name
 
     def __iter__(self) -> Iterator[SyncMessage]:
-        for batch in self.batches():
-            yield from batch
+        with closing(self.batches()) as batches:
+            for batch in batches:
+                seen = 0
+                try:
+                    for message in batch:
+                        seen += 1
+                        yield message
+                finally:
+                    batch.inner.left_at(seen)
 
-    def batches(self) -> Iterator[SyncMessages]:
+    def batches(self) -> Generator[SyncMessages]:
         """Yields as ``Destination.batches``."""
-        batches = self._inner.batches()
+        batches, turn = self._inner.batches(), asyncio.Lock()
         try:
             while True:
-                yield SyncMessages(self._client, self._client.run(_next(batches)))
+                yield SyncMessages(self._client, self._client.run(_next(batches, turn)))
         finally:
-            assert isinstance(batches, AsyncGenerator)
-            self._client.run(_close(batches))
+            with suppress(LogClosed):
+                self._client.run(_close(batches, turn))
 
     def take(self, most: int | None = None, wait_s: float = WAIT_S) -> SyncMessages:
         """Takes as ``Destination.take``."""
@@ -123,12 +133,14 @@ class SyncDestination:
         self._client.run(self._inner.flush())
 
 
-async def _next(batches: AsyncIterator[Messages]) -> Messages:
-    return await anext(batches)
+async def _next(batches: AsyncGenerator[Messages, None], turn: asyncio.Lock) -> Messages:
+    async with turn:
+        return await anext(batches)
 
 
-async def _close(batches: AsyncGenerator[Messages, None]) -> None:
-    await batches.aclose()
+async def _close(batches: AsyncGenerator[Messages, None], turn: asyncio.Lock) -> None:
+    async with turn:  # a ``_next`` that Ctrl-C has cancelled is not at its end yet
+        await batches.aclose()
 
 
 def _inner(messages: Sequence[SyncMessage]) -> Sequence[Message]:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from repl import connect_sync
+from repl.client.destination import Destination
+from repl.client.destination_stream import DestinationStream, Lost
+from repl.client.destinations import Destinations
+from repl.client.sync_destination import SyncDestination
+from repl.http.consume_messages import HELLO, head
 from tests.repl.client.group import ServedNode
+from tests.seam.test_workers import Line
 from vlsn.errors import LogClosed, NotFound, TooLarge
 from vlsn.limits import ENTRY_BYTES_MAX
 
@@ -181,3 +191,59 @@ def test_a_consumer_reads_on_from_where_it_committed(served: ServedNode) -> None
         assert log.positions.get("billing") is None
         with pytest.raises(NotFound):
             log.positions.delete("billing")
+
+
+def test_who_waits_as_another_thread_closes_the_client_is_told(served: ServedNode) -> None:
+    log = connect_sync(served.url)
+    log.__enter__()
+    log.append(b"a")
+    tail = log.tail(from_vlsn=2)
+    assert next(tail).value == b"a"
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            next(tail)
+        except BaseException as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    time.sleep(0.2)
+    log.close()
+    waiting.join(10.0)
+    assert not waiting.is_alive() and isinstance(told[0], LogClosed)
+
+
+class SlowLine(Line):
+    """A line that is closed as a socket is: not in the same turn."""
+
+    async def close(self) -> None:
+        await asyncio.sleep(0.1)
+        await super().close()
+
+
+class Connected(Destinations):
+    """Destinations of a node that has nothing to say but its first word."""
+
+    def __init__(self) -> None: ...
+
+    async def connect(self, name: str, most: int, together: int, lost: Lost) -> DestinationStream:
+        line = SlowLine()
+        line.tell(head(HELLO) + b"aaaaaaaaaaaaaaaa")
+        return await DestinationStream.open(line, lost)
+
+
+def test_a_worker_that_waits_is_interrupted(served: ServedNode) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with connect_sync(served.url) as log:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(SyncDestination(log, Destination(Connected(), "orders"))))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
