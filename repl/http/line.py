@@ -51,6 +51,7 @@ class Line:
 
     def _serve(self) -> None:
         self._called = None
+        self._bodies.given = None  # what a try takes and gives back itself is no room: it would try in every turn
         while self._line:
             first = next(iter(self._line))
             if not first():
@@ -58,7 +59,6 @@ class Line:
                 self._call_later()
                 return
             self.leave(first)
-        self._bodies.given = None
 
     def _call_later(self) -> None:
         if self._called is None:

@@ -239,6 +239,17 @@ async def test_producers_wait_in_line_for_the_budget_of_bodies_and_each_has_its_
     assert [len(entry.value) for entry in node.entries[4:]] == [60_000, 50_000, 50_000, 60_000]
 
 
+async def test_produce_that_waits_in_line_does_not_try_in_every_turn_of_the_loop() -> None:
+    node = MemoryNode(refuse=QueueFull("262144 entries already wait to be logged"))
+    async with producing(node) as channel:
+        await channel.send(message(1, b"v"))
+        await until(lambda: node.submissions > 0)
+        await asyncio.sleep(0.2)
+        tries, node.refuse = node.submissions, None
+        assert [answer.done for answer in await answers(channel, 1)] == [True]
+    assert tries < 20, "what a try has taken and given back is no room"
+
+
 async def test_produce_that_found_no_room_in_its_time_is_refused() -> None:
     node = MemoryNode(refuse=QueueFull("full"))
     async with producing(node) as channel:
