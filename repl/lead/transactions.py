@@ -206,16 +206,15 @@ class Transactions:
 
     def _expire(self) -> None:
         """Drops those whose time is over, but for those whose commits are under way."""
-        self._timer = None
         now = self._loop.time()
         while self._open and (stage := next(iter(self._open.values()))).deadline_s <= now:
             if stage.under_way:
-                self._touch(stage)
+                self._touch(stage)  # sets no timer: others are due before it
             else:
                 self._drop(stage)
                 self._counts.expired += 1
-        if self._open and self._timer is None:
-            self._timer = self._loop.call_at(next(iter(self._open.values())).deadline_s, self._expire)
+        first = next(iter(self._open.values()), None)
+        self._timer = self._loop.call_at(first.deadline_s, self._expire) if first is not None else None
 
     def _drop(self, stage: _Stage) -> None:
         if self._open.get(stage.handle.id) is stage:

@@ -265,6 +265,23 @@ def test_a_transaction_that_nobody_calls_ends() -> None:
     played(story)
 
 
+def test_a_transaction_behind_one_whose_commit_is_under_way_ends_in_its_own_time() -> None:
+    async def story(group: Group) -> None:
+        first, second = await staged(group, b"a"), await staged(group, b"b")
+        lead(group).holds_back = True  # as while it hands over
+        asking = asyncio.create_task(commit(group, first, "?timeout=300", timeout_s=300.0))
+        await asyncio.sleep(1)
+        assert await stage(group, second, b"c") == (200, {"staged": 2})
+        await asyncio.sleep(STAGED_S + 1)
+        transactions, counts = lead(group).transactions, lead(group).member.counts
+        assert (len(transactions), counts.expired) == (1, 1)
+        lead(group).holds_back = False
+        assert (await asking)[0] == 200
+        assert (len(transactions), transactions.staged_bytes) == (0, 0)
+
+    played(story)
+
+
 def test_each_limit_refuses_before_anything_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("repl.lead.transactions.TRANSACTIONS_MAX", 3)
     monkeypatch.setattr("repl.lead.transactions.STAGED_BYTES_MAX", 20_000)
