@@ -119,7 +119,9 @@ class Transaction:
         self._over = ""
         """The reason why nothing more is appended."""
         self._may_be_logged = False
-        """A commit is under way, or had no certain answer."""
+        """A commit is on its way, or had no certain answer."""
+        self._committing = False
+        """A commit takes what there is: nothing more is taken beside it."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -154,7 +156,7 @@ class Transaction:
     async def commit_position(self, consumer: Consumer) -> None:
         """Commits with it where ``consumer`` is now: behind the last entry that it has given. Raises ``BadArgument``
         for one that has read nothing, or whose position lies in another group (``kept_in``)."""
-        self._check_open()
+        self._check_not_committing()
         if not consumer.lies_in(self._positions):
             raise BadArgument(f"the position of consumer {consumer.name} lies in another group than this transaction")
         name, change = consumer.change()
@@ -171,7 +173,7 @@ class Transaction:
             if self.appended is not None:
                 return self.appended
             self._check_open()
-            unsure = self._may_be_logged
+            unsure, self._committing = self._may_be_logged, True
             try:
                 if self._consumers or (self._staging is not None and self._staging.handle):
                     self._forget_consumers()
@@ -195,6 +197,8 @@ class Transaction:
                 if unsure and error.retry_safe:  # of this commit alone: the one before may be in the log
                     raise OutcomeUnknown(f"asked again, and not acknowledged: {error}; it may be logged") from error
                 raise
+            finally:
+                self._committing = False
             if self.appended is not None:
                 for consumer, change in self._consumers.values():
                     consumer.committed_by(change, self.appended.last)
@@ -214,9 +218,7 @@ class Transaction:
     # Entries.
 
     async def _add(self, values: list[bytes], keys: Sequence[Key]) -> None:
-        self._check_open()
-        if self._may_be_logged:
-            raise TransactionClosed("the transaction's commit may be in the log: commit it again, or let go of it")
+        self._check_not_committing()
         if not values:
             return
         check_longest(values, keys)
@@ -258,6 +260,13 @@ class Transaction:
     def _check_open(self) -> None:
         if self._over:
             raise TransactionClosed(f"the transaction takes nothing more: {self._over}")
+
+    def _check_not_committing(self) -> None:
+        self._check_open()
+        if self._committing or self._may_be_logged:
+            raise TransactionClosed(
+                "the transaction's commit is under way, or may be in the log: commit it again, or let go of it"
+            )
 
     def _end(self, why: str) -> None:
         self._over = why

@@ -290,3 +290,24 @@ def test_every_transaction_is_there_whole_and_once_or_not_at_all_whatever_fails(
         await group.stop()
 
     run(main())
+
+
+def test_nothing_is_taken_beside_a_commit_that_leaves_it_out() -> None:
+    async def story(group: Group, log: Client) -> None:
+        await log.append(b"a")
+        consumer = log.consumer("billing", from_vlsn="start")
+        async for _ in consumer:
+            break
+        txn = log.transaction()
+        await txn.append_many([LARGE, LARGE, b"staged"])
+        await txn.append(b"kept")
+        committing = asyncio.create_task(txn.commit())
+        await asyncio.sleep(0)
+        with pytest.raises(TransactionClosed):
+            await txn.append(b"beside")
+        with pytest.raises(TransactionClosed):
+            await txn.commit_position(consumer)
+        await committing
+        assert await values(group) == [b"a", LARGE, LARGE, b"staged", b"kept"]
+
+    played(story)
