@@ -87,8 +87,7 @@ class JsonLines(CdcConsumer):
         return own
 
     def on_events(self, events: CdcEvents) -> bool:
-        with self._overdue.latch:
-            self._overdue.check()
+        with self._overdue.call(), room(self._options.directory):
             taken = list(events)
             if not taken:
                 return False
@@ -97,9 +96,8 @@ class JsonLines(CdcConsumer):
                 self._begin(_Row(vlsn=first.vlsn, term=first.term, time=first.time))
             assert self._file is not None
             lines = ndjson.encode(taken, kinds=False, txns=True)
-            with room(self._options.directory):
-                self._file.write(self._size, [lines])
-                self._file.sync()
+            self._file.write(self._size, [lines])
+            self._file.sync()
             self._size += len(lines)
             self._last = last.vlsn
             self._next, self._term = events.next_vlsn, events.term

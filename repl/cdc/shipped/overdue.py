@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class Overdue:
-    """Calls ``act`` every ``period_s``, under ``latch``, until ``close``.  What it raises is raised again by ``check``,
-    which the consumer's own calls begin with."""
+    """Calls ``act`` every ``period_s``, beside no ``call`` of the consumer's own, until ``close``.
+
+    What it raises, or a call, is the end: what was under way then is not known, and a file with half of it must not be
+    closed as if it were whole.  ``check`` and each further call raise it again, and ``act`` is called no more."""
 
     def __init__(self, act: Callable[[], None], period_s: float) -> None:
-        self.latch = threading.RLock()
+        self._latch = threading.RLock()
         self._act = act
         self._period_s = period_s
         self._fault: BaseException | None = None
@@ -20,10 +23,20 @@ class Overdue:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises what went wrong since the last call."""
-        fault, self._fault = self._fault, None
-        if fault is not None:
-            raise fault
+        """Raises what went wrong first."""
+        if self._fault is not None:
+            raise self._fault
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Runs a call of the consumer's own. Raises as ``check``."""
+        with self._latch:
+            self.check()
+            try:
+                yield
+            except BaseException as error:  # before the thread, which may wait for the latch, has it
+                self._fault = error
+                raise
 
     def close(self) -> None:
         self._closed.set()
@@ -31,7 +44,7 @@ class Overdue:
 
     def _run(self) -> None:
         while not self._closed.wait(self._period_s):
-            with self.latch:
+            with self._latch:
                 if self._fault is None:
                     try:
                         self._act()

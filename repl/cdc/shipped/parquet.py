@@ -78,8 +78,7 @@ class ParquetFiles(CdcConsumer):
         return CdcPosition(state.next, state.term)
 
     def on_events(self, events: CdcEvents) -> bool | int:
-        with self._overdue.latch, room(self._options.directory):
-            self._overdue.check()
+        with self._overdue.call(), room(self._options.directory):
             for event in events:
                 self._add(event)
             self._next, self._term = events.next_vlsn, events.term
@@ -92,9 +91,9 @@ class ParquetFiles(CdcConsumer):
             return state.next
 
     def stop(self) -> None:
-        """Closes the file that is being made: its events need not be given again."""
+        """Closes the file that is being made, unless some of it failed: its events need not be given again."""
         self._overdue.close()
-        with room(self._options.directory):
+        with self._overdue.call(), room(self._options.directory):
             self._publish()
         self._folder.close()
 

@@ -13,11 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from repl.cdc import CdcContext, CdcUnavailable
+from repl.cdc.shipped import parquet
 from repl.cdc.shipped.parquet import ParquetFiles
 from tests.fakes.disk import FakeDisk, StopHere
 from tests.repl.cdc.shipped.feeding import Fed, Feeder, log_of
 from vlsn.errors import BadArgument, Damaged
 from vlsn.format.block import Entry
+from vlsn.ids import Term, Vlsn
 
 D = "/srv/lake"
 
@@ -98,6 +100,40 @@ def test_a_file_is_closed_by_its_age_while_no_event_comes_and_the_node_is_told_a
     told = made.on_events(Fed([behind], behind.vlsn, [behind.term]))
     assert 20 < told <= behind.vlsn, "the position is behind the file, and before the new event"
     ParquetFiles.stop(made)
+
+
+@pytest.mark.parametrize("who", ["thread", "call"])
+def test_a_file_of_which_a_part_was_not_written_is_never_closed(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "LOOK_S", 0.01)
+    disk, now_s = FakeDisk(), [0.0]
+
+    class Ends(ParquetFiles):
+        def stop(self) -> None: ...
+
+    made = Ends(disk, lambda: now_s[0])
+    log = log_of(Random(6), 500, value_max=2000)
+    feeder = Feeder(log, options(file_rows=10_000, file_s=60, group_bytes=65536), Random(6))
+    feeder.life(lambda: made, 300)
+    assert made._writer is not None and made._waiting, "a group is written, and another one waits"
+    disk.capacity_bytes = sum(len(disk.content(path)) for path in disk.files(D))  # full for a while
+    if who == "call":
+        big = [Entry(Vlsn(301), Term(9), 1, 0, 0, None, bytes(70_000))]
+        with pytest.raises(CdcUnavailable, match="No space left"):
+            made.on_events(Fed(big, 301, [9]))
+        disk.capacity_bytes = 1 << 30
+    now_s[0] = 61.0
+    deadline = time.monotonic() + 30
+    while who == "thread" and made._overdue._fault is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    disk.capacity_bytes = 1 << 30
+    time.sleep(0.1)
+    with pytest.raises(CdcUnavailable, match="No space left"):
+        ParquetFiles.stop(made)
+    assert rows_of(disk) == []
+    disk.process_kill()
+    feeder.life(lambda: ParquetFiles(disk))
+    assert rows_of(disk) == wanted(feeder.events), "what was not written is given again"
 
 
 def test_row_groups_are_small_and_statistics_are_there() -> None:
