@@ -269,7 +269,9 @@ class CdcConsumers:
             raise BadArgument(f"{name} has no position to skip from; `reset` sets one")
         if to <= first:
             raise BadArgument(f"{name} is at VLSN {first}, not below {to}; `reset` moves it back")
-        await worker.move(to)
+        lost = record.lost[0]
+        before = await worker.move(to, forward=True)
+        first = lost or before
         self.event("cdc.skipped", consumer=name, first=first, last=to - 1)
         return {**self.told_of(name), "skipped": {"first": first, "last": to - 1}}
 

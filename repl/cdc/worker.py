@@ -507,9 +507,10 @@ class CdcWorker:
             raise
         self.record.paused_us = since_us
 
-    async def move(self, next_vlsn: int) -> int:
+    async def move(self, next_vlsn: int, *, forward: bool = False) -> int:
         """Sets its position, and returns the one before; paused or parked it stays so, unless what parked it was that
-        the old one is gone. Raises ``Trimmed``, ``BadArgument``, what storing raises."""
+        the old one is gone.  ``forward``: only past where it has come to, once its child is at rest. Raises
+        ``Trimmed``, ``BadArgument``, what storing raises."""
         async with self._orders:
             durable = self._reads.durable
             first = max(1, int(self._log.range.first))
@@ -521,6 +522,9 @@ class CdcWorker:
                 if not record.next:
                     await self._load()  # what replaces a position of the group must know it
                 before = record.next
+                if forward and before >= next_vlsn:  # its child has committed that meanwhile
+                    name = self.settings.name
+                    raise BadArgument(f"{name} is at VLSN {before}, not below {next_vlsn}; `reset` moves it back")
                 record.next = 0  # until it is known what is stored
                 ordered_us = self._clock.wall_us()
                 term = int(self._reads.term_before(next_vlsn))

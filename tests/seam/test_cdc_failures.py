@@ -380,3 +380,24 @@ def test_a_worker_that_does_not_know_the_groups_position_is_refused() -> None:
         await group.stop()
 
     run(main())
+
+
+def test_a_skip_never_moves_it_back_though_it_commits_while_it_is_stopped() -> None:
+    async def main() -> None:
+        group = await started(21, one(options={"moved": True}), size=1)
+        disk, sink = group.machines["n1"].disk, group.sinks["orders", "n1"]
+        await group.appended(b"one")
+        await group.everything()
+        disk.latency = lambda call: 1.0 if is_of_positions(call) and call.name == "sync" else 0.0
+        for number in range(5):
+            await group.appended(b"%d" % number)
+        await group.everything()
+        before, committed = (await group.told("n1"))["next"], sink.committed
+        assert before + 1 < committed, "its store is under way"
+        status, said = await group.cdc("n1", "/orders/skip", to=before + 1)
+        assert (status, said.get("type")) == (400, "bad-argument")
+        disk.latency = None
+        assert (await group.told("n1"))["next"] == committed
+        await group.stop()
+
+    run(main())
