@@ -106,7 +106,7 @@ class SyncDestination:
                 finally:
                     batch.inner.left_at(seen)
 
-    def batches(self) -> Generator[SyncMessages]:
+    def batches(self) -> Generator[SyncMessages, None]:
         """Yields as ``Destination.batches``."""
         batches, turn = self._inner.batches(), asyncio.Lock()
         try:
