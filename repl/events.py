@@ -59,7 +59,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "pages": (
         *("destination.paged", "destination.depaged", "page.damaged", "pages.filled", "pages.note", "pages.unread"),
-        *("pages.no_space", "pages.has_space", "pages.table_rotten"),
+        *("pages.no_space", "pages.has_space"),
     ),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
@@ -71,7 +71,7 @@ WARNINGS: Final = frozenset(
         *("scrub.unreadable", "state.rotten", "cleaning.paused", "hold.dropped", "background.failed"),
         *("producers.lost", "producers.waits", "producers.forgotten"),
         *("cdc.failed", "cdc.waits", "cdc.skipped", "cdc.not_resent", "cdc.not_configured"),
-        *("pages.note", "pages.unread", "pages.no_space", "pages.table_rotten"),
+        *("pages.note", "pages.unread", "pages.no_space"),
     }
 )
 ERRORS: Final = frozenset({"damage", "damage.stays", "cdc.parked", "page.damaged"})

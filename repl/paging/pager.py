@@ -398,17 +398,6 @@ class Pager:
             self._log.fail(f"the page table: {error}", error)
             raise
 
-    async def look_at_table(self) -> list[str]:
-        """Reads the page table, and writes rows anew, from memory, that do not read back: the next open would lose
-        them. Returns whose they were, by uuid."""
-        async with self.alone:
-            known = await self._keeper(self._table.read)
-            stores = self.manager.stores
-            rotten = [uuid for uuid, (row, _) in known.items() if row is None and uuid in stores]
-            changes = [Change(uuid, stores[uuid].row, dict(stores[uuid].pages), anew=True) for uuid in rotten]
-            await self._write([change for change in changes if change.row is not None])
-        return rotten
-
     async def put(self, store: PagingStore, subscription: Subscription, records: list[Record]) -> dict[int, PageRow]:
         """Writes ``records`` into pages of their own, and syncs them. ``alone``. Raises ``OSError``, ``NoSpace``."""
         await self.check_room()

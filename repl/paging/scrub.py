@@ -25,9 +25,6 @@ class PageScrub:
             if not row.superseded
         ]
 
-    async def look_at_table(self) -> list[str]:
-        return await self._pager.look_at_table()
-
     async def look(self, uuid: str, number: int) -> tuple[int, bool]:
         store = self._pager.manager.stores.get(uuid)
         row = store.pages.get(number) if store is not None else None

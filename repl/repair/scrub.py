@@ -4,8 +4,7 @@ At most ``scrub_bytes_per_s`` are read, a window at a time; a pass begins ``scru
 ended.  The page cache is dropped first: what is looked at is the medium.  Every frame's checksum is checked, and with
 it every byte of every block and record; what is wrong goes to the mending.  A pass begins with the ``state`` store, as
 the page cache has it, which is written anew from memory where a value does not match its checksum.  Pages of
-destinations come last, their table before them, which is written anew, too: a page that does not read back is put
-aside, and what was lost of it fetched.
+destinations come last: one that does not read back is put aside, and what was lost of it fetched.
 """
 
 from __future__ import annotations
@@ -30,11 +29,6 @@ class Pages(Protocol):
 
     def listed(self) -> list[tuple[str, int]]:
         """Lists those that count: the uuid of each one's destination, and its number."""
-        ...
-
-    async def look_at_table(self) -> list[str]:
-        """Reads the page table, and writes anew what does not read back. Returns the destinations of which that was.
-        Raises ``VlsnLogError`` where that cannot be done now."""
         ...
 
     async def look(self, uuid: str, number: int) -> tuple[int, bool]:
@@ -92,18 +86,8 @@ class Scrub:
                 if done in self._log.segments():
                     self._member.event("scrub.unreadable", segment=done, why=str(error))
         self.number = 0
-        if self._pages is not None:
-            await self._table(self._pages)
         for uuid, number in self._pages.listed() if self._pages is not None else ():
             await self._page(uuid, number)
-
-    async def _table(self, pages: Pages) -> None:
-        try:
-            for uuid in await pages.look_at_table():
-                self.found += 1
-                self._member.event("pages.table_rotten", destination=uuid)
-        except VlsnLogError as error:
-            self._member.event("scrub.unreadable", why=f"the page table: {error}")
 
     async def _page(self, uuid: str, number: int) -> None:
         assert self._pages is not None

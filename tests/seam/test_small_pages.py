@@ -20,7 +20,6 @@ from tests.seam.test_copies import moved
 from tests.seam.test_destinations import client
 from tests.seam.test_membership import electable
 from tests.seam.test_pages import filled, first, made, stored, taken, uncovered
-from tests.sim.destinations import page_table
 from vlsn.ids import Vlsn
 from vlsn.limits import PAGES_FREE_BYTES_LOW
 
@@ -202,33 +201,6 @@ def test_a_node_with_a_rotten_row_in_its_page_table_lacks_no_message(of_page: bo
         await electable(group, name)
         await moved(group, name)
         assert await story.take() == sorted(story.held.items())
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_the_scrub_writes_a_rotten_row_of_the_page_table_anew_before_the_next_open() -> None:
-    async def main() -> None:
-        group = await made(39, scrub_bytes_per_s=4 << 20, scrub_period_s=2.0)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            await filled(group, log)
-            name = next(name for name in group.names if name != group.master)
-            pages = dict(stored(group, name, uuid).pages)
-            key = b"g" + bytes.fromhex(uuid) + sorted(pages)[1].to_bytes(4, "big")
-            stores = group.machines[name].stores
-            was = page_table(stores.contents[f"/{name}/state"])[key]
-            stores.corrupt(f"/{name}/state", key, bit=13)
-            rows = page_table(stores.contents[f"/{name}/state"])
-            assert rows[key] is None
-            counts = group.nodes[name].member.events.counts
-            await group.until(lambda: counts["pages.table_rotten"] > 0, "the scrub met it", 90.0)
-            found = page_table(stores.contents[f"/{name}/state"])
-            assert None not in found.values() and found.keys() >= rows.keys()
-            assert pages.keys() <= stored(group, name, uuid).pages.keys() and found[key] == was
-            await asyncio.sleep(60.0)
-            assert counts["pages.table_rotten"] == 1 and not counts["page.damaged"]
         await group.stop()
         assert not group.fatal
 
