@@ -313,6 +313,12 @@ class Delivery:
         return len(self._flight)
 
     @property
+    def intervals_left(self) -> int:
+        """The intervals of acknowledged VLSNs that may be added to the table: what is out has its own."""
+        acked = self._parts.table(self.uuid)
+        return ACK_INTERVALS_MAX - (acked.done.intervals if acked else 0) - self._acking.intervals - len(self._flight)
+
+    @property
     def waiting(self) -> int:
         """The askers that wait for messages."""
         return len(self._askers)
@@ -422,8 +428,7 @@ class Delivery:
         if self.settings.paused:
             self.blocked_by = "paused"
             return nothing
-        acked = self._acked()
-        room = ACK_INTERVALS_MAX - acked.done.intervals - self._acking.intervals - len(self._flight)
+        acked, room = self._acked(), self.intervals_left
         self.blocked_by = "" if room > 0 else "a gap in what is acknowledged"
         if room <= 0:
             # The first message alone can be delivered: whatever becomes of it, no interval is added.
@@ -781,6 +786,16 @@ class Delivery:
             stays = self._waiting_from < self._at
             self._waiting_keys, self._waiting_from = self._waiting_keys[stays], self._waiting_from[stays]
 
+    def check_retry(self, dead: VlsnSet) -> None:
+        """Checks that the table takes it when ``dead`` are not acknowledged any more. Raises ``QueueFull``."""
+        done = self._acked().done
+        more = done.minus(dead).intervals - done.intervals
+        if more > max(0, self.intervals_left):
+            raise QueueFull(
+                f"{more} more intervals of acknowledged VLSNs, {ACK_INTERVALS_MAX} are kept: acknowledge first what is "
+                "out, and what lies between"
+            )
+
     def retry(self, dead: VlsnSet) -> None:
         """Delivers these again: they are not dead any more."""
         self._acking, self.oldest = self._acking.minus(dead), Oldest()
@@ -804,14 +819,13 @@ class Delivery:
 
     def _check_intervals(self, vlsns: VlsnSet) -> None:
         """Refuses what no table would take: a note past the limit counts for nothing, though it is durable. What is out
-        has its room since it was handed out."""
-        done = self._acked().done
-        if done.intervals + self._acking.intervals + vlsns.intervals <= ACK_INTERVALS_MAX:
+        has its room since it was handed out, and keeps it."""
+        if vlsns.intervals <= self.intervals_left:
             return
-        strange = vlsns.minus(VlsnSet.of(self._flight.vlsns)) if len(self._flight) else vlsns
-        known = done.union(self._acking)
+        known = self._acked().done.union(self._acking)
+        left = len(self._flight) - int(np.count_nonzero(vlsns.has(self._flight.vlsns)))
         more = known.union(vlsns).intervals
-        if strange and more > max(ACK_INTERVALS_MAX, known.intervals):
+        if more + left > max(ACK_INTERVALS_MAX, known.intervals + left):
             raise QueueFull(
                 f"{more} intervals of acknowledged VLSNs, {ACK_INTERVALS_MAX} are kept: acknowledge what lies between"
             )
@@ -819,7 +833,12 @@ class Delivery:
     # What its notes say.
 
     def skipped(self) -> VlsnSet:
-        taken, self._skipped = VlsnSet.covering_all(self._skipped), []
+        taken = VlsnSet.covering_all(self._skipped)
+        if taken.intervals > self.intervals_left:
+            known = self._acked().done.union(self._acking)
+            if known.union(taken).intervals > known.intervals:
+                return VlsnSet()  # waits until there is room: acknowledgements go first
+        self._skipped, self._acking = [], self._acking.union(taken)
         return taken
 
     def noted(self, done: VlsnSet) -> None:
@@ -830,10 +849,11 @@ class Delivery:
         if self._askers:
             self.wake()
 
-    def drop(self, vlsns: VlsnSet) -> None:
-        """Acknowledges messages that the master drops, because the destination is full."""
+    def drop(self, vlsns: VlsnSet, messages: int) -> None:
+        """Acknowledges ``messages`` that the master drops, because the destination is full; ``vlsns`` has them, and
+        VLSNs before them that are none of its messages."""
         self._acking = self._acking.union(vlsns)
-        self.counts.dropped += vlsns.count
+        self.counts.dropped += messages
         self._parts.notes.add(self, vlsns, wait=False)
 
     def is_done(self, vlsns: Vlsns) -> npt.NDArray[np.bool_]:
