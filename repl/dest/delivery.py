@@ -48,7 +48,7 @@ from repl.http.limits import READ_BYTES_MAX
 from repl.http.message_batch import MessageColumns
 from vlsn.errors import BadArgument, Damaged, NotFound, QueueFull, Trimmed, VlsnLogError
 from vlsn.format.block import Entry
-from vlsn.format.key_filter import KeyFilter
+from vlsn.format.messages import MessageFilter
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.ids import Vlsn
 from vlsn.limits import ACK_INTERVALS_MAX
@@ -259,10 +259,7 @@ class Delivery:
 
     def _use(self, settings: DestinationSettings) -> None:
         self.settings = settings
-        prefix, self._without = settings.prefix.encode(), settings.dead_letter.encode()
-        self._keys = KeyFilter(prefix, prefix=True) if prefix else None
-        self._dead = KeyFilter(self._without) if self._without.startswith(prefix) else None
-        """Its own dead letters, where they are among what the prefix says."""
+        self.wanted = MessageFilter(self.name, settings.prefix.encode(), settings.dead_letter.encode())
         self._windows: list[Window] = []
         """The messages that were looked at last: by who goes on with its keys, and by the others, far ahead of it."""
         self._window_used = False
@@ -602,13 +599,13 @@ class Delivery:
             if run.lacks is not None and not run.entries:
                 self.blocked_by = f"VLSNs {run.lacks[0]}–{run.lacks[1]}, which this node has to fetch"
                 return None
-            entries = [entry for entry in run.entries if self._dead is None or entry.key != self._without]
+            entries = [entry for entry in run.entries if self.wanted.has(entry.key, entry.value)]
             return Window.of_messages(MessageColumns.of(entries), at, max(int(run.next_vlsn), at))
         if not blocks.data:
             if at <= blocks.durable:
                 raise Damaged(f"VLSN {at} is durable, but cannot be read here", vlsn=at)
             return None
-        return Window.of_blocks(blocks.data, self._keys, self._dead)
+        return Window.of_blocks(blocks.data, self.wanted)
 
     def _lost(self, first: int, last: int) -> None:
         self.counts.lost += 1
@@ -641,7 +638,7 @@ class Delivery:
 
     def look_at_incoming(self, now: float, ring: Ring) -> int:
         """Looks how much comes; returns how many entries it has looked at for that."""
-        return self.incoming.look(now, ring, self._keys, self._dead)
+        return self.incoming.look(now, ring, self.wanted)
 
     async def look_at_oldest(self) -> None:
         """Looks which message has waited longest, a part of the way where it is far. Raises as ``messages``."""

@@ -40,6 +40,8 @@ from vlsn.write.queue import Pending
 A = TypeVar("A", bound="Held")
 HELD_MAX: Final = 16_384
 """Appends that wait for full destinations; their bytes are bounded where they came in."""
+COUNT_AGAIN_S: Final = 1.0
+"""Seconds until a count is gone on with that met what could not be read."""
 RECOUNT_S: Final = 0.05
 """Seconds until the count is gone on with, where what comes next lies in the ring no more and is not durable yet."""
 
@@ -394,11 +396,11 @@ class FullPolicies(Generic[A]):
             except Trimmed as trimmed:
                 try:
                     await self._count_paged(policy, int(trimmed.first))
-                except VlsnLogError:
-                    await asyncio.sleep(1.0)
+                except (VlsnLogError, OSError):
+                    await asyncio.sleep(COUNT_AGAIN_S)
                 continue
-            except VlsnLogError:
-                await asyncio.sleep(1.0)
+            except (VlsnLogError, OSError):
+                await asyncio.sleep(COUNT_AGAIN_S)
                 continue
             if policy.depth is not depth:
                 return  # it was moved meanwhile, and is counted anew
@@ -431,8 +433,7 @@ class FullPolicies(Generic[A]):
 
 
 def _depth_of(delivery: Delivery) -> Depth:
-    settings = delivery.settings
-    return Depth(settings.prefix.encode(), settings.dead_letter.encode(), delivery.floor)
+    return Depth(delivery.wanted, delivery.floor)
 
 
 def _decided(doubt: asyncio.Future[None]) -> None:

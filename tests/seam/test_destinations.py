@@ -383,6 +383,37 @@ def test_dead_ones_are_not_tried_again_where_the_table_would_not_take_it() -> No
     run(main())
 
 
+def test_a_destination_takes_the_dead_letters_of_others_and_none_of_its_own() -> None:
+    async def main() -> None:
+        group = await made(94)
+        async with client(group) as log:
+            await log.destinations.put("orders", prefix="o", attempts_max=1)
+            await log.destinations.put("dlq", prefix="dead_letter", attempts_max=1, full_policy="fail", max_messages=9)
+            await counted(group, log, "dlq")
+            await log.append_many([b"a", b"b"], keys=[b"o1", b"o2"])
+            for message in await log.destination("orders").take(10, 5.0):
+                await message.nack("no stock")
+            dlq = log.destination("dlq")
+            uuid = (await log.destinations.get("orders"))["uuid"]
+            await group.until(lambda: acked(group, uuid).dead.count == 2, "both are dead, durable")
+            letters = await dlq.take(10, 20.0)
+            assert [msgspec.json.decode(each.value)["reason"] for each in letters] == ["no stock", "no stock"]
+            await letters[0].nack("cannot be read")
+            await letters[1].ack()
+            await log.append(b"by hand", key=b"dead_letter")
+            assert values(await dlq.take(10, 20.0)) == [b"by hand"], "its own letter is none of its messages"
+            written = [entry async for entry in log.read() if entry.key == b"dead_letter"]
+            assert [msgspec.json.decode(each.value)["destination"] for each in written[:3]] == [
+                "orders",
+                "orders",
+                "dlq",
+            ]
+            assert (await log.destinations.get("dlq"))["depth"]["messages"] == 1
+        await group.stop()
+
+    run(main())
+
+
 def test_a_master_that_was_unseated_hands_out_nothing() -> None:
     async def main() -> None:
         group = await made(10)
@@ -511,8 +542,8 @@ async def policed(group: Group, log: Client, policy: str, **settings: Any) -> No
     await counted(group, log)
 
 
-async def counted(group: Group, log: Client) -> None:
-    uuid = (await log.destinations.get("orders"))["uuid"]
+async def counted(group: Group, log: Client, name: str = "orders") -> None:
+    uuid = (await log.destinations.get(name))["uuid"]
     lead = group.nodes[group.master].lead
     assert lead is not None
     policies = lead.destinations.full
