@@ -47,7 +47,7 @@ class Destination:
 
     @property
     def letter_head(self) -> bytes:
-        """What its dead letters begin with."""
+        """Returns the beginning of its dead letters."""
         return b'{"destination":"%s",' % self.uuid[:4].encode()
 
 
