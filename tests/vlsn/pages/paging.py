@@ -66,7 +66,7 @@ class Pager:
             seams.disk, seams.threads.latch, salts, directory, self.table, first=first, page_bytes=page_bytes
         )
         self.table.write(found.changes)
-        self.notes = found.notes
+        self.notes, self.aside = found.notes, found.aside
         self.manager = PagingManager(seams.disk, seams.threads.latch, salts, directory, page_bytes=page_bytes)
         self.manager.adopt(found)
 
