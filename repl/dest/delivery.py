@@ -48,7 +48,7 @@ from repl.http.limits import READ_BYTES_MAX
 from repl.http.message_batch import MessageColumns
 from vlsn.errors import BadArgument, Damaged, NotFound, QueueFull, Trimmed, VlsnLogError
 from vlsn.format.block import Entry
-from vlsn.format.key_filter import KeyFilter
+from vlsn.format.messages import MessageFilter
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.ids import Vlsn
 from vlsn.limits import ACK_INTERVALS_MAX
@@ -259,10 +259,7 @@ class Delivery:
 
     def _use(self, settings: DestinationSettings) -> None:
         self.settings = settings
-        prefix, self._without = settings.prefix.encode(), settings.dead_letter.encode()
-        self._keys = KeyFilter(prefix, prefix=True) if prefix else None
-        self._dead = KeyFilter(self._without) if self._without.startswith(prefix) else None
-        """Its own dead letters, where they are among what the prefix says."""
+        self.wanted = MessageFilter(self.name, settings.prefix.encode(), settings.dead_letter.encode())
         self._windows: list[Window] = []
         """The messages that were looked at last: by who goes on with its keys, and by the others, far ahead of it."""
         self._window_used = False
@@ -311,6 +308,12 @@ class Delivery:
     def out(self) -> int:
         """The messages that are delivered, and not acknowledged yet."""
         return len(self._flight)
+
+    @property
+    def intervals_left(self) -> int:
+        """The intervals of acknowledged VLSNs that may be added to the table: what is out has its own."""
+        acked = self._parts.table(self.uuid)
+        return ACK_INTERVALS_MAX - (acked.done.intervals if acked else 0) - self._acking.intervals - len(self._flight)
 
     @property
     def waiting(self) -> int:
@@ -422,8 +425,7 @@ class Delivery:
         if self.settings.paused:
             self.blocked_by = "paused"
             return nothing
-        acked = self._acked()
-        room = ACK_INTERVALS_MAX - acked.done.intervals - self._acking.intervals - len(self._flight)
+        acked, room = self._acked(), self.intervals_left
         self.blocked_by = "" if room > 0 else "a gap in what is acknowledged"
         if room <= 0:
             # The first message alone can be delivered: whatever becomes of it, no interval is added.
@@ -597,13 +599,13 @@ class Delivery:
             if run.lacks is not None and not run.entries:
                 self.blocked_by = f"VLSNs {run.lacks[0]}–{run.lacks[1]}, which this node has to fetch"
                 return None
-            entries = [entry for entry in run.entries if self._dead is None or entry.key != self._without]
+            entries = [entry for entry in run.entries if self.wanted.has(entry.key, entry.value)]
             return Window.of_messages(MessageColumns.of(entries), at, max(int(run.next_vlsn), at))
         if not blocks.data:
             if at <= blocks.durable:
                 raise Damaged(f"VLSN {at} is durable, but cannot be read here", vlsn=at)
             return None
-        return Window.of_blocks(blocks.data, self._keys, self._dead)
+        return Window.of_blocks(blocks.data, self.wanted)
 
     def _lost(self, first: int, last: int) -> None:
         self.counts.lost += 1
@@ -636,7 +638,7 @@ class Delivery:
 
     def look_at_incoming(self, now: float, ring: Ring) -> int:
         """Looks how much comes; returns how many entries it has looked at for that."""
-        return self.incoming.look(now, ring, self._keys, self._dead)
+        return self.incoming.look(now, ring, self.wanted)
 
     async def look_at_oldest(self) -> None:
         """Looks which message has waited longest, a part of the way where it is far. Raises as ``messages``."""
@@ -781,6 +783,16 @@ class Delivery:
             stays = self._waiting_from < self._at
             self._waiting_keys, self._waiting_from = self._waiting_keys[stays], self._waiting_from[stays]
 
+    def check_retry(self, dead: VlsnSet) -> None:
+        """Checks that the table takes it when ``dead`` are not acknowledged any more. Raises ``QueueFull``."""
+        done = self._acked().done
+        more = done.minus(dead).intervals - done.intervals
+        if more > max(0, self.intervals_left):
+            raise QueueFull(
+                f"{more} more intervals of acknowledged VLSNs, {ACK_INTERVALS_MAX} are kept: acknowledge first what is "
+                "out, and what lies between"
+            )
+
     def retry(self, dead: VlsnSet) -> None:
         """Delivers these again: they are not dead any more."""
         self._acking, self.oldest = self._acking.minus(dead), Oldest()
@@ -804,14 +816,13 @@ class Delivery:
 
     def _check_intervals(self, vlsns: VlsnSet) -> None:
         """Refuses what no table would take: a note past the limit counts for nothing, though it is durable. What is out
-        has its room since it was handed out."""
-        done = self._acked().done
-        if done.intervals + self._acking.intervals + vlsns.intervals <= ACK_INTERVALS_MAX:
+        has its room since it was handed out, and keeps it."""
+        if vlsns.intervals <= self.intervals_left:
             return
-        strange = vlsns.minus(VlsnSet.of(self._flight.vlsns)) if len(self._flight) else vlsns
-        known = done.union(self._acking)
+        known = self._acked().done.union(self._acking)
+        left = len(self._flight) - int(np.count_nonzero(vlsns.has(self._flight.vlsns)))
         more = known.union(vlsns).intervals
-        if strange and more > max(ACK_INTERVALS_MAX, known.intervals):
+        if more + left > max(ACK_INTERVALS_MAX, known.intervals + left):
             raise QueueFull(
                 f"{more} intervals of acknowledged VLSNs, {ACK_INTERVALS_MAX} are kept: acknowledge what lies between"
             )
@@ -819,7 +830,12 @@ class Delivery:
     # What its notes say.
 
     def skipped(self) -> VlsnSet:
-        taken, self._skipped = VlsnSet.covering_all(self._skipped), []
+        taken = VlsnSet.covering_all(self._skipped)
+        if taken.intervals > self.intervals_left:
+            known = self._acked().done.union(self._acking)
+            if known.union(taken).intervals > known.intervals:
+                return VlsnSet()  # waits until there is room: acknowledgements go first
+        self._skipped, self._acking = [], self._acking.union(taken)
         return taken
 
     def noted(self, done: VlsnSet) -> None:
@@ -830,10 +846,11 @@ class Delivery:
         if self._askers:
             self.wake()
 
-    def drop(self, vlsns: VlsnSet) -> None:
-        """Acknowledges messages that the master drops, because the destination is full."""
+    def drop(self, vlsns: VlsnSet, messages: int) -> None:
+        """Acknowledges ``messages`` that the master drops, because the destination is full; ``vlsns`` has them, and
+        VLSNs before them that are none of its messages."""
         self._acking = self._acking.union(vlsns)
-        self.counts.dropped += vlsns.count
+        self.counts.dropped += messages
         self._parts.notes.add(self, vlsns, wait=False)
 
     def is_done(self, vlsns: Vlsns) -> npt.NDArray[np.bool_]:

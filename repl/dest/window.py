@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from repl.http.message_batch import MessageColumns
-from vlsn.format.block import EntryKind
 from vlsn.format.columns import KEYS
-from vlsn.format.key_filter import KeyFilter
+from vlsn.format.messages import MessageFilter
 from vlsn.format.rows import I64, EntryRows
 from vlsn.pages.record import gathered
 from vlsn.seams import Buffer
@@ -49,16 +48,10 @@ class Window:
     key_ends: I64
 
     @classmethod
-    def of_blocks(cls, blocks: Sequence[Buffer], wanted: KeyFilter | None, without: KeyFilter | None) -> Window:
-        """Looks at checked blocks that follow on one another: DATA entries with ``wanted`` keys, without one key."""
+    def of_blocks(cls, blocks: Sequence[Buffer], wanted: MessageFilter) -> Window:
+        """Looks at checked blocks that follow on one another."""
         rows = EntryRows.joined([*blocks])
-        kinds = rows.kinds()
-        mask = kinds == EntryKind.DATA
-        if wanted is not None:
-            mask &= wanted.mask(rows)
-        if without is not None:
-            mask &= ~without.mask(rows)
-        chosen = np.flatnonzero(mask)
+        chosen = np.flatnonzero(wanted.mask(rows))
         starts, ends = rows.value_cuts()
         key_starts, key_ends = None, chosen
         if rows.has(KEYS).any():

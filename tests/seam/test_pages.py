@@ -175,6 +175,40 @@ def test_a_damaged_page_is_put_aside_and_the_rest_of_it_fetched(seed: int) -> No
     run(main())
 
 
+@pytest.mark.parametrize("short", [True, False])
+@pytest.mark.parametrize("vanished", [True, False])
+def test_a_short_page_or_a_vanished_row_of_one_loses_no_message(short: bool, vanished: bool) -> None:
+    """All nodes stop; two come back with a short page, or without a row of it, or both."""
+
+    async def main() -> None:
+        group = await made(8)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await filled(group, log)
+            stores = {name: stored(group, name, uuid) for name in group.names}
+            for name in group.names:
+                group.kill(name)
+            for name in ("n1", "n2"):
+                machine, (number, row) = group.machines[name], next(iter(stores[name].pages.items()))
+                if vanished:
+                    key = b"g" + bytes.fromhex(uuid) + number.to_bytes(4, "big")
+                    machine.stores.contents[f"/{name}/state"].delete(key)
+                if short:
+                    path = stores[name].path(number)
+                    machine.disk.write_content(path, machine.disk.content(path)[: row.end // 2])
+            for name in group.names:
+                await group.start(name)
+            await group.serving()
+            events = [group.nodes[name].member.events.counts for name in ("n1", "n2")]
+            if short and not vanished:
+                await group.until(lambda: all(each["page.damaged"] == 1 for each in events), "they are salvaged")
+            assert await taken(log, len(held)) == sorted(held.items())
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
 def test_a_page_that_cannot_be_opened_for_now_is_neither_damaged_nor_passed_over() -> None:
     async def main() -> None:
         group = await made(4)

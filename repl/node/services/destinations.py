@@ -68,6 +68,8 @@ class NodeDestinations(NodeMastership):
             case "retry-dead":
                 acked = lead.log.history.acks.get(delivery.uuid)
                 dead = acked.dead if acked is not None else None
+                if dead:
+                    delivery.check_retry(dead)
                 puts = orders.tried_again(placed, dead.pack()) if dead else None
             case _:
                 puts = orders.paused(name, placed, order == "pause")

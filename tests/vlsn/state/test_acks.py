@@ -273,7 +273,7 @@ def test_a_view_keeps_the_dead_and_lets_the_acknowledged_go() -> None:
     assert views_of(small, acks) == []
     acks.advance(Vlsn(9))
     (view,) = views_of(small, acks)
-    assert (view.name, view.uuid, view.prefix, view.without) == ("orders", UUIDS[0], b"order-", b"dead_letter")
+    assert (view.name, view.uuid, view.prefix, view.letters) == ("orders", UUIDS[0], b"order-", b"dead_letter")
     assert view.floor == 3 and view.acked.floor == 5
     assert view.is_acked([2, 3, 4, 5, 6, 8]).tolist() == [True, True, False, True, False, True]
 
