@@ -292,18 +292,6 @@ def test_what_may_be_undone_takes_nothing_from_what_is_remembered() -> None:
     assert [table.place(life, sequence) for sequence in (2, 3, 4, 5)] == [None, (4, 4, 1), (5, 5, 1), None]
 
 
-def test_below_what_is_settled_nobody_unknown_passes_for_new() -> None:
-    """An operator's truncation goes where a rollback may not: the table then says how far it cannot know."""
-    table = Producers(limits=LIMITS)
-    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(20))
-    table.settle(Vlsn(20))
-    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(20, 23))
-    record = table.record(Vlsn(4))
-    table.truncate(Vlsn(4))
-    assert table.find(1, at=5) is None
-    assert table.forgotten_to(at=5) == record.forgotten_to == 4
-
-
 def test_a_log_that_begins_later_says_that_it_cannot_know() -> None:
     table = Producers()
     table.forget_before(Vlsn(301))
