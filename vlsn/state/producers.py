@@ -110,6 +110,8 @@ class Producers:
         checkpoint takes all of them without a look: rows that were let go since say the same of it."""
         self._whole = not record.keyed
         """The next checkpoint writes all of it."""
+        self._copied_to = 0
+        """The highest VLSN as of which rows were handed out: behind it they may grow, up to it they stay."""
 
     def __len__(self) -> int:
         """Counts the producers that are kept, silent ones that nobody has made room of yet included."""
@@ -283,7 +285,8 @@ class Producers:
         """Undoes what came after ``last``, which is not below what is settled."""
         lives, self._evicted_to = self._as_of(last)
         for life in lives:
-            life.truncate(last)
+            life.truncate(last, apart=last < self._copied_to)
+        self._copied_to = min(self._copied_to, last)
         self._take(lives)
         self._ended = deque(ended for ended in self._ended if ended.at <= last)
         self._spares = deque(spare for spare in self._spares if spare[0] <= last)
@@ -310,6 +313,7 @@ class Producers:
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
         """Copies it; the returned call puts all of it together, on any thread, for its 53 MB take long."""
         ended, forgotten_to = self._undone(vlsn)
+        self._copied_to = max(self._copied_to, vlsn)
         lives = self._copied(ended)
         lacks_to, limits = self.lacks_to, self.limits
         return lambda: ProducersRecord(
@@ -320,6 +324,7 @@ class Producers:
         """Hands over what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
         without lives, and the changes. The returned call puts them together, on any thread."""
         ended, forgotten_to = self._undone(vlsn)
+        self._copied_to = max(self._copied_to, vlsn)
         lacks_to, limits = self.lacks_to, self.limits
         if vlsn < max(self.settled, self._kept_at):
             self.keep_all()

@@ -23,7 +23,7 @@ from vlsn.format.producer_columns import produced_of
 from vlsn.ids import Vlsn
 from vlsn.limits import PRODUCER_REMEMBERED_MAX, PRODUCERS_AT_LEVEL_1
 from vlsn.state.handles import Handles
-from vlsn.state.producer_lives import SPARE_ROWS
+from vlsn.state.producer_lives import SPARE_ROWS, last_of
 from vlsn.state.producers import LifeChanges, ProducerLimits, Producers, ProducersRecord
 from vlsn.state.state_store import StateRecord, StateStore
 
@@ -219,6 +219,27 @@ class Table(RuleBasedStateMachine):
 
 def test_the_table_and_what_is_kept_of_it_are_what_the_log_says() -> None:
     run_state_machine_as_test(Table)
+
+
+def noted(table: Producers, producers: Sequence[int], first: int) -> None:
+    """Notes a submission of each, from VLSN ``first`` on."""
+    for vlsn, producer in enumerate(producers, first):
+        life = table.find(producer, at=vlsn)
+        table.note([Produced(producer, life.next if life is not None else 0, vlsn, vlsn, 1)])
+
+
+def test_what_was_copied_stays_so_though_others_come_in_place_of_what_it_knew() -> None:
+    """Life 1 is what the rollback leaves as it was; then it goes on, with VLSNs that the copies are of."""
+    table = Producers(limits=TABLE)
+    noted(table, [1, 2, 2, 2], 1)
+    whole, snapshot, checkpoint = table.record(Vlsn(4)), table.snapshot(Vlsn(4)), table.checkpoint(Vlsn(4))
+    table.truncate(Vlsn(2))
+    noted(table, [1, 1], 3)
+    assert snapshot() == whole
+    record, changes = checkpoint()
+    puts = sorted((life for _, life in changes.puts), key=last_of)
+    assert (b"".join(puts), record.count) == (whole.lives, 2)
+    assert table.find(1, at=5) is not None and table.record(Vlsn(2)) != whole
 
 
 def test_a_checkpoint_writes_lives_that_were_cut_short_and_takes_away_those_that_went() -> None:
