@@ -120,14 +120,15 @@ class Once:
         ascending."""
 
     def submit(self, append: ProducerAppend, born: int | None) -> None:
-        """Submits; ``born`` is a VLSN that was durable before the producer's first submission. Raises ``OutOfSequence``
-        for another submission under a sequence that is taken, ``DuplicateForgotten``, ``ProducersMissing``, and what
-        the log raises, nothing logged. ``OutcomeUnknown`` for a transaction's handle that may be forgotten."""
+        """Submits; ``born`` is a VLSN that was durable before the producer's first submission, as 0 always was: nobody
+        who leaves it out is taken for new where anybody was forgotten. Raises ``OutOfSequence`` for another submission
+        under a sequence that is taken, ``DuplicateForgotten``, ``ProducersMissing``, and what the log raises, nothing
+        logged. ``OutcomeUnknown`` for a transaction's handle that may be forgotten."""
         if append.is_handles and born == NUMBER_MAX and self._is_fresh(append):
             self._push(append)
             return
         try:
-            due = self._due(append, born)
+            due = self._due(append, born or 0)
         except UnknownProducer as error:
             self._lacks(append, error)
             return
@@ -187,7 +188,7 @@ class Once:
                 f"VLSN {forgotten_to} may be"
             )
 
-    def _due(self, append: ProducerAppend, born: int | None) -> int:
+    def _due(self, append: ProducerAppend, born: int) -> int:
         """Returns the sequence that this producer's next submission has."""
         queued = self._queued.get(append.key)
         if queued:
@@ -197,22 +198,23 @@ class Once:
         if append.is_handles:
             if log.history.commits.find(append.producer, at=at) is not None:
                 return HANDLE_SEQUENCE + 1
-            self.check_handle(append.producer, born or 0)
+            self.check_handle(append.producer, born)
             return HANDLE_SEQUENCE
         table = self._log.history.producers
         life = table.find(append.producer, at=at)
         if life is not None:
             return life.next
-        is_new = append.sequence == 0 and born is not None and born >= table.forgotten_to(at=at)
+        is_new = append.sequence == 0 and born >= table.forgotten_to(at=at)
         if table.lacks_to and not is_new:
             raise missing(append.producer, table.lacks_to)
         if append.sequence:
             raise UnknownProducer(
                 f"producer {append.producer:016x} is not known here, or no longer: a producer begins with sequence 0"
             )
-        if born is not None and born < table.forgotten_to(at=at):
+        if not is_new:
             raise UnknownProducer(
-                f"producer {append.producer:016x}, born at VLSN {born}, may have been here before and be forgotten"
+                f"producer {append.producer:016x}, born at VLSN {born}, may have been here before and be forgotten: "
+                f"submissions up to VLSN {table.forgotten_to(at=at)} may be; a new producer says `born`"
             )
         return 0
 

@@ -129,14 +129,11 @@ class Handles:
         self._evicted_to = max(self._evicted_to, vlsn - 1)
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes what came after ``last``.  Below what was settled (an operator's truncation) not all can be known any
-        more, and whatever was logged up to ``last`` and is not known counts as forgotten."""
-        rows, evicted_to = self._as_of(last)
+        """Undoes what came after ``last``, which is not below what is settled."""
+        rows, self._evicted_to = self._as_of(last)
         self._rows = OrderedDict((row[0], row) for row in rows)
         while self._ended and self._ended[-1].at > last:
             self._ended.pop()
-        self._evicted_to = evicted_to if last >= self.settled else max(evicted_to, last)
-        self.settled = min(self.settled, last)
         if last < self._kept_at:
             self.keep_all()
         for handle in self._changed:
@@ -150,8 +147,7 @@ class Handles:
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
         """Copies it; the returned call puts it together, on any thread."""
-        rows, evicted_to = self._as_of(vlsn)
-        forgotten_to = self._forgotten_as_of(vlsn, evicted_to)
+        rows, forgotten_to = self._as_of(vlsn)
         return lambda: ProducersRecord(forgotten_to, b"".join([life for _, life in _Encoded(rows)]))
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, LifeChanges]]:
@@ -159,7 +155,7 @@ class Handles:
         without rows, and the changes. The returned call puts them together, on any thread."""
         if vlsn < max(self.settled, self._kept_at):
             self.keep_all()
-        ended, evicted_to = self._undone(vlsn)
+        ended, forgotten_to = self._undone(vlsn)
         whole, changed = self._whole, {} if self._whole else self._changed
         rows = self._as_of(vlsn)[0] if whole else []
         later = list(self._behind(vlsn))
@@ -168,7 +164,7 @@ class Handles:
         for handle in ended:
             self._changed.setdefault(handle, None)
         self._kept_at, self._whole = int(vlsn), False
-        record = ProducersRecord(self._forgotten_as_of(vlsn, evicted_to), b"", keyed=True, count=count)
+        record = ProducersRecord(forgotten_to, b"", keyed=True, count=count)
 
         def put_together() -> tuple[ProducersRecord, LifeChanges]:
             then = {} if whole else {**changed, **ended}
@@ -182,9 +178,6 @@ class Handles:
         """Lets the next checkpoint write all of it: what is kept is something else than what the last one gave."""
         self._whole = True
         self._changed.clear()
-
-    def _forgotten_as_of(self, vlsn: int, evicted_to: int) -> int:
-        return max(evicted_to, vlsn) if vlsn < self.settled else evicted_to
 
     def _behind(self, vlsn: int) -> Iterator[Produced]:
         for row in reversed(self._rows.values()):

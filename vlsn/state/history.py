@@ -255,7 +255,8 @@ class History:
         self.acks.give_up_lost()
 
     def truncate(self, last: Vlsn) -> None:
-        """Forgets what came after ``last``."""
+        """Forgets what came after ``last``, which is not below what is settled."""
+        assert last >= self.settled, (last, self.settled)
         self.producers.truncate(last)
         while self.term_runs and self.term_runs[-1].first > last:
             self.term_runs.pop()

@@ -162,15 +162,11 @@ class SmallState(Mapping[str, Kept]):
         del self._puts[: bisect_right(self._puts, vlsn, key=_vlsn_of)]
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes what was set after ``last``.  Below what was settled (an operator's truncation) what a name was before
-        is not known any more, and it is set no longer."""
+        """Undoes what was set after ``last``, which is not below what is settled."""
         while self._puts and self._puts[-1].vlsn > last:
             put = self._puts.pop()
             if put.taken:
                 self._set(put.name, put.before)
-        for name in [name for name, kept in self._kept.items() if kept.vlsn > last]:
-            self._set(name, None)
-        self.settled = min(self.settled, last)
 
     # What it lacks.
 

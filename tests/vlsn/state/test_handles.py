@@ -52,12 +52,6 @@ class Pair:
         self.model.truncate(Vlsn(self.last))
         self.table.truncate(Vlsn(self.last))
 
-    def cut(self, share: float) -> None:
-        """An operator's truncation, below what is durable."""
-        self.last = self.durable = int(self.durable * share)
-        self.model.truncate(Vlsn(self.last))
-        self.table.truncate(Vlsn(self.last))
-
     def checkpoint(self, share: float) -> None:
         at = Vlsn(self.durable + int((self.last - self.durable) * share))
         record, changes = self.table.checkpoint(at)()
@@ -110,7 +104,6 @@ STEPS: st.SearchStrategy[Callable[[Pair], None]] = st.one_of(
     SHARES.map(lambda each: lambda pair: pair.checkpoint(each)),
     SHARES.map(lambda each: lambda pair: pair.reopen(each)),
     st.just(lambda pair: pair.forget()),
-    SHARES.map(lambda each: lambda pair: pair.cut(each)),
 )
 
 

@@ -23,7 +23,7 @@ from vlsn.format.producer_columns import produced_of
 from vlsn.ids import Vlsn
 from vlsn.limits import PRODUCER_REMEMBERED_MAX, PRODUCERS_AT_LEVEL_1
 from vlsn.state.handles import Handles
-from vlsn.state.producer_lives import SPARE_ROWS
+from vlsn.state.producer_lives import SPARE_ROWS, last_of
 from vlsn.state.producers import LifeChanges, ProducerLimits, Producers, ProducersRecord
 from vlsn.state.state_store import StateRecord, StateStore
 
@@ -221,6 +221,27 @@ def test_the_table_and_what_is_kept_of_it_are_what_the_log_says() -> None:
     run_state_machine_as_test(Table)
 
 
+def noted(table: Producers, producers: Sequence[int], first: int) -> None:
+    """Notes a submission of each, from VLSN ``first`` on."""
+    for vlsn, producer in enumerate(producers, first):
+        life = table.find(producer, at=vlsn)
+        table.note([Produced(producer, life.next if life is not None else 0, vlsn, vlsn, 1)])
+
+
+def test_what_was_copied_stays_so_though_others_come_in_place_of_what_it_knew() -> None:
+    """Life 1 is what the rollback leaves as it was; then it goes on, with VLSNs that the copies are of."""
+    table = Producers(limits=TABLE)
+    noted(table, [1, 2, 2, 2], 1)
+    whole, snapshot, checkpoint = table.record(Vlsn(4)), table.snapshot(Vlsn(4)), table.checkpoint(Vlsn(4))
+    table.truncate(Vlsn(2))
+    noted(table, [1, 1], 3)
+    assert snapshot() == whole
+    record, changes = checkpoint()
+    puts = sorted((life for _, life in changes.puts), key=last_of)
+    assert (b"".join(puts), record.count) == (whole.lives, 2)
+    assert table.find(1, at=5) is not None and table.record(Vlsn(2)) != whole
+
+
 def test_a_checkpoint_writes_lives_that_were_cut_short_and_takes_away_those_that_went() -> None:
     table, store = Producers(limits=TABLE), StateStore(FakeStores().open("/state", map_bytes=1))
     last = 0
@@ -290,18 +311,6 @@ def test_what_may_be_undone_takes_nothing_from_what_is_remembered() -> None:
     life = table.find(1, at=6)
     assert life is not None
     assert [table.place(life, sequence) for sequence in (2, 3, 4, 5)] == [None, (4, 4, 1), (5, 5, 1), None]
-
-
-def test_below_what_is_settled_nobody_unknown_passes_for_new() -> None:
-    """An operator's truncation goes where a rollback may not: the table then says how far it cannot know."""
-    table = Producers(limits=LIMITS)
-    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(20))
-    table.settle(Vlsn(20))
-    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(20, 23))
-    record = table.record(Vlsn(4))
-    table.truncate(Vlsn(4))
-    assert table.find(1, at=5) is None
-    assert table.forgotten_to(at=5) == record.forgotten_to == 4
 
 
 def test_a_log_that_begins_later_says_that_it_cannot_know() -> None:
