@@ -10,16 +10,16 @@ batches.  URLs need not name the master: the client asks any node for it, and ag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from operator import index
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
+from typing import Any, Generic, Literal, Self, cast, overload
 
 from repl.api import Acks, Appended, ProducerAt, Spans
 from repl.client.block_pages import BlockReader, BlocksPage
-from repl.client.codec import BYTES, Codec, CodecName, codec_of
+from repl.client.codec import BYTES, Codec, CodecName, V, codec_of
 from repl.client.consumer import Consumer, Keeper
 from repl.client.destination import PREFETCH, Destination
 from repl.client.destinations import Destinations
@@ -29,7 +29,7 @@ from repl.client.positions import Positions
 from repl.client.produce import Producer
 from repl.client.sinks import Sinks
 from repl.client.starting import Begin, check_begin, keys_of, limited, started
-from repl.client.tail import DURABLE, Page, Reader
+from repl.client.tail import DURABLE, Consistency, Page, Reader
 from repl.client.transaction import Transaction
 from repl.config import split_urls
 from repl.http.types import Network
@@ -43,15 +43,6 @@ from vlsn.real.clock import SystemRandom
 from vlsn.seams import Buffer
 from vlsn.state.consumers import is_of_another_group, key_of
 from vlsn.times import time_us as microseconds
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    V = TypeVar("V", default=Buffer)
-else:
-    from typing import TypeVar
-
-    V = TypeVar("V")
 
 FORKED = "the client was opened before this process was forked; connect again behind the fork"
 _NOT_OPEN = "the client is not open; use it inside `async with connect(…)`"
@@ -272,7 +263,9 @@ class Client(Generic[V]):
         policy = None if acks is None else acks_of(acks)
         return await self._append_batch(values, keys, policy, codec, _given(durability))
 
-    def transaction(self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None) -> Transaction:
+    def transaction(
+        self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None
+    ) -> Transaction[V]:
         """Begins a transaction, whose entries are logged together as its block is left, or not at all. Nothing is sent
         before; ``acks`` and ``durability``: its own where they are others than the client's.
 
@@ -294,6 +287,28 @@ class Client(Generic[V]):
             positions=self._positions,
         )
 
+    @overload
+    async def submit(
+        self,
+        values: Iterable[V],
+        *,
+        producer: int,
+        sequence: int,
+        born: int,
+        keys: Iterable[V | Buffer | None] | None = None,
+        codec: None = None,
+    ) -> Appended: ...
+    @overload
+    async def submit(
+        self,
+        values: Iterable[Any],
+        *,
+        producer: int,
+        sequence: int,
+        born: int,
+        keys: Iterable[str | Buffer | None] | None = None,
+        codec: CodecName,
+    ) -> Appended: ...
     async def submit(
         self,
         values: Iterable[Any],
@@ -350,12 +365,12 @@ class Client(Generic[V]):
         to_vlsn: int | None = None,
         *,
         at: datetime | int | None = None,
-        key: Buffer | None = None,
-        key_prefix: Buffer | None = None,
+        key: V | Buffer | None = None,
+        key_prefix: V | Buffer | None = None,
         limit: int | None = None,
         all_kinds: bool = False,
-        consistency: str = DURABLE,
-    ) -> AsyncIterator[Entry]:
+        consistency: Consistency = DURABLE,
+    ) -> AsyncGenerator[Entry, None]:
         """Yields DATA entries from ``from_vlsn`` (default: the first there is) to ``to_vlsn``, both included. The
         default end is what is durable when it starts. VLSNs rise, with gaps where the log keeps entries of its own.
         What this client was told is durable is waited for, also where a node lags.
@@ -391,17 +406,17 @@ class Client(Generic[V]):
         to_vlsn: int | None = None,
         *,
         at: datetime | int | None = None,
-        key: Buffer | None = None,
-        key_prefix: Buffer | None = None,
+        key: V | Buffer | None = None,
+        key_prefix: V | Buffer | None = None,
         limit: int | None = None,
         all_kinds: bool = False,
-        consistency: str = DURABLE,
-    ) -> AsyncIterator[Page]:
+        consistency: Consistency = DURABLE,
+    ) -> AsyncGenerator[Page, None]:
         """Yields pages as they come from a node, as ``read`` does entries: less work an entry."""
         at_least = self._open_producer().highest_durable
-        keys = keys_of(key, key_prefix)
+        keys = keys_of(self.codec.key(key), self.codec.key(key_prefix))
 
-        def pages(first: int | None) -> AsyncIterator[Page]:
+        def pages(first: int | None) -> AsyncGenerator[Page, None]:
             return self._reader.pages(
                 first, to_vlsn, at_least=at_least, all_kinds=all_kinds, consistency=consistency, keys=keys
             )
@@ -414,10 +429,10 @@ class Client(Generic[V]):
         to_vlsn: int | None = None,
         *,
         at: datetime | int | None = None,
-        consistency: str = DURABLE,
+        consistency: Consistency = DURABLE,
         after_term: int | None = None,
         at_least: int = 0,
-    ) -> AsyncIterator[BlocksPage]:
+    ) -> AsyncGenerator[BlocksPage, None]:
         """Yields pages of whole blocks, checked, with what ``read`` gives and the log's own entries among it: for who
         takes columns (``page.rows``), not entries. Blocks are not cut where ``from_vlsn`` or ``to_vlsn`` lies within
         one. ``after_term`` as for ``tail``; ``at_least``: a VLSN that is known to be durable, which a node that lags is
@@ -427,11 +442,11 @@ class Client(Generic[V]):
             raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
         reader = BlockReader(self._endpoints, self._network, give_up_s=self._timeout_s)
 
-        def pages(first: int | None) -> AsyncIterator[Page]:
+        def pages(first: int | None) -> AsyncGenerator[Page, None]:
             term = after_term or 0
             return reader.pages(first, to_vlsn, at_least=at_least, consistency=consistency, after_term=term)
 
-        return cast("AsyncIterator[BlocksPage]", started(self, from_vlsn, at, pages))
+        return cast("AsyncGenerator[BlocksPage, None]", started(self, from_vlsn, at, pages))
 
     async def spans(
         self,
@@ -461,12 +476,12 @@ class Client(Generic[V]):
         from_vlsn: Begin = None,
         *,
         at: datetime | int | None = None,
-        key: Buffer | None = None,
-        key_prefix: Buffer | None = None,
+        key: V | Buffer | None = None,
+        key_prefix: V | Buffer | None = None,
         limit: int | None = None,
         after_term: int | None = None,
         all_kinds: bool = False,
-    ) -> AsyncIterator[Entry]:
+    ) -> AsyncGenerator[Entry, None]:
         """Yields DATA entries from ``from_vlsn`` (default: the first there is) on, for ever, each as soon as it is
         durable. It goes on through the loss of nodes and changes of the master, with no gap and no repeat. What to
         begin at and which entries are wanted is said as for ``read``; behind ``limit`` entries it ends.
@@ -492,19 +507,19 @@ class Client(Generic[V]):
         from_vlsn: Begin = None,
         *,
         at: datetime | int | None = None,
-        key: Buffer | None = None,
-        key_prefix: Buffer | None = None,
+        key: V | Buffer | None = None,
+        key_prefix: V | Buffer | None = None,
         limit: int | None = None,
         after_term: int | None = None,
         all_kinds: bool = False,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         """Yields pages, as ``tail`` does entries."""
         self._open_producer()
-        keys = keys_of(key, key_prefix)
+        keys = keys_of(self.codec.key(key), self.codec.key(key_prefix))
         if after_term is not None and not isinstance(from_vlsn, int):
             raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
 
-        def pages(first: int | None) -> AsyncIterator[Page]:
+        def pages(first: int | None) -> AsyncGenerator[Page, None]:
             return self._reader.follow(first, after_term=after_term, all_kinds=all_kinds, keys=keys)
 
         return limited(started(self, from_vlsn, at, pages), limit)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -54,6 +54,8 @@ ANSWER_TIMEOUT_MAX_S: Final = 32.0
 FOLLOW_WAIT_S: Final = 2.0
 CONFIRM_S: Final = 2.0
 """Seconds that a node is given to confirm a linearizable read, before the next one is asked."""
+Consistency = Literal["durable", "linearizable"]
+"""The entries that a read must show: see ``Client.read``."""
 DURABLE: Final = "durable"
 LINEARIZABLE: Final = "linearizable"
 DATA_ONLY: Final = frozenset({int(EntryKind.DATA)})
@@ -132,10 +134,10 @@ class Reader:
         *,
         at_least: int = 0,
         all_kinds: bool = False,
-        consistency: str = DURABLE,
+        consistency: Consistency = DURABLE,
         keys: KeyFilter | None = None,
         after_term: int = 0,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         """Pages up to ``to_vlsn`` or what is durable at the first answer, whichever is less.  ``at_least``:
         a VLSN known to be durable, which a node that lags is given time to reach.  Linearizable is only the first
         question: its answer says how far the others must go.
@@ -167,7 +169,7 @@ class Reader:
         after_term: int | None = None,
         all_kinds: bool = False,
         keys: KeyFilter | None = None,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         """Yields pages for ever, some without entries to show. It waits for what is not durable yet, through the loss
         of any node. ``after_term``: that of the VLSN before ``from_vlsn``, which the caller has read. Raises
         ``Trimmed``, ``NotInLog``."""

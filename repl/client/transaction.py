@@ -19,14 +19,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar, overload
 
 import msgspec
 from tenacity import AsyncRetrying, retry_if_exception
 
 from repl.api import Acks, Appended, ConsumerChange, SinkChange
 from repl.client.backoff import Backoff
-from repl.client.codec import Codec, CodecName, codec_of
+from repl.client.codec import Codec, CodecName, V, codec_of
 from repl.client.consumer import Consumer, Positions
 from repl.client.endpoints import Endpoints
 from repl.client.group import Key, check_longest
@@ -77,7 +77,7 @@ class _Staged(msgspec.Struct):
     staged: int
 
 
-class Transaction:
+class Transaction(Generic[V]):
     """One transaction: an async context manager that commits as it is left, and aborts where an exception leaves it.
 
     Several coroutines may append to it.  After ``OutcomeUnknown`` ``commit`` may be called again, for the same one."""
@@ -137,12 +137,24 @@ class Transaction:
         else:
             self._end("it was cancelled")  # what is staged of it ends by itself
 
+    @overload
+    async def append(self, value: V, *, key: V | Buffer | None = None, codec: None = None) -> None: ...
+    @overload
+    async def append(self, value: Any, *, key: str | Buffer | None = None, codec: CodecName) -> None: ...
     async def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> None:
         """Adds one entry, which is in no log before the commit. Raises ``TypeError``, ``TooLarge``; what the master
         refuses a piece with, once there is more than is kept here; ``TransactionGone``."""
         given = self._codec if codec is None else codec_of(codec)
         await self._add([given.value(value)], [given.key(key)])
 
+    @overload
+    async def append_many(
+        self, values: Iterable[V], *, keys: Iterable[V | Buffer | None] | None = None, codec: None = None
+    ) -> None: ...
+    @overload
+    async def append_many(
+        self, values: Iterable[Any], *, keys: Iterable[str | Buffer | None] | None = None, codec: CodecName
+    ) -> None: ...
     async def append_many(
         self, values: Iterable[Any], *, keys: Iterable[Any] | None = None, codec: CodecName | None = None
     ) -> None:
