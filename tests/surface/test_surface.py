@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -54,9 +55,21 @@ SEAMS = {"Keeper", "Network", "OfAnotherLoop"}
 # The two checkers.
 
 
+def checked(place: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Runs a checker of this tree, whichever is installed."""
+    return subprocess.run(
+        [sys.executable, "-m", *command, USES.name, MISUSES.name],
+        cwd=place,
+        env=os.environ | {"PYTHONPATH": str(HERE.parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
 def mypy(place: Path) -> set[tuple[str, int]]:
-    command = [sys.executable, "-m", "mypy", "--strict", "--output=json", "--no-error-summary", USES.name, MISUSES.name]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=600, check=False)
+    done = checked(place, "mypy", "--strict", "--output=json", "--no-error-summary")
     assert done.returncode in (0, 1) and not done.stderr, done
     found = [json.loads(line) for line in done.stdout.splitlines()]
     return {(each["file"], each["line"]) for each in found if each["severity"] == "error"}
@@ -64,10 +77,7 @@ def mypy(place: Path) -> set[tuple[str, int]]:
 
 def pyright(place: Path) -> set[tuple[str, int]]:
     (place / "pyrightconfig.json").write_text(json.dumps(STRICT))
-    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]
-    done = subprocess.run(
-        [*command, USES.name, MISUSES.name], cwd=place, capture_output=True, text=True, timeout=600, check=False
-    )
+    done = checked(place, "basedpyright", "--outputjson", "--pythonpath", sys.executable)
     assert done.returncode in (0, 1), done
     found = json.loads(done.stdout)
     assert found["summary"]["filesAnalyzed"] == 2, done
