@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import datetime
 from typing import Final, Protocol
@@ -59,7 +59,7 @@ class Log(Keeper, Places, Protocol):
 
     async def first_vlsn(self) -> int: ...
 
-    def tail_pages(self, from_vlsn: Begin = None, *, after_term: int | None = None) -> AsyncGenerator[Page, None]: ...
+    def tail_pages(self, from_vlsn: Begin = None, *, after_term: int | None = None) -> AsyncIterator[Page]: ...
 
 
 class Consumer:
@@ -110,10 +110,10 @@ class Consumer:
         """Asks where the consumer is in the log, None where it never was. Raises as ``Positions.get``."""
         return await self._positions.get(await self._name())
 
-    def __aiter__(self) -> AsyncGenerator[Entry, None]:
+    def __aiter__(self) -> AsyncIterator[Entry]:
         return self._entries()
 
-    async def _entries(self) -> AsyncGenerator[Entry, None]:
+    async def _entries(self) -> AsyncIterator[Entry]:
         async for page in self.pages():
             for entry in page.entries:
                 self.given(entry)
@@ -121,7 +121,7 @@ class Consumer:
                 if self.begins_anew:
                     break
 
-    async def pages(self) -> AsyncGenerator[Page, None]:
+    async def pages(self) -> AsyncIterator[Page]:
         """Yields pages in place of entries; ``given`` says how far the caller has come in one."""
         while True:
             await self._begin()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from repl.api import Appended, ConsumerAt, ConsumerChange
@@ -44,7 +44,7 @@ class SyncConsumer:
         """As ``Consumer.begins_anew``."""
         return self.inner.begins_anew
 
-    def __iter__(self) -> Generator[Entry, None]:
+    def __iter__(self) -> Iterator[Entry]:
         for page in self.pages():
             for entry in page.entries:
                 self.given(entry)
@@ -52,7 +52,7 @@ class SyncConsumer:
                 if self.begins_anew:
                     break
 
-    def pages(self) -> Generator[Page, None]:
+    def pages(self) -> Iterator[Page]:
         """Yields as ``Consumer.pages``."""
         pages = self.inner.pages()
         while (page := self._client.run(_next(pages))) is not None:

@@ -206,13 +206,9 @@ async def consumes(log: Client, other: Client, consumer: Consumer) -> None:
     async for entry in consumer:
         assert_type(entry, Entry)
         assert_type(await consumer.commit(), ConsumerAt)
-    async with aclosing(aiter(consumer)) as entries:
-        assert_type(await anext(entries), Entry)
-    pages = consumer.pages()
-    async for page in pages:
+    async for page in consumer.pages():
         assert_type(page, Page)
         consumer.given(page.entries[-1])
-    await pages.aclose()
     assert_type(await consumer.position(), ConsumerAt | None)
     print(consumer.name, consumer.next_vlsn, consumer.begins_anew)
 
@@ -327,10 +323,9 @@ def blocking_consumes(log: SyncClient, other: SyncClient, consumer: SyncConsumer
     for entry in consumer:
         assert_type(entry, Entry)
         assert_type(consumer.commit(), ConsumerAt)
-    with closing(consumer.pages()) as pages:
-        assert_type(next(pages), Page)
-    with closing(iter(consumer)) as entries:
-        consumer.given(next(entries))
+    for page in consumer.pages():
+        assert_type(page, Page)
+        consumer.given(page.entries[-1])
     assert_type(consumer.position(), ConsumerAt | None)
     print(consumer.name, consumer.next_vlsn, consumer.begins_anew)
 
