@@ -29,7 +29,7 @@ from repl.client.positions import Positions
 from repl.client.produce import Producer
 from repl.client.sinks import Sinks
 from repl.client.starting import Begin, check_begin, keys_of, limited, started
-from repl.client.tail import DURABLE, Page, Reader
+from repl.client.tail import DURABLE, Page, Reader, VlsnPlace
 from repl.client.transaction import Transaction
 from repl.config import split_urls
 from repl.http.types import Network
@@ -90,6 +90,8 @@ class Client(Generic[V]):
         self._put: Callable[[Any, Any], Awaitable[int]] = _not_open
         self._gone = _NOT_OPEN
         """The reason why there is no producer."""
+        self._consuming: set[asyncio.Task[None]] = set()
+        """What consumers read."""
 
     async def __aenter__(self) -> Self:
         if self._given_network is not None:
@@ -138,9 +140,11 @@ class Client(Generic[V]):
                         await producer.last_answers()
             finally:  # after a cancel too: each of these is one turn of the loop or few
                 producer.close()
-                self._task.cancel()
+                tasks = [self._task, *self._consuming]
+                for task in tasks:
+                    task.cancel()
                 try:
-                    await asyncio.gather(self._task, return_exceptions=True)
+                    await asyncio.gather(*tasks, return_exceptions=True)
                 finally:
                     if self._given_network is None:
                         await self._network.close()
@@ -528,7 +532,14 @@ class Client(Generic[V]):
         check_begin(from_vlsn, at)
         by = f"{SystemRandom().u64():016x}"
         positions = (kept_in or self).positions
-        return Consumer(self, name, from_vlsn=from_vlsn, at=at, kept_in=positions, by=by)
+
+        async def follow(place: VlsnPlace) -> Page | None:
+            self._open_producer()
+            return await self._reader.next_page(place)
+
+        return Consumer(
+            self, name, from_vlsn=from_vlsn, at=at, kept_in=positions, by=by, follow=follow, tasks=self._consuming
+        )
 
     def destination(self, name: str, *, prefetch: int = PREFETCH) -> Destination:
         """Makes a worker of the destination ``name``: iterated over it takes messages, ``prefetch`` at once at most,

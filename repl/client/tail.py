@@ -175,13 +175,21 @@ class Reader:
         if after_term is not None and (from_vlsn is None or from_vlsn < 2 or after_term < 1):
             raise BadArgument(f"after_term is {after_term}: it is 1 or more, and of the VLSN before from_vlsn")
         while True:
-            page = await self._page(place, "", _Wanted(FOLLOW_WAIT_S, all_kinds, keys), for_ever=True)
-            moved = page.next_vlsn != place.vlsn
-            place = place.after(page)
-            if moved:
+            page = await self.next_page(place, all_kinds=all_kinds, keys=keys)
+            if page is not None:
+                place = place.after(page)
                 yield page
-            else:
-                self._current += 1
+
+    async def next_page(
+        self, place: VlsnPlace, *, all_kinds: bool = False, keys: KeyFilter | None = None
+    ) -> Page | None:
+        """Waits for what lies behind ``place``, through the loss of any node; None where the node that answered had
+        nothing new for ``FOLLOW_WAIT_S``. Raises as ``follow``."""
+        page = await self._page(place, "", _Wanted(FOLLOW_WAIT_S, all_kinds, keys), for_ever=True)
+        if page.next_vlsn != place.vlsn:
+            return page
+        self._current += 1
+        return None
 
     async def vlsn_at(self, time_us: int) -> int:
         """Finds the first VLSN at which the highest block time so far is at or past ``time_us``, as the node that is

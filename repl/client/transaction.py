@@ -27,7 +27,7 @@ from tenacity import AsyncRetrying, retry_if_exception
 from repl.api import Acks, Appended, ConsumerChange, SinkChange
 from repl.client.backoff import Backoff
 from repl.client.codec import Codec, CodecName, codec_of
-from repl.client.consumer import Consumer, Positions
+from repl.client.consumer import Consumer, Positions, in_hand
 from repl.client.endpoints import Endpoints
 from repl.client.group import Key, check_longest
 from repl.client.identity import HandleNames, Identity
@@ -173,10 +173,9 @@ class Transaction:
             if self.appended is not None:
                 return self.appended
             self._check_open()
-            unsure, self._committing = self._may_be_logged, True
+            unsure, self._committing, done = self._may_be_logged, True, False
             try:
                 if self._consumers or (self._staging is not None and self._staging.handle):
-                    self._forget_consumers()
                     await self._stage()
                     staging = self._staged()
                     await staging.begin()
@@ -188,6 +187,7 @@ class Transaction:
                     if self._endpoints.level < TRANSACTIONS:
                         await self._staged().find_level()
                     self.appended = await self._put_whole()
+                done = True
             except (TransactionGone, StaleTerm) as error:
                 self._may_be_logged = False
                 self._end(str(error))
@@ -199,10 +199,12 @@ class Transaction:
                 raise
             finally:
                 self._committing = False
+                if not done:
+                    self._not_committed()
             if self.appended is not None:
                 for consumer, change in self._consumers.values():
                     consumer.committed_by(change, self.appended.last)
-            self._end("it is committed")
+            self._end("it is committed", committed=True)
             return self.appended
 
     async def abort(self) -> None:
@@ -268,16 +270,16 @@ class Transaction:
                 "the transaction's commit is under way, or may be in the log: commit it again, or let go of it"
             )
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, *, committed: bool = False) -> None:
         self._over = why
-        if self._consumers and self.appended is None:
-            self._forget_consumers()
+        if not committed:
+            self._not_committed()
         self._values, self._keys, self._bytes = [], [], 0
 
-    def _forget_consumers(self) -> None:
-        """Leaves it to the log where its consumers are, until it is certain that this has committed them."""
-        for consumer, _ in self._consumers.values():
-            consumer.committed(None)
+    def _not_committed(self) -> None:
+        """Has its consumers, and those in whose loop it was, give again what no commit has passed."""
+        for consumer in {*in_hand(), *(consumer for consumer, _ in self._consumers.values())}:
+            consumer.not_committed()
 
 
 class Staging:
