@@ -91,7 +91,7 @@ class Client(Generic[V]):
         self._gone = _NOT_OPEN
         """The reason why there is no producer."""
         self._consuming: set[asyncio.Task[None]] = set()
-        """What consumers read."""
+        """The reads of its consumers."""
 
     async def __aenter__(self) -> Self:
         if self._given_network is not None:

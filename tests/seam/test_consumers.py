@@ -299,7 +299,7 @@ def test_a_pipeline_between_two_groups_copies_each_entry_once_and_the_inputs_hol
 
 
 class Bad(Exception):
-    """What the loop's own work raises."""
+    """An error of the loop's own work."""
 
 
 RAISED = ("before commit_position", "behind commit_position", "by abort", "by the commit")
