@@ -336,9 +336,9 @@ class Client(Generic[V]):
     async def durable_vlsn(self) -> int:
         """Returns the highest VLSN that a node calls durable, or that this client was told is. Raises
         ``Unreachable``."""
-        producer = self._open_producer()
-        _, _, durable = await self._reader.look(None)
-        return max(durable, producer.highest_durable)
+        self._open_producer()
+        await self._reader.look(None)
+        return self._endpoints.durable
 
     async def vlsn_at(self, time_us: datetime | int) -> int:
         """Finds the first VLSN at which the highest block time so far is at or past ``time_us``: a ``datetime`` (UTC
@@ -402,7 +402,8 @@ class Client(Generic[V]):
         consistency: str = DURABLE,
     ) -> AsyncIterator[Page]:
         """Yields pages as they come from a node, as ``read`` does entries: less work an entry."""
-        at_least = self._open_producer().highest_durable
+        self._open_producer()
+        at_least = self._endpoints.durable
         keys = keys_of(key, key_prefix)
 
         def pages(first: int | None) -> AsyncIterator[Page]:
@@ -426,7 +427,8 @@ class Client(Generic[V]):
         takes columns (``page.rows``), not entries. Blocks are not cut where ``from_vlsn`` or ``to_vlsn`` lies within
         one. ``after_term`` as for ``tail``; ``at_least``: a VLSN that is known to be durable, which a node that lags is
         given time to reach. ``read_arrow`` makes tables of them. Raises as ``read``, and ``NotInLog``."""
-        at_least = max(at_least, self._open_producer().highest_durable)
+        self._open_producer()
+        at_least = max(at_least, self._endpoints.durable)
         if after_term is not None and not isinstance(from_vlsn, int):
             raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
         reader = BlockReader(self._endpoints, self._network, give_up_s=self._timeout_s)

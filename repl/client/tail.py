@@ -25,6 +25,7 @@ from repl.client.backoff import Backoff
 from repl.client.endpoints import SILENT_S, Endpoints
 from repl.http import ndjson, problem
 from repl.http.limits import READ_LIMIT_MAX
+from repl.http.types import DURABLE as DURABLE_END
 from repl.http.types import Network
 from vlsn.errors import (
     BadArgument,
@@ -204,11 +205,11 @@ class Reader:
 
     async def _look(self, wanted: str, url: str) -> tuple[int, int, int]:
         target = f"{url}/v1/entries?{wanted}limit=1&kinds=all"
-        response = await self._network.request("GET", target, timeout_s=self._answer_s)
+        response = await self._endpoints.request("GET", target, timeout_s=self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
-            durable = int(response.headers["Vlsnlog-Durable"])
+            durable = int(response.headers[DURABLE_END])
             said = msgspec.json.decode(response.body, type=_EntrySaid) if response.body else _EntrySaid()
         except (KeyError, ValueError, *JSON_FAULTS):
             raise BadBody(f"{url} answered no entry; is it a vlsnlog node?") from None
@@ -238,7 +239,7 @@ class Reader:
             return await self._retried(ask)
 
     async def _spans(self, wanted: str, url: str) -> Spans:
-        response = await self._network.request("GET", f"{url}/v1/spans?{wanted}", timeout_s=self._answer_s)
+        response = await self._endpoints.request("GET", f"{url}/v1/spans?{wanted}", timeout_s=self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
@@ -253,7 +254,7 @@ class Reader:
 
     async def _told(self, path: str, url: str) -> bytes | None:
         target = f"{url}{path}?consistency={LINEARIZABLE}&timeout={CONFIRM_S:g}"
-        response = await self._network.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
+        response = await self._endpoints.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
         if response.status == 200:
             return bytes(response.body)
         error = problem.error_of(bytes(response.body))
@@ -276,7 +277,7 @@ class Reader:
 
     async def _producer_of(self, producer: int, url: str) -> ProducerAt:
         target = f"{url}/v1/producers/{producer:016x}?timeout={CONFIRM_S:g}"
-        response = await self._network.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
+        response = await self._endpoints.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
@@ -339,7 +340,7 @@ class Reader:
         begin = f"from={place.vlsn}&" if place.vlsn is not None else ""
         if place.term:
             begin += f"after_term={place.term}&"
-        response = await self._network.request(
+        response = await self._endpoints.request(
             "GET",
             f"{url}/v1/entries?{begin}{ask}{wanted.parameters}wait={wanted.wait_s:g}",
             headers={"Accept": BLOCKS_TYPE if wanted.keys is None else ndjson.CONTENT_TYPE},
@@ -348,7 +349,7 @@ class Reader:
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
-            durable, next_vlsn = int(response.headers["Vlsnlog-Durable"]), int(response.headers["Vlsnlog-Next"])
+            durable, next_vlsn = int(response.headers[DURABLE_END]), int(response.headers["Vlsnlog-Next"])
             term_before = int(response.headers.get("Vlsnlog-Term", "0"))
         except (KeyError, ValueError):
             raise BadBody(f"{url} answered a page without its position; is it a vlsnlog node?") from None

@@ -253,7 +253,7 @@ class Transaction:
     def _put_whole(self) -> Awaitable[Appended]:
         """Sends all of it as one message, and gives it its name before."""
         if self._identity is None:
-            self._identity = Identity(self._names.next(), self._producer.known_durable, fixed=True)
+            self._identity = Identity(self._names.next(), self._endpoints.durable, fixed=True)
         name = self._identity, HANDLE_SEQUENCE
         return self._producer.queue.put_transaction(
             self._values, self._keys, acks=self._acks, durability=self._durability, name=name
@@ -343,7 +343,7 @@ class Staging:
         if self.handle:
             async with asyncio.timeout(ABORT_S):
                 url = await self._master()
-                await self._network.request("DELETE", f"{url}/v1/transactions/{self.handle}", timeout_s=ABORT_S)
+                await self._endpoints.request("DELETE", f"{url}/v1/transactions/{self.handle}", timeout_s=ABORT_S)
 
     async def find_level(self) -> None:
         """Raises ``WrongVersion`` where the group has no transactions."""
@@ -393,7 +393,7 @@ class Staging:
         headers: Mapping[str, str] = _BATCH,
     ) -> T:
         try:
-            response = await self._network.request(
+            response = await self._endpoints.request(
                 method,
                 f"{url}/v1/transactions{path}",
                 headers=headers if body else _JSON,
