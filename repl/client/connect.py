@@ -29,7 +29,7 @@ from repl.client.positions import Positions
 from repl.client.produce import Producer
 from repl.client.sinks import Sinks
 from repl.client.starting import Begin, check_begin, keys_of, limited, started
-from repl.client.tail import DURABLE, Consistency, Page, Reader
+from repl.client.tail import DURABLE, Consistency, Page, Reader, VlsnPlace
 from repl.client.transaction import Transaction
 from repl.config import split_urls
 from repl.http.types import Network
@@ -81,6 +81,8 @@ class Client(Generic[V]):
         self._put: Callable[[Any, Any], Awaitable[int]] = _not_open
         self._gone = _NOT_OPEN
         """The reason why there is no producer."""
+        self._consuming: set[asyncio.Task[None]] = set()
+        """The reads of its consumers."""
 
     async def __aenter__(self) -> Self:
         if self._given_network is not None:
@@ -129,9 +131,11 @@ class Client(Generic[V]):
                         await producer.last_answers()
             finally:  # after a cancel too: each of these is one turn of the loop or few
                 producer.close()
-                self._task.cancel()
+                tasks = [self._task, *self._consuming]
+                for task in tasks:
+                    task.cancel()
                 try:
-                    await asyncio.gather(self._task, return_exceptions=True)
+                    await asyncio.gather(*tasks, return_exceptions=True)
                 finally:
                     if self._given_network is None:
                         await self._network.close()
@@ -347,9 +351,9 @@ class Client(Generic[V]):
     async def durable_vlsn(self) -> int:
         """Returns the highest VLSN that a node calls durable, or that this client was told is. Raises
         ``Unreachable``."""
-        producer = self._open_producer()
-        _, _, durable = await self._reader.look(None)
-        return max(durable, producer.highest_durable)
+        self._open_producer()
+        await self._reader.look(None)
+        return self._endpoints.durable
 
     async def vlsn_at(self, time_us: datetime | int) -> int:
         """Finds the first VLSN at which the highest block time so far is at or past ``time_us``: a ``datetime`` (UTC
@@ -413,7 +417,8 @@ class Client(Generic[V]):
         consistency: Consistency = DURABLE,
     ) -> AsyncGenerator[Page, None]:
         """Yields pages as they come from a node, as ``read`` does entries: less work an entry."""
-        at_least = self._open_producer().highest_durable
+        self._open_producer()
+        at_least = self._endpoints.durable
         keys = keys_of(self.codec.key(key), self.codec.key(key_prefix))
 
         def pages(first: int | None) -> AsyncGenerator[Page, None]:
@@ -437,7 +442,8 @@ class Client(Generic[V]):
         takes columns (``page.rows``), not entries. Blocks are not cut where ``from_vlsn`` or ``to_vlsn`` lies within
         one. ``after_term`` as for ``tail``; ``at_least``: a VLSN that is known to be durable, which a node that lags is
         given time to reach. ``read_arrow`` makes tables of them. Raises as ``read``, and ``NotInLog``."""
-        at_least = max(at_least, self._open_producer().highest_durable)
+        self._open_producer()
+        at_least = max(at_least, self._endpoints.durable)
         if after_term is not None and not isinstance(from_vlsn, int):
             raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
         reader = BlockReader(self._endpoints, self._network, give_up_s=self._timeout_s)
@@ -543,7 +549,14 @@ class Client(Generic[V]):
         check_begin(from_vlsn, at)
         by = f"{SystemRandom().u64():016x}"
         positions = (kept_in or self).positions
-        return Consumer(self, name, from_vlsn=from_vlsn, at=at, kept_in=positions, by=by)
+
+        async def follow(place: VlsnPlace) -> Page | None:
+            self._open_producer()
+            return await self._reader.next_page(place)
+
+        return Consumer(
+            self, name, from_vlsn=from_vlsn, at=at, kept_in=positions, by=by, follow=follow, tasks=self._consuming
+        )
 
     def destination(self, name: str, *, prefetch: int = PREFETCH) -> Destination:
         """Makes a worker of the destination ``name``: iterated over it takes messages, ``prefetch`` at once at most,

@@ -71,7 +71,7 @@ class MasterCalls:
         async def call(url: str) -> Response:
             target = f"{url}{path}"
             return _right(
-                await self._network.request(method, target, headers=headers, body=body, timeout_s=answer_s + ANSWER_S)
+                await self._endpoints.request(method, target, headers=headers, body=body, timeout_s=answer_s + ANSWER_S)
             )
 
         return await self._at_master(call, again=again)
@@ -117,7 +117,7 @@ class MasterCalls:
     async def _ask(self, method: str, url: str, path: str, body: bytes) -> Response:
         try_s = min(TRY_S, self._timeout_s)
         target = f"{url}{path}?timeout={try_s:g}"
-        answer = await self._network.request(method, target, headers=_JSON, body=body, timeout_s=try_s + ANSWER_S)
+        answer = await self._endpoints.request(method, target, headers=_JSON, body=body, timeout_s=try_s + ANSWER_S)
         return _right(answer)
 
 

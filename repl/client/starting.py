@@ -43,16 +43,19 @@ def check_begin(from_vlsn: Begin, at: datetime | int | None) -> None:
     elif isinstance(from_vlsn, str):
         if from_vlsn not in ("start", "end"):
             raise BadArgument(f"from_vlsn: {from_vlsn!r:.60} is neither a VLSN nor one of start, end")
-    elif from_vlsn is not None and not 1 <= _number(from_vlsn) <= NUMBER_MAX:
-        raise BadArgument(f"from_vlsn is {from_vlsn}; VLSNs are 1 to {NUMBER_MAX}")
+    elif from_vlsn is not None:
+        vlsn_of(from_vlsn)
 
 
-def _number(vlsn: object) -> int:
-    """Returns a number as it is, NumPy's too. Raises ``BadArgument`` for what is none."""
+def vlsn_of(given: object, what: str = "from_vlsn") -> int:
+    """Returns a VLSN as it is, NumPy's too. Raises ``BadArgument`` for what is none."""
     try:
-        return index(vlsn)  # type: ignore[arg-type]
+        vlsn = index(given)  # type: ignore[arg-type]
     except TypeError:
-        raise BadArgument(f"from_vlsn: {vlsn!r:.60} is neither a VLSN nor one of start, end") from None
+        vlsn = 0
+    if not 1 <= vlsn <= NUMBER_MAX:
+        raise BadArgument(f"{what} is {given!r:.60}; a VLSN is 1 to {NUMBER_MAX}")
+    return vlsn
 
 
 async def first_of(places: Places, from_vlsn: Begin, at: datetime | int | None) -> int | None:

@@ -25,6 +25,7 @@ from repl.client.backoff import Backoff
 from repl.client.endpoints import SILENT_S, Endpoints
 from repl.http import ndjson, problem
 from repl.http.limits import READ_LIMIT_MAX
+from repl.http.types import DURABLE as DURABLE_END
 from repl.http.types import Network
 from vlsn.errors import (
     BadArgument,
@@ -177,13 +178,21 @@ class Reader:
         if after_term is not None and (from_vlsn is None or from_vlsn < 2 or after_term < 1):
             raise BadArgument(f"after_term is {after_term}: it is 1 or more, and of the VLSN before from_vlsn")
         while True:
-            page = await self._page(place, "", _Wanted(FOLLOW_WAIT_S, all_kinds, keys), for_ever=True)
-            moved = page.next_vlsn != place.vlsn
-            place = place.after(page)
-            if moved:
+            page = await self.next_page(place, all_kinds=all_kinds, keys=keys)
+            if page is not None:
+                place = place.after(page)
                 yield page
-            else:
-                self._current += 1
+
+    async def next_page(
+        self, place: VlsnPlace, *, all_kinds: bool = False, keys: KeyFilter | None = None
+    ) -> Page | None:
+        """Waits for what lies behind ``place``, through the loss of any node; None where the node that answered had
+        nothing new for ``FOLLOW_WAIT_S``. Raises as ``follow``."""
+        page = await self._page(place, "", _Wanted(FOLLOW_WAIT_S, all_kinds, keys), for_ever=True)
+        if page.next_vlsn != place.vlsn:
+            return page
+        self._current += 1
+        return None
 
     async def vlsn_at(self, time_us: int) -> int:
         """Finds the first VLSN at which the highest block time so far is at or past ``time_us``, as the node that is
@@ -198,11 +207,11 @@ class Reader:
 
     async def _look(self, wanted: str, url: str) -> tuple[int, int, int]:
         target = f"{url}/v1/entries?{wanted}limit=1&kinds=all"
-        response = await self._network.request("GET", target, timeout_s=self._answer_s)
+        response = await self._endpoints.request("GET", target, timeout_s=self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
-            durable = int(response.headers["Vlsnlog-Durable"])
+            durable = int(response.headers[DURABLE_END])
             said = msgspec.json.decode(response.body, type=_EntrySaid) if response.body else _EntrySaid()
         except (KeyError, ValueError, *JSON_FAULTS):
             raise BadBody(f"{url} answered no entry; is it a vlsnlog node?") from None
@@ -232,7 +241,7 @@ class Reader:
             return await self._retried(ask)
 
     async def _spans(self, wanted: str, url: str) -> Spans:
-        response = await self._network.request("GET", f"{url}/v1/spans?{wanted}", timeout_s=self._answer_s)
+        response = await self._endpoints.request("GET", f"{url}/v1/spans?{wanted}", timeout_s=self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
@@ -247,7 +256,7 @@ class Reader:
 
     async def _told(self, path: str, url: str) -> bytes | None:
         target = f"{url}{path}?consistency={LINEARIZABLE}&timeout={CONFIRM_S:g}"
-        response = await self._network.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
+        response = await self._endpoints.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
         if response.status == 200:
             return bytes(response.body)
         error = problem.error_of(bytes(response.body))
@@ -270,7 +279,7 @@ class Reader:
 
     async def _producer_of(self, producer: int, url: str) -> ProducerAt:
         target = f"{url}/v1/producers/{producer:016x}?timeout={CONFIRM_S:g}"
-        response = await self._network.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
+        response = await self._endpoints.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
@@ -333,7 +342,7 @@ class Reader:
         begin = f"from={place.vlsn}&" if place.vlsn is not None else ""
         if place.term:
             begin += f"after_term={place.term}&"
-        response = await self._network.request(
+        response = await self._endpoints.request(
             "GET",
             f"{url}/v1/entries?{begin}{ask}{wanted.parameters}wait={wanted.wait_s:g}",
             headers={"Accept": BLOCKS_TYPE if wanted.keys is None else ndjson.CONTENT_TYPE},
@@ -342,7 +351,7 @@ class Reader:
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
-            durable, next_vlsn = int(response.headers["Vlsnlog-Durable"]), int(response.headers["Vlsnlog-Next"])
+            durable, next_vlsn = int(response.headers[DURABLE_END]), int(response.headers["Vlsnlog-Next"])
             term_before = int(response.headers.get("Vlsnlog-Term", "0"))
         except (KeyError, ValueError):
             raise BadBody(f"{url} answered a page without its position; is it a vlsnlog node?") from None

@@ -27,7 +27,7 @@ from tenacity import AsyncRetrying, retry_if_exception
 from repl.api import Acks, Appended, ConsumerChange, SinkChange
 from repl.client.backoff import Backoff
 from repl.client.codec import Codec, CodecName, V, codec_of
-from repl.client.consumer import Consumer, Positions
+from repl.client.consumer import Consumer, Positions, in_hand
 from repl.client.endpoints import Endpoints
 from repl.client.group import Key, check_longest
 from repl.client.identity import HandleNames, Identity
@@ -185,10 +185,9 @@ class Transaction(Generic[V]):
             if self.appended is not None:
                 return self.appended
             self._check_open()
-            unsure, self._committing = self._may_be_logged, True
+            unsure, self._committing, done = self._may_be_logged, True, False
             try:
                 if self._consumers or (self._staging is not None and self._staging.handle):
-                    self._forget_consumers()
                     await self._stage()
                     staging = self._staged()
                     await staging.begin()
@@ -200,6 +199,7 @@ class Transaction(Generic[V]):
                     if self._endpoints.level < TRANSACTIONS:
                         await self._staged().find_level()
                     self.appended = await self._put_whole()
+                done = True
             except (TransactionGone, StaleTerm) as error:
                 self._may_be_logged = False
                 self._end(str(error))
@@ -211,10 +211,12 @@ class Transaction(Generic[V]):
                 raise
             finally:
                 self._committing = False
+                if not done:
+                    self._not_committed()
             if self.appended is not None:
                 for consumer, change in self._consumers.values():
                     consumer.committed_by(change, self.appended.last)
-            self._end("it is committed")
+            self._end("it is committed", committed=True)
             return self.appended
 
     async def abort(self) -> None:
@@ -263,7 +265,7 @@ class Transaction(Generic[V]):
     def _put_whole(self) -> Awaitable[Appended]:
         """Sends all of it as one message, and gives it its name before."""
         if self._identity is None:
-            self._identity = Identity(self._names.next(), self._producer.known_durable, fixed=True)
+            self._identity = Identity(self._names.next(), self._endpoints.durable, fixed=True)
         name = self._identity, HANDLE_SEQUENCE
         return self._producer.queue.put_transaction(
             self._values, self._keys, acks=self._acks, durability=self._durability, name=name
@@ -280,16 +282,16 @@ class Transaction(Generic[V]):
                 "the transaction's commit is under way, or may be in the log: commit it again, or let go of it"
             )
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, *, committed: bool = False) -> None:
         self._over = why
-        if self._consumers and self.appended is None:
-            self._forget_consumers()
+        if not committed:
+            self._not_committed()
         self._values, self._keys, self._bytes = [], [], 0
 
-    def _forget_consumers(self) -> None:
-        """Leaves it to the log where its consumers are, until it is certain that this has committed them."""
-        for consumer, _ in self._consumers.values():
-            consumer.committed(None)
+    def _not_committed(self) -> None:
+        """Has its consumers, and those in whose loop it was, give again what no commit has passed."""
+        for consumer in {*in_hand(), *(consumer for consumer, _ in self._consumers.values())}:
+            consumer.not_committed()
 
 
 class Staging:
@@ -353,7 +355,7 @@ class Staging:
         if self.handle:
             async with asyncio.timeout(ABORT_S):
                 url = await self._master()
-                await self._network.request("DELETE", f"{url}/v1/transactions/{self.handle}", timeout_s=ABORT_S)
+                await self._endpoints.request("DELETE", f"{url}/v1/transactions/{self.handle}", timeout_s=ABORT_S)
 
     async def find_level(self) -> None:
         """Raises ``WrongVersion`` where the group has no transactions."""
@@ -403,7 +405,7 @@ class Staging:
         headers: Mapping[str, str] = _BATCH,
     ) -> T:
         try:
-            response = await self._network.request(
+            response = await self._endpoints.request(
                 method,
                 f"{url}/v1/transactions{path}",
                 headers=headers if body else _JSON,

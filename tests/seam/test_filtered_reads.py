@@ -42,7 +42,7 @@ def test_each_node_gives_the_entries_of_a_key_and_no_others(ring: int, monkeypat
             told = await fill(log, 60)
         for name in group.names:
             async with connect(group.url(name), network=group.client) as log:
-                log._producer.highest_durable = told[-1][0]  # type: ignore[union-attr]
+                log.endpoints.durable = told[-1][0]
                 for key in [*KEYS, b"none"]:
                     found = [(each.vlsn, each.key or b"", each.value) async for each in log.read(key=key)]
                     assert found == [each for each in told if each[1] == key]
