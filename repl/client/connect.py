@@ -28,6 +28,7 @@ from repl.client.identity import HandleNames, Identity
 from repl.client.positions import Positions
 from repl.client.produce import Producer
 from repl.client.sinks import Sinks
+from repl.client.staging import Stages
 from repl.client.starting import Begin, check_begin, keys_of, limited, started
 from repl.client.tail import DURABLE, Consistency, Page, Reader, VlsnPlace
 from repl.client.transaction import Transaction
@@ -91,9 +92,10 @@ class Client(Generic[V]):
             self._network = real_network()
         self._endpoints = Endpoints(self._network, self._urls)
         self._reader = Reader(self._endpoints, self._network, give_up_s=self._timeout_s)
-        self._sinks = Sinks(self._endpoints, self._network, self._reader, timeout_s=self._timeout_s)
+        self._stages = Stages(self._endpoints, self._network, self._names, timeout_s=self._timeout_s)
+        self._sinks = Sinks(self._reader, self._stages)
         self._destinations = Destinations(self._endpoints, self._network, timeout_s=self._timeout_s)
-        self._positions = Positions(self._endpoints, self._network, self._reader, timeout_s=self._timeout_s)
+        self._positions = Positions(self._reader, self._stages)
         self._producer = Producer(
             self._endpoints,
             self._network,
@@ -135,7 +137,7 @@ class Client(Generic[V]):
                 for task in tasks:
                     task.cancel()
                 try:
-                    await asyncio.gather(*tasks, return_exceptions=True)
+                    await asyncio.gather(*tasks, self._stages.close(), return_exceptions=True)
                 finally:
                     if self._given_network is None:
                         await self._network.close()
@@ -280,13 +282,11 @@ class Client(Generic[V]):
         producer = self._open_producer()
         policy = self._acks if acks is None else acks_of(acks)
         return Transaction(
-            self._endpoints,
-            self._network,
+            self._stages,
             producer,
             codec=self.codec,
             acks=policy,
             durability=self._durability if durability is None else group_durability(durability),
-            timeout_s=self._timeout_s,
             names=self._names,
             positions=self._positions,
         )

@@ -21,6 +21,7 @@ import pytest
 import repl
 import vlsn
 from repl.arrow import read as arrow_read
+from tests.repl.client.test_parity import OF_CONSUMERS, OF_THREADS, OF_WORKERS
 from vlsn.errors import VlsnLogError
 
 HERE = Path(__file__).parent
@@ -28,12 +29,13 @@ USES, MISUSES = HERE / "uses.py", HERE / "misuses.py"
 REFUSED = re.compile(r"  # type: ignore\[.*\]$")
 OURS = ("vlsn.", "feeder.", "replica.", "repl.")
 STRICT = {"typeCheckingMode": "strict", "enableTypeIgnoreComments": False}
-INSIDE = {
+INSIDE: dict[str, set[str] | None] = {
     "Client": {"forked"},
-    "SyncClient": {"forked", "elsewhere", "run"},
+    "SyncClient": {"forked", *OF_THREADS},
     "Appended": {"document"},
-    "Consumer": {"change", "committed", "committed_by", "lies_in"},
-    "Destinations": {"take", "ack", "nack", "connect", "left"},
+    "Consumer": OF_CONSUMERS,
+    "Destinations": OF_WORKERS,
+    "Endpoints": {"called_durable", "request"},
     "GroupDurability": {"exceeds", "levels", "lower"},
     "LogOptions": {"retention"},
     "Messages": {"left_at"},

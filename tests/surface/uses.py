@@ -209,6 +209,9 @@ async def consumes(log: Client, other: Client, consumer: Consumer) -> None:
     async for page in consumer.pages():
         assert_type(page, Page)
         consumer.given(page.entries[-1])
+    assert_type(await consumer.poll(timeout_s=1.5), Entry | None)
+    consumer.rewind()
+    consumer.seek(7)
     assert_type(await consumer.position(), ConsumerAt | None)
     print(consumer.name, consumer.next_vlsn, consumer.begins_anew)
 
@@ -326,6 +329,9 @@ def blocking_consumes(log: SyncClient, other: SyncClient, consumer: SyncConsumer
     for page in consumer.pages():
         assert_type(page, Page)
         consumer.given(page.entries[-1])
+    assert_type(consumer.poll(timeout_s=1.5), Entry | None)
+    consumer.rewind()
+    consumer.seek(7)
     assert_type(consumer.position(), ConsumerAt | None)
     print(consumer.name, consumer.next_vlsn, consumer.begins_anew)
 
