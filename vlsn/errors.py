@@ -13,7 +13,7 @@ A class says ``retry_safe`` itself or inherits it from one that does; never from
 from __future__ import annotations
 
 import os
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class VlsnLogError(Exception):
@@ -22,6 +22,17 @@ class VlsnLogError(Exception):
     slug: ClassVar[str] = "internal"
     retry_safe: ClassVar[bool] = False
     transient: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles by ``args`` and attributes, without ``__init__``: a pool of processes that cannot read an
+        error back is broken for good."""
+        reduced = super().__reduce__()
+        assert isinstance(reduced, tuple)
+        return _made, (type(self), *reduced[1]), *reduced[2:]
+
+
+def _made(kind: type[VlsnLogError], *arguments: object) -> VlsnLogError:
+    return kind.__new__(kind, *arguments)
 
 
 # What a client sent.

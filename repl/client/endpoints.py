@@ -8,7 +8,8 @@ reachable from here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
@@ -16,9 +17,10 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from repl.http import problem
-from repl.http.types import Network
+from repl.http.types import DURABLE, Network, Response
 from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError
 from vlsn.format.records import JSON_FAULTS
+from vlsn.seams import Buffer
 
 STATUS_TIMEOUT_S = 2.0
 CALLERS_AT_ONCE_MAX = 16
@@ -26,6 +28,7 @@ CALLERS_AT_ONCE_MAX = 16
 all be too late, since each would wait for the others' answers to be read."""
 SILENT_S = 0.3
 """Seconds that the others are waited for once more than half of the nodes have answered."""
+_VLSN = re.compile(r"[0-9]{1,18}\Z")
 
 
 class _StatusSaid(msgspec.Struct):
@@ -110,7 +113,7 @@ class Endpoints:
         self.turns = _turns_of(self.given)
         """Turns to be held while the master is looked for and connected to."""
         self.durable = 0
-        """The highest VLSN that a node called durable."""
+        """The highest VLSN that any answer called durable: what this client reads has at least that."""
         self.level = 1
         """The group's level, as a node said it; it never falls."""
         self._network = network
@@ -125,9 +128,24 @@ class Endpoints:
         listed = [self._reached.get(name, url) for name, url in self._members.items()]
         return list(dict.fromkeys((*self.given, *listed)))
 
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
+    ) -> Response:
+        """Asks as ``Network.request``, and hears how far the node that answers knows the log durable."""
+        response = await self._network.request(method, url, headers=headers, body=body, timeout_s=timeout_s)
+        durable = response.headers.get(DURABLE, "")
+        if _VLSN.match(durable):
+            self.called_durable(int(durable))
+        return response
+
+    def called_durable(self, vlsn: int) -> None:
+        """Notes that a node called ``vlsn`` durable."""
+        if vlsn > self.durable:
+            self.durable = vlsn
+
     async def status(self, url: str) -> Status:
         """Returns one node's status. Raises ``Unreachable``, ``BadBody``, or what the node answered."""
-        response = await self._network.request("GET", f"{url}/v1/status", timeout_s=STATUS_TIMEOUT_S)
+        response = await self.request("GET", f"{url}/v1/status", timeout_s=STATUS_TIMEOUT_S)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
@@ -193,5 +211,5 @@ class Endpoints:
         for status in statuses:
             self._members.update(status.members)
             self._reached[status.node] = status.url
-            self.durable = max(self.durable, status.durable)
+            self.called_durable(status.durable)
             self.level = max(self.level, status.level)

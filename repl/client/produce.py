@@ -83,8 +83,6 @@ class Producer:
         """Prepares the connection; an exactly-once client draws its names from ``random``."""
         self.queue = AppendQueue(timeout_s, named=random is not None)
         self._identities = Identities(random) if random is not None else None
-        self.highest_durable = 0
-        """The highest VLSN that an answer called durable."""
         self._endpoints = endpoints
         self._network = network
         self._acks = acks
@@ -106,11 +104,6 @@ class Producer:
         self._settled = asyncio.Event()
         self._silent = asyncio.Event()
         self._hung = asyncio.Event()
-
-    @property
-    def known_durable(self) -> int:
-        """The highest VLSN that any node called durable."""
-        return max(self._endpoints.durable, self.highest_durable)
 
     async def flush(self) -> None:
         """Returns when every append put so far, and any put meanwhile, is answered or failed."""
@@ -303,7 +296,7 @@ class Producer:
         self._in_flight_bytes += group.bytes
         timeout_ms = min(max(1, int((group.deadline - now) * 1000)), TIMEOUT_MS_MAX)
         if self._identities is not None:
-            self._identities.name(group, self.known_durable)
+            self._identities.name(group, self._endpoints.durable)
         return b"".join((group.header(self._acks, timeout_ms, self._durability), *group.parts()))
 
     # Answers.
@@ -340,7 +333,7 @@ class Producer:
             return
         self._progress = True
         if answer.durable:
-            self.highest_durable = max(self.highest_durable, answer.last)
+            self._endpoints.called_durable(answer.last)
         if self._identities is not None:
             self._identities.acknowledged(group)
         self._waking.put(group, answer)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -25,6 +25,7 @@ from repl.client.backoff import Backoff
 from repl.client.endpoints import SILENT_S, Endpoints
 from repl.http import ndjson, problem
 from repl.http.limits import READ_LIMIT_MAX
+from repl.http.types import DURABLE as DURABLE_END
 from repl.http.types import Network
 from vlsn.errors import (
     BadArgument,
@@ -54,6 +55,8 @@ ANSWER_TIMEOUT_MAX_S: Final = 32.0
 FOLLOW_WAIT_S: Final = 2.0
 CONFIRM_S: Final = 2.0
 """Seconds that a node is given to confirm a linearizable read, before the next one is asked."""
+Consistency = Literal["durable", "linearizable"]
+"""The entries that a read must show: see ``Client.read``."""
 DURABLE: Final = "durable"
 LINEARIZABLE: Final = "linearizable"
 DATA_ONLY: Final = frozenset({int(EntryKind.DATA)})
@@ -132,10 +135,10 @@ class Reader:
         *,
         at_least: int = 0,
         all_kinds: bool = False,
-        consistency: str = DURABLE,
+        consistency: Consistency = DURABLE,
         keys: KeyFilter | None = None,
         after_term: int = 0,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         """Pages up to ``to_vlsn`` or what is durable at the first answer, whichever is less.  ``at_least``:
         a VLSN known to be durable, which a node that lags is given time to reach.  Linearizable is only the first
         question: its answer says how far the others must go.
@@ -167,7 +170,7 @@ class Reader:
         after_term: int | None = None,
         all_kinds: bool = False,
         keys: KeyFilter | None = None,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         """Yields pages for ever, some without entries to show. It waits for what is not durable yet, through the loss
         of any node. ``after_term``: that of the VLSN before ``from_vlsn``, which the caller has read. Raises
         ``Trimmed``, ``NotInLog``."""
@@ -175,13 +178,21 @@ class Reader:
         if after_term is not None and (from_vlsn is None or from_vlsn < 2 or after_term < 1):
             raise BadArgument(f"after_term is {after_term}: it is 1 or more, and of the VLSN before from_vlsn")
         while True:
-            page = await self._page(place, "", _Wanted(FOLLOW_WAIT_S, all_kinds, keys), for_ever=True)
-            moved = page.next_vlsn != place.vlsn
-            place = place.after(page)
-            if moved:
+            page = await self.next_page(place, all_kinds=all_kinds, keys=keys)
+            if page is not None:
+                place = place.after(page)
                 yield page
-            else:
-                self._current += 1
+
+    async def next_page(
+        self, place: VlsnPlace, *, all_kinds: bool = False, keys: KeyFilter | None = None
+    ) -> Page | None:
+        """Waits for what lies behind ``place``, through the loss of any node; None where the node that answered had
+        nothing new for ``FOLLOW_WAIT_S``. Raises as ``follow``."""
+        page = await self._page(place, "", _Wanted(FOLLOW_WAIT_S, all_kinds, keys), for_ever=True)
+        if page.next_vlsn != place.vlsn:
+            return page
+        self._current += 1
+        return None
 
     async def vlsn_at(self, time_us: int) -> int:
         """Finds the first VLSN at which the highest block time so far is at or past ``time_us``, as the node that is
@@ -196,11 +207,11 @@ class Reader:
 
     async def _look(self, wanted: str, url: str) -> tuple[int, int, int]:
         target = f"{url}/v1/entries?{wanted}limit=1&kinds=all"
-        response = await self._network.request("GET", target, timeout_s=self._answer_s)
+        response = await self._endpoints.request("GET", target, timeout_s=self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
-            durable = int(response.headers["Vlsnlog-Durable"])
+            durable = int(response.headers[DURABLE_END])
             said = msgspec.json.decode(response.body, type=_EntrySaid) if response.body else _EntrySaid()
         except (KeyError, ValueError, *JSON_FAULTS):
             raise BadBody(f"{url} answered no entry; is it a vlsnlog node?") from None
@@ -230,7 +241,7 @@ class Reader:
             return await self._retried(ask)
 
     async def _spans(self, wanted: str, url: str) -> Spans:
-        response = await self._network.request("GET", f"{url}/v1/spans?{wanted}", timeout_s=self._answer_s)
+        response = await self._endpoints.request("GET", f"{url}/v1/spans?{wanted}", timeout_s=self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
@@ -245,7 +256,7 @@ class Reader:
 
     async def _told(self, path: str, url: str) -> bytes | None:
         target = f"{url}{path}?consistency={LINEARIZABLE}&timeout={CONFIRM_S:g}"
-        response = await self._network.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
+        response = await self._endpoints.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
         if response.status == 200:
             return bytes(response.body)
         error = problem.error_of(bytes(response.body))
@@ -268,7 +279,7 @@ class Reader:
 
     async def _producer_of(self, producer: int, url: str) -> ProducerAt:
         target = f"{url}/v1/producers/{producer:016x}?timeout={CONFIRM_S:g}"
-        response = await self._network.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
+        response = await self._endpoints.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
@@ -331,7 +342,7 @@ class Reader:
         begin = f"from={place.vlsn}&" if place.vlsn is not None else ""
         if place.term:
             begin += f"after_term={place.term}&"
-        response = await self._network.request(
+        response = await self._endpoints.request(
             "GET",
             f"{url}/v1/entries?{begin}{ask}{wanted.parameters}wait={wanted.wait_s:g}",
             headers={"Accept": BLOCKS_TYPE if wanted.keys is None else ndjson.CONTENT_TYPE},
@@ -340,7 +351,7 @@ class Reader:
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
-            durable, next_vlsn = int(response.headers["Vlsnlog-Durable"]), int(response.headers["Vlsnlog-Next"])
+            durable, next_vlsn = int(response.headers[DURABLE_END]), int(response.headers["Vlsnlog-Next"])
             term_before = int(response.headers.get("Vlsnlog-Term", "0"))
         except (KeyError, ValueError):
             raise BadBody(f"{url} answered a page without its position; is it a vlsnlog node?") from None

@@ -30,7 +30,7 @@ from repl.http.limits import (
 )
 from repl.http.services import Reads
 from repl.http.slices import Slices
-from repl.http.types import Piece, Response
+from repl.http.types import DURABLE, Piece, Response
 from vlsn.errors import VlsnLogError
 from vlsn.format.key_filter import KeyFilter
 
@@ -81,7 +81,7 @@ class Page:
         headers = {
             "Content-Type": BLOCKS if self.form is Form.BLOCKS else ndjson.CONTENT_TYPE,
             "Vlsnlog-Next": str(self.next_vlsn),
-            "Vlsnlog-Durable": str(self.durable),
+            DURABLE: str(self.durable),
         }
         if self.term:
             headers["Vlsnlog-Term"] = str(self.term)

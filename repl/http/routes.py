@@ -8,6 +8,7 @@ a problem document here and nowhere else.  A GET also answers HEAD.  A fault of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from repl.http import problem
@@ -37,11 +38,13 @@ from repl.http.status import StatusRoutes
 from repl.http.tail import TailRoutes
 from repl.http.transactions import PATH as TRANSACTIONS
 from repl.http.transactions import TransactionRoutes
-from repl.http.types import Handler, Quick, Request, Response, Start, Upgrade
+from repl.http.types import DURABLE, Handler, Quick, Request, Response, Start, Upgrade
 from vlsn.errors import NotAllowed, NotFound, VlsnLogError
 
 Methods = Mapping[str, Handler]
 _APPENDS = "/v1/entries"
+_OF_COMMITS = (TRANSACTIONS, CONSUMERS, SINKS, DESTINATIONS)
+"""Calls that answer for what COMMIT entries say: how far the log is durable, their clients will want to see."""
 
 
 class Gateway:
@@ -65,6 +68,7 @@ class Gateway:
         self._cdc = cdc = CdcRoutes(services.cdc)
         self._destinations = destinations = DestinationRoutes(services.destinations, self.readers)
         admin, status = AdminRoutes(services.administration), StatusRoutes(services.monitoring)
+        self._reads = services.reads
         self._browsers = Browsers(services.monitoring.addresses)
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
         self._entry, self._producer, self._segment = reads.entry, reads.producer, segments.segment
@@ -119,7 +123,10 @@ class Gateway:
                 return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
             if request.method in ("POST", "PUT") and not _takes_entries(request.path):
                 check_json(request)
-            return await handler(request)
+            answer = await handler(request)
+            if isinstance(answer, Response) and answer.status < 300 and request.path.startswith(_OF_COMMITS):
+                return replace(answer, headers={**answer.headers, DURABLE: str(self._reads.end() - 1)})
+            return answer
         except VlsnLogError as error:
             return problem.response(error)
         except Exception as fault:  # the boundary of a request's task

@@ -82,13 +82,16 @@ class Appends(Mastership, Protocol):
 class Transactions(Mastership, Protocol):
     """Transactions of the master's memory, until their commits log them whole."""
 
-    def begin(self) -> Handle:
-        """Raises ``NotMaster``, ``QueueFull``, ``WrongVersion`` below the level that has them."""
+    def begin(self, id: int | None) -> tuple[Handle, int]:
+        """Begins one named ``id``, None for any name; returns with it the bytes of a segment that it may take. Raises
+        ``NotMaster``, ``QueueFull``, ``BadArgument`` for another one's name, ``WrongVersion`` below the level that has
+        them."""
         ...
 
-    async def stage(self, handle: Handle, part: Values | Batch, after: int | None) -> int:
-        """Stages more entries, and returns how many there are; ``after``: how many there were. Raises ``TooLarge``,
-        ``QueueFull``, ``BadArgument``, ``TransactionGone``, ``TransactionClosed``, ``OutcomeUnknown``."""
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
+        """Stages more entries, and returns how many there are; ``after``: how many there were, ``rewinds``: how many
+        calls were given up. Raises ``TooLarge``, ``QueueFull``, ``BadArgument``, ``TransactionGone``,
+        ``TransactionClosed``, ``OutcomeUnknown``."""
         ...
 
     async def commit(
@@ -101,10 +104,13 @@ class Transactions(Mastership, Protocol):
         born: int | None,
         positions: Mapping[str, ConsumerChange],
         sinks: Mapping[str, SinkChange],
-        durability: GroupDurability | None = None,
+        durability: GroupDurability | None,
+        after: int | None,
+        rewinds: int,
     ) -> Pending:
         """Submits all that is staged as one append, the producer's submission where it has a ``name``, and sets the
         ``positions`` of consumers and the states of ``sinks`` with it. Asked again it is answered as the first time.
+        ``after`` and ``rewinds`` as in ``stage``.
         ``done`` and what it raises: as for ``Appends.submit``; ``StaleTerm`` for what another one has replaced."""
         ...
 

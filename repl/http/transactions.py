@@ -1,6 +1,6 @@
 """``/v1/transactions``: entries that are staged by several calls and logged whole by one.
 
-    POST /v1/transactions                begins one: {"transaction", "expires_s"}
+    POST /v1/transactions                begins one: {"transaction", "expires_s", "bytes_max"}
     POST /v1/transactions/{h}/entries    stages a body, of any type that POST /v1/entries takes: {"staged"}
     POST /v1/transactions/{h}/commit     logs all of it, answered as an append; asked again, as the first time
     DELETE /v1/transactions/{h}          forgets what is staged
@@ -8,7 +8,10 @@
 A commit may have a body, ``{"positions": {NAME: {"next", "at"}}, "sinks": {NAME: {"state", "at"}}}``: positions of
 consumers that are set with it, each as by ``PUT /v1/consumers/NAME``, and states of sinks (``sinks.py``).
 
-``after=N`` says how many entries were staged before: the last call, sent again, is known by it and adds nothing.
+``id=HEX`` names what is begun: begun again before anything is staged, it is the same one.  ``after=N`` says how many
+entries were staged before: the last call, sent again, is known by it and adds nothing.  ``rewinds=N`` says how many
+calls before this one were given up, staged or not: where it is the first of that number, what lies behind ``after``
+goes.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from repl.http.services import Transactions
 from repl.http.types import Handler, Request, Response
 from vlsn.errors import BadArgument, BadBody, NotFound, VlsnLogError
 from vlsn.format.records import JSON_FAULTS
+from vlsn.ids import NUMBER_MAX
 from vlsn.limits import BATCH_ENTRIES_MAX
 
 PATH = "/v1/transactions"
@@ -39,7 +43,10 @@ class _Commit(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decoder = msgspec.json.Decoder(_Commit)
-_STAGING = frozenset({"after"})
+_BEGINNING = frozenset({"id"})
+_STAGING = frozenset({"after", "rewinds"})
+_COMMITTING = APPEND_PARAMETERS | _STAGING
+REWINDS_MAX = 1_000_000
 
 
 class TransactionRoutes:
@@ -63,28 +70,33 @@ class TransactionRoutes:
         return {"POST": lambda request: self._commit(request, handle)}
 
     async def begin(self, request: Request) -> Response:
-        query.only(request.query, _NONE)
+        query.only(request.query, _BEGINNING)
+        named = request.query.get("id")
+        id = None if named is None else query.hex16(named, "id")
+        if id is not None and id > NUMBER_MAX:
+            raise BadArgument(f"id={named}: it is below 2^63")
         if not self._transactions.is_master():
             return redirect(self._transactions, request)
         await nothing_asked(request)
-        return answered({"transaction": str(self._transactions.begin()), "expires_s": STAGED_S})
+        handle, bytes_max = self._transactions.begin(id)
+        return answered({"transaction": str(handle), "expires_s": STAGED_S, "bytes_max": bytes_max})
 
     async def _stage(self, request: Request, handle: Handle) -> Response:
         if not self._transactions.is_master():
             return redirect(self._transactions, request)
-        after = query.whole(request.query, "after", None, 0, BATCH_ENTRIES_MAX)
+        after, rewinds = _behind(request)
         async with self._appends.entries(request, _STAGING) as part:
             if part.producer:
                 raise BadArgument("a transaction has its producer's name from its commit: the batch may not name one")
-            return answered({"staged": await self._transactions.stage(handle, part, after)})
+            return answered({"staged": await self._transactions.stage(handle, part, after, rewinds)})
 
     async def _commit(self, request: Request, handle: Handle) -> Response:
         fields = request.query
-        query.only(fields, APPEND_PARAMETERS)
+        query.only(fields, _COMMITTING)
         acks = query.choice(fields, "acks", Acks.MAJORITY, ACKS)
         timeout_s = query.seconds(fields, "timeout", self._limits.timeout_s, 0.001, TIMEOUT_S_MAX)
         name, born = producer_in(fields), query.whole(fields, "born", None, 0, query.VLSN_MAX)
-        durability = durability_in(fields)
+        durability, (after, rewinds) = durability_in(fields), _behind(request)
         if not self._transactions.is_master():
             return redirect(self._transactions, request)
         sets = await _sets(request)
@@ -104,6 +116,8 @@ class TransactionRoutes:
             positions=sets.positions,
             sinks=sets.sinks,
             durability=durability,
+            after=after,
+            rewinds=rewinds,
         )
         timer = loop.call_later(timeout_s, pending.expire)
         try:
@@ -122,6 +136,12 @@ class TransactionRoutes:
         await nothing_asked(request)
         await self._transactions.abort(handle)
         return Response(204)
+
+
+def _behind(request: Request) -> tuple[int | None, int]:
+    """Reads ``after`` and ``rewinds``. Raises ``BadArgument``."""
+    after = query.whole(request.query, "after", None, 0, BATCH_ENTRIES_MAX)
+    return after, query.whole(request.query, "rewinds", 0, 0, REWINDS_MAX)
 
 
 async def _sets(request: Request) -> _Commit:

@@ -19,6 +19,8 @@ from vlsn.errors import BadArgument, BadBody, TooLarge
 from vlsn.seams import Buffer, Channel
 
 QUERY_FIELDS_MAX = 16
+DURABLE = "Vlsnlog-Durable"
+"""The header of answers that says up to where the log is durable, as the node that answers knows it."""
 
 
 class Headers(Mapping[str, str]):

@@ -212,17 +212,17 @@ class Admission:
         now = self._lead.member.seams.clock.monotonic_s()
         return self._take(CommitAgain(self._once, name, acks, done, now), born)
 
-    def has_commit(self, handle: Handle) -> bool:
-        return self._once.has_commit(handle.id)
+    def has_commit(self, handle: int) -> bool:
+        return self._once.has_commit(handle)
 
     async def settle_gone(self, handle: Handle) -> None:
         """Makes sure that the transaction, of which nothing is staged, was never logged by its handle's name. Raises
         ``TransactionClosed`` where it was, ``OutcomeUnknown``, ``NotMaster``."""
         self.check_transactions()
-        if not self.has_commit(handle):
+        if not self.has_commit(handle.id):
             self._once.check_handle(handle.id, handle.born)
             await self._rounds.index()
-        if self.has_commit(handle):
+        if self.has_commit(handle.id):
             raise TransactionClosed(f"{handle} is committed")
 
     # A producer's.

@@ -106,6 +106,8 @@ class Nemesis:
         self.faults = self._drawn()
         self._starting: set[str] = set()
         self._stands_until_s: dict[str, float] = {}
+        self.asking: list[str] = []
+        """The nodes that a person asks to be restored."""
         self.absent: list[str] = []
         """The nodes that are not to be started yet."""
         group.on_stop = lambda name: self.die(name, power=rng.random() < 0.5)
@@ -391,8 +393,15 @@ class Nemesis:
     async def ask_for_restore(self, name: str) -> None:
         """Restores a node that says DAMAGED, or leads with damage, as a person does: a master is not restored.
 
-        Who is refused, since too few others are whole yet, asks again. After some times the person looks at the
-        members in its settings: a log that does not open counts by those."""
+        Who is refused, since too few others are whole yet, asks again while the node is not whole. After some times
+        the person looks at the members in its settings: a log that does not open counts by those."""
+        self.asking.append(name)
+        try:
+            await self._ask_for_restore(name)
+        finally:
+            self.asking.remove(name)
+
+    async def _ask_for_restore(self, name: str) -> None:
         node = self.group.nodes.get(name)
         if node is not None and node.member.is_master():
             await self.people.post(name, "/v1/admin/transfer")
@@ -405,6 +414,9 @@ class Nemesis:
                 self.group.told.corrected.add(name)
                 self.die(name, power=False, back_s=(0.01, 0.5))
             await asyncio.sleep(ASKS_AGAIN_S)
+            node = self.group.nodes.get(name)
+            if node is not None and node.open is not None and not node.open.mending.damages:
+                return  # it has mended itself meanwhile
 
     def lift_floor(self, name: str) -> None:
         """Lifts the floor of a node as a person does. It waits for a member that will never tell the end of its log."""

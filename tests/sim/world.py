@@ -239,6 +239,7 @@ class Simulation:
             self._all_up()
             and not self.group.net.brings
             and self.nemesis.people.are_done
+            and not self.nemesis.asking
             and nodes[self.group.master].member.is_master()
             and all(node.log is not None and not node.log.closing for node in nodes.values())
             and len({nodes[name].dtvlsn() for name in names} | {nodes[name].opened().log.range.last for name in names})

@@ -17,11 +17,12 @@ from vlsn.format.submission import Values
 class NodeTransactions(NodeMastership):
     """``repl.http.services.Transactions``."""
 
-    def begin(self) -> Handle:
-        return self._lead().transactions.begin()
+    def begin(self, id: int | None) -> tuple[Handle, int]:
+        transactions = self._lead().transactions
+        return transactions.begin(id), transactions.bytes_max
 
-    async def stage(self, handle: Handle, part: Values | Batch, after: int | None) -> int:
-        return await self._lead().transactions.stage(handle, part, after)
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
+        return await self._lead().transactions.stage(handle, part, after, rewinds)
 
     async def commit(
         self,
@@ -33,7 +34,9 @@ class NodeTransactions(NodeMastership):
         born: int | None,
         positions: Mapping[str, ConsumerChange],
         sinks: Mapping[str, SinkChange],
-        durability: GroupDurability | None = None,
+        durability: GroupDurability | None,
+        after: int | None,
+        rewinds: int,
     ) -> Append:
         lead = self._lead()
         if durability is not None:
@@ -43,7 +46,17 @@ class NodeTransactions(NodeMastership):
             puts_of(lead.log, positions) if positions else None,
             sink_states.puts_of(lead.log, sinks) if sinks else None,
         )
-        return lead.transactions.commit(handle, acks, done, name=name, born=born, puts=puts, durability=durability)
+        return lead.transactions.commit(
+            handle,
+            acks,
+            done,
+            name=name,
+            born=born,
+            puts=puts,
+            durability=durability,
+            after=after,
+            rewinds=rewinds,
+        )
 
     async def abort(self, handle: Handle) -> None:
         await self._lead().transactions.abort(handle)

@@ -55,6 +55,7 @@ from vlsn.format.submission import Submission, Transaction, Values
 from vlsn.format.vlsn_set import Vlsns
 from vlsn.ids import Term, Vlsn
 from vlsn.levels import LEVELS, Levels
+from vlsn.limits import SEGMENT_BYTES
 from vlsn.seams import Channel
 from vlsn.state.producers import ProducerPlace
 
@@ -209,14 +210,14 @@ class MemoryNode:
     def dtvlsn(self) -> int:
         return self.durable
 
-    def begin(self) -> Handle:
+    def begin(self, id: int | None) -> tuple[Handle, int]:
         if self.refuse is not None:
             raise self.refuse
-        handle = Handle(len(self.stages) + 1, self.durable, TERM)
+        handle = Handle(id or len(self.stages) + 1, self.durable, TERM)
         self.stages[handle] = []
-        return handle
+        return handle, SEGMENT_BYTES
 
-    async def stage(self, handle: Handle, part: Values | Batch, after: int | None) -> int:
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
         parts = self._stage_of(handle)
         if self.refuse is not None:
             raise self.refuse
@@ -236,7 +237,9 @@ class MemoryNode:
         born: int | None,
         positions: Mapping[str, ConsumerChange],
         sinks: Mapping[str, SinkChange],
-        durability: GroupDurability | None = None,
+        durability: GroupDurability | None,
+        after: int | None,
+        rewinds: int,
     ) -> MemoryPending:
         parts = self._stage_of(handle)
         for consumer, change in positions.items():

@@ -66,6 +66,14 @@ async def test_a_transaction_is_what_its_calls_staged_in_their_order_and_answere
     refused(await call(node, "POST", f"{path}/commit", JSON), 409, "transaction-gone")
 
 
+async def test_a_begin_may_name_what_it_begins() -> None:
+    node = MemoryNode()
+    said = json(await call(node, "POST", "/v1/transactions?id=00000000000000ff", JSON))
+    assert said["transaction"].startswith("t-00000000000000ff-") and said["bytes_max"] > 0
+    for wrong in ("id=ff", "id=0000000000000000", "id=8000000000000000", "name=a"):
+        refused(await call(node, "POST", f"/v1/transactions?{wrong}", JSON), 400, "bad-argument")
+
+
 async def test_a_commit_passes_its_producers_name_on() -> None:
     node = MemoryNode()
     path = await begun(node)
@@ -94,6 +102,7 @@ async def test_a_node_that_is_not_the_master_redirects_every_call() -> None:
     ("method", "call_path", "kind", "status", "slug"),
     [
         ("POST", "/entries?after=x", OCTETS, 400, "bad-argument"),
+        ("POST", "/entries?after=0&rewinds=-1", OCTETS, 400, "bad-argument"),
         ("POST", "/entries?acks=none", OCTETS, 400, "bad-argument"),
         ("POST", "/entries?key=k", NDJSON, 400, "bad-argument"),
         ("POST", "/entries", JSON, 415, "unsupported-type"),
