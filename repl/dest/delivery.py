@@ -46,7 +46,7 @@ from repl.dest.notes import Notes
 from repl.dest.window import Hashes, Window
 from repl.http.limits import READ_BYTES_MAX
 from repl.http.message_batch import MessageColumns
-from vlsn.errors import BadArgument, Damaged, NotFound, QueueFull, Trimmed, VlsnLogError
+from vlsn.errors import BadArgument, Damaged, NotFound, QueueFull, Trimmed, VlsnLogError, anew
 from vlsn.format.block import Entry
 from vlsn.format.messages import MessageFilter
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
@@ -417,7 +417,7 @@ class Delivery:
 
     def _check(self) -> None:
         if self._closed is not None:
-            raise self._closed
+            raise anew(self._closed)
 
     async def _take(self, most: int, deadline: float, owner: int) -> tuple[Delivered, int]:
         """Hands messages out, under the lock, and returns the answer's number; 0 for none."""

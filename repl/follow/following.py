@@ -14,7 +14,6 @@ node.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from functools import partial
 
 from repl.api import FeedHello
@@ -43,6 +42,7 @@ from vlsn.errors import (
     Trimmed,
     Unreachable,
     VlsnLogError,
+    bare,
 )
 from vlsn.format.feed_messages import MESSAGE_BYTES_MAX, Position
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
@@ -95,8 +95,10 @@ class Following(Role):
 
     async def run(self) -> None:
         while True:
-            with suppress(*_Again):
+            try:
                 await self._follow()
+            except _Again as error:
+                bare(error)  # it holds the feed that ended
             await asyncio.wait([self._called], timeout=self._backoff_s())
 
     def _backoff_s(self) -> float:

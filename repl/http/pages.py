@@ -143,6 +143,7 @@ class Pages:
             if not audience.readers and audience.task is not None:
                 self._close(audience)
                 audience.task.cancel()
+                audience.task = None  # its cancel knows the audience
 
     async def get(self, wanted: Wanted, wait_s: float = 0.0) -> Page:
         """Returns the next page for ``wanted``; where that waits, an empty one after ``wait_s``."""

@@ -34,7 +34,7 @@ from repl.produce_messages import (
     done_answer,
     refused_answer,
 )
-from vlsn.errors import BadBody, ChannelClosed, QueueFull, VlsnLogError
+from vlsn.errors import BadBody, ChannelClosed, QueueFull, VlsnLogError, bare
 from vlsn.format.submission import Submission, Transaction
 from vlsn.seams import Channel
 from vlsn.together import together
@@ -221,7 +221,7 @@ class _Producer:
     def refuse(self, id: int, error: VlsnLogError) -> bytes:
         """Returns the answer of a request that failed; once one has by itself, later ones are refused for it."""
         if self._refused is None:
-            self._refused = (id, error)
+            self._refused = (id, bare(error))
             self._take_back(id)
         first, why = self._refused
         if id > first and error.retry_safe:  # nothing of it is logged
@@ -308,3 +308,4 @@ class _Producer:
             self._release(slot)
             if slot.pending is not None and not slot.answer:
                 slot.pending.expire()
+        self._slots.clear()  # each knows its producer

@@ -61,7 +61,10 @@ class QueuedPuts:
 
     def left(self, append: Append) -> None:
         """Notes that it is not queued any more."""
-        for name in append.puts.values if append.puts is not None else ():
+        if append.puts is None:
+            return
+        append.puts.unlogged = _nothing  # what it was knows the append: a cycle would keep that until a collection
+        for name in append.puts.values:
             queued = self._queued.get(name, [])
             if append in queued:
                 queued.remove(append)
@@ -100,6 +103,10 @@ class QueuedPuts:
         if at != expected:
             now = f"VLSN {at} has set it since" if at else "it is not set"
             raise StaleTerm(f"this commit of {name} starts from what VLSN {expected} has set, but {now}; not logged")
+
+
+def _nothing() -> None:
+    """Stands for what there is to be done, where that was done."""
 
 
 def _values(name: str, queued: list[Append]) -> Iterable[int]:

@@ -22,7 +22,7 @@ from typing import Any, cast
 from aiohttp import ClientError, web
 from aiohttp.http import HttpVersion11
 from aiohttp.http_parser import RawRequestMessage
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from repl.http import problem
 from repl.http.types import BytesBody, Leave, Push, Quick, Request, Response, Start, Upgrade
@@ -32,7 +32,7 @@ from repl.net.metered import MeteredTap
 from repl.net.places import Places
 from repl.net.turns import Turns
 from repl.net.untaken import Untaken
-from vlsn.errors import BadArgument, ChannelClosed
+from vlsn.errors import BadArgument, ChannelClosed, bare
 from vlsn.limits import KEY_BYTES_MAX
 from vlsn.seams import Buffer
 
@@ -171,6 +171,8 @@ class Connection(RequestHandler):
     def _parse(self, data: bytes) -> None:
         count = self._request_count
         super().data_received(data)
+        if self._messages and isinstance(refused := self._messages[-1][0], _ErrInfo):
+            bare(refused.exc)
         if self._request_count != count or not self._idle():
             self.head_since = 0.0
         elif data and not self.head_since:
@@ -312,6 +314,7 @@ class Connection(RequestHandler):
         self._server.places.leave(self)
         self._server.untaken.goes_on(self)
         super().connection_lost(exc)
+        self._tap = self._upgrade = None  # both of them know this connection
         self._tell_answered()
         if leave is not None:
             leave()

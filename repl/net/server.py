@@ -115,13 +115,14 @@ class HttpListener:
             tap.close()
             return ws
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        channel = WebSocketChannel(ws, transport, tap)
         task = asyncio.current_task()
         assert task is not None
         self._streams.tasks.add(task)
         try:
-            await upgrade.run(WebSocketChannel(ws, transport, tap))
+            await upgrade.run(channel)
         finally:
             self._streams.tasks.discard(task)
             tap.close()
-            await ws.close()
+            await channel.close()
         return ws

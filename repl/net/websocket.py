@@ -19,7 +19,7 @@ from aiohttp.web import WebSocketResponse
 
 from repl.net.frame import SMALL_BYTES, small_frame
 from repl.net.tap import Tap
-from vlsn.errors import ChannelClosed
+from vlsn.errors import ChannelClosed, bare
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
 
@@ -52,7 +52,7 @@ class WebSocketChannel:
         try:
             await self._socket.send_bytes(message)
         except (ConnectionError, RuntimeError) as error:
-            raise ChannelClosed(f"the peer is gone: {error}") from None
+            raise ChannelClosed(f"the peer is gone: {bare(error)}") from None  # aiohttp's waiter keeps it
 
     def send_now(self, message: Buffer) -> bool:
         transport = self._transport
@@ -140,6 +140,7 @@ class WebSocketChannel:
                 await waiter
         finally:
             tap.came = tap.take = None
+            fault = None  # its traceback knows ``taken``
 
     def _ping_waits(self) -> bool:
         """Says whether a ping waits. Of several pings only the last one has to be answered (RFC 6455 §5.5.3); each
@@ -161,4 +162,8 @@ class WebSocketChannel:
         return data
 
     async def close(self) -> None:
-        await self._socket.close()
+        try:
+            await self._socket.close()
+        finally:
+            if (kept := self._socket.exception()) is not None:
+                bare(kept)

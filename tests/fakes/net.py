@@ -288,7 +288,7 @@ class FakeHost:
         except TimeoutError:
             raise Unreachable(f"{url}: no answer in {timeout_s} s") from None
         if connection is not None:
-            self._dialled.append(connection)
+            self._dialled = [*(each for each in self._dialled if not each.over), connection]
             return connection.client
         assert isinstance(answer, Response)
         if answer.status >= 400:

@@ -14,7 +14,7 @@ from repl.dest.delivery import Blocks, Delivery, DeliveryParts, PageSource
 from repl.dest.notes import Notes
 from tests.fakes.loop import run
 from tests.repl.dest.test_window import FIRST, sealed
-from vlsn.errors import NoSpace, QueueFull, Trimmed
+from vlsn.errors import NoSpace, NotMaster, QueueFull, Trimmed
 from vlsn.format.block import Entry
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import Vlsn
@@ -214,5 +214,20 @@ def test_pages_that_were_read_before_a_move_are_not_looked_at_behind_it() -> Non
         log.before, pages.before = trimmed, moved
         found, _ = await made.delivery.hand_out(10, 1.0)
         assert found.columns.vlsns.tolist() == [FIRST + 2, FIRST + 3]
+
+    run(main())
+
+
+def test_what_ends_a_delivery_keeps_nobody_who_waited_for_it() -> None:
+    async def main() -> None:
+        delivery = Made(Log([b"a"])).delivery
+        await delivery.hand_out(1, 0.0)
+        waiting = [asyncio.create_task(delivery.hand_out(1, 60.0)) for _ in range(2)]
+        await asyncio.sleep(1.0)
+        over = NotMaster("over")
+        delivery.close(over)
+        errors = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [str(error) for error in errors] == ["over", "over"]
+        assert over.__traceback__ is None, "its frames would keep the workers for as long as it is kept"
 
     run(main())
