@@ -79,6 +79,7 @@ class DestinationRoutes:
     def methods(self, path: str) -> Mapping[str, Handler]:
         """Returns the methods of a path below ``PATH``. Raises ``NotFound``."""
         name, *call = path.removeprefix(PATH + "/").split("/")
+        name = query.named(name)
         match call:
             case []:
                 found = {"GET": self._get, "PUT": self._put, "DELETE": self._drop}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from repl.http import problem
+from repl.http import problem, query
 from repl.http.admin import AdminRoutes
 from repl.http.append import AppendRoutes
 from repl.http.browsers import Browsers, check_json
@@ -39,12 +39,14 @@ from repl.http.tail import TailRoutes
 from repl.http.transactions import PATH as TRANSACTIONS
 from repl.http.transactions import TransactionRoutes
 from repl.http.types import DURABLE, Handler, Quick, Request, Response, Start, Upgrade
-from vlsn.errors import NotAllowed, NotFound, VlsnLogError
+from vlsn.errors import NotAllowed, NotFound, UnsupportedType, VlsnLogError
 
 Methods = Mapping[str, Handler]
 _APPENDS = "/v1/entries"
 _OF_COMMITS = (TRANSACTIONS, CONSUMERS, SINKS, DESTINATIONS)
 """Calls that answer for what COMMIT entries say: how far the log is durable, their clients will want to see."""
+_CODINGS = {"content-encoding": "identity", "transfer-encoding": "chunked"}
+"""The fields that name codings of a body, and the one that each may name."""
 
 
 class Gateway:
@@ -113,7 +115,7 @@ class Gateway:
     async def handle(self, request: Request) -> Response | Upgrade:
         """Answers any request; never raises, but for a cancel."""
         try:
-            self._browsers.check(request)
+            self._check(request)
             methods = self._paths.get(request.path) or self._item(request.path)
             handler = methods.get(request.method)
             if handler is None:
@@ -138,10 +140,16 @@ class Gateway:
         if quick is None or request.path != _APPENDS:
             return None
         try:
-            self._browsers.check(request)
+            self._check(request)
             return quick(request)
         except VlsnLogError:
             return None
+
+    def _check(self, request: Request) -> None:
+        """Checks what holds for every call. Raises ``Misdirected``, ``Forbidden``, ``UnsupportedType``."""
+        self._browsers.check(request)
+        if any(name in request.headers for name in _CODINGS):
+            _check_codings(request)
 
     def _item(self, path: str) -> Methods:
         """Finds the methods of a path with a number or a name in it. Raises ``NotFound``, ``BadArgument``."""
@@ -156,6 +164,7 @@ class Gateway:
         if path.startswith(CDC + "/"):
             return self._cdc.methods(path)
         collection, _, item = path.rpartition("/")
+        item = query.named(item)
         if item and collection == "/v1/entries":
             return {"GET": partial(self._entry, item=item)}
         if item and collection == "/v1/producers":
@@ -163,6 +172,14 @@ class Gateway:
         if item and collection == "/v1/segments":
             return {"GET": partial(self._segment, item=item)}
         raise NotFound(f"there is no {path[:100]}")
+
+
+def _check_codings(request: Request) -> None:
+    """Checks that a body is as it was before it was sent, but for its chunks. Raises ``UnsupportedType``."""
+    for name, value in request.headers.items():  # each that is there: two fields of a name are one list
+        plain = _CODINGS.get(name.lower())
+        if plain is not None and value.strip().lower() != plain:
+            raise UnsupportedType(f"{name}: {value[:40]}; bodies are read as they are")
 
 
 def _takes_entries(path: str) -> bool:

@@ -62,7 +62,7 @@ class TransactionRoutes:
         text, *call = path.removeprefix(PATH + "/").split("/")
         if call not in ([], ["entries"], ["commit"]):
             raise NotFound(f"there is no {path[:100]}")
-        handle = Handle.parse(text)
+        handle = Handle.parse(query.named(text))
         if not call:
             return {"DELETE": lambda request: self._abort(request, handle)}
         if call == ["entries"]:

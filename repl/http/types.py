@@ -8,11 +8,12 @@ limit that it names.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from repl.http.limits import BODY_S
 from vlsn.errors import BadArgument, BadBody, TooLarge
@@ -21,6 +22,7 @@ from vlsn.seams import Buffer, Channel
 QUERY_FIELDS_MAX = 16
 DURABLE = "Vlsnlog-Durable"
 """The header of answers that says up to where the log is durable, as the node that answers knows it."""
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 
 class Headers(Mapping[str, str]):
@@ -75,18 +77,23 @@ class BytesBody:
 
 
 class Request:
-    """One request.  ``target`` is the path and query as they were sent; ``headers`` ignores case."""
+    """One request.  ``target`` is the path and query as they were sent, and ``path`` the first of the two: what is
+    percent-written in it is decoded by whoever finds a name there.  ``headers`` ignores case."""
 
-    __slots__ = ("_body", "_query", "headers", "method", "path", "query_text", "remote", "target")
+    __slots__ = ("_body", "_query", "headers", "host", "method", "path", "query_text", "remote", "target")
 
     def __init__(self, method: str, target: str, headers: Mapping[str, str], body: Body, remote: str = "") -> None:
         self.method = method
-        self.target = target
         self.headers = headers
         self.remote = remote
         self._body = body
-        path, _, self.query_text = target.partition("?")
-        self.path = unquote(path) if "%" in path else path
+        self.host = headers.get("Host")
+        """Whom it is for: an absolute target's host, before the header's (RFC 9112 §3.2.2)."""
+        if not target.startswith("/"):
+            host, target = _origin_form(target)
+            self.host = self.host if host is None else host
+        self.target = target
+        self.path, _, self.query_text = target.partition("?")
         self._query: dict[str, str] | None = None
 
     @property
@@ -128,6 +135,15 @@ class Request:
         """Yields the body as it comes; the caller counts its bytes, and the time (``in_time``)."""
         while piece := await self._body.read():
             yield piece
+
+
+def _origin_form(target: str) -> tuple[str | None, str]:
+    """Splits a target that is no path: the host of an absolute one, and the path that it stands for."""
+    absolute = _ABSOLUTE.match(target)
+    if absolute is None:
+        return None, "/" + target
+    path = target[absolute.end() :]
+    return absolute.group(1), path if path.startswith("/") else "/" + path
 
 
 @asynccontextmanager

@@ -76,17 +76,15 @@ class HttpListener:
         await self._server.shutdown(CLOSE_S)
 
     async def _serve(self, incoming: web.BaseRequest) -> web.StreamResponse:
-        target = incoming.raw_path
-        if not target.startswith("/"):
-            target = str(incoming.rel_url) if "://" in target else "/" + target
         body = IncomingBody(incoming)
         if incoming.version < HttpVersion10:  # a bare "GET /": the parser takes it for HTTP/0.9
             return self._reply(problem.response(BadArgument("the request names no version of HTTP")), body)
         connection = cast(Connection, incoming.protocol)
-        if not self._server.places.serves(connection, target):
+        request = Request(incoming.method, incoming.raw_path, incoming.headers, body)
+        if not self._server.places.serves(connection, request.target):
             busy = QueueFull("all connections are busy; those left are for members, operators and health checks")
             return cast(web.StreamResponse, Reply(problem.response(busy), body, self._streams, last=True))
-        answer = await self._handler(Request(incoming.method, target, incoming.headers, body))
+        answer = await self._handler(request)
         if isinstance(answer, Upgrade):
             return await self._upgrade(incoming, answer)
         return self._reply(answer, body)
