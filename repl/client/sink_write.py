@@ -8,6 +8,7 @@
    whoever sends it, and none is left out.
 2. A repeat may bring the same rows in another order.  The state has a digest of the rows in the parts that are logged;
    where the repeat's first rows have another one, the parts are read back from the log and taken out by their content.
+   So is the repeat of a batch that is whole: it is a success where all its rows are logged, and refused otherwise.
 3. So rows keep the order in which the batch has them, but for a repeat whose order is another one.
 """
 
@@ -33,7 +34,7 @@ from repl.client.batch_rows import (
 )
 from repl.client.connect import Client
 from repl.client.sink_plan import Batch, Plan, changed, plan_of
-from vlsn.errors import OutcomeUnknown, SinkRefused, StaleTerm, TransactionGone, VlsnLogError
+from vlsn.errors import OutcomeUnknown, SinkRefused, StaleTerm, TransactionGone, Trimmed, VlsnLogError
 from vlsn.format.block import EntryKind
 from vlsn.format.records import CommitEntry
 from vlsn.ids import Vlsn
@@ -123,13 +124,8 @@ class _Writing:
         self.written = Written()
 
     async def run(self) -> None:
-        if not self._rows.count:
-            return
         placed = await self._log.sinks.get(self._batch.sink)
         plan = plan_of(self._batch, placed, self._reset)
-        if plan.done:
-            self.written.done_before = not self.written.parts
-            return
         digest, left = await self._left(plan, placed)
         cuts = left.cuts(*self._limits)
         for number, (start, end) in enumerate(pairwise(cuts)):
@@ -141,10 +137,11 @@ class _Writing:
             appended = await self._log.sinks.commit(self._batch.sink, list(part.pieces()), change)
             self.written.parts += 1
             plan = plan.after(change, appended.first, appended.last)
+        self.written.done_before = plan.part > 0 and not self.written.parts
 
     async def _left(self, plan: Plan, placed: SinkAt | None) -> tuple[RowsDigest, BatchRows]:
         """Finds the rows that are not logged, and the digest of those that are. Raises ``SinkRefused`` where those are
-        not among the batch's rows, ``Trimmed``."""
+        not among the batch's rows, or where that cannot be known any more."""
         digest = RowsDigest()
         if not plan.rows:
             return digest, self._rows
@@ -152,7 +149,13 @@ class _Writing:
         digest.add(self._rows.only(0, plan.rows))
         if digest.hex() == plan.digest:
             return digest, self._rows.only(plan.rows, self._rows.count)
-        digest, logged = await self._read_back(plan)
+        try:
+            digest, logged = await self._read_back(plan)
+        except Trimmed:
+            lost = f"VLSN {plan.first} to {plan.at}, which would tell, were cleaned away"
+            raise changed(
+                self._batch, placed, f"its logged rows are others, or came in another order, and {lost}"
+            ) from None
         if len(logged) != plan.rows or digest.hex() != plan.digest:
             raise SinkRefused(
                 f"sink {self._batch.sink!r}: {len(logged)} rows of {self._batch} are in the log from VLSN {plan.first} "
