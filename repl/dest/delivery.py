@@ -44,8 +44,9 @@ from repl.dest.limits import (
 )
 from repl.dest.notes import Notes
 from repl.dest.window import Hashes, Window
-from repl.http.limits import READ_BYTES_MAX
+from repl.http.limits import MESSAGE_BYTES, READ_BYTES_MAX
 from repl.http.message_batch import MessageColumns
+from repl.http.services import Room
 from vlsn.errors import BadArgument, Damaged, NotFound, QueueFull, Trimmed, VlsnLogError, anew
 from vlsn.format.block import Entry
 from vlsn.format.messages import MessageFilter
@@ -343,10 +344,10 @@ class Delivery:
         self._workers += 1
         return Worker(self, -self._workers)
 
-    async def messages(self, most: int, wait_s: float) -> Delivered:
+    async def messages(self, most: int, wait_s: float, room: Room) -> Delivered:
         """Takes up to ``most`` messages, each to one asker; waits up to ``wait_s`` for the first. Raises ``QueueFull``,
         ``NotFound``, ``NotMaster``, ``Damaged``."""
-        delivered, answer = await self.hand_out(most, wait_s)
+        delivered, answer = await self.hand_out(most, wait_s, room)
         if answer:
             try:
                 await self.confirm()
@@ -355,9 +356,10 @@ class Delivery:
                 raise
         return delivered
 
-    async def hand_out(self, most: int, wait_s: float, *, owner: int = 0) -> tuple[Delivered, int]:
+    async def hand_out(self, most: int, wait_s: float, room: Room, *, owner: int = 0) -> tuple[Delivered, int]:
         """Takes messages as ``messages``, and returns the answer's number, 0 for none. Who asked sends them after
-        ``confirm``, or recalls them. ``owner``: a worker's name, 0 for somebody who asks this once."""
+        ``confirm``, or recalls them, and gives the room back. ``owner``: a worker's name, 0 for somebody who asks this
+        once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:
@@ -366,7 +368,13 @@ class Delivery:
                 await self._wait(self._barren_until)  # another one has just looked, for all of them
                 continue
             async with self._lock:
-                delivered, answer = await self._take(most, deadline, owner)
+                if await room.wait(max(deadline, loop.time() + LOOK_S)):
+                    delivered, answer = await self._take(most, deadline, owner)
+                else:
+                    self.blocked_by = "workers that do not take what they are sent"
+                    delivered, answer = self._nothing()
+                if answer:
+                    room.take(answer, delivered.columns.bytes + MESSAGE_BYTES * len(delivered.columns))
             now = loop.time()
             if answer or now >= deadline:
                 return delivered, answer
@@ -421,10 +429,9 @@ class Delivery:
 
     async def _take(self, most: int, deadline: float, owner: int) -> tuple[Delivered, int]:
         """Hands messages out, under the lock, and returns the answer's number; 0 for none."""
-        nothing = Delivered(MessageColumns(), {}, self.uuid), 0
         if self.settings.paused:
             self.blocked_by = "paused"
-            return nothing
+            return self._nothing()
         acked, room = self._acked(), self.intervals_left
         self.blocked_by = "" if room > 0 else "a gap in what is acknowledged"
         if room <= 0:
@@ -457,11 +464,14 @@ class Delivery:
         if not found.count:
             if found.blocked:
                 self._barren_until = loop.time() + BLOCKED_S
-            return nothing
+            return self._nothing()
         handed = self._hand_out(found)
         if self._at <= self._parts.source.durable and not self.is_barren:
             self.wake()
         return handed
+
+    def _nothing(self) -> tuple[Delivered, int]:
+        return Delivered(MessageColumns(), {}, self.uuid), 0
 
     async def _look(self, found: _Found, limit: int, *, first_only: bool) -> bool:
         """Looks at what comes next; False where there is nothing more to be had now."""
@@ -480,7 +490,7 @@ class Delivery:
             return False
         acked = self._acked()
         start = int(np.searchsorted(window.vlsns, at))
-        end = window.fitting(start, limit, READ_BYTES_MAX - found.bytes)
+        end = start + window.fitting(slice(start, start + limit), READ_BYTES_MAX - found.bytes)
         whole = end == len(window.vlsns)
         if end == start:
             self._at = window.end
@@ -616,18 +626,22 @@ class Delivery:
             self._skipped.append(vlsns)
 
     async def peek(self, most: int) -> Delivered:
-        """Shows messages from the first on that is not acknowledged, out or not, and takes none. Raises as
-        ``messages``."""
+        """Shows messages from the first on that is not acknowledged, out or not, and takes none; as many bytes as an
+        answer has. Raises as ``messages``."""
         acked, loop = self._acked(), asyncio.get_running_loop()
         at, found, attempts = int(acked.floor) + 1, list[MessageColumns](), dict[int, int]()
-        until, left = loop.time() + LOOK_S, most
-        while left and at <= self._parts.source.durable and loop.time() < until:
+        until, left, room = loop.time() + LOOK_S, most, READ_BYTES_MAX
+        while left and room > 0 and at <= self._parts.source.durable and loop.time() < until:
             window = await self._read(at)
             if window is None or window.end <= at:
                 break
             rows = np.flatnonzero(~self.is_done(window.vlsns) & (window.vlsns >= at))[:left]
-            found.append(window.columns(rows))
-            at, left = window.end, left - len(rows)
+            fits = window.fitting(rows, room)
+            part = window.columns(rows[:fits])
+            found.append(part)
+            if fits < len(rows):
+                break
+            at, left, room = window.end, left - fits, room - part.bytes
         columns = MessageColumns.joined([part for part in found if len(part)])
         out, answers = self._flight.answers_of(columns.vlsns)
         for vlsn, answer in zip(columns.vlsns[out].tolist(), answers.tolist(), strict=True):
@@ -901,8 +915,8 @@ class Worker:
     def uuid(self) -> str:
         return self.delivery.uuid
 
-    async def take(self, most: int, wait_s: float) -> tuple[Delivered, int]:
-        return await self.delivery.hand_out(most, wait_s, owner=self.owner)
+    async def take(self, most: int, wait_s: float, room: Room) -> tuple[Delivered, int]:
+        return await self.delivery.hand_out(most, wait_s, room, owner=self.owner)
 
     async def confirm(self) -> None:
         await self.delivery.confirm()

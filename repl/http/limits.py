@@ -33,6 +33,20 @@ READERS_MAX = 4_096
 """Readers that wait at once, tails and long-polls, where the setting ``readers_max`` says nothing else."""
 UNTAKEN_BYTES_MAX = 64 * MIB
 """Bytes written for readers that their sockets have not taken; past it the longest stalled is given up."""
+HANDED_BYTES_MAX = 64 * MIB
+"""Messages of destinations that are handed out, and that no socket has taken yet."""
+WORKER_BYTES_MAX = 4 * MIB
+"""Those of one worker; past it, it is handed no more."""
+WORKER_AHEAD_BYTES = 64 * 1024
+"""Those of one worker that lie before its socket, not counted any more."""
+ANSWERS_MAX = 8
+"""Answers of one worker that are handed out, and not sent yet."""
+STALLED_S = 1.0
+"""Seconds for which a worker's socket may take nothing of a message while others have no room for theirs."""
+MESSAGE_BYTES = 32
+"""Memory that a message takes on its way, beside its key and value."""
+LOOKS_AT_ONCE_MAX = 2
+"""Looks at messages that take none (``?peek=true``), of 4 MiB each, that are made at once."""
 PAGES_AT_ONCE_MAX = 2
 """Pages of what was there before that are made at once for tails and long-polls, some milliseconds each."""
 DELIVERIES_A_TURN = 16

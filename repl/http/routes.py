@@ -22,6 +22,7 @@ from repl.http.consumers import ConsumerRoutes
 from repl.http.destinations import PATH as DESTINATIONS
 from repl.http.destinations import DestinationRoutes
 from repl.http.feed import FeedRoutes
+from repl.http.handed import Handed
 from repl.http.limits import READERS_MAX, AppendLimits, Budget
 from repl.http.pages import Pages
 from repl.http.peers import PeerRoutes
@@ -62,13 +63,14 @@ class Gateway:
         producers = ProduceRoutes(services.appends, bodies, limits)
         pages = Pages(services.reads)
         self.readers = Budget("waiting readers", readers_max)
+        self.handed = Handed()
         reads, tails = ReadRoutes(services.reads, pages, self.readers), TailRoutes(services.reads, pages, self.readers)
         segments, feeds = SegmentRoutes(services.files), FeedRoutes(services.feeds)
         peers, repairs = PeerRoutes(services.peers), RepairRoutes(services.repairs)
         self._consumers = consumers = ConsumerRoutes(services.consumers)
         self._sinks = sinks = SinkRoutes(services.sinks)
         self._cdc = cdc = CdcRoutes(services.cdc)
-        self._destinations = destinations = DestinationRoutes(services.destinations, self.readers)
+        self._destinations = destinations = DestinationRoutes(services.destinations, self.readers, self.handed)
         admin, status = AdminRoutes(services.administration), StatusRoutes(services.monitoring)
         self._reads = services.reads
         self._browsers = Browsers(services.monitoring.addresses)

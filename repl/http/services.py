@@ -237,13 +237,25 @@ class Messages(Protocol):
         ...
 
 
+class Room(Protocol):
+    """Room in memory for messages that are handed out."""
+
+    async def wait(self, until: float) -> bool:
+        """Waits for some, to ``until`` of the loop's time at most, and says whether there is."""
+        ...
+
+    def take(self, answer: int, size: int) -> None:
+        """Takes it for an answer of so many bytes. Whoever asked for the messages gives it back."""
+        ...
+
+
 class DestinationWorker(Protocol):
     """One worker of a destination that stays connected."""
 
     @property
     def uuid(self) -> str: ...
 
-    async def take(self, most: int, wait_s: float) -> tuple[Messages, int]:
+    async def take(self, most: int, wait_s: float, room: Room) -> tuple[Messages, int]:
         """Hands messages out, and returns the answer's number, 0 for none; waits so long for the first. They may be
         sent after ``confirm``. Raises as ``Destinations.messages``."""
         ...
@@ -288,7 +300,7 @@ class Destinations(Mastership, Protocol):
 
     async def worker(self, name: str) -> DestinationWorker: ...
 
-    async def messages(self, name: str, most: int, wait_s: float) -> Messages:
+    async def messages(self, name: str, most: int, wait_s: float, room: Room) -> Messages:
         """Takes messages, each for one asker. Raises ``QueueFull``, ``Damaged``."""
         ...
 

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 from repl.http.limits import BODY_S
 from vlsn.errors import BadArgument, BadBody, TooLarge
+from vlsn.limits import MIB
 from vlsn.seams import Buffer, Channel
 
 QUERY_FIELDS_MAX = 16
@@ -254,6 +255,8 @@ class Upgrade:
     message_bytes_max: int
     idle: Callable[[], bool] = lambda: False
     """A test whether nothing is under way on it: where connections are few, its own may be closed then."""
+    ahead_bytes: int = MIB
+    """Bytes that may lie before its socket, so that the next message is made while the last one leaves."""
 
 
 Handler = Callable[[Request], Awaitable[Response | Upgrade]]

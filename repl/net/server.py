@@ -21,7 +21,7 @@ from repl.net.doorway import Doorway
 from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S
 from repl.net.reply import Reply, Streams
 from repl.net.turns import Turns
-from repl.net.websocket import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
+from repl.net.websocket import CLOSE_TIMEOUT_S, WebSocketChannel, size_limit
 from vlsn.errors import BadArgument, QueueFull
 
 CLOSE_S = 2.0
@@ -112,7 +112,7 @@ class HttpListener:
         if transport is None:  # it is lost already
             tap.close()
             return ws
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        transport.set_write_buffer_limits(high=upgrade.ahead_bytes)
         channel = WebSocketChannel(ws, transport, tap)
         task = asyncio.current_task()
         assert task is not None
@@ -122,5 +122,7 @@ class HttpListener:
         finally:
             self._streams.tasks.discard(task)
             tap.close()
+            if connection.writing_paused:  # what it was sent lies here, and it does not take it
+                transport.abort()
             await channel.close()
         return ws

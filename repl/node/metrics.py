@@ -70,6 +70,9 @@ class _Collector:
         if parts.readers is not None:
             yield _gauge("waiting_readers", "Tails, and long-polls that wait", parts.readers.used)
             yield _gauge("waiting_readers_max", "How many of them are taken", parts.readers.limit)
+        if parts.handed is not None:
+            yield _gauge("handed_bytes", "Messages handed out that no worker's socket has yet", parts.handed.bytes)
+            yield _counter("workers_given_up", "Workers cut off, who took nothing", parts.handed.given_up)
         if (listener := parts.listener) is not None:
             yield _gauge("untaken_bytes", "Sent to readers that have not taken it", listener.untaken_bytes)
             yield _counter("readers_given_up", "Readers cut off, whose bytes lay untaken", listener.given_up)

@@ -60,7 +60,7 @@ class Node(NodeParts):
         member, config = self.member, self.member.config
         try:
             gateway = Gateway(self.services, append_limits(config), readers_max=config.readers_max or READERS_MAX)
-            self.readers = gateway.readers
+            self.readers, self.handed = gateway.readers, gateway.handed
             self.listener = await member.network.serve(config.host, config.port, gateway.handle, quick=gateway.quick)
         except OSError as error:
             raise BadArgument(

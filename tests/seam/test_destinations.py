@@ -16,6 +16,7 @@ import pytest
 from repl import connect
 from repl.client.connect import Client
 from repl.client.destination import Message
+from repl.http.handed import Handed, Holder
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, SEGMENT, Group
@@ -427,7 +428,9 @@ def test_a_master_that_was_unseated_hands_out_nothing() -> None:
             group.net.split([old], [name for name in group.names if name != old])
             with suppress(VlsnLogError, TimeoutError):
                 async with asyncio.timeout(5.0):
-                    assert not len((await delivery.messages(10, 0.0)).columns), "nobody has confirmed that it leads"
+                    assert not len((await delivery.messages(10, 0.0, Holder(Handed()))).columns), (
+                        "nobody has confirmed that it leads"
+                    )
         await group.stop()
 
     run(main())
@@ -442,7 +445,7 @@ def test_an_ack_is_not_answered_before_a_majority_has_its_note() -> None:
             lead = group.nodes[group.master].lead
             assert lead is not None
             delivery = await lead.destinations.of("orders")
-            assert len((await delivery.messages(10, 0.0)).entries) == 1
+            assert len((await delivery.messages(10, 0.0, Holder(Handed()))).entries) == 1
             group.net.split([group.master], [name for name in group.names if name != group.master])
             told = delivery.ack([vlsn], wait=True)
             assert told is not None
@@ -465,7 +468,7 @@ def test_a_new_lead_knows_what_the_one_before_has_answered(seed: int) -> None:
             lead = group.nodes[group.master].lead
             assert lead is not None
             delivery = await lead.destinations.of("orders")
-            assert len((await delivery.messages(10, 0.0)).entries) == 1
+            assert len((await delivery.messages(10, 0.0, Holder(Handed()))).entries) == 1
             await asyncio.sleep(1.0)
             told = delivery.ack([vlsn], wait=True)
             assert told is not None
@@ -474,7 +477,7 @@ def test_a_new_lead_knows_what_the_one_before_has_answered(seed: int) -> None:
             await group.until(lambda: any(node.lead is not None for node in group.nodes.values()), "another one leads")
             (lead,) = [node.lead for node in group.nodes.values() if node.lead is not None]
             delivery = await lead.destinations.of("orders")
-            assert not (await delivery.messages(10, 0.0)).entries
+            assert not (await delivery.messages(10, 0.0, Holder(Handed()))).entries
         await group.stop()
 
     run(main())
@@ -733,12 +736,12 @@ def test_messages_found_for_an_asker_who_is_gone_go_to_the_next_one() -> None:
             delivery = await lead.destinations.of("orders")
             loop = asyncio.get_running_loop()
             began = loop.time()
-            assert (await delivery.messages(10, 0.0)).columns.vlsns.tolist() == wanted
+            assert (await delivery.messages(10, 0.0, Holder(Handed()))).columns.vlsns.tolist() == wanted
             span_s, gone = loop.time() - began, 0
             for part in range(40):
                 delivery.nack(wanted, "again")
                 await asyncio.sleep(1.0)  # nothing that was read is kept any more
-                asking = asyncio.create_task(delivery.messages(10, 0.0))
+                asking = asyncio.create_task(delivery.messages(10, 0.0, Holder(Handed())))
                 await asyncio.sleep(span_s * part / 40)
                 if asking.done():
                     continue
@@ -746,7 +749,7 @@ def test_messages_found_for_an_asker_who_is_gone_go_to_the_next_one() -> None:
                 asking.cancel()
                 with suppress(asyncio.CancelledError):
                     await asking
-                assert (await delivery.messages(10, 0.0)).columns.vlsns.tolist() == wanted, part
+                assert (await delivery.messages(10, 0.0, Holder(Handed()))).columns.vlsns.tolist() == wanted, part
             assert gone > 10
         await group.stop()
 

@@ -97,4 +97,4 @@ def test_an_answer_is_cut_where_it_is_full(blocks: list[list[tuple[bytes, bytes]
             if taken and size > bytes_max:
                 break
             taken.append(each)
-        assert window.fitting(start, most, bytes_max) == start + len(taken)
+        assert window.fitting(slice(start, start + most), bytes_max) == len(taken)

@@ -29,7 +29,7 @@ from repl.api import (
     Spans,
 )
 from repl.http.message_batch import MessageColumns
-from repl.http.services import Services
+from repl.http.services import Room, Services
 from vlsn.durability import SYNCED, GroupDurability
 from vlsn.errors import (
     BadBody,
@@ -575,7 +575,7 @@ class MemoryDestinations:
     async def worker(self, name: str) -> NoReturn:
         raise NotFound(f"there is no worker of {name} here")
 
-    async def messages(self, name: str, most: int, wait_s: float) -> MemoryMessages:
+    async def messages(self, name: str, most: int, wait_s: float, room: Room) -> MemoryMessages:
         self.orders.append(("messages", name, most, wait_s))
         keyed = Entry(Vlsn(7), TERM, CLOCK_US, EntryKind.DATA, 0, b"k", b"a")
         odd = Entry(Vlsn(9), TERM, CLOCK_US, EntryKind.DATA, 0, None, b"\xff")
