@@ -217,7 +217,7 @@ class Admission:
 
     async def settle_gone(self, handle: Handle) -> None:
         """Makes sure that the transaction, of which nothing is staged, was never logged by its handle's name. Raises
-        ``TransactionClosed`` where it was, ``OutcomeUnknown``, ``NotMaster``."""
+        ``TransactionClosed`` where it was, ``OutcomeUnknown``, ``ProducersMissing``, ``NotMaster``."""
         self.check_transactions()
         if not self.has_commit(handle.id):
             self._once.check_handle(handle.id, handle.born)

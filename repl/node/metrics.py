@@ -83,7 +83,7 @@ class _Collector:
         yield _gauge("queue_entries", "Entries that wait for VLSNs", log.queue_length)
         yield _gauge("queue_bytes", "Bytes that wait for VLSNs", log.queue_bytes)
         yield _gauge("producers", "Exactly-once producers that the log knows", len(log.history.producers))
-        lacking = bool(log.history.producers.lacks_to)
+        lacking = bool(log.history.lacks_to)
         yield _gauge("producers_lacking", "1 while it is asked for whom it knew before `state` was lost", lacking)
         yield _counter(
             "duplicate_appends", "Appends that were in the log or its queue before", counts.duplicate_appends

@@ -35,7 +35,7 @@ from vlsn.segments.restore_marker import MARKER_NAME, Marker, read_marker
 from vlsn.state import node_file
 from vlsn.state.node_file import NodeFile
 from vlsn.state.state_opening import open_state
-from vlsn.state.state_store import StateRecord, StateStore
+from vlsn.state.state_store import OWN_FIELDS, StateRecord, StateStore
 from vlsn.write.queue import Pending
 
 INDEX_NAME = "index"
@@ -156,9 +156,7 @@ class Restart:
             try:
                 own = state.record()
                 assert own is not None and own.vlsn == record.vlsn, (own, record)
-                whole = msgspec.structs.replace(
-                    record, term_runs=own.term_runs, trimmed_to=own.trimmed_to, first_segment=own.first_segment
-                )
+                whole = msgspec.structs.replace(record, **{name: getattr(own, name) for name in OWN_FIELDS})
                 state.save(record=whole)
             finally:
                 state.close()

@@ -211,6 +211,10 @@ class Producers:
         assert not self._limits_set or self._limits_set[-1][0] <= vlsn
         self._limits_set.append((vlsn, producers))
 
+    def limits_behind(self, vlsn: int, limits: list[tuple[int, int]]) -> None:
+        """Notes anew how many producers the log knows from which VLSN on, behind ``vlsn``."""
+        self._limits_set = [limit for limit in self._limits_set if limit[0] <= vlsn] + limits
+
     def _let_go(self, most: int) -> None:
         """Lets go of what can be undone no more."""
         ended, spares, settled = self._ended, self._spares, self.settled
@@ -237,15 +241,18 @@ class Producers:
         """Gives up what this table lacks, and nobody has: it is forgotten, as what was put out for room is."""
         self.lacks_to = NULL_VLSN
 
-    def fill(self, known: Producers, vlsn: Vlsn) -> None:
-        """Becomes ``known``, another copy's table as of ``vlsn``, with what was noted here behind that.  ``known`` is
-        used up, and has the limit that the log had set by then.  Raises ``ValueError``, nothing changed, unless it
-        lacks less than this one and says the same of everything that this one has noted."""
+    def check_fill(self, known: Producers, vlsn: Vlsn) -> None:
+        """Compares with ``known``, another copy's table as of ``vlsn``. Raises ``ValueError`` unless it lacks less than
+        this one and says the same of everything that this one has noted."""
         if not self.settled <= vlsn:
             raise ValueError(f"producers as of VLSN {vlsn}: what is known here is exact from {self.settled} on")
         if known.lacks_to >= self.lacks_to:
             raise ValueError(f"producers that are lost up to VLSN {known.lacks_to}; here they are to {self.lacks_to}")
         self._compare(known, vlsn)
+
+    def fill(self, known: Producers, vlsn: Vlsn) -> None:
+        """Becomes ``known``, which ``check_fill`` has found to fit, with what was noted here behind ``vlsn``. ``known``
+        is used up, and has the limit that the log had set by then."""
         known._limits_set += [limit for limit in self._limits_set if limit[0] > vlsn]
         lives = (*self._lives(), *(ended.life for ended in self._ended))
         known.note(sorted((row for life in lives for row in life.behind(vlsn)), key=itemgetter(2)))

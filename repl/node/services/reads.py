@@ -64,7 +64,7 @@ class NodeReads(NodeService):
         life = table.find(producer, at=durable + 1)
         place = life.as_of(durable) if life is not None else ProducerPlace()
         if table.lacks_to and not place.last:
-            raise missing(producer, table.lacks_to)
+            raise missing(f"producer {producer:016x}", table.lacks_to)
         return ProducerAt(place, durable, table.forgotten_to(at=durable + 1))
 
     def _reads(self) -> Reads:

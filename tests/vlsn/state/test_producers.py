@@ -395,6 +395,12 @@ def logs(draw: st.DrawFn) -> list[Produced]:
     return rows
 
 
+def fill(lacking: Producers, record: ProducersRecord, at: int) -> None:
+    known = Producers(record, LIMITS)
+    lacking.check_fill(known, Vlsn(at))
+    lacking.fill(known, Vlsn(at))
+
+
 @given(logs(), st.data())
 def test_a_table_that_lacks_its_beginning_becomes_whole_by_another_copys(
     rows: list[Produced], data: st.DataObject
@@ -416,7 +422,7 @@ def test_a_table_that_lacks_its_beginning_becomes_whole_by_another_copys(
     assert lacking.lacks_to == lacks_to
     if not lacks_to:
         return
-    lacking.fill(Producers(whole.record(Vlsn(at)), LIMITS), Vlsn(at))
+    fill(lacking, whole.record(Vlsn(at)), at)
     assert not lacking.lacks_to
     for end in sorted((end for end in ends if end >= at), reverse=True):
         fresh = Producers(limits=LIMITS)
@@ -455,17 +461,21 @@ def test_a_table_that_says_other_than_the_log_is_not_taken(words: tuple[int, ...
     bad = ProducersRecord(0, lives(*words))
     bad.check()
     with pytest.raises(ValueError, match="producer"):
-        lacking.fill(Producers(bad, LIMITS), Vlsn(6))
+        lacking.check_fill(Producers(bad, LIMITS), Vlsn(6))
     assert lacking.record(Vlsn(6)) == before
-    lacking.fill(Producers(good, LIMITS), Vlsn(6))
+    fill(lacking, good, 6)
 
 
-def test_a_table_that_is_no_better_or_of_before_what_is_settled_is_not_taken() -> None:
+def test_a_table_that_is_no_better_or_of_another_vlsn_than_it_says_is_not_taken() -> None:
     lacking, good = lacking_and_whole()
     with pytest.raises(ValueError, match="lost up to VLSN 3"):
-        lacking.fill(Producers(lacking.record(Vlsn(6)), LIMITS), Vlsn(6))
+        lacking.check_fill(Producers(lacking.record(Vlsn(6)), LIMITS), Vlsn(6))
+    one_more = (1, 0, 2, 1, 4, 1, 5, 1, 1, 3, 0, 1, 6, 6, 1, 4, 0, 1, 7, 7, 1)
+    for later in (ProducersRecord(0, lives(*one_more)), ProducersRecord(7, good.lives)):
+        with pytest.raises(ValueError, match="as of VLSN 6 that were heard of later"):
+            lacking.check_fill(Producers(later, LIMITS), Vlsn(6))
     lacking.settle(Vlsn(6))
     with pytest.raises(ValueError, match="exact from 6"):
-        lacking.fill(Producers(good, LIMITS), Vlsn(5))
-    lacking.fill(Producers(good, LIMITS), Vlsn(6))
+        lacking.check_fill(Producers(good, LIMITS), Vlsn(5))
+    fill(lacking, good, 6)
     assert lacking.record(Vlsn(6)) == good
