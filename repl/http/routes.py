@@ -39,6 +39,7 @@ from repl.http.transactions import PATH as TRANSACTIONS
 from repl.http.transactions import TransactionRoutes
 from repl.http.types import Handler, Quick, Request, Response, Start, Upgrade
 from vlsn.errors import NotAllowed, NotFound, VlsnLogError
+from vlsn.format.own_entries import FOUNDING_FIELD
 
 Methods = Mapping[str, Handler]
 _APPENDS = "/v1/entries"
@@ -66,6 +67,7 @@ class Gateway:
         self._destinations = destinations = DestinationRoutes(services.destinations, self.readers)
         admin, status = AdminRoutes(services.administration), StatusRoutes(services.monitoring)
         self._browsers = Browsers(services.monitoring.addresses)
+        self._check_founding = services.monitoring.check_founding
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
         self._entry, self._producer, self._segment = reads.entry, reads.producer, segments.segment
         self._transaction = transactions.methods
@@ -109,7 +111,7 @@ class Gateway:
     async def handle(self, request: Request) -> Response | Upgrade:
         """Answers any request; never raises, but for a cancel."""
         try:
-            self._browsers.check(request)
+            self._check(request)
             methods = self._paths.get(request.path) or self._item(request.path)
             handler = methods.get(request.method)
             if handler is None:
@@ -131,10 +133,17 @@ class Gateway:
         if quick is None or request.path != _APPENDS:
             return None
         try:
-            self._browsers.check(request)
+            self._check(request)
             return quick(request)
         except VlsnLogError:
             return None
+
+    def _check(self, request: Request) -> None:
+        """Raises ``Misdirected``, ``Forbidden``, and ``WrongGroup`` for a call of another log."""
+        self._browsers.check(request)
+        named = request.headers.get(FOUNDING_FIELD)
+        if named is not None:
+            self._check_founding(named)
 
     def _item(self, path: str) -> Methods:
         """Finds the methods of a path with a number or a name in it. Raises ``NotFound``, ``BadArgument``."""

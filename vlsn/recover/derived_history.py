@@ -6,22 +6,26 @@ another log or of another time, and the whole log is read instead.  The index ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from vlsn.errors import Damaged, VlsnLogError
 from vlsn.format import scan
+from vlsn.format.block import check_body, decode_header
 from vlsn.format.columns import PRODUCERS, TXNS
 from vlsn.format.frame import FRAME_BYTES
+from vlsn.format.own_entries import founding_of, own_entries
 from vlsn.format.producer_columns import produced_of
 from vlsn.format.segment import SegmentHeader
-from vlsn.ids import U32_MAX, Vlsn
+from vlsn.ids import U32_MAX, Vlsn, lsn_file, lsn_offset
 from vlsn.levels import LEVEL_1, TRANSACTIONS
+from vlsn.recover.log_start import first_block
 from vlsn.recover.read_blocks import Blocks, Column
 from vlsn.seams import Disk
 from vlsn.segments.reader import SegmentFile
 from vlsn.segments.visible_blocks import WINDOW_BYTES
+from vlsn.segments.window import WINDOW_BYTES_MIN
 from vlsn.state.history import History
 from vlsn.state.state_store import StateRecord
 
@@ -57,6 +61,26 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
         if at in blocks.others:
             history.note_block(blocks.others[at])
     return history
+
+
+def read_founding(disk: Disk, directory: str, ends: Mapping[int, int]) -> str:
+    """Reads the log's name from the first block of the segments in ``ends``, for a state record of before there were
+    names; empty where that block does not say it. Damage there is for others to tell."""
+    try:
+        _, at = first_block(disk, directory, ends)
+        segment = SegmentFile(disk, directory, lsn_file(at))
+    except VlsnLogError:
+        return ""
+    try:
+        buf, _ = segment.window(lsn_offset(at), ends[segment.number], WINDOW_BYTES_MIN)
+        block = memoryview(buf)[FRAME_BYTES:]
+        header = decode_header(block)
+        check_body(block, header)
+        return founding_of(own_entries(block, header).entries)
+    except VlsnLogError:
+        return ""
+    finally:
+        segment.close()
 
 
 def level_before(blocks: Blocks, headers: Iterable[SegmentHeader]) -> int:

@@ -91,6 +91,8 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The group's at ``vlsn``, but for the level."""
     settings_vlsn: Vlsn = NULL_VLSN
     """The VLSN of the entry that set the newest of them, 0 for none."""
+    founding: str = ""
+    """The log's name (``own_entries.founding_of``); empty where an earlier version has cleaned its first entry away."""
 
 
 class IdleEnd(msgspec.Struct, frozen=True, kw_only=True):
