@@ -121,6 +121,7 @@ class DirectorySource:
             incarnation=f"{header.incarnation:016x}",
             sizes=sizes,
             stated=_noted(stated, None if live else promised),  # it may be elected while the log is read
+            founding=stated.record.founding if stated.record is not None else "",
         )
 
     def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:

@@ -18,7 +18,7 @@ import msgspec
 
 from repl.http import problem
 from repl.http.types import DURABLE, Network, Response
-from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError
+from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError, WrongGroup
 from vlsn.format.records import JSON_FAULTS
 from vlsn.seams import Buffer
 
@@ -164,7 +164,7 @@ class Endpoints:
         one seen before. Others that name it are believed once it has had ``SILENT_S`` to answer for itself, if it
         cannot be asked. ``but``: who is known to be silent is not asked.
 
-        Raises ``NotMaster`` when those that answer know none, ``Unreachable`` when none answers.
+        Raises ``NotMaster`` when those that answer know none, ``Unreachable`` when none answers, ``WrongGroup``.
         """
         asked = {asyncio.create_task(self._status_or_error(url)): url for url in self.urls if url != but}
         deadline: float | None = None
@@ -194,6 +194,8 @@ class Endpoints:
         statuses = [answer for answer in answers if isinstance(answer, Status)]
         if not statuses:
             faults = [answer for answer in answers if isinstance(answer, VlsnLogError)]
+            if other := next((fault for fault in faults if isinstance(fault, WrongGroup)), None):
+                raise other
             raise Unreachable(f"no node answers at {', '.join(self.urls)}: {faults[0] if faults else 'silence'}")
         for status in sorted(statuses, key=lambda each: -each.term):
             url = self._reached.get(status.master) or self._members.get(status.master)

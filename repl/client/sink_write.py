@@ -15,11 +15,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from tenacity import AsyncRetrying, retry_if_exception
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from repl.api import SinkAt
 from repl.client.backoff import Backoff
@@ -34,7 +35,7 @@ from repl.client.batch_rows import (
 )
 from repl.client.connect import Client
 from repl.client.sink_plan import Batch, Plan, changed, plan_of
-from vlsn.errors import OutcomeUnknown, SinkRefused, StaleTerm, TransactionGone, Trimmed, VlsnLogError
+from vlsn.errors import OutcomeUnknown, SinkRefused, StaleTerm, TransactionGone, Trimmed, Unreachable, VlsnLogError
 from vlsn.format.block import EntryKind
 from vlsn.format.records import CommitEntry
 from vlsn.ids import Vlsn
@@ -70,24 +71,29 @@ async def write_batch(
 
     Raises ``SinkRefused`` for a batch that does not follow on what the sink has; what the log refuses a part with; and
     what stood in the way where no part was logged for ``give_up_s``. Then it may be in the log to any part."""
-    writing = _Writing(log, batch, rows, reset, part_bytes_max, part_entries_max)
-    loop = asyncio.get_running_loop()
-    while True:
-        parts, deadline = writing.written.parts, loop.time() + give_up_s
+    loop, limit = asyncio.get_running_loop(), asyncio.timeout(give_up_s)
+    urls = ", ".join(log.endpoints.urls)
+    stood: BaseException = Unreachable(f"no node answers at {urls}: silence for {give_up_s:g} s")
 
-        def is_over(_: object, parts: int = parts, deadline: float = deadline) -> bool:
-            return loop.time() >= deadline and writing.written.parts == parts
+    def failed(state: RetryCallState) -> None:
+        nonlocal stood
+        stood = (state.outcome and state.outcome.exception()) or stood
 
-        retrying = AsyncRetrying(
-            wait=Backoff(), stop=is_over, retry=retry_if_exception(_may_pass), sleep=asyncio.sleep, reraise=True
-        )
-        try:
+    def logged() -> None:
+        limit.reschedule(loop.time() + give_up_s)
+
+    writing = _Writing(log, batch, rows, reset, (part_bytes_max, part_entries_max), logged)
+    retrying = AsyncRetrying(
+        wait=Backoff(), retry=retry_if_exception(_may_pass), sleep=asyncio.sleep, reraise=True, before_sleep=failed
+    )
+    try:
+        async with limit:
             await retrying(writing.run)
-        except VlsnLogError as error:
-            if _may_pass(error) and writing.written.parts > parts:
-                continue  # something was logged: the time begins anew
+    except TimeoutError:
+        if not limit.expired():
             raise
-        return writing.written
+        raise stood from None
+    return writing.written
 
 
 async def write_rows(log: Client[Any], rows: BatchRows, *, give_up_s: float = GIVE_UP_S) -> Written:
@@ -114,13 +120,21 @@ class _Writing:
     """One call of ``write_batch``; ``run`` begins again where the log is."""
 
     def __init__(
-        self, log: Client[Any], batch: Batch, rows: BatchRows, reset: int | bool, bytes_max: int, entries_max: int
+        self,
+        log: Client[Any],
+        batch: Batch,
+        rows: BatchRows,
+        reset: int | bool,
+        limits: tuple[int, int],
+        logged: Callable[[], None],
     ) -> None:
+        """``limits``: bytes and entries of a part; ``logged`` is called behind each."""
         self._log = log
         self._batch = batch
         self._rows = rows
         self._reset = reset
-        self._limits = bytes_max, entries_max
+        self._limits = limits
+        self._logged = logged
         self.written = Written()
 
     async def run(self) -> None:
@@ -136,6 +150,7 @@ class _Writing:
             )
             appended = await self._log.sinks.commit(self._batch.sink, list(part.pieces()), change)
             self.written.parts += 1
+            self._logged()
             plan = plan.after(change, appended.first, appended.last)
         self.written.done_before = plan.part > 0 and not self.written.parts
 

@@ -35,6 +35,7 @@ from vlsn.errors import (
     Trimmed,
     UnsupportedType,
     VlsnLogError,
+    WrongGroup,
 )
 from vlsn.format import block
 from vlsn.format.block import Entry, EntryKind
@@ -322,7 +323,7 @@ class Reader:
                     index = asked.pop(task)
                     try:
                         answer = task.result()
-                    except (Trimmed, NotInLog, BadArgument):
+                    except (Trimmed, NotInLog, BadArgument, WrongGroup):
                         raise
                     except VlsnLogError as error:
                         fault = fault or error
@@ -405,5 +406,5 @@ def _checked(from_vlsn: int | None) -> int | None:
 def _may_pass(error: BaseException) -> bool:
     """Says whether asking again later can help."""
     return isinstance(error, VlsnLogError) and not isinstance(
-        error, Trimmed | NotInLog | BadArgument | BadBody | NotFound | UnsupportedType
+        error, Trimmed | NotInLog | BadArgument | BadBody | NotFound | UnsupportedType | WrongGroup
     )

@@ -41,6 +41,7 @@ from repl.http.transactions import PATH as TRANSACTIONS
 from repl.http.transactions import TransactionRoutes
 from repl.http.types import DURABLE, Handler, Quick, Request, Response, Start, Upgrade
 from vlsn.errors import NotAllowed, NotFound, UnsupportedType, VlsnLogError
+from vlsn.format.own_entries import FOUNDING_FIELD
 
 Methods = Mapping[str, Handler]
 _APPENDS = "/v1/entries"
@@ -74,6 +75,7 @@ class Gateway:
         admin, status = AdminRoutes(services.administration), StatusRoutes(services.monitoring)
         self._reads = services.reads
         self._browsers = Browsers(services.monitoring.addresses)
+        self._check_founding = services.monitoring.check_founding
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
         self._entry, self._producer, self._segment = reads.entry, reads.producer, segments.segment
         self._transaction = transactions.methods
@@ -148,10 +150,14 @@ class Gateway:
             return None
 
     def _check(self, request: Request) -> None:
-        """Checks what holds for every call. Raises ``Misdirected``, ``Forbidden``, ``UnsupportedType``."""
+        """Checks what holds for every call. Raises ``Misdirected``, ``Forbidden``, ``UnsupportedType``, and
+        ``WrongGroup`` for a call of another log."""
         self._browsers.check(request)
         if any(name in request.headers for name in _CODINGS):
             _check_codings(request)
+        named = request.headers.get(FOUNDING_FIELD)
+        if named is not None:
+            self._check_founding(named)
 
     def _item(self, path: str) -> Methods:
         """Finds the methods of a path with a number or a name in it. Raises ``NotFound``, ``BadArgument``."""

@@ -465,6 +465,10 @@ class Monitoring(Protocol):
         """Returns the object of ``GET /v1/status``."""
         ...
 
+    def check_founding(self, named: str) -> None:
+        """Raises ``WrongGroup`` where this node's log is known to have another name than ``named``."""
+        ...
+
     def events_since(self, number: int, limit: int) -> dict[str, Any]:
         """Returns the object of ``GET /v1/events`` (``repl.events``)."""
         ...

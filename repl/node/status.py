@@ -43,6 +43,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
         "incarnation": f"{parts.member.incarnation:016x}",
         "process": f"{parts.member.process:016x}",
         "listed": False,
+        "founding": "",
         "level": 1,
         "settings": {"producers": PRODUCERS_AT_LEVEL_1, "durability": msgspec.to_builtins(SYNCED)},
         "range": {"first": 0, "last": 0, "last_sync": 0, "last_txn_end": 0},
@@ -83,6 +84,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
     if opened is None:
         return base
     log = opened.log
+    base["founding"] = founding(parts)
     base["level"] = log.level
     span = log.range
     base["range"] = {
@@ -152,6 +154,13 @@ def status(parts: NodeParts) -> dict[str, Any]:
         base["replica"] = _replica(parts.following)
     _place(parts, log, base["members"])
     return base
+
+
+def founding(parts: NodeParts) -> str:
+    """Returns the name of this node's log, which no other log has; empty while its first entry is not durable, or where
+    it is not known."""
+    opened = parts.open
+    return opened.log.history.founding if opened is not None and parts.dtvlsn() else ""
 
 
 def _place(parts: NodeParts, log: LocalLog, members: list[dict[str, Any]]) -> None:

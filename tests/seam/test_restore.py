@@ -17,6 +17,7 @@ from tests.fakes.machine import Machine
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
 from tests.sim.logs import places
+from vlsn.format.own_entries import FOUNDING_FIELD
 from vlsn.ids import NodeName, Vlsn
 from vlsn.limits import KIB
 from vlsn.repair.restore_messages import read_offer
@@ -80,6 +81,50 @@ def test_a_trimmed_replica_is_restored_and_follows() -> None:
         assert not group.fatal
 
     run(main())
+
+
+def test_the_name_of_a_log_outlives_its_first_entry() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await trimmed(31, told)
+        begun = group.nodes["n1"].opened().log.node_file.record
+        name = f"{begun.incarnation:016x}-1"
+        assert foundings(group) == {"n1": name, "n2": name}
+        await group.start("n3")
+        await caught_up(group, "n3", told)
+        assert len(group.nodes["n3"].restoration.history) == 1
+        lost = next(each for each in group.names if each != group.master)
+        group.kill(*group.names)
+        del group.machines[lost].stores.contents[f"/{lost}/state"]
+        await group.start()
+        await group.serving()
+        await group.until(lambda: foundings(group) == dict.fromkeys(group.names, name), "all say it again")
+        url = group.url("n1")
+        for asked, status in ((name, 200), (f"{begun.incarnation:016x}-2", 409)):
+            for path in ("/v1/status", "/v1/entries", "/v1/spans"):
+                answer = await group.client.request("GET", url + path, headers={FOUNDING_FIELD: asked}, timeout_s=5.0)
+                assert answer.status == status, path
+        said = msgspec.json.decode(answer.body)
+        assert said["type"] == "wrong-group"
+        assert f"group 'sim' that was founded as {name}" in said["detail"], said
+        await group.stop()
+        assert not group.fatal
+        other = Group(32)
+        assert foundings(other) == {}
+        await other.start("n1", "n2")
+        assert foundings(other) == {"n1": "", "n2": ""}, "nothing is founded yet"
+        await other.start("n3")
+        await other.serving()
+        await other.until(lambda: len(set(foundings(other).values())) == 1, "all say it")
+        assert name not in foundings(other).values()
+        await other.stop()
+
+    run(main())
+
+
+def foundings(group: Group) -> dict[str, str]:
+    """The name that each node says its log has."""
+    return {name: node.services.monitoring.status()["founding"] for name, node in group.nodes.items()}
 
 
 async def until_under_way(group: Group, bytes_done: int = 100 * KIB) -> str:

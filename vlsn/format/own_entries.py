@@ -1,16 +1,24 @@
-"""The log's own entries in a block: what its history is made of, read by the column."""
+"""The log's own entries in a block: what its history is made of, read by the column.
+
+The TERM entry at VLSN 1 founds a log, and names it: no other log has that name, ``INCARNATION-TERM`` of who wrote it.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from vlsn.errors import BadBody
 from vlsn.format.block import BlockHeader, Entry, EntryKind, entry
 from vlsn.format.columns import Layout
+from vlsn.format.records import TermEntry
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.seams import Buffer
 
+FOUNDING_FIELD: Final = "Vlsnlog-Founding"
+"""The header of a call that is meant for one log alone: its name."""
 _COMMIT = int(EntryKind.COMMIT)
 
 
@@ -35,6 +43,15 @@ def own_entries(block: Buffer, header: BlockHeader) -> OwnEntries:
     says = rows[(kinds[rows] != _COMMIT) | (ends[rows + 1] != ends[rows])]
     entries = [entry(block, header, Vlsn(header.first_vlsn + row)) for row in says.tolist()]
     return OwnEntries(entries, _txn_end(block, header, lay))
+
+
+def founding_of(entries: Iterable[Entry]) -> str:
+    """Finds the entry that founds the log among those of its own; the log's name, empty where none is there."""
+    first = next((each for each in entries if each.vlsn == 1 and each.kind == EntryKind.TERM), None)
+    try:
+        return TermEntry.decode(first.value).founding if first is not None else ""
+    except BadBody:
+        return ""
 
 
 def _txn_end(block: Buffer, header: BlockHeader, lay: Layout) -> Vlsn:

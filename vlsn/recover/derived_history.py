@@ -12,7 +12,7 @@ from there.  Of a cleaned one the record alone knows what was cleaned away, so n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -22,19 +22,21 @@ import numpy.typing as npt
 from vlsn.errors import BadArgument, Damaged, VlsnLogError
 from vlsn.format import block as block_format
 from vlsn.format import scan
-from vlsn.format.block import KIND_COLUMN, EntryKind
+from vlsn.format.block import KIND_COLUMN, EntryKind, check_body, decode_header
 from vlsn.format.columns import PRODUCERS, TXNS
 from vlsn.format.frame import FRAME_BYTES
-from vlsn.format.own_entries import own_entries
+from vlsn.format.own_entries import founding_of, own_entries
 from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced, produced_of
 from vlsn.format.records import CommitEntry, Settings
 from vlsn.format.segment import SegmentHeader
-from vlsn.ids import NULL_VLSN, U32_MAX, Vlsn
+from vlsn.ids import NULL_VLSN, U32_MAX, Vlsn, lsn_file, lsn_offset
 from vlsn.levels import LEVEL_1, TRANSACTIONS
+from vlsn.recover.log_start import first_block
 from vlsn.recover.read_blocks import Blocks, Column
 from vlsn.seams import Disk
 from vlsn.segments.reader import SegmentFile
 from vlsn.segments.visible_blocks import WINDOW_BYTES
+from vlsn.segments.window import WINDOW_BYTES_MIN
 from vlsn.state.history import History
 from vlsn.state.state_store import StateRecord
 
@@ -73,6 +75,26 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
         if at in blocks.others:
             history.note_block(blocks.others[at])
     return history
+
+
+def read_founding(disk: Disk, directory: str, ends: Mapping[int, int]) -> str:
+    """Reads the log's name from the first block of the segments in ``ends``, for a state record of before there were
+    names; empty where that block does not say it. Damage there is for others to tell."""
+    try:
+        _, at = first_block(disk, directory, ends)
+        segment = SegmentFile(disk, directory, lsn_file(at))
+    except VlsnLogError:
+        return ""
+    try:
+        buf, _ = segment.window(lsn_offset(at), ends[segment.number], WINDOW_BYTES_MIN)
+        block = memoryview(buf)[FRAME_BYTES:]
+        header = decode_header(block)
+        check_body(block, header)
+        return founding_of(own_entries(block, header).entries)
+    except VlsnLogError:
+        return ""
+    finally:
+        segment.close()
 
 
 def level_before(blocks: Blocks, headers: Iterable[SegmentHeader]) -> int:

@@ -36,6 +36,7 @@ from vlsn.recover.derived_history import (
     level_before,
     logged_levels,
     note_producers,
+    read_founding,
     record_before,
 )
 from vlsn.recover.identity import (
@@ -446,6 +447,8 @@ class _Opening:
         ends = {segment.number: segment.live_end for segment in log.active if segment.live_end is not None}
         if last is not None:
             ends[last.number] = last.end
+        if state.record is not None and not self._history.founding and index.range.first == 1:
+            self._history.founding = read_founding(self._disk, self._directory, ends)
         settled = state.record.vlsn if state.record is not None else None
         if settled is None and index.range.first <= 1:
             settled = NULL_VLSN

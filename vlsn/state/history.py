@@ -12,6 +12,7 @@ the ones that may still be rolled back are kept beside the durable one.
     commits     which transactions it holds that are named by their handles: a table of the same kind
     txn ends    [85]                           the last COMMIT of a transaction, and those that may be rolled back
     small       names with values that COMMIT entries set (``small_state.py``)
+    founding    the log's name, as its first entry says it (``own_entries.py``)
     acks        what is acknowledged of destinations, as COMMIT entries note it (``acks.py``)
 """
 
@@ -28,7 +29,7 @@ from vlsn.format import block as block_format
 from vlsn.format.block import EntryKind
 from vlsn.format.block_run import BlockRun
 from vlsn.format.feed_messages import TermRun
-from vlsn.format.own_entries import OwnEntries, own_entries
+from vlsn.format.own_entries import OwnEntries, founding_of, own_entries
 from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced
 from vlsn.format.records import CommitEntry, GroupEntry, Settings
 from vlsn.ids import NULL_TERM, NULL_VLSN, Term, Vlsn
@@ -78,6 +79,7 @@ class History:
         self.commits = Handles()
         """The transactions that are named by their handles."""
         self.txn_ends: list[Vlsn] = []
+        self.founding = record.founding if record is not None else ""
         self.small = SmallState(record.small if record is not None else None)
         self.acks = AckTable(record.acks, vlsn=record.vlsn) if record is not None else AckTable()
         if record is not None:
@@ -172,6 +174,7 @@ class History:
         self._note_own(own_entries(data, block_format.decode_header(data)))
 
     def _note_own(self, own: OwnEntries) -> None:
+        self.founding = founding_of(own.entries) or self.founding
         for entry in own.entries:
             if entry.kind == EntryKind.GROUP:
                 self.groups.append((entry.vlsn, GroupEntry.decode(entry.value)))
@@ -268,6 +271,7 @@ class History:
         self.producers.limits_behind(vlsn, self._limits_behind(vlsn))
         for table, theirs in tables:
             table.fill(theirs, vlsn)
+        self.founding = self.founding or known.founding
 
     def _limits_behind(self, vlsn: Vlsn) -> list[tuple[int, int]]:
         """Returns how many producers the log knows from which VLSN on, behind ``vlsn``."""
@@ -366,7 +370,7 @@ class History:
         copy = History()
         copy.term_runs, copy.groups = list(self.term_runs), list(self.groups)
         copy.levels, copy.settings = list(self.levels), list(self.settings)
-        copy.txn_ends = list(self.txn_ends)
+        copy.txn_ends, copy.founding = list(self.txn_ends), self.founding
         copy.truncate(vlsn)
         return StateRecord(
             vlsn=vlsn,
@@ -380,6 +384,7 @@ class History:
             first_segment=first_segment,
             settings=copy.set,
             settings_vlsn=copy.settings[-1][0] if copy.settings else NULL_VLSN,
+            founding=copy.founding,
         )
 
 

@@ -93,6 +93,8 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The group's at ``vlsn``, but for the level."""
     settings_vlsn: Vlsn = NULL_VLSN
     """The VLSN of the entry that set the newest of them, 0 for none."""
+    founding: str = ""
+    """The log's name (``own_entries.founding_of``); empty where an earlier version has cleaned its first entry away."""
 
     def check(self) -> None:
         """Raises ``ValueError`` for what no log adds up to."""

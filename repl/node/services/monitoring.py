@@ -6,7 +6,8 @@ from typing import Any
 
 from repl.node.metrics import metrics_text
 from repl.node.services.service import NodeService
-from repl.node.status import readiness, status
+from repl.node.status import founding, readiness, status
+from vlsn.errors import WrongGroup
 
 
 class NodeMonitoring(NodeService):
@@ -18,6 +19,14 @@ class NodeMonitoring(NodeService):
 
     def status(self) -> dict[str, Any]:
         return status(self._parts)
+
+    def check_founding(self, named: str) -> None:
+        own = founding(self._parts)
+        if own and named != own:
+            raise WrongGroup(
+                f"{self.name} has the log of group {self._parts.member.config.group!r} that was founded as {own}, and "
+                f"{named[:80]} is asked for: it is another group, or this one was founded anew"
+            )
 
     def events_since(self, number: int, limit: int) -> dict[str, Any]:
         return {"node": self.name, **self._parts.member.events.since(number, limit)}

@@ -88,6 +88,7 @@ class MemoryPending:
 class MemoryNode:
     name: str = "n1"
     group: str = "g"
+    founding: str = "00000000000000ab-7"
     incarnation: int = 0xABCD
     levels: Levels = LEVELS
     master: str | None = "http://127.0.0.1:1"
@@ -149,6 +150,10 @@ class MemoryNode:
 
     def status(self) -> dict[str, Any]:
         return {"group": self.group, "node": self.name, "state": "MASTER", "master": self.name, "dtvlsn": self.durable}
+
+    def check_founding(self, named: str) -> None:
+        if named != self.founding:
+            raise WrongGroup(f"this log is {self.founding}")
 
     def events_since(self, number: int, limit: int) -> dict[str, Any]:
         return {"first": 1, "next": number + limit, "events": []}

@@ -10,9 +10,10 @@ from repl.http import problem
 from repl.http.limits import SEGMENT_PIECE_BYTES, SEGMENT_STREAMS_MAX
 from repl.http.routes import Gateway
 from repl.http.segments import byte_range
-from tests.repl.http.calls import JSON, ChunkedBody, UnreadableBody, call, json, refused, whole_body
+from tests.repl.http.calls import JSON, ChunkedBody, UnreadableBody, call, json, refused, request, whole_body
 from tests.repl.http.memory_node import MemoryNode
 from vlsn.errors import BadArgument, Damaged, NotInLog, Trimmed, VlsnLogError, by_slug
+from vlsn.format.own_entries import FOUNDING_FIELD
 from vlsn.limits import KIB
 
 
@@ -112,6 +113,28 @@ async def test_the_codings_that_are_none_are_read() -> None:
     sent = {"Content-Type": "application/octet-stream", "Content-Encoding": "Identity", "Transfer-Encoding": "Chunked"}
     assert (await call(node, "POST", "/v1/entries", sent, ChunkedBody([b"v"]))).status == 200
     assert node.entries[-1].value == b"v"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "body"),
+    [
+        ("GET", "/v1/status", {}, b""),
+        ("GET", "/v1/entries", {}, b""),
+        ("POST", "/v1/entries", {"Content-Type": "application/octet-stream"}, b"v"),
+        ("POST", "/v1/transactions", JSON, b""),
+        ("GET", "/v1/produce", {"Upgrade": "websocket", "Connection": "Upgrade"}, b""),
+    ],
+)
+async def test_a_call_that_is_meant_for_another_log_is_refused_unheard(
+    method: str, path: str, headers: dict[str, str], body: bytes
+) -> None:
+    node = MemoryNode()
+    named = {**headers, FOUNDING_FIELD: "00000000000000ab-8"}
+    assert Gateway(node.services).quick(request(method, path, named, body)) is None
+    refused(await call(node, method, path, named, body), 409, "wrong-group")
+    assert not node.submissions and not node.calls
+    if path != "/v1/produce":
+        assert (await call(node, method, path, {**headers, FOUNDING_FIELD: node.founding}, body)).status == 200
 
 
 @pytest.mark.parametrize(
