@@ -133,6 +133,7 @@ class Client(Generic[V]):
                         await producer.last_answers()
             finally:  # after a cancel too: each of these is one turn of the loop or few
                 producer.close()
+                self._endpoints.close()
                 tasks = [self._task, *self._consuming]
                 for task in tasks:
                     task.cancel()

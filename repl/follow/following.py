@@ -191,6 +191,7 @@ class Following(Role):
         self.unlisted_by = unlisted
         if unlisted:
             raise NotListed("; ".join(sorted(said)))
+        member.check_listed()
         if behind is not None and not called.done():
             return behind
         member.members.check_strangers()
@@ -275,6 +276,8 @@ class Following(Role):
         raise error
 
     def _stopped(self, error: BaseException) -> None:
+        if isinstance(error, NotListed):
+            self._reads.fail(error)
         slug = error.reason if isinstance(error, FeedRejected) else getattr(error, "slug", "internal")
         reason = f"{slug}: {error}" if slug != "internal" else str(error) or type(error).__name__
         if self.reason != reason:
@@ -300,6 +303,7 @@ class Following(Role):
         """Notes that a feed has got past its syncup."""
         member, feed = self.member, self.feed
         assert self.master is not None and feed is not None
+        member.members.unlisted_by.clear()
         member.master_is(self.master, feed.term)
         member.event("syncup", master=self.master, term=feed.term, at=feed.matchpoint, rolled_back=feed.rolled_back)
 

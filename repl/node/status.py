@@ -44,6 +44,7 @@ def status(parts: NodeParts) -> dict[str, Any]:
         "process": f"{parts.member.process:016x}",
         "listed": False,
         "founding": "",
+        "members_at": 0,
         "level": 1,
         "settings": {"producers": PRODUCERS_AT_LEVEL_1, "durability": msgspec.to_builtins(SYNCED)},
         "range": {"first": 0, "last": 0, "last_sync": 0, "last_txn_end": 0},
@@ -133,7 +134,9 @@ def status(parts: NodeParts) -> dict[str, Any]:
     base["cleaning"] = _cleaning(opened)
     group = log.history.group
     if group is not None:
-        base["listed"] = listed_as(group, parts.member.config.name, parts.member.incarnation) is not None
+        listed = listed_as(group, parts.member.config.name, parts.member.incarnation) is not None
+        base["listed"] = listed and not parts.member.removed()
+        base["members_at"] = log.history.group_vlsn if log.dtvlsn >= log.history.group_vlsn else 0
         base["members"] = [
             {
                 "name": each.name,

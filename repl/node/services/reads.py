@@ -68,4 +68,7 @@ class NodeReads(NodeService):
         return ProducerAt(place, durable, table.forgotten_to(at=durable + 1))
 
     def _reads(self) -> Reads:
-        return self._parts.opened().reads
+        """Raises ``NotListed`` where this node is no member any more, and as ``NodeParts.opened``."""
+        opened = self._parts.opened()
+        self._parts.member.check_listed()
+        return opened.reads
