@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_never
+from tenacity import AsyncRetrying, retry_if_exception
 
 from repl.api import ProducerAt, Spans
 from repl.client.backoff import Backoff
@@ -296,9 +297,11 @@ class Reader:
     async def _retried(
         self, ask: Callable[[str], Coroutine[Any, Any, T]], *, for_ever: bool = False, silent_s: float | None = None
     ) -> T:
+        loop = asyncio.get_running_loop()
+        deadline = inf if for_ever else loop.time() + self._give_up_s
         retrying = AsyncRetrying(
             wait=Backoff(),
-            stop=stop_never if for_ever else stop_after_delay(self._give_up_s),
+            stop=lambda _: loop.time() >= deadline,
             retry=retry_if_exception(_may_pass),
             sleep=asyncio.sleep,
             reraise=True,
