@@ -31,6 +31,7 @@ from repl.http.feed import require_upgrade
 from repl.http.json_objects import HEADERS, answered, nothing_asked
 from repl.http.limits import TIMEOUT_S, TIMEOUT_S_MAX, WAIT_S_MAX, Budget
 from repl.http.services import Destinations
+from repl.http.slices import Slices
 from repl.http.types import Handler, Request, Response, Upgrade
 from vlsn.errors import BadArgument, BadBody, NotFound, TooLarge
 from vlsn.format.records import JSON_FAULTS
@@ -72,9 +73,10 @@ _orders = msgspec.json.Decoder(_Order)
 
 
 class DestinationRoutes:
-    def __init__(self, destinations: Destinations, readers: Budget) -> None:
+    def __init__(self, destinations: Destinations, readers: Budget, pieces: Slices) -> None:
         self._destinations = destinations
         self._readers = readers
+        self._pieces = pieces
 
     def methods(self, path: str) -> Mapping[str, Handler]:
         """Returns the methods of a path below ``PATH``. Raises ``NotFound``."""
@@ -141,7 +143,8 @@ class DestinationRoutes:
         if message_batch.CONTENT_TYPE in request.headers.get("Accept", ""):
             kind, body = message_batch.CONTENT_TYPE, message_batch.encode(found.columns, found.attempts)
         else:
-            kind, body = ndjson.CONTENT_TYPE, ndjson.encode_messages(found.columns.entries(), found.attempts)
+            kind = ndjson.CONTENT_TYPE
+            body = await self._pieces.run(ndjson.encode_messages(found.columns.entries(), found.attempts))
         return Response(200, {"Content-Type": kind, "Cache-Control": "no-store", UUID: found.uuid}, body)
 
     async def _consume(self, name: str, request: Request) -> Upgrade:

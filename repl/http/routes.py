@@ -21,7 +21,7 @@ from repl.http.consumers import ConsumerRoutes
 from repl.http.destinations import PATH as DESTINATIONS
 from repl.http.destinations import DestinationRoutes
 from repl.http.feed import FeedRoutes
-from repl.http.limits import READERS_MAX, AppendLimits, Budget
+from repl.http.limits import PIECES_A_TURN_BYTES, READERS_MAX, AppendLimits, Budget
 from repl.http.pages import Pages
 from repl.http.peers import PeerRoutes
 from repl.http.produce import ProduceRoutes
@@ -31,6 +31,7 @@ from repl.http.segments import SegmentRoutes
 from repl.http.services import Services
 from repl.http.sinks import PATH as SINKS
 from repl.http.sinks import SinkRoutes
+from repl.http.slices import Slices
 from repl.http.spans import PATH as SPANS
 from repl.http.spans import SpanRoutes
 from repl.http.status import StatusRoutes
@@ -42,6 +43,7 @@ from vlsn.errors import NotAllowed, NotFound, UnsupportedType, VlsnLogError
 
 Methods = Mapping[str, Handler]
 _APPENDS = "/v1/entries"
+_READS = ("GET", "HEAD")
 _CODINGS = {"content-encoding": "identity", "transfer-encoding": "chunked"}
 """The fields that name codings of a body, and the one that each may name."""
 
@@ -54,10 +56,11 @@ class Gateway:
     ) -> None:
         limits = limits or AppendLimits()
         bodies = limits.budget()
-        appends = AppendRoutes(services.appends, bodies, limits)
+        pieces = Slices(PIECES_A_TURN_BYTES)
+        appends = AppendRoutes(services.appends, bodies, limits, pieces)
         transactions = TransactionRoutes(services.transactions, appends, limits)
         producers = ProduceRoutes(services.appends, bodies, limits)
-        pages = Pages(services.reads)
+        pages = Pages(services.reads, pieces)
         self.readers = Budget("waiting readers", readers_max)
         reads, tails = ReadRoutes(services.reads, pages, self.readers), TailRoutes(services.reads, pages, self.readers)
         segments, feeds = SegmentRoutes(services.files), FeedRoutes(services.feeds)
@@ -65,8 +68,9 @@ class Gateway:
         self._consumers = consumers = ConsumerRoutes(services.consumers)
         self._sinks = sinks = SinkRoutes(services.sinks)
         self._cdc = cdc = CdcRoutes(services.cdc)
-        self._destinations = destinations = DestinationRoutes(services.destinations, self.readers)
-        admin, status = AdminRoutes(services.administration), StatusRoutes(services.monitoring)
+        self._destinations = destinations = DestinationRoutes(services.destinations, self.readers, pieces)
+        admin = AdminRoutes(services.administration)
+        self._status = status = StatusRoutes(services.monitoring, pieces)
         self._browsers = Browsers(services.monitoring.addresses)
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
         self._entry, self._producer, self._segment = reads.entry, reads.producer, segments.segment
@@ -121,7 +125,12 @@ class Gateway:
                 return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
             if request.method in ("POST", "PUT") and not _takes_entries(request.path):
                 check_json(request)
-            return await handler(request)
+            if request.method in _READS or request.path == _APPENDS:
+                return await handler(request)
+            try:
+                return await handler(request)
+            finally:
+                self._status.changed()
         except VlsnLogError as error:
             return problem.response(error)
         except Exception as fault:  # the boundary of a request's task
