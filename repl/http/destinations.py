@@ -40,6 +40,7 @@ from repl.http.limits import (
     Budget,
 )
 from repl.http.services import Destinations, Messages
+from repl.http.slices import Slices
 from repl.http.types import Handler, Request, Response, Upgrade
 from vlsn.errors import BadArgument, BadBody, NotFound, TooLarge
 from vlsn.format.records import JSON_FAULTS
@@ -81,10 +82,11 @@ _orders = msgspec.json.Decoder(_Order)
 
 
 class DestinationRoutes:
-    def __init__(self, destinations: Destinations, readers: Budget, handed: Handed) -> None:
+    def __init__(self, destinations: Destinations, readers: Budget, handed: Handed, pieces: Slices) -> None:
         self._destinations = destinations
         self._readers = readers
         self._handed = handed
+        self._pieces = pieces
         self._looks = asyncio.Semaphore(LOOKS_AT_ONCE_MAX)
 
     def methods(self, path: str) -> Mapping[str, Handler]:
@@ -147,18 +149,19 @@ class DestinationRoutes:
         with self._readers.hold():
             if query.choice(fields, "peek", False, _PEEK):
                 async with self._looks:
-                    return self._shown(request, await self._destinations.peek(name, most))
+                    return await self._shown(request, await self._destinations.peek(name, most))
             room = Holder(self._handed)
             try:
-                return self._shown(request, await self._destinations.messages(name, most, wait_s, room))
+                return await self._shown(request, await self._destinations.messages(name, most, wait_s, room))
             finally:
                 room.leave()
 
-    def _shown(self, request: Request, found: Messages) -> Response:
+    async def _shown(self, request: Request, found: Messages) -> Response:
         if message_batch.CONTENT_TYPE in request.headers.get("Accept", ""):
             kind, body = message_batch.CONTENT_TYPE, message_batch.encode(found.columns, found.attempts)
         else:
-            kind, body = ndjson.CONTENT_TYPE, ndjson.encode_messages(found.columns.entries(), found.attempts)
+            kind = ndjson.CONTENT_TYPE
+            body = await self._pieces.run(ndjson.encode_messages(found.columns.entries(), found.attempts))
         return Response(200, {"Content-Type": kind, "Cache-Control": "no-store", UUID: found.uuid}, body)
 
     async def _consume(self, name: str, request: Request) -> Upgrade:

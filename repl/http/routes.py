@@ -23,7 +23,7 @@ from repl.http.destinations import PATH as DESTINATIONS
 from repl.http.destinations import DestinationRoutes
 from repl.http.feed import FeedRoutes
 from repl.http.handed import Handed
-from repl.http.limits import READERS_MAX, AppendLimits, Budget
+from repl.http.limits import PIECES_A_TURN_BYTES, READERS_MAX, AppendLimits, Budget
 from repl.http.pages import Pages
 from repl.http.peers import PeerRoutes
 from repl.http.produce import ProduceRoutes
@@ -33,6 +33,7 @@ from repl.http.segments import SegmentRoutes
 from repl.http.services import Services
 from repl.http.sinks import PATH as SINKS
 from repl.http.sinks import SinkRoutes
+from repl.http.slices import Slices
 from repl.http.spans import PATH as SPANS
 from repl.http.spans import SpanRoutes
 from repl.http.status import StatusRoutes
@@ -47,6 +48,7 @@ Methods = Mapping[str, Handler]
 _APPENDS = "/v1/entries"
 _OF_COMMITS = (TRANSACTIONS, CONSUMERS, SINKS, DESTINATIONS)
 """Calls that answer for what COMMIT entries say: how far the log is durable, their clients will want to see."""
+_READS = ("GET", "HEAD")
 _CODINGS = {"content-encoding": "identity", "transfer-encoding": "chunked"}
 """The fields that name codings of a body, and the one that each may name."""
 
@@ -59,10 +61,11 @@ class Gateway:
     ) -> None:
         limits = limits or AppendLimits()
         bodies = limits.budget()
-        appends = AppendRoutes(services.appends, bodies, limits)
+        pieces = Slices(PIECES_A_TURN_BYTES)
+        appends = AppendRoutes(services.appends, bodies, limits, pieces)
         transactions = TransactionRoutes(services.transactions, appends, limits)
         producers = ProduceRoutes(services.appends, bodies, limits)
-        pages = Pages(services.reads)
+        pages = Pages(services.reads, pieces)
         self.readers = Budget("waiting readers", readers_max)
         self.handed = Handed()
         reads, tails = ReadRoutes(services.reads, pages, self.readers), TailRoutes(services.reads, pages, self.readers)
@@ -71,8 +74,9 @@ class Gateway:
         self._consumers = consumers = ConsumerRoutes(services.consumers)
         self._sinks = sinks = SinkRoutes(services.sinks)
         self._cdc = cdc = CdcRoutes(services.cdc)
-        self._destinations = destinations = DestinationRoutes(services.destinations, self.readers, self.handed)
-        admin, status = AdminRoutes(services.administration), StatusRoutes(services.monitoring)
+        self._destinations = destinations = DestinationRoutes(services.destinations, self.readers, self.handed, pieces)
+        admin = AdminRoutes(services.administration)
+        self._status = status = StatusRoutes(services.monitoring, pieces)
         self._reads = services.reads
         self._browsers = Browsers(services.monitoring.addresses)
         self._check_founding = services.monitoring.check_founding
@@ -129,14 +133,22 @@ class Gateway:
                 return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
             if request.method in ("POST", "PUT") and not _takes_entries(request.path):
                 check_json(request)
-            answer = await handler(request)
-            if isinstance(answer, Response) and answer.status < 300 and request.path.startswith(_OF_COMMITS):
-                return replace(answer, headers={**answer.headers, DURABLE: str(self._reads.end() - 1)})
-            return answer
+            if request.method in _READS or request.path == _APPENDS:
+                return self._with_durable(request, await handler(request))
+            try:
+                return self._with_durable(request, await handler(request))
+            finally:
+                self._status.changed()
         except VlsnLogError as error:
             return problem.response(error)
         except Exception as fault:  # the boundary of a request's task
             return problem.response(problem.internal(fault, f"{request.method} {request.path}"))
+
+    def _with_durable(self, request: Request, answer: Response | Upgrade) -> Response | Upgrade:
+        """Adds how far the log is durable to the answers that clients will want to see in a read."""
+        if isinstance(answer, Response) and answer.status < 300 and request.path.startswith(_OF_COMMITS):
+            return replace(answer, headers={**answer.headers, DURABLE: str(self._reads.end() - 1)})
+        return answer
 
     def quick(self, request: Request) -> Start | None:
         """Returns the short way, for appends and long-polls; none for a head that ``handle`` refuses."""

@@ -8,7 +8,7 @@ and none blocks it.  A node listens before its log is open: until then, what nee
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -461,8 +461,12 @@ class Monitoring(Protocol):
         """Lists the names that this node may be called by: hosts, with a port or without, and URLs."""
         ...
 
-    def status(self) -> dict[str, Any]:
-        """Returns the object of ``GET /v1/status``."""
+    def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Returns the object of ``GET /v1/status``, as it is now; ``long`` is what ``long_status`` gave of late."""
+        ...
+
+    def long_status(self) -> dict[str, Any]:
+        """Returns the fields of a status that grow with the group's names."""
         ...
 
     def check_founding(self, named: str) -> None:
@@ -477,8 +481,8 @@ class Monitoring(Protocol):
         """Reasons why this node is not ready to serve durable reads; none when it is."""
         ...
 
-    def metrics_text(self) -> bytes:
-        """Prometheus' text format."""
+    def metrics_text(self) -> Generator[int, None, bytes]:
+        """Makes Prometheus' text format, in steps that tell what each costs (``repl.http.slices``)."""
         ...
 
 

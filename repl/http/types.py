@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 from repl.http.limits import BODY_S
 from vlsn.errors import BadArgument, BadBody, TooLarge
+from vlsn.histogram import Histogram
 from vlsn.limits import MIB
 from vlsn.seams import Buffer, Channel
 
@@ -286,6 +287,11 @@ class Listener(Protocol):
     @property
     def given_up(self) -> int:
         """Connections reset so far, because those bytes were too many."""
+        ...
+
+    @property
+    def lateness(self) -> Histogram:
+        """Seconds by which the loop was late for a timer; of nothing where its time is not real."""
         ...
 
     async def close(self) -> None:

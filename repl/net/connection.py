@@ -7,8 +7,9 @@ same bytes is answered with no parser, request object or task.  It is a memory o
 byte for byte a head that aiohttp has read goes to aiohttp.
 
 1. Only on an idle connection whose parser stands at a message's start (``_clean``); a read that is not exactly one
-whole request ends that for good.  2. While such an answer is due, what comes is held, at most ``HELD_BYTES_MAX``
-and then one read more.  3. When the peer does not take its answers, requests go through aiohttp, which waits.
+whole request ends that for good.  2. While such an answer is due, or others are parsed in this turn of the loop
+(``turns.Reading``), what comes is held, at most ``HELD_BYTES_MAX`` and then one read more.  3. When the peer does not
+take its answers, requests go through aiohttp, which waits.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from repl.net import reply
 from repl.net.arrivals import Arrival, Arrivals
 from repl.net.metered import MeteredTap
 from repl.net.places import Places
-from repl.net.turns import Turns
+from repl.net.turns import Reading, Turns
 from repl.net.untaken import Untaken
 from vlsn.errors import BadArgument, ChannelClosed, bare
 from vlsn.limits import KEY_BYTES_MAX
@@ -66,6 +67,7 @@ class Server(web.Server):
         self.idle_s = idle_s
         self.places = Places(head_s=head_s, connections_max=connections_max)
         self.untaken = Untaken()
+        self.reading = Reading()
         self.known: dict[bytes, tuple[int, Start]] = {}
         self._polls: deque[bytes] = deque()
 
@@ -98,6 +100,7 @@ class Connection(RequestHandler):
         "_server",
         "_tap",
         "_upgrade",
+        "_waits",
         "head_since",
         "kept",
         "push",
@@ -125,6 +128,8 @@ class Connection(RequestHandler):
         self._clean = True
         self._leave: Leave | None = None
         self._held = bytearray()
+        self._waits = False
+        """True while what is held is to be parsed in its turn."""
         self._answered: asyncio.Future[None] | None = None
         self._idle_s = server.idle_s
         self._upgrade: Upgrade | None = None
@@ -154,19 +159,38 @@ class Connection(RequestHandler):
         if self._tap is not None:
             self._heard = True
             super().data_received(data)
-        elif not data or not self._clean:  # no data: aiohttp telling itself that it may go on
+        elif not data:  # aiohttp telling itself that it may go on
             self._parse(data)
-        elif self._leave is not None:
+        elif self._leave is not None or self._waits:
             self._hold(data)
         else:
-            head_end = data.find(_HEAD_END) + len(_HEAD_END)
-            size, start = self._known.get(data[:head_end], _UNKNOWN)
-            if start is not None and size == len(data) and self._idle() and not self._paused:
-                self._begin(start, data[head_end:])
-                return
-            queued = len(self._messages)
+            if self._clean:
+                head_end = data.find(_HEAD_END) + len(_HEAD_END)
+                size, start = self._known.get(data[:head_end], _UNKNOWN)
+                if start is not None and size == len(data) and self._idle() and not self._paused:
+                    self._begin(start, data[head_end:])
+                    return
+            if self._server.reading.share():
+                self._read(data)
+            else:
+                self._waits = True
+                self._hold(data)
+                self._server.reading.wait(self._read_held)
+
+    def _read_held(self) -> None:
+        """Takes up what came while others were parsed."""
+        self._waits = False
+        if (held := self._let_go()) and self.transport is not None:
+            self._read(held)
+
+    def _read(self, data: bytes) -> None:
+        if not self._clean:
             self._parse(data)
-            self._clean = len(self._messages) == queued + 1 and self._learn(data[:head_end], len(data) - head_end)
+            return
+        head_end = data.find(_HEAD_END) + len(_HEAD_END)
+        queued = len(self._messages)
+        self._parse(data)
+        self._clean = len(self._messages) == queued + 1 and self._learn(data[:head_end], len(data) - head_end)
 
     def _parse(self, data: bytes) -> None:
         count = self._request_count
@@ -243,12 +267,17 @@ class Connection(RequestHandler):
     def _resume(self) -> None:
         """Takes up what came while an answer was due."""
         self._leave = None
+        held = self._let_go()
+        if self.transport is not None:
+            self.data_received(held)
+
+    def _let_go(self) -> bytes:
+        """Returns what was held, and reads on."""
         held = bytes(self._held)
         self._held.clear()
-        if self.transport is not None:
-            if len(held) > HELD_BYTES_MAX:
-                self.transport.resume_reading()
-            self.data_received(held)
+        if self.transport is not None and len(held) > HELD_BYTES_MAX:
+            self.transport.resume_reading()
+        return held
 
     def _hold(self, data: bytes) -> None:
         self._held += data

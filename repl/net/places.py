@@ -30,6 +30,11 @@ LOOK_S = 0.1
 _KEPT_PATHS = ("/v1/peer/", "/v1/feed", "/v1/admin/", "/healthz", "/readyz", "/metrics")
 
 
+def is_kept(target: str) -> bool:
+    """Says whether a request is a member's, an operator's, or a health check."""
+    return target.startswith(_KEPT_PATHS)
+
+
 class Guest(Protocol):
     """One connection."""
 
@@ -106,7 +111,7 @@ class Places:
             self._strangers[guest] = None
             guest.kept = False
             return True
-        return target.startswith(_KEPT_PATHS)
+        return is_kept(target)
 
     def leave(self, guest: Guest) -> None:
         self._strangers.pop(guest, None)

@@ -18,11 +18,13 @@ from repl.net.accepting import Accepting
 from repl.net.arrivals import Arrivals
 from repl.net.connection import Connection, IncomingBody, Server
 from repl.net.doorway import Doorway
-from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S
+from repl.net.lateness import Lateness
+from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S, is_kept
 from repl.net.reply import Reply, Streams
-from repl.net.turns import Turns
+from repl.net.turns import Serving, Turns
 from repl.net.websocket import CLOSE_TIMEOUT_S, WebSocketChannel, size_limit
 from vlsn.errors import BadArgument, QueueFull
+from vlsn.histogram import Histogram
 
 CLOSE_S = 2.0
 
@@ -38,6 +40,9 @@ class HttpListener:
         self._streams = Streams()
         self._arrivals = Arrivals()
         self._turns = Turns()
+        self._serving, self._serving_kept = Serving(), Serving()
+        """A share of each turn for strangers' requests, and one for members', operators' and health checks."""
+        self._lateness = Lateness()
         self._accepting = Accepting(partial(Doorway, self._server))
         self.url = ""
 
@@ -56,6 +61,7 @@ class HttpListener:
         """Opens a listener; port 0 takes a free one. Raises ``OSError``."""
         listener = cls(handler, quick, head_s=head_s, idle_s=idle_s, connections_max=connections_max)
         port = await listener._accepting.bind(host, port)
+        listener._lateness.begin()
         listener.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         return listener
 
@@ -67,7 +73,12 @@ class HttpListener:
     def given_up(self) -> int:
         return self._server.untaken.given_up
 
+    @property
+    def lateness(self) -> Histogram:
+        return self._lateness.seconds
+
     async def close(self) -> None:
+        self._lateness.close()
         await self._accepting.close()
         self._server.places.close()
         for task in self._streams.tasks:
@@ -84,6 +95,7 @@ class HttpListener:
         if not self._server.places.serves(connection, request.target):
             busy = QueueFull("all connections are busy; those left are for members, operators and health checks")
             return cast(web.StreamResponse, Reply(problem.response(busy), body, self._streams, last=True))
+        await (self._serving_kept if is_kept(request.target) else self._serving).turn()
         answer = await self._handler(request)
         if isinstance(answer, Upgrade):
             return await self._upgrade(incoming, answer)

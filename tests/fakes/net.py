@@ -36,6 +36,7 @@ from tests.fakes.channel import Connection, FakeChannel
 from tests.fakes.disk import StopHere
 from tests.fakes.loop import Owner, Tasks, ended, wake
 from vlsn.errors import ChannelClosed, Unreachable
+from vlsn.histogram import Histogram
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
 
@@ -393,6 +394,7 @@ class FakeListener:
         self.serving = Tasks()
         self.url = f"http://{address[0]}:{address[1]}"
         self.untaken_bytes = self.given_up = 0  # its clients take all at once
+        self.lateness = Histogram((0.1,))
 
     async def close(self) -> None:
         if self._net.listeners.get(self._address) is self:

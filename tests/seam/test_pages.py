@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from repl.client.connect import Client
+from repl.http.slices import at_once
 from tests.fakes.disk import UNLIMITED_BYTES
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
@@ -107,7 +108,7 @@ def test_the_log_is_cleaned_though_nobody_takes_and_all_is_delivered_in_order(se
                 assert stored(group, name, uuid).paging
                 (told,) = group.nodes[name].services.monitoring.status()["destinations"]
                 assert told["pages"]["mode"] == "paged" and told["pages"]["messages"] > 10
-                metrics = group.nodes[name].services.monitoring.metrics_text().decode()
+                metrics = at_once(group.nodes[name].services.monitoring.metrics_text()).decode()
                 assert 'vlsnlog_destination_paging{destination="orders"} 1.0' in metrics
                 assert stored(group, name, uuid).missing == []
             assert await taken(log, len(held)) == sorted(held.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -37,10 +37,10 @@ class GroupNode(MemoryNode):
         if self.leads and not self.leader:
             self.leader = self.name
 
-    def status(self) -> dict[str, Any]:
+    def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
         members = [{"name": name, "url": url} for name, url in (self.members or {}).items()]
         return {
-            **super().status(),
+            **super().status(long),
             "state": "MASTER" if self.leads else "REPLICA",
             "master": self.leader or None,
             "term": int(TERM),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,8 @@ class Saying(GroupNode):
 
     says: dict[str, Any] | None = None
 
-    def status(self) -> dict[str, Any]:
-        return {**super().status(), **(self.says or {})}
+    def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return {**super().status(long), **(self.says or {})}
 
 
 async def test_a_master_of_a_lower_term_than_one_before_is_not_believed() -> None:

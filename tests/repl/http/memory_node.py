@@ -7,7 +7,7 @@ so: ``held``), wakes waiting reads, trims, and refuses what a test sets in ``ref
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -104,6 +104,9 @@ class MemoryNode:
     pending: list[MemoryPending] = field(default_factory=list)
     unanswered: int = 0
     submissions: int = 0
+    long_statuses: int = 0
+    metrics_texts: int = 0
+    """How often each was made."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     reasons: list[str] = field(default_factory=list)
     files: dict[int, bytes] = field(default_factory=dict)
@@ -148,8 +151,19 @@ class MemoryNode:
     def addresses(self) -> list[str]:
         return ["0.0.0.0:7701", "http://n1.example:7701", "http://n2.example:7701", "log.example"]
 
-    def status(self) -> dict[str, Any]:
-        return {"group": self.group, "node": self.name, "state": "MASTER", "master": self.name, "dtvlsn": self.durable}
+    def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "node": self.name,
+            "state": "MASTER" if self.leads else "REPLICA",
+            "master": self.name,
+            "dtvlsn": self.durable,
+            **(self.long_status() if long is None else long),
+        }
+
+    def long_status(self) -> dict[str, Any]:
+        self.long_statuses += 1
+        return {"consumers": sorted(self.positions)}
 
     def check_founding(self, named: str) -> None:
         if named != self.founding:
@@ -521,8 +535,12 @@ class MemoryNode:
     async def vote(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"asked": body["term"]}
 
-    def metrics_text(self) -> bytes:
-        return b"# TYPE vlsnlog_last_vlsn gauge\nvlsnlog_last_vlsn %d\n" % len(self.entries)
+    def metrics_text(self) -> Generator[int, None, bytes]:
+        self.metrics_texts += 1
+        last = len(self.entries)
+        for _ in range(3):
+            yield 1 << 20  # a turn of the loop each
+        return b"# TYPE vlsnlog_last_vlsn gauge\nvlsnlog_last_vlsn %d\n" % last
 
 
 def _pairs_of(part: Values | Batch) -> list[tuple[bytes | None, bytes]]:

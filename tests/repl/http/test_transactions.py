@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl.api import Handle
-from repl.http import ndjson
-from repl.http.limits import STAGED_S
+from repl.http.limits import PIECE_BYTES, STAGED_S
 from repl.http.routes import Gateway
 from tests.repl.http.calls import BATCH, JSON, NDJSON, OCTETS, ChunkedBody, UnreadableBody, call, json, refused, request
 from tests.repl.http.memory_node import MemoryNode
@@ -35,7 +34,7 @@ async def begun(node: MemoryNode | Gateway) -> str:
 async def test_a_transaction_is_what_its_calls_staged_in_their_order_and_answered_as_an_append() -> None:
     node = MemoryNode()
     path = await begun(node)
-    many = b'{"value":"many"}\n' * (ndjson.SLICE_BYTES // 10)
+    many = b'{"value":"many"}\n' * (PIECE_BYTES // 10)
     staged = 0
     for kind, key, body, count in (
         (OCTETS, "?key=k", b"a", 1),
