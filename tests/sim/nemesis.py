@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from tests.fakes.loop import VirtualLoop
 from tests.sim.aimed import Aimed
+from tests.sim.cuts import Cuts
 from tests.sim.disks import Disks
 from tests.sim.group import SimGroup
 from tests.sim.images import Images
@@ -99,7 +100,7 @@ class Nemesis:
         group.net.late_rate = rng.choice(LATE_RATES)
         self.disks, self.images = Disks(self), Images(self)
         self.ways, self.people, self.aimed = Ways(self), People(self), Aimed(self)
-        self.strangers = Strangers(self)
+        self.strangers, self.cuts = Strangers(self), Cuts(self)
         self._of_victims = (
             {**self.disks.rots(), **self.images.table(), **self.aimed.of_victims()} if rot == "minority" else {}
         )
@@ -143,11 +144,12 @@ class Nemesis:
         return drawn
 
     async def run(self, seconds: float) -> None:
-        stranger = asyncio.create_task(self.strangers.run(), name="stranger")
+        beside = [asyncio.create_task(each.run()) for each in (self.strangers, self.cuts)]
         try:
             await self._run(seconds)
         finally:
-            stranger.cancel()
+            for each in beside:
+                each.cancel()
 
     async def _run(self, seconds: float) -> None:
         end = self.group.loop.time() + seconds
