@@ -35,7 +35,7 @@ INSIDE: dict[str, set[str] | None] = {
     "Appended": {"document"},
     "Consumer": OF_CONSUMERS,
     "Destinations": OF_WORKERS,
-    "Endpoints": {"called_durable", "request"},
+    "Endpoints": {"called_durable", "close", "look", "readable", "request"},
     "GroupDurability": {"exceeds", "levels", "lower"},
     "LogOptions": {"retention"},
     "Messages": {"left_at"},
