@@ -29,7 +29,7 @@ PEER_ROUNDS ?= 5
 MEGABYTES ?= 100,1000,6000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers mutants track-record sim jepsen hostile failover pipeline cdc-postgres spark-pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim jepsen hostile failover pipeline cdc-postgres spark-pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -57,6 +57,9 @@ bench-readers: $(STAMP) ## what waiting readers cost: 10,000 on three nodes, 1,0
 	@$(BIN)/python -m repl.bench.readers --readers 10000 --rate 1 --die
 	@$(BIN)/python -m repl.bench.readers --node master
 	@$(BIN)/python -m repl.bench.readers --readers 100 --tails 100 --node master --rate 80
+
+bench-turns: $(STAMP) ## the loop's longest turn, and the longest gap between appends, under 400 sockets that pipeline each call
+	@$(BIN)/python -m repl.bench.turns
 
 bench-producers: $(STAMP) ## 50,000 exactly-once producers in turns: a node's table of them, then a group
 	@$(BIN)/vlsnlog bench producers

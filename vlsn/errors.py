@@ -407,9 +407,15 @@ class DuplicateFeed(FeedRefused):
 
 
 class ChannelClosed(VlsnLogError):
-    """The other side of a message channel is gone; it may have taken what was sent last."""
+    """The other side of a message channel is gone; it may have taken what was sent last.
+
+    ``code``: the one of its close, 0 where it has said none."""
 
     retry_safe = False
+
+    def __init__(self, message: str = "", *, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Unreachable(VlsnLogError):

@@ -3,7 +3,8 @@
 A group goes out as one batch; its answer wakes every waiter of the group.  Costs are by the group, except
 one list append and one future for each append.
 
-1. An append is sent again only if it cannot have been logged: it was never sent, or its refusal says so.
+1. An append is sent again only if it cannot have been logged: it was never sent, its refusal says so, or the node has
+   closed an idle connection that it came too late on.
    What was sent and never answered raises ``OutcomeUnknown``.  An exactly-once client's groups have names in the log
    (``identity.py``): it sends them again, in their order, until they are answered or their time is over.
 2. Groups go out in the order of their appends; a refusal refuses all groups sent after it, and they go out
@@ -28,11 +29,12 @@ from repl.client.group import Group, Waking
 from repl.client.identity import Identities
 from repl.client.queue import AppendQueue
 from repl.http import problem
-from repl.http.types import Network
+from repl.http.types import GAVE_WAY, Network
 from repl.produce_messages import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, Answer, decode_answers
 from vlsn.durability import GroupDurability
 from vlsn.errors import (
     BadBody,
+    ChannelClosed,
     LogClosed,
     OutcomeUnknown,
     OutOfSequence,
@@ -195,6 +197,7 @@ class Producer:
         self._silent.clear()
         self._hung.clear()
         fault: VlsnLogError = Unreachable(f"the connection to {url} was lost")
+        untaken = False
         try:
             await together(
                 send=self._send(channel),
@@ -204,8 +207,9 @@ class Producer:
             )
         except* VlsnLogError as faults:
             fault = self._fault or _first(faults)
+            untaken = faults.subgroup(_gave_way) is not None
         finally:
-            self._end_session(fault)
+            self._end_session(fault, untaken=untaken)
             await self._leave(channel)
         if not self._progress:
             raise fault
@@ -224,10 +228,13 @@ class Producer:
         self._leaving.discard(task)
         failure_of(task)  # the connection is gone either way
 
-    def _end_session(self, fault: VlsnLogError) -> None:
-        """Puts what was refused back to the front. Of an exactly-once client what was sent and not answered goes there,
-        too; of another one that is unknown."""
+    def _end_session(self, fault: VlsnLogError, *, untaken: bool) -> None:
+        """Puts what was refused back to the front; with ``untaken``, what was sent and not answered is as good as that.
+        Of an exactly-once client it goes there, too; of another one it is unknown."""
         self._last_fault = fault
+        if untaken and not self._closing:
+            self._refused += self._in_flight
+            self._in_flight.clear()
         if self._closing:
             self._fail_in_flight(f"not acknowledged: {fault}")
         elif self._identities is None:
@@ -439,6 +446,11 @@ def _was_not_submitted(document: bytes) -> bool:
         return msgspec.json.decode(document, type=_Refusal).after is not None
     except JSON_FAULTS:
         return False
+
+
+def _gave_way(fault: BaseException) -> bool:
+    """Says whether the node has closed an idle connection: it has taken nothing that it did not answer."""
+    return isinstance(fault, ChannelClosed) and fault.code == GAVE_WAY
 
 
 def _first(faults: BaseExceptionGroup[VlsnLogError]) -> VlsnLogError:

@@ -68,8 +68,6 @@ TOLD_S = 0.25
 TAIL_COMMENT_S = 15.0
 TAIL_PAGE_ENTRIES_MAX = 1_000
 FEEDS_MAX = 64
-PRODUCERS_MAX = 4_096
-"""Producers at once, as many as connections: what one costs is what it has under way, and that is counted."""
 PRODUCERS_WAITING_BYTES_MAX = 64 * MIB
 """Messages of producers that wait for room, one of each at most."""
 PRODUCER_BYTES_IN_FLIGHT_MAX = 16 * MIB

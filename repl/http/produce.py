@@ -10,6 +10,8 @@ While nobody knows yet whether one is refused (``Pending.doubt``), nothing more 
 3. At most ``REQUESTS_IN_FLIGHT_MAX`` requests and about ``PRODUCER_BYTES_IN_FLIGHT_MAX`` bytes have no answer yet;
 then nothing more is read.  4. When the producer leaves, what it submitted stays submitted; its answers are dropped.
 5. Where others have taken all the room, one request waits in line for it (``line.py``), and nothing more is read.
+6. Producers are as many as connections: one with nothing under way is closed where others have no place
+(``types.GAVE_WAY``), and knows by the code that what it has no answer for was not taken.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from repl.api import Appended, Pending
 from repl.http import problem, query
 from repl.http.append import decode_batch, redirect
 from repl.http.feed import require_upgrade
-from repl.http.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, PRODUCERS_MAX, AppendLimits, Budget
+from repl.http.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, AppendLimits, Budget
 from repl.http.line import Line
 from repl.http.services import Appends
 from repl.http.types import Request, Response, Upgrade
@@ -47,7 +49,6 @@ class ProduceRoutes:
         self._appends = appends
         self._bodies = bodies
         self._limits = limits
-        self._producers = Budget("producers", PRODUCERS_MAX)
         self._line = Line(bodies)
 
     async def produce(self, request: Request) -> Response | Upgrade:
@@ -55,14 +56,8 @@ class ProduceRoutes:
         if not self._appends.is_master():
             return redirect(self._appends, request)
         require_upgrade(request)
-        self._producers.check(1)
         producer = _Producer(self._appends, self._bodies, self._limits, self._line)
-
-        async def run(channel: Channel) -> None:
-            with self._producers.hold():
-                await producer.run(channel)
-
-        return Upgrade(run, REQUEST_MESSAGE_BYTES_MAX, producer.idle)
+        return Upgrade(producer.run, REQUEST_MESSAGE_BYTES_MAX, producer.idle)
 
 
 class _Slot:

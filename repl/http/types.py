@@ -245,6 +245,11 @@ class Response:
     """Given to many clients, one after another: a carrier may keep the bytes that it made of it."""
 
 
+GAVE_WAY = 4429
+"""The code of a WebSocket's close on which nothing was under way, and for which others had no place: nothing that came
+on it is taken any more. What its client has no answer for may be sent again."""
+
+
 @dataclass(slots=True)
 class Upgrade:
     """The answer that turns the connection into a channel of binary messages and hands it to ``run``.
@@ -255,7 +260,7 @@ class Upgrade:
     run: Callable[[Channel], Awaitable[None]]
     message_bytes_max: int
     idle: Callable[[], bool] = lambda: False
-    """A test whether nothing is under way on it: where connections are few, its own may be closed then."""
+    """A test whether nothing is under way on it: its own connection may be closed then (``GAVE_WAY``)."""
     ahead_bytes: int = MIB
     """Bytes that may lie before its socket, so that the next message is made while the last one leaves."""
 

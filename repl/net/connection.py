@@ -26,9 +26,10 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from repl.http import problem
-from repl.http.types import BytesBody, Leave, Push, Quick, Request, Response, Start, Upgrade
+from repl.http.types import GAVE_WAY, BytesBody, Leave, Push, Quick, Request, Response, Start, Upgrade
 from repl.net import reply
 from repl.net.arrivals import Arrival, Arrivals
+from repl.net.frame import close_frame
 from repl.net.metered import MeteredTap
 from repl.net.places import Places
 from repl.net.turns import Reading, Turns
@@ -54,6 +55,7 @@ HELD_BYTES_MAX = 64 * 1024
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _HEAD_END = b"\r\n\r\n"
 _UNKNOWN: tuple[int, Start | None] = (0, None)
+_GAVE_WAY = close_frame(GAVE_WAY, "nothing was under way, and others have no place: connect again")
 
 
 class Server(web.Server):
@@ -211,10 +213,18 @@ class Connection(RequestHandler):
     def idle_since(self) -> float | None:
         """``places.Guest``."""
         if self._upgrade is not None:
-            return self._heard_s if self._upgrade.idle() and not self._heard else None
+            quiet = not self._heard and self._tap is not None and not self._tap.holds
+            return self._heard_s if quiet and self._upgrade.idle() else None
         if self._leave is not None or not self._idle():
             return None
         return self._next_keepalive_close_time - self._idle_s
+
+    def give_way(self) -> None:
+        """``places.Guest``; a WebSocket's other side is told, and nothing more is taken from it."""
+        if self._tap is not None and self._tap.queue is not None and self.transport is not None:
+            self._tap.close()
+            self.transport.write(_GAVE_WAY)
+        self.force_close()
 
     def swept(self, now: float) -> None:
         if self._heard:

@@ -67,6 +67,6 @@ class Doorway(asyncio.Protocol):
         self._transport = None
         self._server.places.leave(self)
 
-    def force_close(self) -> None:
+    def give_way(self) -> None:
         if self._transport is not None:
             self._transport.close()

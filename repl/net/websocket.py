@@ -96,7 +96,9 @@ class WebSocketChannel:
         if message.type is WSMsgType.TEXT:
             await self._socket.close(code=WSCloseCode.UNSUPPORTED_DATA)
             raise ChannelClosed("the peer sent a text message")
-        raise ChannelClosed(f"the channel was closed (code {self._socket.close_code})")
+        code = self._socket.close_code or 0
+        said = f": {message.extra}" if message.type is WSMsgType.CLOSE and message.extra else ""
+        raise ChannelClosed(f"the channel was closed (code {code}){said}", code=code)
 
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
         tap, loop = self._tap, asyncio.get_running_loop()

@@ -20,7 +20,7 @@ import uvloop
 from repl.config import NodeConfig
 from repl.net.children import ProcessChildren
 from repl.net.network import AiohttpNetwork
-from repl.node.capacity import connections_of, files_most, memory_bytes, readers_of
+from repl.node.capacity import check_files, connections_of, files_most, memory_bytes, readers_of
 from repl.node.logging_format import log_to
 from repl.node.node import Node
 from vlsn.errors import VlsnLogError, WrongVersion, said_of
@@ -39,10 +39,11 @@ logger = logging.getLogger("vlsnlog")
 def run_node(config: NodeConfig) -> int:
     """Runs until a signal or a fault; the exit status."""
     log_to(sys.stderr, level=config.log_level, format=config.log_format)
+    files = files_most()
+    check_files(files)
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if now != most:  # each connection is one, and a log that cannot open its next segment ends
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    files = files_most()
     config = replace(config, readers_max=readers_of(config.readers_max, files=files, memory=memory_bytes()))
     tune_interpreter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
