@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from vlsn.format.block import BlockHeader, Entry, EntryKind, entry
-from vlsn.format.columns import Layout
+from vlsn.format.columns import I64, SMALL_COLUMN, Layout, i32
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.seams import Buffer
 
 _COMMIT = int(EntryKind.COMMIT)
+Kinds = npt.NDArray[np.uint8]
+Ends = npt.NDArray[np.int32]
 
 
 class OwnEntries(NamedTuple):
@@ -24,6 +27,8 @@ class OwnEntries(NamedTuple):
 def own_entries(block: Buffer, header: BlockHeader) -> OwnEntries:
     """Reads the log's own entries of a checked block, by the column; COMMITs without a value say nothing but that."""
     lay, count = header.layout, header.count
+    if count <= SMALL_COLUMN:
+        return OwnEntries(_few(block, header, lay), _txn_end(block, header, lay))
     if lay.kinds >= 0:
         kinds = np.frombuffer(block, np.uint8, count, lay.kinds)
     else:
@@ -33,8 +38,29 @@ def own_entries(block: Buffer, header: BlockHeader) -> OwnEntries:
         return OwnEntries([], NULL_VLSN)
     ends = np.frombuffer(block, "<i4", count + 1, lay.value_offsets)
     says = rows[(kinds[rows] != _COMMIT) | (ends[rows + 1] != ends[rows])]
-    entries = [entry(block, header, Vlsn(header.first_vlsn + row)) for row in says.tolist()]
-    return OwnEntries(entries, _txn_end(block, header, lay))
+    return OwnEntries(_entries(block, header, lay, says, kinds, ends), _txn_end(block, header, lay))
+
+
+def _few(block: Buffer, header: BlockHeader, lay: Layout) -> list[Entry]:
+    kinds = block[lay.kinds : lay.kinds + header.count] if lay.kinds >= 0 else bytes([header.kind]) * header.count
+    ends = i32(header.count + 1).unpack_from(block, lay.value_offsets)
+    return [
+        entry(block, header, Vlsn(header.first_vlsn + row))
+        for row, kind in enumerate(kinds)
+        if kind and (kind != _COMMIT or ends[row + 1] != ends[row])
+    ]
+
+
+def _entries(block: Buffer, header: BlockHeader, lay: Layout, rows: I64, kinds: Kinds, ends: Ends) -> list[Entry]:
+    if lay.keys >= 0:
+        return [entry(block, header, Vlsn(header.first_vlsn + row)) for row in rows.tolist()]
+    txns = np.frombuffer(block, "<u8", header.count, lay.txns)[rows].tolist() if lay.txns >= 0 else [0] * len(rows)
+    places = zip((rows + header.first_vlsn).tolist(), kinds[rows].tolist(), txns, strict=True)
+    values = zip((ends[rows] + lay.values).tolist(), (ends[rows + 1] + lay.values).tolist(), strict=True)
+    return [
+        Entry(Vlsn(vlsn), header.term, header.clock_us, kind, txn, None, bytes(block[start:end]))
+        for (vlsn, kind, txn), (start, end) in zip(places, values, strict=True)
+    ]
 
 
 def _txn_end(block: Buffer, header: BlockHeader, lay: Layout) -> Vlsn:
