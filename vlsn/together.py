@@ -43,7 +43,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
         raise cancelled
 
 
-def failure_of(task: asyncio.Future[Any]) -> BaseException | None:
+def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
     """Returns why a task that has ended did, None if by returning or by a cancel. Who asks has seen it: asyncio tells
     of it on stderr else."""
     return None if task.cancelled() else task.exception()
