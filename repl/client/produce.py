@@ -11,6 +11,8 @@ one list append and one future for each append.
    again in the same order.
 3. Every append has a deadline; past it, it fails with what kept it waiting.
 4. Memory is bounded: at most ``IN_FLIGHT_*`` unanswered, and what the queue holds.
+5. A master of an older vlsnlog takes no transaction that sets something in one message: it fails with ``NoSets``,
+   unsent.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from repl.client.identity import Identities
 from repl.client.queue import AppendQueue
 from repl.http import problem
 from repl.http.types import GAVE_WAY, Network
-from repl.produce_messages import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, Answer, decode_answers
+from repl.produce_messages import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, TRANSACTION_SETS, Answer, decode_answers
 from vlsn.durability import GroupDurability
 from vlsn.errors import (
+    BadArgument,
     BadBody,
     ChannelClosed,
     LogClosed,
@@ -69,6 +72,12 @@ class _Refusal(msgspec.Struct):
     after: int | None = None
 
 
+class NoSets(VlsnLogError):
+    """The master takes no transaction that sets something in one message; nothing was sent."""
+
+    retry_safe = True
+
+
 class Producer:
     """The queue's connection.  All on one event loop."""
 
@@ -99,6 +108,8 @@ class Producer:
         """This connection's first refusal: nothing more is sent on it."""
         self._last_fault: VlsnLogError = Unreachable("no master took the append in time")
         self._progress = False
+        self._takes_sets = False
+        """This connection's master takes transactions that set something."""
         self._closing = False
         self._leaving: set[asyncio.Task[None]] = set()
         """Connections that are being closed."""
@@ -190,9 +201,7 @@ class Producer:
             return
         async with self._endpoints.turns:
             url, term = await self._endpoints.master(), self._endpoints.term
-            channel = await self._network.connect(
-                f"{url}/v1/produce", message_bytes_max=ANSWERS_MESSAGE_BYTES_MAX, timeout_s=CONNECT_TIMEOUT_S
-            )
+            channel = await self._connect(url)
         self._progress, self._fault = False, None
         self._silent.clear()
         self._hung.clear()
@@ -213,6 +222,21 @@ class Producer:
             await self._leave(channel)
         if not self._progress:
             raise fault
+
+    async def _connect(self, url: str) -> Channel:
+        try:
+            channel = await self._network.connect(
+                f"{url}/v1/produce?types={TRANSACTION_SETS}",
+                message_bytes_max=ANSWERS_MESSAGE_BYTES_MAX,
+                timeout_s=CONNECT_TIMEOUT_S,
+            )
+        except BadArgument:  # an older one
+            self._takes_sets = False
+            return await self._network.connect(
+                f"{url}/v1/produce", message_bytes_max=ANSWERS_MESSAGE_BYTES_MAX, timeout_s=CONNECT_TIMEOUT_S
+            )
+        self._takes_sets = True
+        return channel
 
     async def _leave(self, channel: Channel) -> None:
         """Closes it; a silent node's part in that is not waited for, unless this client ends, too."""
@@ -280,7 +304,12 @@ class Producer:
                 may_send.clear()
                 await may_send.wait()
             elif self.queue:
-                await channel.send(self._next_message())
+                group = self.queue.take()
+                if group.sets and not self._takes_sets:
+                    group.fail(NoSets("the master is of an older vlsnlog"))
+                    self._settle()
+                    continue
+                await channel.send(self._message(group))
             elif self._closing:
                 return
 
@@ -293,9 +322,8 @@ class Producer:
             and self._loop.time() - self._in_flight[0].sent_at < SILENCE_S
         )
 
-    def _next_message(self) -> bytes:
-        """Takes a group from the queue; from here on it may have been logged."""
-        group = self.queue.take()
+    def _message(self, group: Group) -> bytes:
+        """Makes the message of a group; from here on it may have been logged."""
         now = group.sent_at = self._loop.time()
         group.id = self._next_id
         self._next_id += 1

@@ -118,14 +118,18 @@ class Stages:
         for task in self._given_back:
             task.cancel()
 
+    @property
+    def level(self) -> int:
+        """The group's level, as far as it is known here."""
+        return self.endpoints.level
+
     async def check_level(self) -> None:
-        """Raises ``WrongVersion`` where the group has no transactions."""
-        if self.endpoints.level < TRANSACTIONS:
-            self.calls.left()  # whoever leads says it
-            await self.calls.at_master(_ask_nothing, again=True)
-        if self.endpoints.level < TRANSACTIONS:
+        """Asks for the group's level. Raises ``WrongVersion`` where it has no transactions."""
+        self.calls.left()  # whoever leads says it
+        await self.calls.at_master(_ask_nothing, again=True)
+        if self.level < TRANSACTIONS:
             raise WrongVersion(
-                f"transactions need level {TRANSACTIONS}, the group is at level {self.endpoints.level}: once "
+                f"transactions need level {TRANSACTIONS}, the group is at level {self.level}: once "
                 "all members run a vlsnlog that speaks it, `vlsnlog group upgrade`"
             )
 
@@ -153,8 +157,9 @@ class Stage:
         self._rewinds = 0
 
     def check_fits(self, entries: int, size: int) -> None:
-        """Checks as ``check_fits`` does, and that its block fits a segment of the master. Raises ``TooLarge``."""
-        check_fits(entries, size)
+        """Checks that a transaction of so many entries, and of so many bytes with ``ENTRY_COST_BYTES`` for each, fits
+        one block, and that a segment of the master. Raises ``TooLarge``."""
+        check_transaction(entries + 1, size + _EMPTY_BYTES)
         cost = cost_of(entries + 1, size + _EMPTY_BYTES)
         if self._bytes_max is not None and cost > self._bytes_max:
             raise TooLarge(f"a transaction of {cost} bytes, where a segment of the log takes {self._bytes_max}")
@@ -250,12 +255,6 @@ class Stage:
                 raise
             why = "its master, of an older vlsnlog, takes nothing back, and what was given up of it may be staged there"
             raise TransactionGone(f"{why}: run it again in another one") from error
-
-
-def check_fits(entries: int, size: int) -> None:
-    """Checks that a transaction of so many entries, and of so many bytes with ``ENTRY_COST_BYTES`` for each, fits one
-    block. Raises ``TooLarge``."""
-    check_transaction(entries + 1, size + _EMPTY_BYTES)
 
 
 async def _ask_nothing(url: str, seconds: float) -> None:

@@ -10,7 +10,8 @@
 2. More than that is staged at the master by the piece (``staging.py``).  A master that is no more takes it along: the
    commit is refused with ``TransactionGone``, nothing logged, and the block is to be run again.
 3. Every transaction has a name of its own in the log, so its commit is made once however often it is asked for.
-4. One that commits the position of a consumer is staged too: its entries and the position are in one block, or neither.
+4. One that commits positions of consumers takes the same ways: its entries and the positions are in one block, or none
+   of them.  A master of an older vlsnlog takes those by the calls of a staged one only.
 5. An append that raises, also for a cancel, is not in the transaction; what was in it before is.
 """
 
@@ -28,8 +29,8 @@ from repl.client.codec import Codec, CodecName, V, codec_of
 from repl.client.consumer import Consumer, Positions, in_hand
 from repl.client.group import Key, check_longest
 from repl.client.identity import HandleNames, Identity
-from repl.client.produce import Producer
-from repl.client.staging import Stage, Stages, check_fits
+from repl.client.produce import NoSets, Producer
+from repl.client.staging import Stage, Stages
 from vlsn.durability import GroupDurability
 from vlsn.errors import (
     BadArgument,
@@ -42,9 +43,9 @@ from vlsn.errors import (
 )
 from vlsn.format.batch import encode
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
+from vlsn.levels import TRANSACTIONS
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
-from vlsn.together import failure_of
 
 KEPT_BYTES_MAX: Final = MIB
 """Bytes of entries that a transaction keeps until its commit."""
@@ -52,6 +53,37 @@ ENTRY_COST_BYTES: Final = 17
 """Bytes that each entry is counted with beside its own."""
 POSITION_COST_BYTES: Final = 256
 """Bytes that a position is counted with beside its name."""
+
+
+class _Answer:
+    """The answer to a commit that went out in one message: who asked for it may be cancelled before it comes."""
+
+    __slots__ = ("_waiting", "appended", "failed")
+
+    def __init__(self) -> None:
+        self.appended: Appended | None = None
+        self.failed = False
+        self._waiting: asyncio.Future[Appended] | None = None
+
+    def wait(self) -> asyncio.Future[Appended]:
+        """Returns what has the answer, where it has not failed before; for one who waits."""
+        waiting = self._waiting = asyncio.get_running_loop().create_future()
+        if self.appended is not None:
+            waiting.set_result(self.appended)
+        return waiting
+
+    def done(self) -> bool:
+        return self.appended is not None or self.failed
+
+    def set_result(self, appended: Appended) -> None:
+        self.appended = appended
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(appended)
+
+    def set_exception(self, error: VlsnLogError) -> None:
+        self.failed = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
 
 
 class Transaction(Generic[V]):
@@ -85,7 +117,8 @@ class Transaction(Generic[V]):
         self._consumers: dict[str, tuple[Consumer, ConsumerChange]] = {}
         """The consumers whose positions it commits, by their names in this group."""
         self._values: list[bytes] = []
-        self._keys: list[Key] = []
+        self._keys: list[Key] | None = None
+        """None while none has a key."""
         self._bytes = 0
         """Bytes of what is kept here, with ``ENTRY_COST_BYTES`` for each."""
         self._entries, self._size = 0, 0
@@ -93,8 +126,8 @@ class Transaction(Generic[V]):
         self._turn = asyncio.Lock()
         self._identity: Identity | None = None
         """Its name, once it went out in one message."""
-        self._sent: asyncio.Future[Appended] | None = None
-        """That message's answer. It comes, too, where who asked for the commit was cancelled."""
+        self._answer: _Answer | None = None
+        """That message's answer, where its commit was cancelled or had no certain answer."""
         self._over = ""
         """The reason why nothing more is appended."""
         self._may_be_logged = False
@@ -133,7 +166,9 @@ class Transaction(Generic[V]):
         ``TransactionClosed``; what the master refuses a piece with, once there is more than is kept here. The entry is
         not in the transaction then, and what was in it is, unless the error is ``TransactionGone``."""
         given = self._codec if codec is None else codec_of(codec)
-        await self._add([given.value(value)], [given.key(key)])
+        entry, name = [given.value(value)], None if key is None else [given.key(key)]
+        if not self._kept(entry, name):
+            await self._staged(entry, name)
 
     @overload
     async def append_many(
@@ -152,7 +187,8 @@ class Transaction(Generic[V]):
         data, names = given.values(values), given.keys(keys)
         if names is not None and len(names) != len(data):
             raise BadBody(f"{len(data)} values and {len(names)} keys")
-        await self._add(data, [None] * len(data) if names is None else names)
+        if data and not self._kept(data, names):
+            await self._staged(data, names)
 
     async def commit_position(self, consumer: Consumer) -> None:
         """Commits with it where ``consumer`` is now: behind the last entry that it has given. Raises ``BadArgument``
@@ -179,7 +215,12 @@ class Transaction(Generic[V]):
             self._check_open()
             unsure, self._committing, done = self._may_be_logged, True, False
             try:
-                appended = await self._commit()
+                if self._stage is not None and self._stage.staged:
+                    appended = await self._commit_staged()
+                elif self._values or self._consumers:
+                    appended = await self._commit_whole()
+                else:
+                    appended = None
                 done = True
             except (TransactionGone, StaleTerm) as error:
                 self._may_be_logged = False
@@ -190,7 +231,7 @@ class Transaction(Generic[V]):
                 if unsure and error.retry_safe:  # of this commit alone: the one before may be in the log
                     raise OutcomeUnknown(f"asked again, and not acknowledged: {error}; it may be logged") from error
                 if not self._may_be_logged:
-                    self._identity = None
+                    self._identity = self._answer = None
                 raise
             finally:
                 self._committing = False
@@ -204,8 +245,8 @@ class Transaction(Generic[V]):
 
         Raises ``TransactionClosed`` while a commit is under way and where it is committed, ``OutcomeUnknown`` behind a
         commit that had no certain answer: only that one, called again, has it."""
-        if self.appended is None and self._answer is not None:
-            self._committed(self._answer)
+        if self.appended is None and self._answer is not None and self._answer.appended is not None:
+            self._committed(self._answer.appended)
         if self.appended is not None:
             raise TransactionClosed("the transaction is committed")
         if self._committing:
@@ -221,24 +262,29 @@ class Transaction(Generic[V]):
 
     # Entries.
 
-    async def _add(self, values: list[bytes], keys: Sequence[Key]) -> None:
+    def _kept(self, values: list[bytes], keys: Sequence[Key] | None) -> bool:
+        """Keeps entries, where they are few; says whether it does."""
         self._check_not_committing()
-        if not values:
-            return
         check_longest(values, keys)
-        size = sum(map(len, values)) + sum(map(len, filter(None, keys))) + ENTRY_COST_BYTES * len(values)
+        size = _size(values, keys)
         if self._bytes + size > KEPT_BYTES_MAX:
-            async with self._turn:
-                self._check_not_committing()
-                if self._bytes + size > KEPT_BYTES_MAX:
-                    await self._stage_with(values, keys, size)
-                    return
+            return False
         self._count(len(values), size)
+        if keys is not None and self._keys is None:
+            self._keys = [None] * len(self._values)
+        if self._keys is not None:
+            self._keys += keys if keys is not None else [None] * len(values)
         self._values += values
-        self._keys += keys
         self._bytes += size
+        return True
 
-    async def _stage_with(self, values: Sequence[bytes], keys: Sequence[Key], size: int) -> None:
+    async def _staged(self, values: list[bytes], keys: Sequence[Key] | None) -> None:
+        """Stages entries, and before them what is kept."""
+        async with self._turn:
+            if not self._kept(values, keys):
+                await self._stage_with(values, keys, _size(values, keys))
+
+    async def _stage_with(self, values: list[bytes], keys: Sequence[Key] | None, size: int) -> None:
         """Stages what is kept, and these behind it. What others append meanwhile is kept, and comes behind them."""
         stage = self._stage = self._stage or self._stages.stage()
         counted = False
@@ -247,7 +293,8 @@ class Transaction(Generic[V]):
             self._count(len(values), size)
             counted = True
             kept, kept_bytes = len(self._values), self._bytes
-            await stage.stage(encode([*self._values, *values], [*self._keys, *keys]), kept + len(values))
+            names = [*(self._keys or [None] * kept), *(keys or [None] * len(values))]
+            await stage.stage(encode([*self._values, *values], names), kept + len(values))
             self._check_open()
         except BaseException as error:
             if counted:
@@ -258,62 +305,67 @@ class Transaction(Generic[V]):
             elif self._over:  # aborted meanwhile, and perhaps begun since
                 self._stages.give_back(stage)
             raise
-        del self._values[:kept], self._keys[:kept]
+        del self._values[:kept]
+        if self._keys is not None:
+            del self._keys[:kept]
         self._bytes -= kept_bytes
 
     def _count(self, entries: int, size: int) -> None:
-        """Counts what is added. Raises ``TooLarge``, nothing counted."""
-        check = check_fits if self._stage is None else self._stage.check_fits
-        check(self._entries + entries, self._size + size)
+        """Counts what is added. Raises ``TooLarge``, nothing counted; what is kept fits."""
+        if self._stage is not None:
+            self._stage.check_fits(self._entries + entries, self._size + size)
         self._entries += entries
         self._size += size
 
     # Commits.
 
-    async def _commit(self) -> Appended | None:
-        if self._consumers or (self._stage is not None and self._stage.staged):
-            return await self._commit_staged()
-        return await self._commit_whole() if self._values else None
-
     async def _commit_staged(self) -> Appended:
         if self._values:
-            await self._stage_with((), (), 0)
+            await self._stage_with([], None, 0)
         stage = self._stage = self._stage or self._stages.stage()
         await stage.begin()
         self._may_be_logged = True
-        changes = {name: change for name, (_, change) in self._consumers.items()}
-        return await stage.commit(self._acks, {"positions": changes}, self._durability)
+        return await stage.commit(self._acks, {"positions": self._changes()}, self._durability)
 
     async def _commit_whole(self) -> Appended:
         """Sends all of it as one message. Of one that was sent before, by a call that was cancelled, the answer is
         waited for: by the time that it is sent again the log may have forgotten its name."""
-        if self._sent is not None and not (self._sent.done() and failure_of(self._sent)):
+        if self._answer is not None and not self._answer.failed:
             try:
-                return msgspec.structs.replace(await asyncio.shield(self._sent), duplicate=True)
+                return msgspec.structs.replace(await self._answer.wait(), duplicate=True)
             except VlsnLogError:
                 pass  # its time is over, and it goes out again under its name
-        await self._stages.check_level()
-        self._may_be_logged = True
-        if self._identity is None:
-            self._identity = Identity(self._names.next(), self._stages.durable, fixed=True)
-        put = self._producer.queue.put_transaction(
+        queue, sets = self._producer.queue, b""
+        if self._consumers:
+            sets = msgspec.json.encode({"positions": self._changes()})
+        if self._stages.level < TRANSACTIONS:
+            await self._stages.check_level()
+        if queue.full:
+            await queue.room()
+        name = self._identity
+        if name is None:
+            name = self._identity = Identity(self._names.next(), self._stages.durable, fixed=True)
+        unsure, self._may_be_logged = self._may_be_logged, True
+        answer = self._answer = _Answer()
+        queue.put_transaction(
             self._values,
             self._keys,
+            answer,
             acks=self._acks,
             durability=self._durability,
-            name=(self._identity, HANDLE_SEQUENCE),
+            name=(name, HANDLE_SEQUENCE),
+            sets=sets,
         )
-        self._sent = asyncio.ensure_future(put)
-        self._sent.add_done_callback(failure_of)  # perhaps nobody asks any more
-        return await asyncio.shield(self._sent)
+        try:
+            return await answer.wait()
+        except NoSets:
+            if unsure:
+                raise
+        self._may_be_logged, self._identity, self._answer = False, None, None
+        return await self._commit_staged()
 
-    @property
-    def _answer(self) -> Appended | None:
-        """The answer that came for a commit that was cancelled."""
-        sent = self._sent
-        if sent is None or not sent.done() or sent.cancelled() or sent.exception() is not None:
-            return None
-        return sent.result()
+    def _changes(self) -> dict[str, ConsumerChange]:
+        return {name: change for name, (_, change) in self._consumers.items()}
 
     def _committed(self, appended: Appended | None) -> None:
         self.appended = appended
@@ -343,10 +395,15 @@ class Transaction(Generic[V]):
         self._over = why
         if not committed:
             self._not_committed()
-        self._values, self._keys, self._bytes = [], [], 0
+        self._values, self._keys, self._bytes = [], None, 0
         return self._stages.give_back(self._stage) if self._stage is not None else None
 
     def _not_committed(self) -> None:
         """Has its consumers, and those in whose loop it was, give again what no commit has passed."""
         for consumer in {*in_hand(), *(consumer for consumer, _ in self._consumers.values())}:
             consumer.not_committed()
+
+
+def _size(values: Sequence[bytes], keys: Sequence[Key] | None) -> int:
+    size = sum(map(len, values)) + ENTRY_COST_BYTES * len(values)
+    return size if keys is None else size + sum(map(len, filter(None, keys)))

@@ -20,17 +20,19 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
-from repl.api import Appended, Pending
+from repl.api import Appended, CommitSets, Pending
 from repl.http import problem, query
 from repl.http.append import decode_batch, redirect
 from repl.http.feed import require_upgrade
 from repl.http.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, AppendLimits, Budget
 from repl.http.line import Line
 from repl.http.services import Appends
+from repl.http.transactions import decode_sets
 from repl.http.types import Request, Response, Upgrade
 from repl.produce_messages import (
     REQUEST_MESSAGE_BYTES_MAX,
     REQUESTS_IN_FLIGHT_MAX,
+    TYPES_MAX,
     Asked,
     decode_request,
     done_answer,
@@ -41,7 +43,7 @@ from vlsn.format.submission import Submission, Transaction
 from vlsn.seams import Channel
 from vlsn.together import together
 
-_NONE: frozenset[str] = frozenset()
+_KNOWN = frozenset({"types"})
 
 
 class ProduceRoutes:
@@ -52,7 +54,8 @@ class ProduceRoutes:
         self._line = Line(bodies)
 
     async def produce(self, request: Request) -> Response | Upgrade:
-        query.only(request.query, _NONE)
+        query.only(request.query, _KNOWN)
+        query.whole(request.query, "types", None, 1, TYPES_MAX)  # those that it will send: all are known here
         if not self._appends.is_master():
             return redirect(self._appends, request)
         require_upgrade(request)
@@ -88,6 +91,7 @@ class _Waiting(NamedTuple):
 
     slot: _Slot
     submission: Submission
+    sets: CommitSets | None
     asked: Asked
     size: int
 
@@ -166,17 +170,23 @@ class _Producer:
         return not self._full
 
     def _submit(self, slot: _Slot, message: bytes, asked: Asked) -> None:
-        batch = decode_batch(memoryview(message)[asked.batch_at :], self._limits)
-        if asked.born is not None and (asked.transaction is None) != (batch.producer != 0):
-            raise BadBody("a producer's message names it in its batch, a transaction's does not")
-        submission = batch if asked.transaction is None else Transaction([batch], b"", asked.transaction)
-        if self._line or not self._put(slot, submission, asked, len(message)):
+        submission: Submission
+        sets = decode_sets(asked.sets) if asked.sets else None
+        if sets is not None and len(message) == asked.batch_at:
+            submission = Transaction((), b"", asked.transaction or (0, 0))
+        else:
+            submission = batch = decode_batch(memoryview(message)[asked.batch_at :], self._limits)
+            if asked.born is not None and (asked.transaction is None) != (batch.producer != 0):
+                raise BadBody("a producer's message names it in its batch, a transaction's does not")
+            if asked.transaction is not None:
+                submission = Transaction([batch], b"", asked.transaction)
+        if self._line or not self._put(slot, submission, sets, asked, len(message)):
             self._line.wait(self._again, len(message))
-            self._waiting = _Waiting(slot, submission, asked, len(message))
+            self._waiting = _Waiting(slot, submission, sets, asked, len(message))
         if self._timer is None or slot.deadline < self._timer_s:
             self._arm(slot.deadline)
 
-    def _put(self, slot: _Slot, submission: Submission, asked: Asked, size: int) -> bool:
+    def _put(self, slot: _Slot, submission: Submission, sets: CommitSets | None, asked: Asked, size: int) -> bool:
         """Submits what there is room for, and says whether there was. Raises what the node refuses it with for good."""
         try:
             self._bodies.take(size)
@@ -185,7 +195,7 @@ class _Producer:
         slot.held = size
         self._bytes += size
         try:
-            slot.pending = self._appends.submit(submission, asked.acks, slot.done, asked.born, asked.durability)
+            slot.pending = self._appends.submit(submission, asked.acks, slot.done, asked.born, asked.durability, sets)
         except QueueFull:
             self._release(slot)
             return False

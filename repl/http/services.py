@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from repl.api import (
     Acks,
     BlockPage,
+    CommitSets,
     ConsumerAt,
     ConsumerChange,
     DestinationChange,
@@ -25,7 +26,6 @@ from repl.api import (
     Pending,
     ProducerAt,
     SinkAt,
-    SinkChange,
     Spans,
 )
 from repl.http.message_batch import MessageColumns
@@ -66,15 +66,17 @@ class Appends(Mastership, Protocol):
         done: Done,
         born: int | None = None,
         durability: GroupDurability | None = None,
+        sets: CommitSets | None = None,
     ) -> Pending:
-        """Queues one atomic append. A producer's that is in the queue or the log already is not queued again, and
-        answered when its original meets ``acks``. ``born``: a VLSN that was durable before the producer's first.
-        ``durability``: less than the group's setting, None for that.
+        """Queues one atomic append, a transaction with what its COMMIT ``sets``. A producer's that is in the queue or
+        the log already is not queued again, and answered when its original meets ``acks``. ``born``: a VLSN that was
+        durable before the producer's first. ``durability``: less than the group's setting, None for that.
 
         ``done`` is called exactly once, never from inside this call.  Raises at once, with nothing logged:
         ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``,
         ``StrongerDurability``, ``WrongVersion`` for less than a sync at level 1; of a producer ``OutOfSequence``,
-        ``UnknownProducer``, ``DuplicateForgotten``.
+        ``UnknownProducer``, ``DuplicateForgotten``; for what it sets ``BadArgument``. What another one has replaced
+        ``done`` is told: ``StaleTerm``.
         """
         ...
 
@@ -102,15 +104,13 @@ class Transactions(Mastership, Protocol):
         *,
         name: tuple[int, int] | None,
         born: int | None,
-        positions: Mapping[str, ConsumerChange],
-        sinks: Mapping[str, SinkChange],
+        sets: CommitSets | None,
         durability: GroupDurability | None,
         after: int | None,
         rewinds: int,
     ) -> Pending:
-        """Submits all that is staged as one append, the producer's submission where it has a ``name``, and sets the
-        ``positions`` of consumers and the states of ``sinks`` with it. Asked again it is answered as the first time.
-        ``after`` and ``rewinds`` as in ``stage``.
+        """Submits all that is staged as one append, the producer's submission where it has a ``name``, with what its
+        COMMIT ``sets``. Asked again it is answered as the first time. ``after`` and ``rewinds`` as in ``stage``.
         ``done`` and what it raises: as for ``Appends.submit``; ``StaleTerm`` for what another one has replaced."""
         ...
 

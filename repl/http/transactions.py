@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from repl.api import Acks, Appended, ConsumerChange, Handle, SinkChange
+from repl.api import Acks, Appended, CommitSets, Handle
 from repl.http import problem, query
 from repl.http.append import ACKS, APPEND_PARAMETERS, AppendRoutes, durability_in, producer_in, redirect
 from repl.http.json_objects import HEADERS, answered, nothing_asked
@@ -32,17 +32,13 @@ from vlsn.errors import BadArgument, BadBody, NotFound, VlsnLogError
 from vlsn.format.records import JSON_FAULTS
 from vlsn.ids import NUMBER_MAX
 from vlsn.limits import BATCH_ENTRIES_MAX
+from vlsn.seams import Buffer
 
 PATH = "/v1/transactions"
 _NONE: frozenset[str] = frozenset()
 
 
-class _Commit(msgspec.Struct, forbid_unknown_fields=True):
-    positions: dict[str, ConsumerChange] = {}
-    sinks: dict[str, SinkChange] = {}
-
-
-_decoder = msgspec.json.Decoder(_Commit)
+_decoder = msgspec.json.Decoder(CommitSets)
 _BEGINNING = frozenset({"id"})
 _STAGING = frozenset({"after", "rewinds"})
 _COMMITTING = APPEND_PARAMETERS | _STAGING
@@ -99,7 +95,8 @@ class TransactionRoutes:
         durability, (after, rewinds) = durability_in(fields), _behind(request)
         if not self._transactions.is_master():
             return redirect(self._transactions, request)
-        sets = await _sets(request)
+        body = await request.body(PEER_BODY_BYTES_MAX)
+        sets = decode_sets(body) if body else None
         loop = asyncio.get_running_loop()
         told: asyncio.Future[Appended | VlsnLogError] = loop.create_future()
 
@@ -113,8 +110,7 @@ class TransactionRoutes:
             done,
             name=name,
             born=born,
-            positions=sets.positions,
-            sinks=sets.sinks,
+            sets=sets,
             durability=durability,
             after=after,
             rewinds=rewinds,
@@ -144,10 +140,9 @@ def _behind(request: Request) -> tuple[int | None, int]:
     return after, query.whole(request.query, "rewinds", 0, 0, REWINDS_MAX)
 
 
-async def _sets(request: Request) -> _Commit:
-    """Reads what the body of a commit sets. Raises ``BadBody``, ``TooLarge``."""
-    body = await request.body(PEER_BODY_BYTES_MAX)
+def decode_sets(body: Buffer) -> CommitSets:
+    """Decodes what a commit sets. Raises ``BadBody``."""
     try:
-        return _decoder.decode(body) if body else _Commit()
+        return _decoder.decode(body)
     except JSON_FAULTS as error:
-        raise BadBody(f"the body of a commit is not what it may say: {error}") from None
+        raise BadBody(f"what a commit sets is not what it may say: {error}") from None

@@ -254,6 +254,12 @@ class Admission:
         append.submission = None
         self._repeat(append)
 
+    def refuse(self, submission: Submission, acks: Acks, done: Done, error: VlsnLogError) -> Append:
+        """Refuses one that counts on what is not in this log, as ``_lacks`` does."""
+        append = Append(submission, acks, done, self._lead.member.seams.clock.monotonic_s())
+        self._lacks(append, error)
+        return append
+
     def _lacks(self, append: Append, error: VlsnLogError) -> None:
         """Refuses a submission that follows on what is not in this log."""
         append.doubt = self._spawn(self._refuse(append, error))

@@ -13,10 +13,12 @@ import pytest
 
 from repl import connect
 from repl.client.connect import Client
+from repl.client.consumer import Consumer
 from repl.client.staging import ATTEMPT_S
 from repl.client.transaction import KEPT_BYTES_MAX, Transaction
 from repl.http.append import APPEND_PARAMETERS
 from repl.lead.transactions import Transactions
+from repl.produce_messages import TRANSACTION
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
@@ -24,8 +26,11 @@ from tests.seam.test_membership import fed
 from tests.seam.test_once_client import disturb
 from tests.seam.test_transactions import known, lead, next_master
 from vlsn.errors import (
+    BadArgument,
+    NotMaster,
     OutcomeUnknown,
     QueueFull,
+    StaleTerm,
     TooLarge,
     TransactionClosed,
     TransactionGone,
@@ -569,6 +574,14 @@ def test_a_consumer_whose_commit_was_aborted_reads_on_from_where_the_log_says() 
     played(story)
 
 
+async def behind_first(log: Client) -> Consumer:
+    """Makes a consumer that has been given the first entry."""
+    consumer = log.consumer("billing", from_vlsn="start")
+    async for _ in consumer:
+        break
+    return consumer
+
+
 async def waits_in(txn: Transaction, count: int) -> None:
     """Runs a transaction's block that appends, and waits until it is cancelled."""
     async with txn:
@@ -658,6 +671,8 @@ def test_a_large_piece_has_the_time_that_its_bytes_take() -> None:
 
 
 def test_an_older_master_is_asked_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repl.http.produce._KNOWN", frozenset())
+    monkeypatch.setattr("repl.produce_messages.TYPES_MAX", TRANSACTION)
     monkeypatch.setattr("repl.http.transactions._BEGINNING", frozenset())
     monkeypatch.setattr("repl.http.transactions._STAGING", frozenset({"after"}))
     monkeypatch.setattr("repl.http.transactions._COMMITTING", APPEND_PARAMETERS)
@@ -666,6 +681,13 @@ def test_an_older_master_is_asked_in_its_own_words(monkeypatch: pytest.MonkeyPat
         mine = [LARGE] * 4
         await filled(log.transaction(), mine)
         assert await values(group) == mine
+        consumer = await behind_first(log)
+        async with log.transaction() as txn:
+            await txn.append(FIRST)
+            await txn.commit_position(consumer)
+        placed = await consumer.position()
+        assert placed is not None and txn.appended is not None
+        assert (placed.next, placed.at) == (consumer.next_vlsn, txn.appended.last)
         txn = log.transaction()
         await full_of(txn, 5)
         group.net.split(["client"], group.names)
@@ -679,3 +701,93 @@ def test_an_older_master_is_asked_in_its_own_words(monkeypatch: pytest.MonkeyPat
         assert await values(group) == mine
 
     played(story)
+
+
+@pytest.mark.parametrize("entries", [[], [b"out"], [b"out", b"out 2"]])
+def test_a_position_goes_with_its_entries_in_one_message(entries: list[bytes]) -> None:
+    async def story(group: Group, log: Client) -> None:
+        await log.append(b"in")
+        consumer = await behind_first(log)
+        asked: list[str] = []
+        group.net.on_said = lambda source, target, path, body: asked.append(path) if target == "client" else None
+        for _ in range(3):
+            async with log.transaction(acks="all") as txn:
+                await txn.append_many(entries)
+                await txn.commit_position(consumer)
+        assert asked == []
+        placed = await consumer.position()
+        assert placed is not None and txn.appended is not None and txn.appended.synced == 3
+        assert (placed.next, placed.at) == (consumer.next_vlsn, txn.appended.last)
+        assert txn.appended.last - txn.appended.first == len(entries)
+        assert await values(group) == [b"in", *3 * entries]
+
+    played(story)
+
+
+def test_a_position_that_another_worker_has_replaced_takes_its_entries_with_it() -> None:
+    async def story(group: Group, log: Client) -> None:
+        await log.append(b"in")
+        sleeper, worker = await behind_first(log), await behind_first(log)
+        txn = log.transaction()
+        await txn.append(b"worker's")
+        await txn.commit_position(worker)
+        await txn.commit()
+        stale = log.transaction()
+        await stale.append(b"sleeper's")
+        await stale.commit_position(sleeper)
+        beside = [asyncio.create_task(filled(log.transaction(), [b"beside %d" % number])) for number in range(3)]
+        with pytest.raises(StaleTerm):
+            await stale.commit()
+        with pytest.raises(TransactionClosed):
+            await stale.commit()
+        await asyncio.gather(*beside)
+        assert sorted(await values(group)) == [b"beside 0", b"beside 1", b"beside 2", b"in", b"worker's"]
+        assert sleeper.begins_anew and not worker.begins_anew
+
+    played(story)
+
+
+def test_a_position_past_the_end_of_the_log_is_refused_by_who_leads_for_certain() -> None:
+    async def story(group: Group, log: Client) -> None:
+        await log.append(b"in")
+        consumer = await behind_first(log)
+        consumer._next += 1_000
+        txn, again = log.transaction(), log.transaction()
+        for each in (txn, again):
+            await each.append(b"out")
+            await each.commit_position(consumer)
+        with pytest.raises(BadArgument):
+            await txn.commit()
+        group.net.split([group.master, "client"], [name for name in group.names if name != group.master])
+        with pytest.raises((NotMaster, OutcomeUnknown)):
+            await again.commit()
+        group.net.heal()
+        await group.serving()
+        assert await values(group) == [b"in"]
+
+    played(story, timeout_s=2.0)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_position_whose_commit_had_no_answer_is_set_once_when_it_is_asked_again(cancelled: bool) -> None:
+    async def story(group: Group, log: Client) -> None:
+        await log.append(b"in")
+        consumer = await behind_first(log)
+        txn = log.transaction()
+        await txn.append(b"out")
+        await txn.commit_position(consumer)
+        committing = await logged(group, log, txn)
+        if cancelled:
+            await left(committing)
+        else:
+            with pytest.raises(OutcomeUnknown):
+                await committing
+        assert consumer.begins_anew, "the log says where to go on"
+        group.net.heal()
+        appended = await txn.commit()
+        assert appended is not None and appended.duplicate
+        placed = await consumer.position()
+        assert placed is not None and placed.at == appended.last
+        assert await values(group) == [b"in", b"out"]
+
+    played(story, timeout_s=2.0)

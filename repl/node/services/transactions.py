@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from repl.api import Acks, ConsumerChange, Done, Handle, SinkChange
-from repl.lead import sinks as sink_states
+from repl.api import Acks, CommitSets, Done, Handle
 from repl.lead.append_book import Append
-from repl.lead.positions import confirm_end, puts_of
+from repl.lead.positions import confirm_end
+from repl.node.services.commits import puts_of
 from repl.node.services.mastership import NodeMastership
 from vlsn.durability import GroupDurability
 from vlsn.format.batch import Batch
@@ -32,8 +30,7 @@ class NodeTransactions(NodeMastership):
         *,
         name: tuple[int, int] | None,
         born: int | None,
-        positions: Mapping[str, ConsumerChange],
-        sinks: Mapping[str, SinkChange],
+        sets: CommitSets | None,
         durability: GroupDurability | None,
         after: int | None,
         rewinds: int,
@@ -41,11 +38,9 @@ class NodeTransactions(NodeMastership):
         lead = self._lead()
         if durability is not None:
             lead.admission.check_durability(durability)
-        await confirm_end(lead, positions)
-        puts = sink_states.joined(
-            puts_of(lead.log, positions) if positions else None,
-            sink_states.puts_of(lead.log, sinks) if sinks else None,
-        )
+        if sets is not None:
+            await confirm_end(lead, sets.positions)
+        puts = puts_of(lead, sets)
         return lead.transactions.commit(
             handle,
             acks,

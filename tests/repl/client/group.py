@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from repl.api import Acks, Done
+from repl.api import Acks, CommitSets, Done
 from repl.http.routes import Gateway
 from repl.http.types import Handler, Listener, Request, Response, Upgrade
 from repl.net.network import AiohttpNetwork
@@ -54,13 +54,14 @@ class GroupNode(MemoryNode):
         done: Done,
         born: int | None = None,
         durability: GroupDurability | None = None,
+        sets: CommitSets | None = None,
     ) -> MemoryPending:
         if self.refusals is not None:
             assert isinstance(submission, Batch)
             refusal = self.refusals([value for _, value in decode_entries(submission)])
             if refusal is not None:
                 raise refusal
-        return super().submit(submission, acks, done, born, durability)
+        return super().submit(submission, acks, done, born, durability, sets)
 
     @property
     def values(self) -> list[bytes]:

@@ -15,6 +15,7 @@ from repl.api import (
     Acks,
     Appended,
     BlockPage,
+    CommitSets,
     ConsumerAt,
     ConsumerChange,
     DestinationChange,
@@ -24,7 +25,6 @@ from repl.api import (
     Handle,
     ProducerAt,
     SinkAt,
-    SinkChange,
     Span,
     Spans,
 )
@@ -254,20 +254,15 @@ class MemoryNode:
         *,
         name: tuple[int, int] | None,
         born: int | None,
-        positions: Mapping[str, ConsumerChange],
-        sinks: Mapping[str, SinkChange],
+        sets: CommitSets | None,
         durability: GroupDurability | None,
         after: int | None,
         rewinds: int,
     ) -> MemoryPending:
         parts = self._stage_of(handle)
-        for consumer, change in positions.items():
-            self.positions[consumer] = ConsumerAt(consumer, change.next, change.term, len(self.entries), by=change.by)
         pending = self.submit(
-            Transaction(parts, b"", name or (handle.id, HANDLE_SEQUENCE)), acks, done, born, durability
+            Transaction(parts, b"", name or (handle.id, HANDLE_SEQUENCE)), acks, done, born, durability, sets
         )
-        for sink, wanted in sinks.items():
-            self.states[sink] = SinkAt(sink, len(self.entries), wanted.state)
         del self.stages[handle]
         return pending
 
@@ -286,6 +281,7 @@ class MemoryNode:
         done: Done,
         born: int | None = None,
         durability: GroupDurability | None = None,
+        sets: CommitSets | None = None,
     ) -> MemoryPending:
         self.submissions += 1
         if self.refuse is not None:
@@ -302,6 +298,10 @@ class MemoryNode:
         sealed = seal([submission], term=TERM, first_vlsn=first, dtvlsn=self.durable, clock_us=CLOCK_US)
         self.blocks += [block.data for block in sealed]
         last = Vlsn(len(self.entries))
+        for consumer, change in sets.positions.items() if sets is not None else ():
+            self.positions[consumer] = ConsumerAt(consumer, change.next, change.term, last, by=change.by)
+        for sink, wanted in sets.sinks.items() if sets is not None else ():
+            self.states[sink] = SinkAt(sink, last, wanted.state)
         durable = acks is not Acks.NONE and not (durability or SYNCED).lower
         appended = Appended(
             Vlsn(first), last, TERM, durable, 2 if durable else 1, acks, self.duplicate, durability or SYNCED
