@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from repl.api import DestinationChange
+from repl.http.limits import LOOKS_AT_ONCE_MAX
+from repl.http.message_batch import MessageColumns
 from repl.http.ndjson import decode_messages
+from repl.http.routes import Gateway
 from tests.repl.http.calls import JSON, OCTETS, call, json, refused
-from tests.repl.http.memory_node import CLOCK_US, MemoryNode
+from tests.repl.http.memory_node import CLOCK_US, MemoryMessages, MemoryNode
 
 PATH = "/v1/destinations"
 
@@ -54,6 +59,26 @@ async def test_messages_are_lines_with_their_attempts() -> None:
         ("ack", "orders", (7, 9), "", 0.0),
         ("nack", "orders", (7,), "00000000000000aa", "no stock"),
     ]
+
+
+async def test_few_looks_at_messages_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = MemoryNode()
+    gateway, under_way, most = Gateway(node.services), 0, 0
+
+    async def peek(name: str, count: int) -> MemoryMessages:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return MemoryMessages(MessageColumns(), {})
+
+    monkeypatch.setattr(node.destinations, "peek", peek)
+    path = f"{PATH}/orders/messages?peek=true"
+    answers = await asyncio.gather(*(call(gateway, "GET", path) for _ in range(8)))
+    assert [answer.status for answer in answers] == [200] * 8
+    assert most == LOOKS_AT_ONCE_MAX
 
 
 @pytest.mark.parametrize(
