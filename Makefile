@@ -26,10 +26,11 @@ PIPELINE_SECONDS ?= 300
 CDC_SECONDS ?= 120
 EXPORT_KILLS ?= 30
 PEER_ROUNDS ?= 5
+SOAK_SECONDS ?= 1800
 MEGABYTES ?= 100,1000,6000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim jepsen hostile failover pipeline cdc-postgres spark-pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim jepsen hostile soak failover pipeline cdc-postgres spark-pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -90,6 +91,9 @@ jepsen: $(STAMP) ## real nodes under faults, each workload: NEMESIS=kill,pause,p
 
 hostile: $(STAMP) ## what a stranger can do to a group, and how long each node is silent: KINDS="idle pings"
 	@$(BIN)/python jepsen-like hostile $(KINDS:%=--kind %)
+
+soak: $(STAMP) ## clients that leave in every state, and the master's memory meanwhile: SOAK_SECONDS=1800
+	@$(BIN)/python jepsen-like hostile --kind leaving --seconds $(SOAK_SECONDS)
 
 failover: $(STAMP) ## how long no append is taken when the master is killed, and when it hands over: ROUNDS=20
 	@$(BIN)/python jepsen-like failover --rounds $(ROUNDS)

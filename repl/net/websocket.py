@@ -1,8 +1,8 @@
 """A channel over one WebSocket, of either side.
 
 No compression (it would cost more than it saves, and blocks are to stay as they are); a text message, or one over
-the limit, ends the channel.  ``send`` returns while less than ``WRITE_BUFFER_BYTES`` wait in the socket,
-so that the next message can be made while the last one leaves.
+the limit, ends the channel.  ``send`` returns while little waits in the socket (``WRITE_BUFFER_BYTES`` of a
+caller's, ``Upgrade.ahead_bytes`` of who was called), so that the next message can be made while the last one leaves.
 
 What aiohttp keeps to itself is used here (the reader's queue, and whether the writer has sent a close) and in
 ``client.py``: the lock file says which version, ``tests/repl/net/test_frame.py`` what is expected of it.
