@@ -1,4 +1,4 @@
-"""What a node has lost with its state record: the tables are fetched from another member.
+"""Tables that a node has lost with its state record are fetched from another member.
 
 A log that was cleaned has whose submissions and which transactions went with it, and what was set, in its state record
 alone.  Without that the node says nothing it does not know (``once``, rule 6), and asks every member, from its start

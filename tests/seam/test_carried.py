@@ -1,4 +1,4 @@
-"""What a log adds up to is the same on every node, whoever hands it on to whom: all of a state record's fields."""
+"""The sum of a log's entries is the same on every node, whichever way it came there: all of a state record's fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Told = tuple[str, dict[str, Any]]
 
 
 async def told(group: Group, turn: int) -> Told:
-    """Changes all that a log adds up to, once; the handle of its transaction, and what its commit was answered."""
+    """Changes everything once. Returns the handle of its transaction, and the answer of the commit."""
     await sent(group, PRODUCER, turn)
     await sent(group, 0x10 + turn, 0, born=group.nodes[group.master].dtvlsn())
     durability = {"local": "write_no_sync", "replica": "sync"}
@@ -46,7 +46,8 @@ async def told(group: Group, turn: int) -> Told:
 
 
 async def cleaned(seed: int, **settings: Any) -> tuple[Group, list[Told]]:
-    """Three nodes whose logs begin behind one turn of all that they were told, and before another one."""
+    """Starts three nodes whose logs begin behind one turn of all changes, and before another one. Returns the handles
+    and answers of both turns' transactions."""
     group = Group(seed, levels=LEVELS, **CLEANS, retention_bytes=3 * SEGMENT, **settings)
     await group.start()
     await group.serving()

@@ -205,7 +205,7 @@ def test_a_producer_that_may_have_been_forgotten_does_not_pass_for_a_new_one() -
 
 
 def test_one_that_does_not_say_when_it_was_born_is_no_new_one_where_anybody_was_forgotten() -> None:
-    """Of more producers than the log knows an early one comes again: nothing is appended twice."""
+    """There are more producers than the log knows, and an early one comes again: nothing is appended twice."""
 
     async def story(group: Group) -> None:
         assert (await asked(group, {"producers": PRODUCERS_MIN}))[0] == 200

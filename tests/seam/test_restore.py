@@ -585,7 +585,7 @@ def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_resto
 
 
 def test_a_damaged_log_is_not_given_up_for_less_of_a_term_that_it_may_have_acknowledged_in() -> None:
-    """What can be read of it is of the term before; of the last one it has acknowledged more than who is there has."""
+    """Its readable blocks are of the term before. It has acknowledged more of the last term than the one that is up."""
 
     async def main() -> None:
         told: dict[int, bytes] = {}

@@ -122,7 +122,7 @@ def test_where_a_majority_was_cut_nobody_leads_until_every_member_has_told_its_e
 
 
 def test_copies_that_are_cut_alike_know_the_names_and_settings_that_were_set_before() -> None:
-    """Each has a state record of behind the cut, in which all of them were set again."""
+    """Each copy's state record is of a VLSN behind the cut, where all of them had been set again."""
 
     async def main() -> None:
         group = Group(6, levels=LEVELS)

@@ -157,7 +157,7 @@ def check_unchanged(disk: Disk, directory: str, record: StateRecord, vlsn: Vlsn,
 
 @dataclass(slots=True)
 class _Changed:
-    """What some blocks change of what a log adds up to."""
+    """The changes that some blocks make to the sum of a log's entries."""
 
     names: set[str] = field(default_factory=set)
     destinations: set[str] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""What a cut log adds up to: names, settings, producers, transactions and acknowledgements are those of a log that only
+"""The tables of a cut log (names, settings, producers, transactions, acknowledgements) are those of a log that only
 ever had the entries that are left."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Story:
     options: LogOptions = SMALL
     opened: Opened = field(init=False)
     names: dict[str, list[tuple[int, bytes | None]]] = field(default_factory=dict)
-    """What each name was set to, and by which VLSN: the plain model of the small state."""
+    """The values of each name, with the VLSNs that set them: the plain model of the small state."""
     _handles: int = 0
 
     def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ class Story:
 
 
 def summed(blocks: list[bytes], last: int) -> StateRecord:
-    """What a log adds up to that only ever had these blocks up to ``last``, and never kept anything beside them."""
+    """Returns the sum of a log that only ever had these blocks up to ``last``, and never a state record."""
     replica = Opened(Machine(99), take_term=False)
     for data in blocks:
         header = block.decode(data)

@@ -1,5 +1,5 @@
-"""What a log has lost with its state record it finds in another copy: then it adds up to what a log does that has read
-every entry."""
+"""A log that has lost its state record finds the sum of its entries in another copy: then it is that of a log that has
+read every entry."""
 
 from __future__ import annotations
 

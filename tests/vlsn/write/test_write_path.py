@@ -625,7 +625,7 @@ class Breaking(Opened):
 
 
 def test_a_group_that_cannot_be_made_ends_the_log() -> None:
-    """What it has sealed has VLSNs, and will never be written: what followed on that would lie behind a hole."""
+    """Its sealed entries have VLSNs, and are never written: whatever followed on them would lie behind a hole."""
     held: dict[int, bytes] = {}
     machine = Machine()
     opened = Breaking(machine)
