@@ -57,7 +57,7 @@ _BUCKET = re.compile(r'^vlsnlog_loop_late_seconds_bucket\{le="([^"]+)"\} (\S+)$'
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is sent, from how many sockets, how often at once from each."""
+    """The requests that are sent, from how many sockets, how often at once from each."""
 
     name: str
     head: str

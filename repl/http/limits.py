@@ -58,7 +58,7 @@ DELIVERY_BYTES = 32 * 1024
 PIECE_BYTES = 64 * KIB
 """Bytes of pages and bodies that are encoded or decoded without a stop: 1 or 2 ms of the worst of them."""
 ENTRY_COST = 256
-"""What an entry counts there, beside its bytes …"""
+"""The bytes that an entry counts there, beside its own …"""
 PIECE_COST = KIB
 """… and each piece."""
 PIECES_A_TURN_BYTES = 4 * PIECE_BYTES

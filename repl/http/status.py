@@ -30,7 +30,7 @@ _JSON = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 
 
 class _Told(Generic[T]):
-    """What takes a while to make: made once for all who ask within ``TOLD_S``."""
+    """An answer that takes a while to make: made once for all who ask within ``TOLD_S``."""
 
     def __init__(self, slices: Slices, make: Callable[[], Generator[int, None, T]]) -> None:
         self._slices = slices

@@ -22,7 +22,7 @@ class Doorway(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._held = b""
-        """What came while others were made connections, and parsed."""
+        """Bytes that came while others were made connections, and parsed."""
         self.kept = False
         self.head_since = 0.0
 

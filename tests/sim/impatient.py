@@ -72,7 +72,7 @@ class OnPurpose(Exception):
 
 
 class Impatient:
-    """What they all do: calls that may be cancelled, and reads of what they were told."""
+    """The calls of all of them: calls that may be cancelled, and reads of what they were told."""
 
     def __init__(self, clients: Clients, name: str) -> None:
         self._clients, self._group, self._report = clients, clients.group, clients.report

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 WORKERS = 3
 MADE = b"out"
-"""What pipelines make begins so; none makes anything of it."""
+"""The beginning of what pipelines make; none makes anything of it."""
 ENTRIES_MAX = 5
 PAUSE_S = 0.5
 
@@ -34,7 +34,7 @@ PAUSE_S = 0.5
 class Pipeline:
     consumer: str
     output: bytes
-    """What its outputs begin with; the VLSN that each is made of stands behind it."""
+    """The beginning of its outputs; the VLSN that each is made of stands behind it."""
 
     def check(self, watch: Watch) -> None:
         """Checks in the end that each entry below the position has one output."""

@@ -1,4 +1,4 @@
-"""What a node tells of itself: made once for all who ask at about the same time, and never older than it may be."""
+"""The status of a node: made once for all who ask at about the same time, and never older than it may be."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ async def test_pings_now_and_then_end_nothing_and_the_last_of_several_is_answere
 SOCKETS = 250
 PIPELINED = 3
 WORK_S = 0.001
-"""What a node spends on one answer here."""
+"""Seconds that a node spends on one answer here."""
 
 
 class WorkingNode(MemoryNode):
