@@ -139,6 +139,7 @@ def test_the_billing_worker_makes_one_invoice_for_each_order(group: Group) -> No
             group.until(partial(reached, some), "an invoice is there")
             order(20)
     with running("billing.py", urls):
+        order(1)  # whose invoice only a worker that runs can make, and that knows what SIGTERM means
         group.until(partial(reached, len(orders)), "each order has its invoice")
     assert invoices() == orders
 

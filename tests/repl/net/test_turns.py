@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import selectors
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -65,6 +66,15 @@ class Flood:
     def close_code(self) -> int:
         at = self.came.rfind(b"\x88")
         return int.from_bytes(self.came[at + 2 : at + 4], "big") if at >= 0 else 0
+
+
+@pytest.fixture(autouse=True)
+def no_collections() -> Iterator[None]:
+    """Keeps the collector out of the turns: it would look through what every test before has left in this process."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 class Turned:
