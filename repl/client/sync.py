@@ -202,9 +202,10 @@ class SyncClient(Generic[V]):
         """Tells as ``Client.producer_at``."""
         return self._run(self._client.producer_at(producer))
 
-    def durable_vlsn(self) -> int:
+    def durable_vlsn(self, *, consistency: str = DURABLE, at_least: int = 0, lag_max_s: float | None = None) -> int:
         """Returns as ``Client.durable_vlsn``."""
-        return self._run(self._client.durable_vlsn())
+        wanted = self._client.durable_vlsn(consistency=consistency, at_least=at_least, lag_max_s=lag_max_s)
+        return self._run(wanted)
 
     def vlsn_at(self, time_us: datetime | int) -> int:
         """Finds as ``Client.vlsn_at``."""
@@ -221,6 +222,8 @@ class SyncClient(Generic[V]):
         limit: int | None = None,
         all_kinds: bool = False,
         consistency: str = DURABLE,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Iterator[Entry]:
         """Reads as ``Client.read``."""
         pages = self.read_pages(
@@ -232,6 +235,8 @@ class SyncClient(Generic[V]):
             limit=limit,
             all_kinds=all_kinds,
             consistency=consistency,
+            at_least=at_least,
+            lag_max_s=lag_max_s,
         )
         return _entries(pages)
 
@@ -246,6 +251,8 @@ class SyncClient(Generic[V]):
         limit: int | None = None,
         all_kinds: bool = False,
         consistency: str = DURABLE,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Iterator[Page]:
         """Reads as ``Client.read_pages``."""
         pages = self._client.read_pages(
@@ -257,6 +264,8 @@ class SyncClient(Generic[V]):
             limit=limit,
             all_kinds=all_kinds,
             consistency=consistency,
+            at_least=at_least,
+            lag_max_s=lag_max_s,
         )
         return self._pages(pages)
 
@@ -269,10 +278,17 @@ class SyncClient(Generic[V]):
         consistency: str = DURABLE,
         after_term: int | None = None,
         at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Iterator[BlocksPage]:
         """Reads as ``Client.block_pages``. The next page is on its way while one is worked on."""
         pages = self._client.block_pages(
-            from_vlsn, to_vlsn, at=at, consistency=consistency, after_term=after_term, at_least=at_least
+            from_vlsn,
+            to_vlsn,
+            at=at,
+            consistency=consistency,
+            after_term=after_term,
+            at_least=at_least,
+            lag_max_s=lag_max_s,
         )
         return self._ahead(pages)
 
@@ -285,6 +301,8 @@ class SyncClient(Generic[V]):
         entries_each: int = NUMBER_MAX,
         limit: int = 1,
         after_term: int | None = None,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Spans:
         """Cuts as ``Client.spans``."""
         return self._run(
@@ -295,6 +313,8 @@ class SyncClient(Generic[V]):
                 entries_each=entries_each,
                 limit=limit,
                 after_term=after_term,
+                at_least=at_least,
+                lag_max_s=lag_max_s,
             )
         )
 
@@ -308,6 +328,8 @@ class SyncClient(Generic[V]):
         limit: int | None = None,
         after_term: int | None = None,
         all_kinds: bool = False,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Iterator[Entry]:
         """Reads as ``Client.tail``."""
         pages = self.tail_pages(
@@ -318,6 +340,8 @@ class SyncClient(Generic[V]):
             limit=limit,
             after_term=after_term,
             all_kinds=all_kinds,
+            at_least=at_least,
+            lag_max_s=lag_max_s,
         )
         return _entries(pages)
 
@@ -331,6 +355,8 @@ class SyncClient(Generic[V]):
         limit: int | None = None,
         after_term: int | None = None,
         all_kinds: bool = False,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Iterator[Page]:
         """Reads as ``Client.tail_pages``."""
         pages = self._client.tail_pages(
@@ -341,6 +367,8 @@ class SyncClient(Generic[V]):
             limit=limit,
             after_term=after_term,
             all_kinds=all_kinds,
+            at_least=at_least,
+            lag_max_s=lag_max_s,
         )
         return self._pages(pages)
 
@@ -351,10 +379,15 @@ class SyncClient(Generic[V]):
         from_vlsn: Begin = None,
         at: datetime | int | None = None,
         kept_in: SyncClient[Any] | None = None,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> SyncConsumer:
         """Makes a worker as ``Client.consumer``; iterate over it."""
         other = kept_in.elsewhere() if kept_in is not None and kept_in is not self else None
-        return SyncConsumer(self, self._client.consumer(name, from_vlsn=from_vlsn, at=at, kept_in=other))
+        consumer = self._client.consumer(
+            name, from_vlsn=from_vlsn, at=at, kept_in=other, at_least=at_least, lag_max_s=lag_max_s
+        )
+        return SyncConsumer(self, consumer)
 
     def destination(self, name: str, *, prefetch: int = PREFETCH) -> SyncDestination:
         """Makes a worker as ``Client.destination``; iterate over it."""

@@ -17,6 +17,7 @@ from typing import Final
 from repl.audit.directory import DirectorySource
 from repl.audit.live import LiveSource
 from repl.audit.source import Source, Unreadable
+from repl.client.sync import connect_sync
 from repl.spark.layout import Layout, Piece
 from repl.spark.options import Place, ReadOptions
 from repl.spark.places import source_of
@@ -82,9 +83,13 @@ class Copies:
 
     @classmethod
     def asked(cls, options: ReadOptions) -> Copies:
-        """Surveys the sources of a read, until one of them has its last VLSN. Raises as ``of`` and ``reaching``."""
-        last = options.to_vlsn
-        return cls.reaching(options.sources, last) if isinstance(last, int) else cls.of(options.sources)
+        """Surveys the sources of a read, until one of them has its last VLSN, and what it is to have at least. Raises
+        as ``of`` and ``reaching``, and ``TooFarBehind`` where no node says what there was ``lag_max_s`` ago."""
+        last = max(options.to_vlsn if isinstance(options.to_vlsn, int) else 0, options.at_least)
+        if options.lag_max_s is not None:
+            with connect_sync(",".join(options.sources), timeout_s=LAG_S) as log:
+                last = max(last, log.durable_vlsn(lag_max_s=options.lag_max_s))
+        return cls.reaching(options.sources, last) if last else cls.of(options.sources)
 
     @classmethod
     def reaching(cls, texts: Sequence[str], vlsn: int) -> Copies:

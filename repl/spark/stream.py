@@ -13,8 +13,9 @@ goes on at another one where that fails.
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -92,7 +93,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         if begin is Place.START:
             return _offset(log.first_vlsn(), 0)
         if begin is Place.END:
-            durable = log.spans(NUMBER_MAX).durable
+            durable = self._spans(NUMBER_MAX).durable
             if not durable:
                 return _offset(1, 0)
             return _offset(durable + 1, log.spans(durable, durable).spans[-1].term)
@@ -103,7 +104,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     @one_line
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._until = self._log().spans(NUMBER_MAX).durable + 1
+        self._until = self._spans(NUMBER_MAX).durable + 1
 
     @one_line
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
@@ -116,7 +117,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
                 return start
             term = None if skipped else start["term"] or None
             try:
-                found = self._log().spans(
+                found = self._spans(
                     begin, self._until - 1, bytes_each=bytes_each, entries_each=entries_each, after_term=term
                 )
             except Trimmed as error:
@@ -182,6 +183,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def _log(self) -> Followed:
         return self._client()
+
+    @property
+    def _spans(self) -> Callable[..., Spans]:
+        """Cuts as ``Followed.spans``, at a node that is as new as the options ask."""
+        options = self._options
+        asked = {"at_least": options.at_least or None, "lag_max_s": options.lag_max_s}
+        return partial(self._log().spans, **{name: value for name, value in asked.items() if value is not None})
 
     def _client(self) -> SyncClient[Any]:
         return client_of(",".join(self._options.sources))
