@@ -383,11 +383,12 @@ class ChildFeed:
                 )
 
     async def _stop(self, hear: asyncio.Task[None]) -> None:
-        """Stops the consumer."""
+        """Stops the consumer; one that has died meanwhile is stopped."""
         try:
             async with asyncio.timeout(STOP_S):
-                await self._child.send(messages.encode(Stop()))
-                await asyncio.wait([hear])
+                with suppress(ChannelClosed):
+                    await self._child.send(messages.encode(Stop()))
+                    await asyncio.wait([hear])
         except TimeoutError:
             self._child.terminate()
         if not await self._ends(TERMINATE_S):

@@ -116,12 +116,15 @@ class PositionFile:
     def open(cls, disk: Disk, directory: str, name: str) -> PositionFile | None:
         """Opens the file of consumer ``name``; None where there is none. Raises ``Damaged`` when neither slot can be
         read, ``WrongVersion``, ``LogFailed``."""
-        path = posixpath.join(directory, DIRECTORY, name + SUFFIX)
+        folder = posixpath.join(directory, DIRECTORY)
+        path = posixpath.join(folder, name + SUFFIX)
         if not disk.exists(path):
             return None
         file = disk.open(path, write=True)
         try:
-            file.sync()  # what an earlier process wrote and did not sync must not be lost again
+            file.sync()  # what an earlier process wrote and did not sync must not be lost again, nor its name
+            disk.sync_directory(folder)
+            disk.sync_directory(directory)
             file.drop_cache()
             slots = [slot for slot in (_slot(file, 0), _slot(file, 1)) if slot is not None]
             if not slots:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 
@@ -19,7 +21,7 @@ from repl.cdc.child_feed import (
     Joined,
     Patience,
 )
-from repl.cdc.messages import Hello, Start, ToNode
+from repl.cdc.messages import Commit, Hello, Ready, Start, Stop, ToNode
 from tests.fakes.clock import FakeClock
 from tests.fakes.loop import run
 from vlsn.errors import BadBody, ChannelClosed
@@ -79,19 +81,37 @@ def no_source(next_vlsn: Vlsn, switched: object) -> Source:
     raise AssertionError("it is not ready")
 
 
+class Empty:
+    """A source without a block."""
+
+    next_vlsn, mode = Vlsn(1), Mode.BUFFER
+
+    def from_ring(self, bytes_max: int) -> list[Buffer]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
 async def stored(next_vlsn: int, final: bool) -> bool:
     return True
 
 
-def feed_of(child: Says, clock: FakeClock) -> ChildFeed:
+def feed_of(
+    child: Says,
+    clock: FakeClock,
+    *,
+    make_source: Callable[[Vlsn, Callable[[Mode], None]], Source] = no_source,
+    store: Callable[[int, bool], Awaitable[bool]] = stored,
+) -> ChildFeed:
     return ChildFeed(
         child,
-        make_source=no_source,
+        make_source=make_source,
         reads=Nothing(),
         clock=clock,
         joined=Joined(),
         counts=CaptureCounts(),
-        store=stored,
+        store=store,
         ahead_bytes=1 << 22,
         start_timeout_s=30.0,
         events_timeout_s=30.0,
@@ -164,6 +184,47 @@ def test_a_child_that_breaks_its_connection_is_ended_and_has_failed(child: Says,
             await feed_of(child, FakeClock(loop.time)).run(START, asyncio.Event(), switched)
         assert loop.time() - begins <= END_S + 2 * WATCH_S
         assert await child.ended() == -9
+
+    run(main())
+
+
+class DiesCommitted(Says):
+    """A child that commits, and has died by the time that it is to stop."""
+
+    async def send(self, message: Buffer) -> None:
+        await super().send(message)
+        if messages.of_node(bytes(message)) == Stop():
+            self._killed.set()
+            raise ChannelClosed("it has died")
+
+
+def test_a_store_under_way_is_waited_for_where_the_child_died_as_it_was_to_stop() -> None:
+    async def main() -> None:
+        storing, may_store, kept = asyncio.Event(), asyncio.Event(), list[int]()
+
+        async def store(next_vlsn: int, final: bool) -> bool:
+            storing.set()
+            await may_store.wait()
+            kept.append(next_vlsn)
+            return True
+
+        child = DiesCommitted(Hello(), Ready(1, 0), Commit(1, 1))
+        stop = asyncio.Event()
+        feed = feed_of(
+            child,
+            FakeClock(asyncio.get_running_loop().time),
+            store=store,
+            make_source=lambda *_: cast("Source", Empty()),
+        )
+        running = asyncio.create_task(feed.run(START, stop, switched))
+        await storing.wait()
+        stop.set()
+        await child.ended()
+        await asyncio.sleep(WATCH_S)
+        assert not running.done(), "the next child would begin behind a store that is still to come"
+        may_store.set()
+        await running
+        assert kept == [1]
 
     run(main())
 

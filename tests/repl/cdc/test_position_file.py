@@ -49,6 +49,23 @@ def test_what_was_stored_is_read_again() -> None:
     assert read(disk) == StoredPosition(group="g", name="orders", next=7, term=3, sequence=5)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_name_that_a_dead_process_did_not_sync_outlives_a_power_cut(seed: int) -> None:
+    disk = FakeDisk()
+    disk.make_directory("/d")
+    disk.sync_directory("/")
+    disk.stop_at(lambda call: call.name == "rename", moment="after")
+    with pytest.raises(StopHere):
+        PositionFile.create(disk, "/d", first())
+    disk.process_kill()
+    file = PositionFile.open(disk, "/d", "orders")
+    assert file is not None
+    file.store(7, 1)
+    disk.power_cut(Random(seed))
+    found = read(disk)
+    assert found is not None and found.next == 7
+
+
 @pytest.mark.parametrize("stop", range(1, 40))
 @pytest.mark.parametrize("torn", [False, True])
 def test_any_cut_keeps_what_was_stored_last_or_was_being_stored(stop: int, torn: bool) -> None:
