@@ -46,7 +46,7 @@ class HandingOver:
         except TimeoutError:
             self._takes_back()
             raise Unreachable(f"{self._lead.heir} has not taken over within {HAND_OVER_S} s") from None
-        except VlsnLogError:
+        except BaseException:  # also where whoever asked for it has gone away
             self._takes_back()
             raise
         finally:

@@ -76,3 +76,27 @@ def test_what_is_on_its_way_when_a_master_hands_over_is_waited_for() -> None:
         assert not group.fatal
 
     run(main())
+
+
+def test_a_hand_over_whose_caller_goes_away_is_announced_no_more() -> None:
+    """Whoever is asked for a vote would else hear for ever that this lead has ended, while it goes on."""
+
+    async def main() -> None:
+        group = Group(46)
+        await group.start()
+        await group.serving()
+        await fed(group, 2)
+        node = group.nodes[group.master]
+        transfer = asyncio.create_task(node.services.administration.transfer(None))
+        while not node.opened().opened.announced[1]:
+            assert not transfer.done()
+            await asyncio.sleep(1e-5)
+        transfer.cancel()
+        await asyncio.wait([transfer])
+        assert transfer.cancelled()
+        assert node.opened().opened.announced == (0, "")
+        await group.serving()
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
