@@ -150,8 +150,8 @@ class Destination:
         self._calling: _Gathered | None = None
         """The ones whose call is on its way."""
         self._sending: asyncio.Task[None] | None = None
-        self._stream: DestinationStream | None = None
-        """The connection that was made last."""
+        self._streams: list[DestinationStream] = []
+        """The connections, one for each iteration under way, in the order in which they were made."""
 
     def __aiter__(self) -> AsyncGenerator[Message, None]:
         return self._messages()
@@ -173,7 +173,8 @@ class Destination:
         together = min(most * TOGETHER, PREFETCH_MAX)
         while True:
             stream = await self._destinations.connect(self.name, most, together, self._call_again)
-            self._stream, granted, quick = stream, 0, False
+            self._streams.append(stream)
+            granted, quick = 0, False
             try:
                 while True:
                     wanted = min(most * AHEAD, AHEAD_MAX) if quick else most
@@ -190,7 +191,10 @@ class Destination:
                     raise
                 self._destinations.left()
             finally:
-                await stream.close()
+                try:
+                    await stream.close()
+                finally:
+                    self._streams.remove(stream)
             await asyncio.sleep(AGAIN_S)
 
     async def take(self, most: int | None = None, wait_s: float = WAIT_S) -> Messages:
@@ -204,8 +208,9 @@ class Destination:
             return
         under_way = []
         for uuid, vlsns in _by_uuid(messages):
-            stream = self._stream
-            if stream is None or stream.fault is not None or stream.uuid != uuid:
+            stands = (each for each in reversed(self._streams) if each.fault is None and each.uuid == uuid)
+            stream = next(stands, None)
+            if stream is None:
                 under_way.append(self._call(uuid, vlsns))
                 continue
             under_way += [await stream.ack(vlsns[at : at + ACKS_MAX]) for at in range(0, len(vlsns), ACKS_MAX)]
@@ -233,7 +238,7 @@ class Destination:
 
     async def flush(self) -> None:
         """Returns once everything acknowledged so far is durable. Raises as ``Message.ack`` where some of it failed."""
-        under_way = [*self._stream.unanswered] if self._stream is not None else []
+        under_way = [told for stream in self._streams for told in stream.unanswered]
         under_way += [each.told for each in (self._calling, *self._gathered.values()) if each is not None]
         if under_way:
             await asyncio.wait(under_way)

@@ -618,6 +618,26 @@ def test_flush_waits_for_the_call_that_is_on_its_way_and_says_how_it_has_failed(
     run(main())
 
 
+def test_flush_waits_for_what_another_iteration_of_the_worker_acknowledged() -> None:
+    async def main() -> None:
+        group = await made(56)
+        async with client(group) as log:
+            told = await log.destinations.put("orders", from_="start")
+            await log.append_many([b"a", b"b"])
+            dest = log.destination("orders", prefetch=1)
+            async with aclosing(dest.batches()) as one, aclosing(dest.batches()) as other:
+                batch = await anext(one)
+                for machine in group.machines.values():
+                    machine.disk.latency = lambda call: 5.0 if "sync" in call.name else 0.0
+                await dest.ack(batch, wait=False)
+                await anext(other)
+                await dest.flush()
+                assert acked(group, told["uuid"]).done.has(batch.vlsns).all()
+        await group.stop()
+
+    run(main())
+
+
 def test_what_is_acknowledged_of_a_destination_that_is_gone_fails_for_itself_alone() -> None:
     async def main() -> None:
         group = await made(52)
