@@ -38,6 +38,7 @@ from repl.read.reads import Reads
 from repl.repair.integrity import resolve
 from repl.repair.restoring import Restoration
 from replica.level import store_level
+from vlsn.durability import SYNCED
 from vlsn.errors import (
     ChannelClosed,
     DuplicateFeed,
@@ -184,7 +185,8 @@ class Leading(Tenure):
         return await self.rounds.index()
 
     def _log_note(self, submission: Submission, done: Done) -> object:
-        return self.admission.submit(submission, Acks.MAJORITY, done)
+        """Logs it, synced whatever the group asks of appends: an acknowledgement is answered as durable."""
+        return self.admission.submit(submission, Acks.MAJORITY, done, durability=SYNCED)
 
     # Appends.
 

@@ -19,7 +19,7 @@ from repl.client.destination import Message
 from repl.http.handed import Handed, Holder
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
-from tests.seam.nodes import BIG, SEGMENT, Group
+from tests.seam.nodes import BIG, JSON, SEGMENT, Group
 from tests.seam.test_once_client import disturb
 from vlsn.errors import (
     BadArgument,
@@ -57,6 +57,26 @@ def acked(group: Group, uuid: str) -> Acked:
 
 def values(messages: Sequence[Message]) -> list[bytes]:
     return [message.value for message in messages]
+
+
+def test_an_acknowledgement_is_durable_when_answered_though_the_group_asks_for_less() -> None:
+    async def main() -> None:
+        group = await made(59)
+        body = msgspec.json.encode({"durability": {"local": "no_sync", "replica": "no_sync"}})
+        url = f"{group.url(group.master)}/v1/admin/group/settings"
+        assert (await group.client.request("POST", url, headers=JSON, body=body, timeout_s=5.0)).status == 200
+        async with client(group) as log:
+            told = await log.destinations.put("orders", from_="start")
+            await log.append(b"a")
+            for machine in group.machines.values():
+                machine.disk.latency = lambda call: 1.0 if "sync" in call.name else 0.0
+            dest = log.destination("orders")
+            batch = await dest.take(1, 1.0)
+            await dest.ack(batch)
+            assert acked(group, told["uuid"]).done.has(batch.vlsns).all()
+        await group.stop()
+
+    run(main())
 
 
 def test_messages_go_out_once_and_come_back_until_they_are_acknowledged() -> None:

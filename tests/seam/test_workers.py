@@ -492,7 +492,7 @@ def test_a_quick_worker_that_takes_many_is_not_granted_more_than_a_node_lets_it(
                     batch = await taken(batches)
                     assert values(batch) == [b"%d" % number]
                     await dest.ack(batch)
-                    streams.add(dest._stream)
+                    streams.update(dest._streams)
             assert len(streams) == 1, "it was never thrown out"
         await group.stop()
 
@@ -519,7 +519,7 @@ def test_the_master_ends_between_its_greeting_and_the_first_batch() -> None:
             dest = log.destination("orders", prefetch=10)
             batches = dest.batches()
             first = asyncio.create_task(_next(batches))
-            await group.until(lambda: dest._stream is not None and bool(dest._stream.uuid), "it is greeted")
+            await group.until(lambda: any(stream.uuid for stream in dest._streams), "it is greeted")
             group.kill(group.master, power=True)
             await group.serving()
             await log.append(b"a")
