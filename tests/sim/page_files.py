@@ -65,7 +65,8 @@ def paged(files: Mapping[str, bytes | bytearray], table: Mapping[bytes, bytes | 
             if page.get("superseded"):
                 continue  # of before a move: what it holds must lie elsewhere
             end = int(page["end"])
-            data = bytes(files.get(f"{number:09d}.page", b""))
+            plain = f"{number:09d}.page"
+            data = bytes(files.get(plain, files.get(f"{plain}.damaged", b"")))  # aside: until its salvage has ended
             try:
                 _read(data, end, found)
             except (ValueError, struct.error) as error:
