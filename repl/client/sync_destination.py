@@ -47,9 +47,9 @@ class SyncMessage:
         """Acknowledges as ``Message.ack``."""
         self._client.run(self.inner.ack(wait=wait))
 
-    def nack(self, reason: str = "given back") -> None:
+    def nack(self, reason: str = "given back", *, delay_s: float | None = None) -> None:
         """Gives back as ``Message.nack``."""
-        self._client.run(self.inner.nack(reason))
+        self._client.run(self.inner.nack(reason, delay_s=delay_s))
 
 
 class SyncMessages(Sequence[SyncMessage]):
@@ -124,9 +124,11 @@ class SyncDestination:
         """Acknowledges as ``Destination.ack``."""
         self._client.run(self._inner.ack(_inner(messages), wait=wait))
 
-    def nack(self, messages: Sequence[SyncMessage], reason: str = "given back") -> None:
+    def nack(
+        self, messages: Sequence[SyncMessage], reason: str = "given back", *, delay_s: float | None = None
+    ) -> None:
         """Gives back as ``Destination.nack``."""
-        self._client.run(self._inner.nack(_inner(messages), reason))
+        self._client.run(self._inner.nack(_inner(messages), reason, delay_s=delay_s))
 
     def flush(self) -> None:
         """Waits as ``Destination.flush``."""

@@ -10,7 +10,8 @@ GET  …/{name}/messages?max=&wait=       {"vlsn", "attempt", "time", "key", "va
                                         ``?peek=true`` takes none
 WS   …/{name}/consume?max=              the same for a worker that stays, as far as it gives credit (``consume``)
 POST …/{name}/ack · /nack               {"vlsns": […]}, with ``uuid`` where the one destination of that name is
-                                        meant, with ``reason`` to give back; ``?wait=0`` answers before it is durable
+                                        meant; to give back with ``reason`` and ``delay_s``; ``?wait=0`` answers before
+                                        it is durable
 POST …/{name}/pause · resume · retry-dead · move      the last with {"to": VLSN, "start" or "end"}
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -72,12 +74,18 @@ class _Ack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = "given back"
 
 
+class _Nack(_Ack, frozen=True, forbid_unknown_fields=True):
+    delay_s: float | None = None
+
+
 class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: int | str | None = None
 
 
+A = TypeVar("A", bound=_Ack)
 _changes = msgspec.json.Decoder(DestinationChange)
 _acks = msgspec.json.Decoder(_Ack)
+_nacks = msgspec.json.Decoder(_Nack)
 _orders = msgspec.json.Decoder(_Order)
 
 
@@ -180,14 +188,14 @@ class DestinationRoutes:
     async def _ack(self, name: str, request: Request) -> Response:
         query.only(request.query, _ACK)
         wait_s = query.seconds(request.query, "wait", TIMEOUT_S, 0.0, TIMEOUT_S_MAX)
-        asked, vlsns = await _asked(request)
+        asked, vlsns = await _asked(request, _acks)
         await self._destinations.ack(name, vlsns, asked.uuid, wait_s)
         return answered({"acked": len(vlsns), "durable": wait_s > 0})
 
     async def _nack(self, name: str, request: Request) -> Response:
         query.only(request.query, _NONE)
-        asked, vlsns = await _asked(request)
-        await self._destinations.nack(name, vlsns, asked.uuid, asked.reason)
+        asked, vlsns = await _asked(request, _nacks)
+        await self._destinations.nack(name, vlsns, asked.uuid, asked.reason, asked.delay_s)
         return answered({"nacked": len(vlsns)})
 
     async def _order(self, name: str, order: str, request: Request) -> Response:
@@ -202,10 +210,10 @@ class DestinationRoutes:
         return answered(await self._destinations.order(name, order, asked.to, timeout_s))
 
 
-async def _asked(request: Request) -> tuple[_Ack, Vlsns]:
+async def _asked(request: Request, decoder: msgspec.json.Decoder[A]) -> tuple[A, Vlsns]:
     body = await request.body(ACK_BODY_BYTES_MAX)
     try:
-        asked = _acks.decode(body)
+        asked = decoder.decode(body)
     except JSON_FAULTS as error:
         raise BadBody(f'no acknowledgement: {error}; it is {{"vlsns": [VLSN, …]}}') from None
     packed = VlsnSet.unpack(asked.set)

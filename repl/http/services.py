@@ -313,7 +313,9 @@ class Destinations(Mastership, Protocol):
         name that is meant, "" for any. Raises ``OutcomeUnknown``, ``QueueFull``, ``BadArgument``."""
         ...
 
-    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str) -> None: ...
+    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str, delay_s: float | None) -> None:
+        """Gives messages back; ``delay_s``: seconds until they go out again, None for what the settings say."""
+        ...
 
 
 class Files(Protocol):

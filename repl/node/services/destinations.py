@@ -44,7 +44,7 @@ class NodeDestinations(NodeMastership):
             lead.destinations.followed()
             lead.member.event("destination.made", destination=name, uuid=uuid)
             return await self.destination(name), True
-        puts = orders.changed(name, placed, change)
+        puts = orders.changed(lead.log, name, placed, change)
         if puts is not None:
             await self._commit(lead, puts, deadline)
             lead.destinations.followed()
@@ -105,8 +105,8 @@ class NodeDestinations(NodeMastership):
         except TimeoutError:
             raise OutcomeUnknown("acknowledged, and not durable yet: acknowledge them again") from None
 
-    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str) -> None:
-        (await self._meant(name, uuid)).nack(vlsns, reason)
+    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str, delay_s: float | None) -> None:
+        (await self._meant(name, uuid)).nack(vlsns, reason, delay_s)
 
     async def _meant(self, name: str, uuid: str) -> Delivery:
         delivery = await self._checked().destinations.of(name)

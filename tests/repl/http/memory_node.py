@@ -611,8 +611,8 @@ class MemoryDestinations:
     async def ack(self, name: str, vlsns: Vlsns, uuid: str, wait_s: float) -> None:
         self.orders.append(("ack", name, tuple(vlsns), uuid, wait_s))
 
-    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str) -> None:
-        self.orders.append(("nack", name, tuple(vlsns), uuid, reason))
+    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str, delay_s: float | None) -> None:
+        self.orders.append(("nack", name, tuple(vlsns), uuid, reason, delay_s))
 
 
 class MemoryCdc:

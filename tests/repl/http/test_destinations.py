@@ -55,12 +55,15 @@ async def test_messages_are_lines_with_their_attempts() -> None:
     assert json(await call(node, "POST", f"{PATH}/orders/ack?wait=0", JSON, body)) == {"acked": 2, "durable": False}
     given_back = b'{"vlsns":[7],"reason":"no stock","uuid":"00000000000000aa"}'
     assert json(await call(node, "POST", f"{PATH}/orders/nack", JSON, given_back)) == {"nacked": 1}
+    later = b'{"vlsns":[7],"delay_s":2.5}'
+    assert json(await call(node, "POST", f"{PATH}/orders/nack", JSON, later)) == {"nacked": 1}
     assert node.destinations.orders == [
         ("messages", "orders", 2, 1.5),
         ("peek", "orders", 100),
         ("ack", "orders", (7, 9), "", 10.0),
         ("ack", "orders", (7, 9), "", 0.0),
-        ("nack", "orders", (7,), "00000000000000aa", "no stock"),
+        ("nack", "orders", (7,), "00000000000000aa", "no stock", None),
+        ("nack", "orders", (7,), "", "given back", 2.5),
     ]
 
 
