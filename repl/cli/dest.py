@@ -37,6 +37,7 @@ _COLUMNS = (
 _POLICIES = click.Choice(["page", "drop", "block", "fail"])
 _PAGE_POLICIES = click.Choice(["drop", "fail"])
 _COUNT = click.IntRange(0, NUMBER_MAX)
+_VLSN = click.IntRange(1, NUMBER_MAX)
 
 
 @click.group(cls=Commands)
@@ -223,11 +224,22 @@ def drop(name: str, url: list[str], as_json: bool) -> int:
 
 @dest.command(cls=Command, name="retry-dead")
 @click.argument("name")
+@click.option("--vlsn", "vlsns", type=_VLSN, multiple=True, help="One of them; may be given again. Without it all are.")
 @url_option
 @json_option
-def retry_dead(name: str, url: list[str], as_json: bool) -> int:
+def retry_dead(name: str, vlsns: tuple[int, ...], url: list[str], as_json: bool) -> int:
     """Deliver dead messages again."""
-    return _shown(run(_asked(url, lambda log: log.destinations.retry_dead(name))), as_json)
+    return _shown(run(_asked(url, lambda log: log.destinations.retry_dead(name, vlsns or None))), as_json)
+
+
+@dest.command(cls=Command, name="delete-dead")
+@click.argument("name")
+@click.option("--vlsn", "vlsns", type=_VLSN, multiple=True, required=True, help="One of them; may be given again.")
+@url_option
+@json_option
+def delete_dead(name: str, vlsns: tuple[int, ...], url: list[str], as_json: bool) -> int:
+    """Keep dead messages no longer; their letters stay in the log."""
+    return _shown(run(_asked(url, lambda log: log.destinations.delete_dead(name, vlsns))), as_json)
 
 
 async def _asked(urls: Sequence[str], call: Callable[[Client[Any]], Coroutine[Any, Any, T]]) -> T:

@@ -84,9 +84,17 @@ class Destinations:
         """Ends a pause. Raises as ``pause``."""
         return await self._told("POST", f"{_path(name)}/resume", b"{}")
 
-    async def retry_dead(self, name: str) -> dict[str, Any]:
-        """Has dead messages delivered again. Raises as ``pause``."""
-        return await self._told("POST", f"{_path(name)}/retry-dead", b"{}")
+    async def retry_dead(self, name: str, vlsns: Sequence[int] | None = None) -> dict[str, Any]:
+        """Has dead messages delivered again: all that are kept, or those of ``vlsns``. Raises as ``pause``,
+        ``NotFound`` where one of these is not dead, nothing changed, ``OutcomeUnknown``."""
+        if vlsns is None:
+            return await self._told("POST", f"{_path(name)}/retry-dead", b"{}")
+        return await self._told("POST", f"{_path(name)}/retry-dead", encoded({"vlsns": [*vlsns]}), again=False)
+
+    async def delete_dead(self, name: str, vlsns: Sequence[int]) -> dict[str, Any]:
+        """Keeps these dead messages no longer: none of them can be tried again. Their letters stay in the log. Raises
+        as ``retry_dead``."""
+        return await self._told("POST", f"{_path(name)}/delete-dead", encoded({"vlsns": [*vlsns]}), again=False)
 
     async def move(self, name: str, to: int | str) -> dict[str, Any]:
         """Has it begin at ``to``, a VLSN, ``"start"`` or ``"end"``, with nothing acknowledged from there on. Raises
@@ -143,8 +151,8 @@ class Destinations:
         body = encoded(asked)
         await self._calls.call("POST", f"{_path(name)}/nack", body, again=False)
 
-    async def _told(self, method: str, path: str, body: bytes = b"") -> dict[str, Any]:
-        answer = await self._calls.call(method, path, body, again=True, answer_s=10.0)
+    async def _told(self, method: str, path: str, body: bytes = b"", *, again: bool = True) -> dict[str, Any]:
+        answer = await self._calls.call(method, path, body, again=again, answer_s=10.0)
         return decoded(bytes(answer.body), dict[str, Any], _WHAT)
 
 

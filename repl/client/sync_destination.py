@@ -180,9 +180,13 @@ class SyncDestinations:
         """Resumes as ``Destinations.resume``."""
         return self._client.run(self._destinations.resume(name))
 
-    def retry_dead(self, name: str) -> dict[str, Any]:
+    def retry_dead(self, name: str, vlsns: Sequence[int] | None = None) -> dict[str, Any]:
         """Retries as ``Destinations.retry_dead``."""
-        return self._client.run(self._destinations.retry_dead(name))
+        return self._client.run(self._destinations.retry_dead(name, vlsns))
+
+    def delete_dead(self, name: str, vlsns: Sequence[int]) -> dict[str, Any]:
+        """Deletes as ``Destinations.delete_dead``."""
+        return self._client.run(self._destinations.delete_dead(name, vlsns))
 
     def move(self, name: str, to: int | str) -> dict[str, Any]:
         """Moves as ``Destinations.move``."""

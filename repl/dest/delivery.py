@@ -859,6 +859,16 @@ class Delivery:
             stays = self._waiting_from < self._at
             self._waiting_keys, self._waiting_from = self._waiting_keys[stays], self._waiting_from[stays]
 
+    def dead(self, vlsns: VlsnSet | None) -> VlsnSet:
+        """Returns the dead that an order names, all of them for None; none whose acknowledgement is being noted: that
+        counts. Raises ``NotFound`` where one that is named is not dead."""
+        dead = self._acked().dead.minus(self._parts.notes.under_way(self))
+        if vlsns is None:
+            return dead
+        if strange := vlsns.minus(dead):
+            raise NotFound(f"VLSN {int(strange.firsts[0])} is none of the dead messages that {self.name} keeps")
+        return vlsns
+
     def check_retry(self, dead: VlsnSet) -> None:
         """Checks that the table takes it when ``dead`` are not acknowledged any more. Raises ``QueueFull``."""
         done = self._acked().done

@@ -1,4 +1,5 @@
-"""Orders to a destination, made what a COMMIT sets: made, changed, dropped, moved, paused, its dead tried again.
+"""Orders to a destination, made what a COMMIT sets: made, changed, dropped, moved, paused, its dead tried again or
+deleted.
 
 Each names the settings that it starts from, by the VLSN of the COMMIT that set them; so of two orders that come
 together the second is refused (``stale-term``), and none is for a destination that was dropped meanwhile.
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from repl.api import DestinationChange, Puts
 from vlsn.errors import BadArgument, NotFound, StaleTerm, TooLarge, Trimmed, WrongVersion
 from vlsn.format.records import AckNote
+from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import NUMBER_MAX, Vlsn
 from vlsn.limits import DESTINATIONS_MAX
 from vlsn.state.destinations import DestinationSettings, PlacedDestination, key_of, settings_in, settings_of
@@ -75,9 +77,14 @@ def moved(log: LocalLog, name: str, placed: PlacedDestination, to: int | str) ->
     return Puts(puts.values, puts.expects, {placed.settings.uuid: AckNote(begin=begin)})
 
 
-def tried_again(placed: PlacedDestination, dead: bytes) -> Puts:
-    """Makes what gives ``dead``, a packed set, back to be delivered."""
-    return Puts({}, {}, {placed.settings.uuid: AckNote(again=dead)})
+def tried_again(placed: PlacedDestination, dead: VlsnSet) -> Puts:
+    """Makes what gives ``dead`` back to be delivered."""
+    return Puts({}, {}, {placed.settings.uuid: AckNote(again=dead.pack())})
+
+
+def deleted(placed: PlacedDestination, dead: VlsnSet) -> Puts:
+    """Makes what keeps ``dead`` no longer: they are acknowledged as any other."""
+    return Puts({}, {}, {placed.settings.uuid: AckNote(done=dead.pack())})
 
 
 def _set(name: str, placed: PlacedDestination, settings: DestinationSettings) -> Puts:

@@ -1,9 +1,9 @@
 """The delivery of a destination, by real nodes, against a plain model of what each answer has to be.
 
 Steps are drawn: entries come, two consumers ask, acknowledge in order, at random, twice, and long after their time was
-over, give back, with a delay or without, say nothing; dead ones are tried again; the power of the node fails.  Each
-answer is held against the model's, message by message, with its attempt; in the end the table, and the dead letters,
-once each.
+over, give back, with a delay or without, say nothing; dead ones are tried again or deleted; the power of the node
+fails.  Each answer is held against the model's, message by message, with its attempt; in the end the table, and the
+dead letters, once each.
 """
 
 from __future__ import annotations
@@ -146,9 +146,9 @@ class Model:
         self.tries = dict(self.noted)
         self.anew = set(self.noted)
 
-    def retry_dead(self) -> None:
-        self.done -= self.dead
-        self.dead.clear()
+    def retry_dead(self, vlsns: set[int]) -> None:
+        self.done -= vlsns
+        self.dead -= vlsns
 
 
 class Steps:
@@ -222,12 +222,25 @@ class Steps:
         await self.group.serving()
         self.model.lose_power()
 
-    async def retry_dead(self) -> None:
+    async def retry_dead(self, picks: list[int]) -> None:
+        """Has those of the dead tried again, or all of them for none."""
         if self.model.dead:
             await asyncio.sleep(0.2)  # what is dead is durable
-            await self.log.destinations.retry_dead("orders")
+            some = self.dead(picks)
+            await self.log.destinations.retry_dead("orders", sorted(some) if picks else None)
             await self.surely()
-            self.model.retry_dead()
+            self.model.retry_dead(some if picks else set(self.model.dead))
+
+    async def delete_dead(self, picks: list[int]) -> None:
+        if self.model.dead:
+            await asyncio.sleep(0.2)
+            some = self.dead(picks)
+            await self.log.destinations.delete_dead("orders", sorted(some))
+            self.model.dead -= some
+
+    def dead(self, picks: list[int]) -> set[int]:
+        dead = sorted(self.model.dead)
+        return {dead[pick % len(dead)] for pick in picks}
 
     async def end(self) -> None:
         """Compares what is left: the table, and the letters."""
@@ -256,7 +269,8 @@ STEPS = st.lists(
         st.tuples(st.just("nack"), WHO, PICKS, st.sampled_from([None, 0.0, 3.0, 9.0])),
         st.tuples(st.just("wait"), st.sampled_from([1.0, TIMEOUT_S + 1.0, TIMEOUT_S + 1.0])),
         st.tuples(st.just("lose_power")),
-        st.tuples(st.just("retry_dead")),
+        st.tuples(st.just("retry_dead"), st.just([]) | PICKS),
+        st.tuples(st.just("delete_dead"), PICKS),
     ),
     min_size=15,
     max_size=40,

@@ -434,6 +434,66 @@ def test_a_dead_one_that_is_acknowledged_after_all_is_not_tried_again() -> None:
     run(main())
 
 
+def test_single_dead_ones_are_tried_again_or_deleted_and_the_others_stay() -> None:
+    async def main() -> None:
+        group = await made(36)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", attempts_max=1))["uuid"]
+            await log.append_many([b"a", b"b", b"c", b"d"])
+            dest = log.destination("orders")
+            dead = await dest.take(10, 0.0)
+            a, b, c, d = (message.vlsn for message in dead)
+            await dest.nack(dead)
+            await group.until(lambda: acked(group, uuid).dead.count == 4, "all are dead")
+            assert (await log.destinations.retry_dead("orders", [b]))["dead"] == 3
+            (again,) = await dest.take(10, 1.0)
+            assert (again.value, again.attempt) == (b"b", 1)
+            assert acked(group, uuid).kept_floor == a - 1, "a may be tried again"
+            assert (await log.destinations.delete_dead("orders", [c, a]))["dead"] == 1
+            assert acked(group, uuid).kept_floor == b - 1
+            for strange in ([a], [b], [d, c], [d, d + 100], [d, 1 << 40]):
+                for order in (log.destinations.retry_dead, log.destinations.delete_dead):
+                    with pytest.raises(NotFound, match="none of the dead messages that orders keeps"):
+                        await order("orders", strange)
+            with pytest.raises(BadArgument, match="delete-dead needs them"):
+                await log.destinations.delete_dead("orders", [])
+            group.kill(group.master, power=True)
+            await group.serving()
+            assert (await log.destinations.get("orders"))["dead"] == 1
+            await log.destinations.retry_dead("orders")
+            assert values(await dest.take(10, 1.0)) == [b"b", b"d"], "b was out at the master before"
+        await group.stop()
+
+    run(main())
+
+
+def test_a_dead_one_whose_acknowledgement_is_on_its_way_is_not_tried_again() -> None:
+    async def main() -> None:
+        group = await made(37)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", attempts_max=1))["uuid"]
+            await log.append_many([b"a", b"b"])
+            dest = log.destination("orders")
+            late, other = await dest.take(10, 0.0)
+            await dest.nack([late, other])
+            await group.until(lambda: acked(group, uuid).dead.count == 2, "both are dead")
+            lead = group.nodes[group.master].lead
+            assert lead is not None
+            group.net.split([group.master], [name for name in group.names if name != group.master])
+            acking = asyncio.ensure_future(late.ack())
+            await group.until(lambda: bool(lead.destinations.notes._under_way), "it is noted, and not durable")
+            retrying = asyncio.ensure_future(log.destinations.retry_dead("orders"))
+            await asyncio.sleep(0.1)
+            assert not acking.done() and not retrying.done()
+            group.net.heal()
+            await acking
+            assert (await retrying)["dead"] == 0
+            assert values(await dest.take(10, 0.5)) == [b"b"], "a was acknowledged, durable"
+        await group.stop()
+
+    run(main())
+
+
 def test_past_so_many_intervals_nothing_is_delivered_until_a_gap_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("repl.dest.delivery.ACK_INTERVALS_MAX", 6)
 

@@ -253,6 +253,8 @@ async def keeps_destinations(log: Client, destinations: Destinations) -> None:
     await destinations.pause("orders")
     await destinations.resume("orders")
     await destinations.retry_dead("orders")
+    await destinations.retry_dead("orders", [7, 9])
+    await destinations.delete_dead("orders", [7, 9])
     await destinations.move("orders", "end")
     await destinations.move("orders", 7)
     for vlsn, attempt, time, key, value in await destinations.peek("orders", 10):
@@ -373,6 +375,8 @@ def blocking_destinations(log: SyncClient, destinations: SyncDestinations) -> No
     destinations.pause("orders")
     destinations.resume("orders")
     destinations.retry_dead("orders")
+    destinations.retry_dead("orders", [7, 9])
+    destinations.delete_dead("orders", [7, 9])
     destinations.move("orders", "end")
     print(destinations.peek("orders", 10))
     destinations.drop("orders")

@@ -591,8 +591,10 @@ class MemoryDestinations:
         await self.destination(name)
         self.orders.append(("drop", name))
 
-    async def order(self, name: str, order: str, to: int | str | None, timeout_s: float) -> dict[str, Any]:
-        self.orders.append((order, name, to))
+    async def order(
+        self, name: str, order: str, to: int | str | None, vlsns: Vlsns | None, timeout_s: float
+    ) -> dict[str, Any]:
+        self.orders.append((order, name, to if vlsns is None else tuple(vlsns)))
         return await self.destination(name)
 
     async def worker(self, name: str) -> NoReturn:
