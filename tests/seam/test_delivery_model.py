@@ -128,9 +128,11 @@ class Model:
             else:
                 self.put_off(vlsn, attempt, now_s, delay_s)
 
-    def expire(self, now_s: float) -> None:
+    def end_attempts(self, now_s: float) -> None:
         while late := sorted({out.deadline_s for out in self.out.values() if out.deadline_s <= now_s}):
             self.come_back([vlsn for vlsn, out in self.out.items() if out.deadline_s <= late[0]], late[0])
+
+    def end_delays(self, now_s: float) -> None:
         self.delayed = {vlsn: due_s for vlsn, due_s in self.delayed.items() if due_s > now_s}
 
     def sure_from(self, now_s: float) -> float:
@@ -159,7 +161,7 @@ class Steps:
         self.consumers: list[Destination] = [log.destination("orders"), log.destination("orders")]
         self.had: list[list[int]] = [[], []]
         """All that each consumer was ever given."""
-        self.again = self.stale = 0
+        self.again = self.stale = self.waited = 0
 
     async def do(self, step: tuple[Any, ...]) -> None:
         name, *rest = step
@@ -168,9 +170,12 @@ class Steps:
 
     async def surely(self) -> None:
         """Waits until no message may come back just now."""
-        now_s = self.group.loop.time()
-        await asyncio.sleep(self.model.sure_from(now_s) - now_s)
-        self.model.expire(self.group.loop.time())
+        loop, from_s = self.group.loop, -1.0
+        while from_s < loop.time():
+            from_s = loop.time()
+            self.model.end_attempts(from_s)
+            await asyncio.sleep(self.model.sure_from(from_s) - from_s)
+        self.model.end_delays(from_s)
 
     async def append(self, keys: list[bytes | None]) -> None:
         for key in keys:
@@ -209,6 +214,7 @@ class Steps:
         if vlsns:
             await self.log.destinations.nack("orders", vlsns, "no use", delay_s=delay_s)
             self.model.come_back(vlsns, self.group.loop.time(), delay_s)
+            self.waited += len(self.model.delayed)
             await asyncio.sleep(0.2)  # what is dead now is logged
 
     async def wait(self, seconds: float) -> None:
@@ -254,6 +260,7 @@ class Steps:
         letters = [msgspec.json.decode(entry.value) async for entry in self.log.read(key=DEAD)]
         assert sorted((letter["vlsn"], letter["attempts"]) for letter in letters) == sorted(self.model.letters)
         event("something came back" if self.again else "nothing came back")
+        event("something waited for its delay" if self.waited else "nothing waited")
         event("acknowledged though not out" if self.stale else "all acknowledged while out")
         event("a dead letter" if letters else "no dead letter")
 
@@ -266,8 +273,8 @@ STEPS = st.lists(
         *[st.tuples(st.just("take"), WHO, st.integers(1, 6))] * 3,
         st.tuples(st.just("ack"), WHO, PICKS),
         st.tuples(st.just("ack_in_order"), WHO, st.integers(1, 4)),
-        st.tuples(st.just("nack"), WHO, PICKS, st.sampled_from([None, 0.0, 3.0, 9.0])),
-        st.tuples(st.just("wait"), st.sampled_from([1.0, TIMEOUT_S + 1.0, TIMEOUT_S + 1.0])),
+        *[st.tuples(st.just("nack"), WHO, PICKS, st.sampled_from([None, None, 0.0, 3.0, 9.0]))] * 2,
+        *[st.tuples(st.just("wait"), st.sampled_from([1.0, TIMEOUT_S + 1.0, 3 * TIMEOUT_S]))] * 2,
         st.tuples(st.just("lose_power")),
         st.tuples(st.just("retry_dead"), st.just([]) | PICKS),
         st.tuples(st.just("delete_dead"), PICKS),
@@ -280,7 +287,7 @@ STEPS = st.lists(
 @given(
     STEPS,
     st.sampled_from([b"", b"o"]),
-    st.sampled_from([1, 2, 3, 3]),
+    st.sampled_from([1, 2, 3, 3, 5]),
     st.sampled_from([0, 0, 3]),
     st.sampled_from([0.0, 2.0]),
 )
@@ -298,6 +305,8 @@ def test_each_answer_is_what_a_plain_model_says(
             await log.destinations.put("orders", prefix=prefix.decode(), dead_letter=DEAD.decode(), **options)
             drawn = Steps(group, log, Model(prefix, attempts_max, max_out, delay_s))
             await drawn.do(("append", list(KEYS)))
+            await drawn.do(("take", 0, 2))
+            await drawn.do(("take", 1, 6))
             for step in steps:
                 await drawn.do(step)
             await drawn.end()
