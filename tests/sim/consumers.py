@@ -35,10 +35,14 @@ FORGETS, REFUSES, PARTS, AT_ONCE, AGAIN = 0.15, 0.15, 0.3, 0.2, 0.6
 """The shares of pages that are forgotten, of which one message is refused, that are acknowledged in parts, and at once;
 and of acknowledgements without an answer that are sent again."""
 RETRIES = 0.02
-"""The share of turns in which a consumer has dead ones tried again first; half of these name one, or delete it."""
+"""The share of turns in which a consumer has dead ones tried again first."""
+SINGLES = 0.3
+"""The share of turns, while there are dead ones, in which it has one of them tried again, or deleted."""
 DELAYED, BOUNDED, PUT_OFF = 0.5, 0.3, 0.3
 """The shares of destinations with a redelivery delay, and with a limit of what is out; of refusals that say one."""
 DELAY_S_MAX = 4.0
+AGAIN_S = 5.0
+"""An order that a dead one is tried again is answered so late after it was durable, at most."""
 DRAINED_S, UNPAGED_S = 120.0, 60.0
 SENT_MAX = 40
 SPOILT_S = (0.5, 4.0)
@@ -199,19 +203,18 @@ class Consumer(Caller):
         while not self.all.clients.over:
             await asyncio.sleep(self.rng.uniform(0.0, LONG_S if self._slow else PAUSE_S))
             if self.rng.random() < RETRIES:
-                await self._over_the_dead()
+                status, _ = await self.call("POST", f"{self.made.name}/retry-dead", b"{}")
+                self.all.report.met["dead ones tried again"] += status == 200
+            await self._over_a_dead_one()
             await self.once(self.rng.randint(1, PAGE_MAX), healthy=False)
 
-    async def _over_the_dead(self) -> None:
+    async def _over_a_dead_one(self) -> None:
         folded = self.all.books.of.get(self.all.books.named.get(self.made.name, ""))
-        dead = sorted(folded.dead) if folded is not None else []
-        order, body, what = "retry-dead", b"{}", "dead ones tried again"
-        if dead and self._apart.random() < 0.5:
-            body = msgspec.json.encode({"vlsns": [self._apart.choice(dead)]})
-            order = self._apart.choice(("retry-dead", "delete-dead"))
-            what = f"a single {order}"
-        status, _ = await self.call("POST", f"{self.made.name}/{order}", body)
-        self.all.report.met[what] += status == 200
+        if folded is None or not folded.dead or self._apart.random() >= SINGLES:
+            return
+        order, vlsn = self._apart.choice(("retry-dead", "delete-dead")), self._apart.choice(sorted(folded.dead))
+        status, _ = await self.call("POST", f"{self.made.name}/{order}", b'{"vlsns":[%d]}' % vlsn)
+        self.all.report.met[f"a single dead one: {order}"] += status == 200
 
     async def once(self, most: int, *, healthy: bool) -> None:
         """Asks for a page, and says what becomes of it; ``healthy``: all of it is acknowledged."""
@@ -288,7 +291,7 @@ class Consumer(Caller):
             told_s = settled.get((folded.since, vlsn), asked_s)
             watch.hold(not (is_sure and told_s < asked_s), f"{said}, which was acknowledged durably before")
             watch.hold(1 <= row["attempt"] <= self.made.settings["attempts_max"], said)
-            before = self._open_before(folded, vlsn, here) if is_sure else None
+            before = self._open_before(folded, vlsn, here, asked_s) if is_sure else None
             watch.hold(before is None, f"{said}, while VLSN {before} of its key is open")
             here.add(vlsn)
             if row["attempt"] == self.made.settings["attempts_max"]:
@@ -296,13 +299,16 @@ class Consumer(Caller):
         self.all.report.met["messages delivered"] += len(rows)
         self.all.report.met["a message delivered again"] += any(row["attempt"] > 1 for row in rows)
 
-    def _open_before(self, folded: Folded, vlsn: int, here: set[int]) -> int | None:
-        """Finds an earlier message of that key that nobody has acknowledged, and that is not before it in the page."""
+    def _open_before(self, folded: Folded, vlsn: int, here: set[int], asked_s: float) -> int | None:
+        """Finds an earlier message of that key that nobody has acknowledged, and that is not before it in the page. One
+        that was dead is none before the master has it again."""
         books, sent = self.all.books, self.all.sent[self.made.name]
         key = books.keys[vlsn]
         if not key:
             return None
         for earlier in range(folded.floor + 1, vlsn):
+            if books.again_s.get((folded.dead_letter, earlier), -AGAIN_S) > asked_s - AGAIN_S:
+                continue
             mine = books.keys.get(earlier) == key and earlier not in here
             if mine and earlier not in sent and not folded.is_done(earlier) and not self._is_given_up(folded, earlier):
                 return earlier
