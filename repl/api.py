@@ -281,5 +281,9 @@ class DestinationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     page_limit_bytes: int | None = None
     page_limit_messages: int | None = None
     page_full_policy: str | None = None
+    redelivery_delay_s: float | None = None
+    redelivery_factor: float | None = None
+    redelivery_delay_s_max: float | None = None
+    max_out: int | None = None
     uuid: str | None = None
     """The name of this one making of it, 16 hex digits: sent again, it is known."""

@@ -98,9 +98,16 @@ class NodeConfig:
     hold_bytes_max: int = _bytes(
         limits.HOLD_BYTES_MAX, "how far behind a replica or consumer may hold the log; 0: without end", low=0
     )
+    page_bytes: int = _bytes(
+        limits.PAGE_BYTES,
+        "size of a page of a destination; pages are read whole",
+        low=limits.PAGE_BYTES_MIN,
+        high=limits.PAGES_CACHE_BYTES_MAX,
+    )
     pages_bytes_max: int = _bytes(
         0, "bytes of pages past which destinations that have some take no more messages; 0: without end", low=0
     )
+    pages_messages_max: int = _setting(0, "the same in messages, acknowledged since or not; 0: without end")
     cleaning_period_s: float = _setting(limits.CLEANING_PERIOD_S, "seconds between looks for what to remove", low=0.1)
     scrub_bytes_per_s: int = _bytes(
         limits.SCRUB_BYTES_PER_S, "bytes of sealed segments that are looked at for rot in a second; 0: never", low=0

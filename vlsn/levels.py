@@ -3,6 +3,7 @@
 Level 1 is every format, message and meaning as they were when levels began, and what is meant where none is told.
 Level 2 brings transactions, what COMMIT entries set beside the level, and appends that ask for less than a sync.
 Level 3 brings destinations, whose acknowledgements COMMIT entries note.
+Level 4 brings destinations' delays before messages are delivered again, and their limit of messages that are out.
 A binary speaks a range of levels, ``LEVELS``; two that talk to each other need one in common.
 
 The group's level is a fact of its log: a COMMIT entry sets it, a rollback takes it back, and what is durable stays.
@@ -71,7 +72,9 @@ DURABILITIES = 2
 """The level from which on appends may ask for less than a sync."""
 DESTINATIONS = 3
 """The level from which on COMMIT entries may note acknowledgements."""
-LEVELS = Levels(1, 3)
+REDELIVERY = 4
+"""The level from which on a destination may have a redelivery delay, and ``max_out``."""
+LEVELS = Levels(1, 4)
 """The levels of this binary."""
 
 

@@ -102,6 +102,11 @@ DESTINATION_KEY_BYTES_MAX = 512
 """Bytes of a destination's prefix, and of the key of its dead letters."""
 ACK_TIMEOUT_S_MAX = 86_400.0
 ATTEMPTS_MAX = 1_000
+REDELIVERY_DELAY_S_MAX = 86_400.0
+"""The longest that a message waits after one delivery for the next."""
+REDELIVERY_FACTOR_MAX = 100.0
+OUT_MAX = ACK_INTERVALS_MAX
+"""The most that ``max_out`` of a destination can say: what is out has its own interval."""
 CLEANING_PERIOD_S = 5.0
 CLOCK_DIFFERENCE_MAX_S = 60.0
 """The difference of members' clocks past which nothing goes for its age."""
@@ -125,6 +130,8 @@ SCAN_BYTES_PER_S_MIN = MIB
 """Less than a piece a second, and those who wait for theirs would take the node for dead."""
 PAGE_BYTES = 10 * MIB
 """A page of a destination takes no further record past this; one that is larger has a page of its own."""
+PAGE_BYTES_MIN = 16 * KIB
+"""Less would be a file for every few messages; the most that can be set is ``PAGES_CACHE_BYTES_MAX``."""
 PAGING_WINDOW_BYTES = MIB
 """Bytes of log that a pass of the pager reads at once: a record holds what is wanted of them."""
 PAGING_STRIDE_BYTES = 32 * MIB

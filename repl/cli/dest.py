@@ -12,7 +12,7 @@ from repl.cli.places import place_of
 from repl.cli.report import count, print_json, print_table
 from repl.cli.signals import run
 from vlsn.ids import NUMBER_MAX
-from vlsn.limits import ACK_TIMEOUT_S_MAX, ATTEMPTS_MAX
+from vlsn.limits import ACK_TIMEOUT_S_MAX, ATTEMPTS_MAX, OUT_MAX, REDELIVERY_DELAY_S_MAX, REDELIVERY_FACTOR_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +37,7 @@ _COLUMNS = (
 _POLICIES = click.Choice(["page", "drop", "block", "fail"])
 _PAGE_POLICIES = click.Choice(["drop", "fail"])
 _COUNT = click.IntRange(0, NUMBER_MAX)
+_VLSN = click.IntRange(1, NUMBER_MAX)
 
 
 @click.group(cls=Commands)
@@ -65,6 +66,25 @@ def dest() -> None:
     type=click.IntRange(1, ATTEMPTS_MAX),
     help="Deliveries after which a message is dead; 5 where nothing was said.",
 )
+@click.option(
+    "--redelivery-delay",
+    type=FiniteRange(0.0, REDELIVERY_DELAY_S_MAX),
+    metavar="S",
+    help="Seconds before a message that came back is delivered again; 0 where nothing was said.",
+)
+@click.option(
+    "--redelivery-factor",
+    type=FiniteRange(1.0, REDELIVERY_FACTOR_MAX),
+    metavar="F",
+    help="So many times longer after each further attempt; 1 where nothing was said.",
+)
+@click.option(
+    "--redelivery-delay-max",
+    type=FiniteRange(0.0, REDELIVERY_DELAY_S_MAX),
+    metavar="S",
+    help="The longest of these delays; 0 for a day.",
+)
+@click.option("--max-out", type=click.IntRange(0, OUT_MAX), help="Messages that may be out at once; 0 for no limit.")
 @click.option("--dead-letter", metavar="KEY", help="The key of its dead letters; dead_letter where nothing was said.")
 @url_option
 @json_option
@@ -80,6 +100,10 @@ def create(
     page_full_policy: str | None,
     ack_timeout: float | None,
     attempts_max: int | None,
+    redelivery_delay: float | None,
+    redelivery_factor: float | None,
+    redelivery_delay_max: float | None,
+    max_out: int | None,
     dead_letter: str | None,
     url: list[str],
     as_json: bool,
@@ -96,6 +120,10 @@ def create(
         "page_full_policy": page_full_policy,
         "ack_timeout_s": ack_timeout,
         "attempts_max": attempts_max,
+        "redelivery_delay_s": redelivery_delay,
+        "redelivery_factor": redelivery_factor,
+        "redelivery_delay_s_max": redelivery_delay_max,
+        "max_out": max_out,
         "dead_letter": dead_letter,
     }
     return _shown(run(_asked(url, lambda log: log.destinations.put(name, **settings))), as_json)
@@ -196,11 +224,22 @@ def drop(name: str, url: list[str], as_json: bool) -> int:
 
 @dest.command(cls=Command, name="retry-dead")
 @click.argument("name")
+@click.option("--vlsn", "vlsns", type=_VLSN, multiple=True, help="One of them; may be given again. Without it all are.")
 @url_option
 @json_option
-def retry_dead(name: str, url: list[str], as_json: bool) -> int:
+def retry_dead(name: str, vlsns: tuple[int, ...], url: list[str], as_json: bool) -> int:
     """Deliver dead messages again."""
-    return _shown(run(_asked(url, lambda log: log.destinations.retry_dead(name))), as_json)
+    return _shown(run(_asked(url, lambda log: log.destinations.retry_dead(name, vlsns or None))), as_json)
+
+
+@dest.command(cls=Command, name="delete-dead")
+@click.argument("name")
+@click.option("--vlsn", "vlsns", type=_VLSN, multiple=True, required=True, help="One of them; may be given again.")
+@url_option
+@json_option
+def delete_dead(name: str, vlsns: tuple[int, ...], url: list[str], as_json: bool) -> int:
+    """Keep dead messages no longer; their letters stay in the log."""
+    return _shown(run(_asked(url, lambda log: log.destinations.delete_dead(name, vlsns))), as_json)
 
 
 async def _asked(urls: Sequence[str], call: Callable[[Client[Any]], Coroutine[Any, Any, T]]) -> T:

@@ -65,9 +65,10 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
         the client's time ``Unreachable``, ``NotMaster``, ``OutcomeUnknown``."""
         await self._of.ack([self], wait=wait)
 
-    async def nack(self, reason: str = "given back") -> None:
-        """Gives it back, to be delivered again at once; after its last attempt it is dead, for this ``reason``."""
-        await self._of.nack([self], reason)
+    async def nack(self, reason: str = "given back", *, delay_s: float | None = None) -> None:
+        """Gives it back, to be delivered again after ``delay_s``, 0 to 86,400 seconds; None: after the destination's
+        delay. After its last attempt it is dead, for this ``reason``. Raises as ``ack``, ``BadArgument``."""
+        await self._of.nack([self], reason, delay_s=delay_s)
 
 
 class Messages(Sequence[Message]):
@@ -231,10 +232,12 @@ class Destination:
         """Acknowledges what was under way on a connection that is lost."""
         self._call(uuid, vlsns).add_done_callback(partial(_pass_on, told))
 
-    async def nack(self, messages: Sequence[Message], reason: str = "given back") -> None:
+    async def nack(
+        self, messages: Sequence[Message], reason: str = "given back", *, delay_s: float | None = None
+    ) -> None:
         """Gives messages back, as ``Message.nack`` does one."""
         for uuid, vlsns in _by_uuid(messages):
-            await self._destinations.nack(self.name, vlsns.tolist(), reason, uuid)
+            await self._destinations.nack(self.name, vlsns.tolist(), reason, uuid, delay_s=delay_s)
 
     async def flush(self) -> None:
         """Returns once everything acknowledged so far is durable. Raises as ``Message.ack`` where some of it failed."""

@@ -58,15 +58,17 @@ class Destinations:
 
     async def put(self, name: str, **settings: Any) -> dict[str, Any]:
         """Makes it, or changes it; durable on return. ``prefix``, ``from_`` (``"start"``, ``"end"``, a VLSN),
-        ``max_bytes``, ``max_messages``, ``full_policy``, ``ack_timeout_s``, ``attempts_max``, ``dead_letter``, ``uuid``
-        are taken; what is left out is as it is. Raises ``BadArgument``, ``StaleTerm``, ``TooLarge``, ``Trimmed``."""
+        ``max_bytes``, ``max_messages``, ``full_policy``, ``ack_timeout_s``, ``attempts_max``, ``dead_letter``,
+        ``redelivery_delay_s``, ``redelivery_factor``, ``redelivery_delay_s_max``, ``max_out``, ``uuid`` are taken; what
+        is left out is as it is. Raises ``BadArgument``, ``StaleTerm``, ``TooLarge``, ``Trimmed``, ``WrongVersion``."""
         given = {"from" if key == "from_" else key: value for key, value in settings.items() if value is not None}
         try:
-            change = msgspec.convert(given, DestinationChange)
+            msgspec.convert(given, DestinationChange)
         except msgspec.ValidationError as error:
             raise BadArgument(str(error)) from None
-        if not isfinite(change.ack_timeout_s or 0.0):  # JSON has no word for it: it would be as if not given
-            raise BadArgument(f"ack_timeout_s: {change.ack_timeout_s} is no number of seconds")
+        for key, value in given.items():
+            if isinstance(value, float):
+                _seconds(key, value)
         body = encoded(given)
         return decoded(bytes((await self._calls.put(_path(name), body, again=True)).body), dict[str, Any], _WHAT)
 
@@ -82,9 +84,17 @@ class Destinations:
         """Ends a pause. Raises as ``pause``."""
         return await self._told("POST", f"{_path(name)}/resume", b"{}")
 
-    async def retry_dead(self, name: str) -> dict[str, Any]:
-        """Has dead messages delivered again. Raises as ``pause``."""
-        return await self._told("POST", f"{_path(name)}/retry-dead", b"{}")
+    async def retry_dead(self, name: str, vlsns: Sequence[int] | None = None) -> dict[str, Any]:
+        """Has dead messages delivered again: all that are kept, or those of ``vlsns``. Raises as ``pause``,
+        ``NotFound`` where one of these is not dead, nothing changed, ``OutcomeUnknown``."""
+        if vlsns is None:
+            return await self._told("POST", f"{_path(name)}/retry-dead", b"{}")
+        return await self._told("POST", f"{_path(name)}/retry-dead", encoded({"vlsns": [*vlsns]}), again=False)
+
+    async def delete_dead(self, name: str, vlsns: Sequence[int]) -> dict[str, Any]:
+        """Keeps these dead messages no longer: none of them can be tried again. Their letters stay in the log. Raises
+        as ``retry_dead``."""
+        return await self._told("POST", f"{_path(name)}/delete-dead", encoded({"vlsns": [*vlsns]}), again=False)
 
     async def move(self, name: str, to: int | str) -> dict[str, Any]:
         """Has it begin at ``to``, a VLSN, ``"start"`` or ``"end"``, with nothing acknowledged from there on. Raises
@@ -130,14 +140,27 @@ class Destinations:
         body = msgspec.json.encode({"set": packed.pack(), "uuid": uuid})
         await self._calls.call("POST", f"{_path(name)}/ack", body, again=True, answer_s=10.0)
 
-    async def nack(self, name: str, vlsns: Sequence[int], reason: str, uuid: str = "") -> None:
-        """Gives messages back, to be delivered again, or dead. Raises as ``ack``."""
-        body = encoded({"vlsns": vlsns, "reason": reason, "uuid": uuid})
+    async def nack(
+        self, name: str, vlsns: Sequence[int], reason: str, uuid: str = "", *, delay_s: float | None = None
+    ) -> None:
+        """Gives messages back, to be delivered again, or dead; ``delay_s`` as in ``Message.nack``. Raises as ``ack``,
+        ``BadArgument``."""
+        asked: dict[str, Any] = {"vlsns": vlsns, "reason": reason, "uuid": uuid}
+        if delay_s is not None:
+            asked["delay_s"] = _seconds("delay_s", delay_s)
+        body = encoded(asked)
         await self._calls.call("POST", f"{_path(name)}/nack", body, again=False)
 
-    async def _told(self, method: str, path: str, body: bytes = b"") -> dict[str, Any]:
-        answer = await self._calls.call(method, path, body, again=True, answer_s=10.0)
+    async def _told(self, method: str, path: str, body: bytes = b"", *, again: bool = True) -> dict[str, Any]:
+        answer = await self._calls.call(method, path, body, again=again, answer_s=10.0)
         return decoded(bytes(answer.body), dict[str, Any], _WHAT)
+
+
+def _seconds(key: str, value: float) -> float:
+    """Raises ``BadArgument`` for what JSON has no word for: it would be as if not given."""
+    if not isfinite(value):
+        raise BadArgument(f"{key}: {value} is no number of seconds")
+    return value
 
 
 def _path(name: str) -> str:

@@ -47,9 +47,9 @@ class SyncMessage:
         """Acknowledges as ``Message.ack``."""
         self._client.run(self.inner.ack(wait=wait))
 
-    def nack(self, reason: str = "given back") -> None:
+    def nack(self, reason: str = "given back", *, delay_s: float | None = None) -> None:
         """Gives back as ``Message.nack``."""
-        self._client.run(self.inner.nack(reason))
+        self._client.run(self.inner.nack(reason, delay_s=delay_s))
 
 
 class SyncMessages(Sequence[SyncMessage]):
@@ -124,9 +124,11 @@ class SyncDestination:
         """Acknowledges as ``Destination.ack``."""
         self._client.run(self._inner.ack(_inner(messages), wait=wait))
 
-    def nack(self, messages: Sequence[SyncMessage], reason: str = "given back") -> None:
+    def nack(
+        self, messages: Sequence[SyncMessage], reason: str = "given back", *, delay_s: float | None = None
+    ) -> None:
         """Gives back as ``Destination.nack``."""
-        self._client.run(self._inner.nack(_inner(messages), reason))
+        self._client.run(self._inner.nack(_inner(messages), reason, delay_s=delay_s))
 
     def flush(self) -> None:
         """Waits as ``Destination.flush``."""
@@ -178,9 +180,13 @@ class SyncDestinations:
         """Resumes as ``Destinations.resume``."""
         return self._client.run(self._destinations.resume(name))
 
-    def retry_dead(self, name: str) -> dict[str, Any]:
+    def retry_dead(self, name: str, vlsns: Sequence[int] | None = None) -> dict[str, Any]:
         """Retries as ``Destinations.retry_dead``."""
-        return self._client.run(self._destinations.retry_dead(name))
+        return self._client.run(self._destinations.retry_dead(name, vlsns))
+
+    def delete_dead(self, name: str, vlsns: Sequence[int]) -> dict[str, Any]:
+        """Deletes as ``Destinations.delete_dead``."""
+        return self._client.run(self._destinations.delete_dead(name, vlsns))
 
     def move(self, name: str, to: int | str) -> dict[str, Any]:
         """Moves as ``Destinations.move``."""

@@ -8,6 +8,7 @@
    it, so it is the next one.  After the last attempt it is dead instead (``dead_letters``).
 3. Order in a key: while a message of a key is out, later ones of that key wait; those of one answer go out together, in
    their order.  One that comes back recalls the later ones of its key that are out.
+   One that comes back with a delay lies in the flight as nobody's until that is over (``delays``), so they wait for it.
 4. An acknowledgement of a message covers the VLSNs between the message before it and itself, which are none of this
    destination's, so that acknowledgements in order are one interval.
 5. Before an answer goes out a majority confirms that this node leads: one that was unseated hands out nothing that was
@@ -28,7 +29,8 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from repl.dest.flight import Flight, Removed
+from repl.dest.delays import Delays
+from repl.dest.flight import NOBODY, Flight, Removed
 from repl.dest.gauges import WINDOWS, Incoming, Oldest
 from repl.dest.limits import (
     ASKERS_MAX,
@@ -43,16 +45,17 @@ from repl.dest.limits import (
     WINDOWS_KEPT,
 )
 from repl.dest.notes import Notes
-from repl.dest.window import Hashes, Window
+from repl.dest.window import NO_KEY, Hashes, Window
 from repl.http.limits import MESSAGE_BYTES, READ_BYTES_MAX
 from repl.http.message_batch import MessageColumns
 from repl.http.services import Room
 from vlsn.errors import BadArgument, Damaged, NotFound, QueueFull, Trimmed, VlsnLogError, anew
 from vlsn.format.block import Entry
 from vlsn.format.messages import MessageFilter
+from vlsn.format.rows import Mask
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.ids import Vlsn
-from vlsn.limits import ACK_INTERVALS_MAX
+from vlsn.limits import ACK_INTERVALS_MAX, REDELIVERY_DELAY_S_MAX
 from vlsn.state.acks import Acked
 from vlsn.state.destinations import DestinationSettings
 from vlsn.write.ring import Ring
@@ -271,6 +274,7 @@ class Delivery:
         self._windows = []  # one of pages of before a move lacks what was acknowledged then
         self._at = int(acked.floor) + 1
         self._flight = Flight()
+        self._delays = Delays()
         self._barren_until = 0.0
         """The loop's time until which nobody looks again but who has keys: all that was met waits for its key."""
         self._answers: dict[int, _Answer] = {}
@@ -308,7 +312,12 @@ class Delivery:
     @property
     def out(self) -> int:
         """The messages that are delivered, and not acknowledged yet."""
-        return len(self._flight)
+        return len(self._flight) - self._delays.messages
+
+    @property
+    def delayed(self) -> int:
+        """The messages that came back, and are delivered again once their delay is over."""
+        return self._delays.messages
 
     @property
     def intervals_left(self) -> int:
@@ -432,6 +441,9 @@ class Delivery:
         if self.settings.paused:
             self.blocked_by = "paused"
             return self._nothing()
+        if 0 < self.settings.max_out <= self.out:
+            self.blocked_by = f"max_out: {self.out} messages are out"
+            return self._nothing()
         acked, room = self._acked(), self.intervals_left
         self.blocked_by = "" if room > 0 else "a gap in what is acknowledged"
         if room <= 0:
@@ -439,13 +451,15 @@ class Delivery:
             self._rewind(int(acked.floor) + 1)
             most = 1
         if len(self._waiting_keys) and self._flight.has_keys_of(owner):
-            own = ~np.isin(self._waiting_keys, self._flight.keys_of_others(owner))
+            own = ~np.isin(self._waiting_keys, self._flight.keys_of_others(owner)[0])
             if own.any():  # it was another one that passed them over; for all others they wait as before
                 barren_until = self._barren_until
                 self._rewind(int(self._waiting_from[own].min()))
                 self._barren_until = barren_until
         found = _Found(owner)
         loop, most = asyncio.get_running_loop(), min(most, max(room, 1))
+        if self.settings.max_out:
+            most = min(most, self.settings.max_out - self.out)
         until = max(deadline, loop.time() + LOOK_S)
         try:
             while found.count < most and found.bytes < READ_BYTES_MAX and self._at <= self._parts.source.durable:
@@ -507,9 +521,12 @@ class Delivery:
             return False
         keys = window.key_hashes(slice(start, end))
         if keys is not None:
-            ordered = free & ~self._waits(before, keys, free, found.owner)
+            ordered = free & ~self._waits(vlsns, before, keys, free, found.owner)
             found.blocked += int(np.count_nonzero(free)) - int(np.count_nonzero(ordered))
             free = ordered
+        if self._wait_anew(acked, vlsns, before, keys, free):
+            self._rewind(at)  # later ones of their keys wait, too
+            return True
         chosen = self._living(acked, vlsns, np.flatnonzero(free))
         if len(chosen) == len(vlsns):
             found.add(window.columns(slice(start, end)), before, keys)
@@ -528,9 +545,12 @@ class Delivery:
                 self._skip(VlsnSet.covering(before[gaps] + 1, vlsns[gaps] - 1))
         return done | self._flight.has(vlsns)
 
-    def _waits(self, before: Vlsns, keys: Hashes, free: npt.NDArray[np.bool_], owner: int) -> npt.NDArray[np.bool_]:
+    def _waits(self, vlsns: Vlsns, before: Vlsns, keys: Hashes, free: Mask, owner: int) -> Mask:
         """Marks messages of whose keys earlier ones are out, and notes from where on to look for these keys again."""
-        waits: npt.NDArray[np.bool_] = np.isin(keys, self._flight.keys_of_others(owner)) & free
+        others, behind = self._flight.keys_of_others(owner)
+        waits: Mask = np.isin(keys, others) & free
+        if waits.any():
+            waits[waits] = vlsns[waits] > behind[np.searchsorted(others, keys[waits])]
         if waits.any():
             rows = np.flatnonzero(waits)
             fresh, first = np.unique(keys[rows], return_index=True)
@@ -538,6 +558,33 @@ class Delivery:
             self._waiting_keys = np.concatenate((self._waiting_keys, fresh[new]))
             self._waiting_from = np.concatenate((self._waiting_from, before[rows[first[new]]] + 1))
         return waits
+
+    def _wait_anew(self, acked: Acked, vlsns: Vlsns, before: Vlsns, keys: Hashes | None, free: Mask) -> bool:
+        """Lets those of which only the table knows that they were tried again wait as if they had come back just now: a
+        lead before this one knew since when they wait. Says whether there are any."""
+        if not self.settings.redelivery_delay_s or not len(acked.tries.vlsns):
+            return False
+        rows = np.flatnonzero(free & np.isin(vlsns, acked.tries.vlsns))
+        rows = rows[[vlsn not in self._tries for vlsn in vlsns[rows].tolist()]] if len(rows) else rows
+        tried = {vlsn: acked.tries.of(vlsn) for vlsn in vlsns[rows].tolist()}
+        self._tries |= tried
+        hashes = np.full(len(rows), NO_KEY, np.uint64) if keys is None else keys[rows]
+        return self._put_off(Removed(vlsns[rows], before[rows], rows, hashes), [*tried.values()], None)
+
+    def _put_off(self, back: Removed, attempts: list[int], delay_s: float | None) -> bool:
+        """Lets messages that came back after so many attempts each, and are not dead, wait for ``delay_s``, or as long
+        as the settings say. Says whether any has to."""
+        settings, now = self.settings, asyncio.get_running_loop().time()
+        rows: dict[float, list[int]] = {}
+        for row, attempt in enumerate(attempts):
+            delay = settings.redelivery_delay(attempt) if delay_s is None else delay_s
+            if delay > 0 and attempt < settings.attempts_max:
+                rows.setdefault(delay, []).append(row)
+        for delay, some in rows.items():
+            self._numbered += 1
+            self._flight.add(back.vlsns[some], back.before[some], back.keys[some], answer=self._numbered, owner=NOBODY)
+            self._delays.add(self._numbered, len(some), now + delay)
+        return bool(rows)
 
     def _living(self, acked: Acked, vlsns: Vlsns, chosen: Vlsns) -> Vlsns:
         """Leaves out messages that had their last attempt already, and buries them."""
@@ -645,7 +692,8 @@ class Delivery:
         columns = MessageColumns.joined([part for part in found if len(part)])
         out, answers = self._flight.answers_of(columns.vlsns)
         for vlsn, answer in zip(columns.vlsns[out].tolist(), answers.tolist(), strict=True):
-            attempts[vlsn] = self._answers[answer].attempts.get(vlsn, 1)
+            held = self._answers.get(answer)
+            attempts[vlsn] = self._tried(acked, vlsn) if held is None else held.attempts.get(vlsn, 1)
         for vlsn in columns.vlsns[~out].tolist():
             attempts[vlsn] = self._tried(acked, vlsn)
         return Delivered(columns, attempts, self.uuid)
@@ -694,28 +742,36 @@ class Delivery:
         self._acking = self._acking.union(done)
         self.counts.acked += vlsns.count
         self._parts.freed()
+        if self.settings.max_out and len(removed):
+            self.wake()
         return self._parts.notes.add(self, done, wait=wait)
 
-    def nack(self, vlsns: npt.ArrayLike, reason: str) -> None:
-        """Gives messages back, to be delivered again at once, or dead after their last attempt. Those that are not out
-        any more stay as they are. Raises as ``ack``."""
+    def nack(self, vlsns: npt.ArrayLike, reason: str, delay_s: float | None = None) -> None:
+        """Gives messages back, to be delivered again after ``delay_s``, the settings' delay for None, or dead after
+        their last attempt. Those that are not out any more stay as they are. Raises as ``ack``."""
         self._check()
+        if delay_s is not None and not 0 <= delay_s <= REDELIVERY_DELAY_S_MAX:
+            raise BadArgument(f"delay_s: {delay_s} is not in 0–{REDELIVERY_DELAY_S_MAX}")
         given = VlsnSet.of(vlsns)
         self._check_known(given)
         column = given.vlsns()
-        back = column[self._flight.has(column)]
+        back = self._flight.with_somebody(column)
         self.counts.nacked += len(back)
-        self._come_back(back, reason)
+        self._come_back(back, reason, delay_s)
         self.wake()
 
     def tick(self, now: float) -> None:
-        """Takes back what was out for too long; notes what was passed over, if it is much."""
+        """Takes back what was out for too long, lets go out again what has waited for its delay; notes what was passed
+        over, if it is much."""
         self.pace.tick(now, self.counts)
         came_back = False
         while self._answers and self._answers[number := next(iter(self._answers))].deadline <= now:
             late = self._flight.vlsns_of(number)
             self.counts.expired += len(late)
             self._come_back(late, LATE)
+            came_back = True
+        if due := self._delays.over(now):
+            self._recall(self._flight.vlsns_of(*due))
             came_back = True
         if came_back:
             self.wake()
@@ -735,18 +791,22 @@ class Delivery:
             numbers, counts = np.unique(removed.answers, return_counts=True)
             known = list(zip(numbers.tolist(), counts.tolist(), strict=True))
         for number, count in known:
+            if number in self._delays:
+                self._delays.came_in(number, count)
+                continue
             answer = self._answers[number]
             answer.left -= count
             if not answer.left:
                 del self._answers[number]
 
-    def _come_back(self, vlsns: Vlsns, reason: str) -> None:
+    def _come_back(self, vlsns: Vlsns, reason: str, delay_s: float | None = None) -> None:
         """Takes messages that are out back after an attempt, and with them later ones of their keys that are out."""
         dead, answers = [], self._flight.answers_of(vlsns)[1].tolist()
         attempts = [
             self._answers[number].attempts.get(vlsn, 1) for vlsn, number in zip(vlsns.tolist(), answers, strict=True)
         ]
-        self._recall(vlsns)
+        back = self._recall(vlsns)
+        self._put_off(back, attempts, delay_s)
         for vlsn, attempt in zip(vlsns.tolist(), attempts, strict=True):
             self._tries[vlsn] = attempt
             if attempt >= self.settings.attempts_max:
@@ -756,11 +816,11 @@ class Delivery:
         if dead:
             self._bury(dead)
 
-    def _recall(self, vlsns: Vlsns) -> None:
-        """Takes messages back as if they had not been out, and later ones of their keys."""
+    def _recall(self, vlsns: Vlsns) -> Removed:
+        """Takes messages back as if they had not been out, and later ones of their keys. Returns the former."""
         removed = self._flight.remove(vlsns)
         if not len(removed):
-            return
+            return removed
         later = np.sort(self._flight.later(removed.keys, removed.vlsns))
         for each in (removed, self._flight.remove(later)):
             if len(each):
@@ -768,11 +828,13 @@ class Delivery:
                 self._came_in(each)
                 self._rewind(int(each.before[0]) + 1)
                 self._release(each.keys)
+        return removed
 
     def _lose_no_attempt(self, removed: Removed) -> None:
         """Takes attempts back that are noted, of messages that had none."""
         for number in np.unique(removed.answers).tolist():
-            if attempts := self._answers[number].attempts:
+            answer = self._answers.get(number)
+            if answer is not None and (attempts := answer.attempts):
                 back = removed.vlsns[removed.answers == number].tolist()
                 self._tries |= {vlsn: attempts[vlsn] - 1 for vlsn in back if vlsn in attempts}
 
@@ -796,6 +858,16 @@ class Delivery:
         if len(self._waiting_from):
             stays = self._waiting_from < self._at
             self._waiting_keys, self._waiting_from = self._waiting_keys[stays], self._waiting_from[stays]
+
+    def dead(self, vlsns: VlsnSet | None) -> VlsnSet:
+        """Returns the dead that an order names, all of them for None; none whose acknowledgement is being noted: that
+        counts. Raises ``NotFound`` where one that is named is not dead."""
+        dead = self._acked().dead.minus(self._parts.notes.under_way(self))
+        if vlsns is None:
+            return dead
+        if strange := vlsns.minus(dead):
+            raise NotFound(f"VLSN {int(strange.firsts[0])} is none of the dead messages that {self.name} keeps")
+        return vlsns
 
     def check_retry(self, dead: VlsnSet) -> None:
         """Checks that the table takes it when ``dead`` are not acknowledged any more. Raises ``QueueFull``."""

@@ -22,6 +22,9 @@ from vlsn.format.vlsn_set import VlsnSet
 
 _DTYPES: Final = (np.int64, np.int64, np.int64, np.int64, np.uint64, np.bool_)
 _ROWS_MIN: Final = 256
+NOBODY: Final = -(1 << 62)
+"""The owner of messages that came back and wait until their delay is over: nobody has them, and later ones of their
+keys wait as if somebody had."""
 
 
 class Removed(NamedTuple):
@@ -114,6 +117,13 @@ class Flight:
         mask, rows = self._rows_of(vlsns)
         return mask, self._views()[2][rows]
 
+    def with_somebody(self, vlsns: I64) -> I64:
+        """Returns those of ``vlsns`` that somebody has."""
+        rows = self._rows_of(vlsns)[1]
+        known, _, _, owners, *_ = self._views()
+        found: I64 = known[rows][owners[rows] != NOBODY]
+        return found
+
     def owned(self, vlsns: I64, owner: int) -> I64:
         """Returns those of ``vlsns`` that are out with ``owner``."""
         rows = self._rows_of(vlsns)[1]
@@ -121,18 +131,26 @@ class Flight:
         found: I64 = known[rows][owners[rows] == owner]
         return found
 
-    def vlsns_of(self, answer: int) -> I64:
-        """Returns the VLSNs of one answer that are out yet."""
+    def vlsns_of(self, *numbers: int) -> I64:
+        """Returns the VLSNs of answers that are out yet."""
         vlsns, _, answers, _, _, live = self._views()
-        found: I64 = vlsns[live & (answers == answer)]
+        found: I64 = vlsns[live & (answers == numbers[0] if len(numbers) == 1 else np.isin(answers, numbers))]
         return found
 
-    def keys_of_others(self, owner: int = 0) -> Hashes:
-        """Returns the keys of messages that others than ``owner`` have, ascending; all for 0."""
+    def keys_of_others(self, owner: int = 0) -> tuple[Hashes, I64]:
+        """Returns the keys of messages that others than ``owner`` have, ascending, all for 0; and of each the VLSN
+        behind which its messages wait: 0, or where nobody has one the first that waits for its delay."""
         if not self._keyed or (len(self._keyed) == 1 and owner in self._keyed):
-            return np.empty(0, np.uint64)
-        *_, owners, keys, live = self._views()
-        return np.unique(keys[live & (owners != owner) & (keys != NO_KEY)])
+            return np.empty(0, np.uint64), np.empty(0, np.int64)
+        vlsns, *_, owners, keys, live = self._views()
+        rows = np.flatnonzero(live & (owners != owner) & (keys != NO_KEY))
+        if NOBODY not in self._keyed:
+            found = np.unique(keys[rows])
+            return found, np.zeros(len(found), np.int64)
+        behind = np.where(owners[rows] == NOBODY, vlsns[rows], 0)
+        order = np.lexsort((behind, keys[rows]))
+        found, first = np.unique(keys[rows][order], return_index=True)
+        return found, behind[order[first]]
 
     def has_keys_of(self, owner: int) -> bool:
         """Says whether that one has messages with keys."""
@@ -146,7 +164,7 @@ class Flight:
         return np.isin(keys, known[live])
 
     def later(self, keys: Hashes, vlsns: I64) -> I64:
-        """Returns messages that are out of the same keys as these, each of a higher VLSN."""
+        """Returns messages that somebody has of the same keys as these, each of a higher VLSN."""
         some = np.flatnonzero(keys != NO_KEY)
         if not len(some) or not self._keyed:
             return np.empty(0, np.int64)
@@ -154,8 +172,8 @@ class Flight:
         sorted_keys, lowest = keys[some][order], vlsns[some][order]
         first = np.concatenate(([True], sorted_keys[1:] != sorted_keys[:-1]))
         sorted_keys, lowest = sorted_keys[first], lowest[first]
-        out, *_, known, live = self._views()
-        rows = np.flatnonzero(live & np.isin(known, sorted_keys))
+        out, *_, owners, known, live = self._views()
+        rows = np.flatnonzero(live & (owners != NOBODY) & np.isin(known, sorted_keys))
         found: I64 = out[rows]
         return found[found > lowest[np.searchsorted(sorted_keys, known[rows])]]
 

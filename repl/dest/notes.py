@@ -93,6 +93,12 @@ class Notes:
             gathered.count += len(vlsns)
         self._ask()
 
+    def under_way(self, of: Noted) -> VlsnSet:
+        """Returns what is noted of it as acknowledged by COMMITs that are not durable yet."""
+        return VlsnSet.covering_all(
+            [done for parts in self._under_way.values() for each, done, _ in parts if each is of]
+        )
+
     def forget(self, of: Noted) -> None:
         """Drops what is gathered of a destination that is gone, or was moved."""
         gathered = self._open.pop(of, None)

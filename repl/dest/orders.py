@@ -1,4 +1,5 @@
-"""Orders to a destination, made what a COMMIT sets: made, changed, dropped, moved, paused, its dead tried again.
+"""Orders to a destination, made what a COMMIT sets: made, changed, dropped, moved, paused, its dead tried again or
+deleted.
 
 Each names the settings that it starts from, by the VLSN of the COMMIT that set them; so of two orders that come
 together the second is refused (``stale-term``), and none is for a destination that was dropped meanwhile.
@@ -12,8 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from repl.api import DestinationChange, Puts
-from vlsn.errors import BadArgument, NotFound, StaleTerm, TooLarge, Trimmed
+from vlsn.errors import BadArgument, NotFound, StaleTerm, TooLarge, Trimmed, WrongVersion
 from vlsn.format.records import AckNote
+from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import NUMBER_MAX, Vlsn
 from vlsn.limits import DESTINATIONS_MAX
 from vlsn.state.destinations import DestinationSettings, PlacedDestination, key_of, settings_in, settings_of
@@ -34,17 +36,17 @@ def found_in(log: LocalLog, name: str) -> PlacedDestination:
 
 
 def made(log: LocalLog, name: str, change: DestinationChange, uuid: str) -> Puts:
-    """Makes what makes it. Raises ``BadArgument``, ``TooLarge``, ``Trimmed``."""
+    """Makes what makes it. Raises ``BadArgument``, ``TooLarge``, ``Trimmed``, ``WrongVersion``."""
     if len(settings_in(log.history.small)) >= DESTINATIONS_MAX:
         raise TooLarge(f"{DESTINATIONS_MAX} destinations are there already; drop one that is not needed")
-    settings = _checked(msgspec.convert({"uuid": uuid, **_given(change)}, DestinationSettings))
+    settings = _checked(log, msgspec.convert({"uuid": uuid, **_given(change)}, DestinationSettings))
     begin = _begin(log, "end" if change.from_ is None else change.from_, "from")
     key = key_of(name)
     return Puts({key: msgspec.json.encode(settings)}, {key: 0}, {uuid: AckNote(begin=begin)})
 
 
-def changed(name: str, placed: PlacedDestination, change: DestinationChange) -> Puts | None:
-    """Makes what changes it; None where nothing does. Raises ``BadArgument``, ``StaleTerm``."""
+def changed(log: LocalLog, name: str, placed: PlacedDestination, change: DestinationChange) -> Puts | None:
+    """Makes what changes it; None where nothing does. Raises ``BadArgument``, ``StaleTerm``, ``WrongVersion``."""
     settings, given = placed.settings, _given(change)
     if change.from_ is not None:
         _check_place(change.from_, "from")  # of a new one alone, and yet no nonsense
@@ -53,7 +55,7 @@ def changed(name: str, placed: PlacedDestination, change: DestinationChange) -> 
     if given.get("prefix", settings.prefix) != settings.prefix:
         raise BadArgument("prefix: what is acknowledged is of the old one; drop the destination and make another one")
     given.pop("uuid", None)
-    wanted = _checked(replace(settings, **given))
+    wanted = _checked(log, replace(settings, **given))
     return None if wanted == settings else _set(name, placed, wanted)
 
 
@@ -75,9 +77,14 @@ def moved(log: LocalLog, name: str, placed: PlacedDestination, to: int | str) ->
     return Puts(puts.values, puts.expects, {placed.settings.uuid: AckNote(begin=begin)})
 
 
-def tried_again(placed: PlacedDestination, dead: bytes) -> Puts:
-    """Makes what gives ``dead``, a packed set, back to be delivered."""
-    return Puts({}, {}, {placed.settings.uuid: AckNote(again=dead)})
+def tried_again(placed: PlacedDestination, dead: VlsnSet) -> Puts:
+    """Makes what gives ``dead`` back to be delivered."""
+    return Puts({}, {}, {placed.settings.uuid: AckNote(again=dead.pack())})
+
+
+def deleted(placed: PlacedDestination, dead: VlsnSet) -> Puts:
+    """Makes what keeps ``dead`` no longer: they are acknowledged as any other."""
+    return Puts({}, {}, {placed.settings.uuid: AckNote(done=dead.pack())})
 
 
 def _set(name: str, placed: PlacedDestination, settings: DestinationSettings) -> Puts:
@@ -90,8 +97,13 @@ def _given(change: DestinationChange) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None and name != "from"}
 
 
-def _checked(settings: DestinationSettings) -> DestinationSettings:
+def _checked(log: LocalLog, settings: DestinationSettings) -> DestinationSettings:
     settings.check()
+    if log.level < settings.level:
+        raise WrongVersion(
+            f"a redelivery delay and max_out need level {settings.level}, the group is at level {log.level}: once all "
+            "members run a vlsnlog that speaks it, `vlsnlog group upgrade`"
+        )
     return settings
 
 

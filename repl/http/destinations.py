@@ -10,8 +10,10 @@ GET  …/{name}/messages?max=&wait=       {"vlsn", "attempt", "time", "key", "va
                                         ``?peek=true`` takes none
 WS   …/{name}/consume?max=              the same for a worker that stays, as far as it gives credit (``consume``)
 POST …/{name}/ack · /nack               {"vlsns": […]}, with ``uuid`` where the one destination of that name is
-                                        meant, with ``reason`` to give back; ``?wait=0`` answers before it is durable
-POST …/{name}/pause · resume · retry-dead · move      the last with {"to": VLSN, "start" or "end"}
+                                        meant; to give back with ``reason`` and ``delay_s``; ``?wait=0`` answers before
+                                        it is durable
+POST …/{name}/pause · resume · move     the last with {"to": VLSN, "start" or "end"}
+POST …/{name}/retry-dead · delete-dead  {"vlsns": […]}: some of the dead; the former without it: all of them
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -49,7 +52,7 @@ from vlsn.limits import KIB
 from vlsn.seams import Channel
 
 PATH = "/v1/destinations"
-ORDERS = ("pause", "resume", "move", "retry-dead")
+ORDERS = ("pause", "resume", "move", "retry-dead", "delete-dead")
 MESSAGES_MAX = 10_000
 MESSAGES = 100
 UUID = "Vlsnlog-Destination"
@@ -72,12 +75,19 @@ class _Ack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = "given back"
 
 
+class _Nack(_Ack, frozen=True, forbid_unknown_fields=True):
+    delay_s: float | None = None
+
+
 class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: int | str | None = None
+    vlsns: list[int] | None = None
 
 
+A = TypeVar("A", bound=_Ack)
 _changes = msgspec.json.Decoder(DestinationChange)
 _acks = msgspec.json.Decoder(_Ack)
+_nacks = msgspec.json.Decoder(_Nack)
 _orders = msgspec.json.Decoder(_Order)
 
 
@@ -180,14 +190,14 @@ class DestinationRoutes:
     async def _ack(self, name: str, request: Request) -> Response:
         query.only(request.query, _ACK)
         wait_s = query.seconds(request.query, "wait", TIMEOUT_S, 0.0, TIMEOUT_S_MAX)
-        asked, vlsns = await _asked(request)
+        asked, vlsns = await _asked(request, _acks)
         await self._destinations.ack(name, vlsns, asked.uuid, wait_s)
         return answered({"acked": len(vlsns), "durable": wait_s > 0})
 
     async def _nack(self, name: str, request: Request) -> Response:
         query.only(request.query, _NONE)
-        asked, vlsns = await _asked(request)
-        await self._destinations.nack(name, vlsns, asked.uuid, asked.reason)
+        asked, vlsns = await _asked(request, _nacks)
+        await self._destinations.nack(name, vlsns, asked.uuid, asked.reason, asked.delay_s)
         return answered({"nacked": len(vlsns)})
 
     async def _order(self, name: str, order: str, request: Request) -> Response:
@@ -199,27 +209,36 @@ class DestinationRoutes:
             raise BadBody(f"no order: {error}") from None
         if (asked.to is None) == (order == "move"):
             raise BadArgument("to: move needs it, a VLSN, start or end, and nothing else takes it")
-        return answered(await self._destinations.order(name, order, asked.to, timeout_s))
+        vlsns = None if asked.vlsns is None else _checked(asked.vlsns, VlsnSet())
+        if order == "delete-dead" and (vlsns is None or not len(vlsns)):
+            raise BadArgument("vlsns: delete-dead needs them, those of dead messages")
+        if vlsns is not None and order not in ("retry-dead", "delete-dead"):
+            raise BadArgument("vlsns: retry-dead and delete-dead take them, and nothing else")
+        return answered(await self._destinations.order(name, order, asked.to, vlsns, timeout_s))
 
 
-async def _asked(request: Request) -> tuple[_Ack, Vlsns]:
+async def _asked(request: Request, decoder: msgspec.json.Decoder[A]) -> tuple[A, Vlsns]:
     body = await request.body(ACK_BODY_BYTES_MAX)
     try:
-        asked = _acks.decode(body)
+        asked = decoder.decode(body)
     except JSON_FAULTS as error:
         raise BadBody(f'no acknowledgement: {error}; it is {{"vlsns": [VLSN, …]}}') from None
-    packed = VlsnSet.unpack(asked.set)
-    count = len(asked.vlsns) + packed.count
+    return asked, _checked(asked.vlsns, VlsnSet.unpack(asked.set))
+
+
+def _checked(asked: list[int], packed: VlsnSet) -> Vlsns:
+    """Raises ``BadArgument``, ``TooLarge``."""
+    count = len(asked) + packed.count
     if count > MESSAGES_MAX:
         raise TooLarge(f"{count} VLSNs; at most {MESSAGES_MAX}")
     try:
-        listed = np.array(asked.vlsns, np.int64)
+        listed = np.array(asked, np.int64)
     except OverflowError:
         listed = np.zeros(1, np.int64)
     vlsns = np.concatenate((listed, packed.vlsns())) if packed else listed
     if len(vlsns) and not (vlsns.min() > 0 and vlsns.max() <= query.VLSN_MAX // 2):
         raise BadArgument("vlsns: whole numbers from 1 on")
-    return asked, vlsns
+    return vlsns
 
 
 def _timeout(request: Request) -> float:

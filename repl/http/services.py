@@ -297,8 +297,11 @@ class Destinations(Mastership, Protocol):
 
     async def drop_destination(self, name: str, timeout_s: float) -> None: ...
 
-    async def order(self, name: str, order: str, to: int | str | None, timeout_s: float) -> dict[str, Any]:
-        """Obeys ``pause``, ``resume``, ``move`` or ``retry-dead``; durable on return."""
+    async def order(
+        self, name: str, order: str, to: int | str | None, vlsns: Vlsns | None, timeout_s: float
+    ) -> dict[str, Any]:
+        """Obeys ``pause``, ``resume``, ``move``, ``retry-dead`` or ``delete-dead``; durable on return. The last two are
+        for the dead that ``vlsns`` names; None: for all. Raises ``NotFound`` where one of them is not dead."""
         ...
 
     async def worker(self, name: str) -> DestinationWorker: ...
@@ -316,7 +319,9 @@ class Destinations(Mastership, Protocol):
         name that is meant, "" for any. Raises ``OutcomeUnknown``, ``QueueFull``, ``BadArgument``."""
         ...
 
-    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str) -> None: ...
+    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str, delay_s: float | None) -> None:
+        """Gives messages back; ``delay_s``: seconds until they go out again, None for what the settings say."""
+        ...
 
 
 class Files(Protocol):

@@ -13,6 +13,7 @@ _GAUGES = (
     ("intervals", "intervals", "Intervals of acknowledged VLSNs"),
     ("dead", "dead", "Dead messages that can be tried again"),
     ("out", "out", "Messages that are delivered, and not acknowledged yet"),
+    ("delayed", "delayed", "Messages that came back, and wait for their delay"),
     ("waiting", "waiting", "Askers that wait for messages"),
     ("in_per_second", "in_per_s", "Messages appended a second, of late; by a sample where they are many"),
     ("oldest_age_seconds", "oldest_age_s", "Age of the first message that is not acknowledged"),

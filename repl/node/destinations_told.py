@@ -62,9 +62,10 @@ def told(
 
 def _delivery(delivery: Delivery | None) -> dict[str, Any]:
     if delivery is None:
-        return {"out": 0, "waiting": 0, "blocked_by": ""}
+        return {"out": 0, "delayed": 0, "waiting": 0, "blocked_by": ""}
     return {
         "out": delivery.out,
+        "delayed": delivery.delayed,
         "waiting": delivery.waiting,
         "blocked_by": delivery.blocked_by,
         "in_per_s": round(delivery.incoming.per_s, 1),

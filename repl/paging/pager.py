@@ -23,7 +23,7 @@ from repl.group.member import OpenMember
 from repl.offload import Offload
 from vlsn.errors import Damaged, LogClosed, LogFailed, NoSpace, Trimmed
 from vlsn.ids import NULL_VLSN, Vlsn
-from vlsn.limits import MENDED_KEPT_MAX, PAGE_BYTES, PAGES_FREE_BYTES_HIGH, PAGES_FREE_BYTES_LOW, PAGING_WINDOW_BYTES
+from vlsn.limits import MENDED_KEPT_MAX, PAGES_FREE_BYTES_HIGH, PAGES_FREE_BYTES_LOW, PAGING_WINDOW_BYTES
 from vlsn.pages.manager import PagingManager
 from vlsn.pages.opening import open_pages
 from vlsn.pages.page import PageContents, PageHeader, PageRow, PageWriter, read_page
@@ -37,6 +37,8 @@ PERIOD_S = 1.0
 """Between two looks at what was acknowledged, while there are pages."""
 RETRY_S = 5.0
 """Before pages that could not be opened are tried again."""
+PAGE_WINDOWS_MIN = 4
+"""Windows of the log in a page at least: what is wanted of one is a record, and one larger than a page has its own."""
 
 
 class Pager:
@@ -44,9 +46,9 @@ class Pager:
 
     def __init__(self, opened: OpenMember) -> None:
         member, log = opened.member, opened.log
-        seams = member.seams
+        seams, config = member.seams, member.config
         self.manager = PagingManager(
-            seams.disk, seams.threads.latch, seams.random.u32, log.directory, page_bytes=PAGE_BYTES
+            seams.disk, seams.threads.latch, seams.random.u32, log.directory, page_bytes=config.page_bytes
         )
         self.on_pages = member.offload("pages")
         self._on_syncs = member.offload("page_syncs")
@@ -70,7 +72,7 @@ class Pager:
         self._over = False
         self.low = False
         """The disk is too full for pages: below the low mark, until above the high one."""
-        self._bytes_max = member.config.pages_bytes_max
+        self._bytes_max, self._messages_max = config.pages_bytes_max, config.pages_messages_max
         self._aside: list[tuple[str, int]] = []
         """Pages to be put aside: that were when the process before was stopped, or did not read back since."""
         self._looked: dict[tuple[str, int], int] = {}
@@ -129,13 +131,28 @@ class Pager:
 
     @property
     def pressed(self) -> bool:
-        """True while no more may be paged than has to be: the disk is nearly full, or ``pages_bytes_max`` reached."""
-        return self.low or bool(self._bytes_max and self.bytes >= self._bytes_max)
+        """True while no more may be paged than has to be: the disk is nearly full, or the pages of all destinations
+        are at a limit of this node."""
+        return bool(self._why_pressed())
+
+    def _why_pressed(self) -> str:
+        if self.low:
+            return "the disk of this node is too full for its pages"
+        if self._bytes_max and (size := self.bytes) >= self._bytes_max:
+            return f"the pages of all destinations take {size} of {self._bytes_max} bytes (pages_bytes_max)"
+        if self._messages_max and (count := self.messages) >= self._messages_max:
+            return f"the pages of all destinations have {count} of {self._messages_max} messages (pages_messages_max)"
+        return ""
 
     @property
     def bytes(self) -> int:
         """The bytes of all pages of this node."""
         return sum(store.bytes for store in self.manager.stores.values())
+
+    @property
+    def messages(self) -> int:
+        """The messages in all pages of this node, acknowledged since or not."""
+        return sum(store.messages for store in self.manager.stores.values())
 
     def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str:
         """Answers ``PageSource.why_full``."""
@@ -145,11 +162,7 @@ class Pager:
             return f"its pages take {size} of {limit_bytes} bytes"
         if limit_messages and store is not None and store.messages >= limit_messages:
             return f"its pages have {store.messages} of {limit_messages} messages"
-        if size and self.low:
-            return "the disk of this node is too full for its pages"
-        if size and self._bytes_max and (total := self.bytes) >= self._bytes_max:
-            return f"the pages of all destinations take {total} of {self._bytes_max} bytes"
-        return ""
+        return self._why_pressed() if size else ""
 
     def durable(self) -> Vlsn:
         """Returns the VLSN up to which this node's log is durable, and synced here."""
@@ -227,7 +240,7 @@ class Pager:
                     log.directory,
                     self._table,
                     first=first,
-                    page_bytes=PAGE_BYTES,
+                    page_bytes=member.config.page_bytes,
                 )
             )
         except OSError as error:
@@ -261,7 +274,8 @@ class Pager:
         upto = await self._block_end(upto)
         before = {store.uuid for _, store in wants if store.paging}
         reader = log.reader()
-        run = PagingPass(wants, reader, log.index, upto, first=log.range.first, window_bytes=PAGING_WINDOW_BYTES)
+        window_bytes = min(PAGING_WINDOW_BYTES, self._member.config.page_bytes // PAGE_WINDOWS_MIN)
+        run = PagingPass(wants, reader, log.index, upto, first=log.range.first, window_bytes=window_bytes)
         why = ""
         try:
             while not run.over:

@@ -42,6 +42,19 @@ def test_the_commands_of_a_destination_do_and_print_what_they_say(group: Group) 
     group.until(lambda: row(dest("show", "typed", "--json"))["dead"] == 1, "the one that was its last attempt is dead")
     assert row(dest("retry-dead", "typed", "--json"))["dead"] == 0
     assert [each["vlsn"] for each in call("GET", f"{path}/messages?wait=20").lines()] == [first]
+    assert call("POST", f"{path}/nack", headers=JSON, body=refused).status == 200
+    group.until(lambda: row(dest("show", "typed", "--json"))["dead"] == 1, "it is dead again")
+    strange = dest("retry-dead", "typed", "--vlsn", str(first + 1))
+    assert strange.status == 2 and "none of the dead messages" in strange.err, strange
+    assert row(dest("retry-dead", "typed", "--vlsn", str(first), "--json"))["dead"] == 0
+    assert [each["vlsn"] for each in call("GET", f"{path}/messages?wait=20").lines()] == [first]
+    assert call("POST", f"{path}/nack", headers=JSON, body=refused).status == 200
+    group.until(lambda: row(dest("show", "typed", "--json"))["dead"] == 1, "and again")
+    assert dest("delete-dead", "typed").status == 2
+    assert row(dest("delete-dead", "typed", "--vlsn", str(first), "--json"))["dead"] == 0
+    delays = ("--redelivery-delay", "0.5", "--redelivery-factor", "2", "--redelivery-delay-max", "60", "--max-out", "9")
+    slow = row(dest("create", "typed", *delays, "--json"))
+    assert (slow["redelivery_delay_s"], slow["redelivery_factor"], slow["max_out"]) == (0.5, 2.0, 9)
     assert row(dest("move", "typed", "--to", "end", "--json"))["lag_vlsns"] == 0
     assert call("GET", f"{path}/messages?wait=0").lines() == []
 

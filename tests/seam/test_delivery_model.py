@@ -1,8 +1,9 @@
 """The delivery of a destination, by real nodes, against a plain model of what each answer has to be.
 
 Steps are drawn: entries come, two consumers ask, acknowledge in order, at random, twice, and long after their time was
-over, give back, say nothing; dead ones are tried again; the power of the node fails.  Each answer is held against the
-model's, message by message, with its attempt; in the end the table, and the dead letters, once each.
+over, give back, with a delay or without, say nothing; dead ones are tried again or deleted; the power of the node
+fails.  Each answer is held against the model's, message by message, with its attempt; in the end the table, and the
+dead letters, once each.
 """
 
 from __future__ import annotations
@@ -44,15 +45,22 @@ class Model:
 
     prefix: bytes
     attempts_max: int
+    max_out: int = 0
+    delay_s: float = 0.0
+    """The delay after the first attempt; twice as long after each further one."""
     keys: dict[int, bytes | None] = field(default_factory=dict)
     """The keys of all messages by VLSN, in the order of the log."""
     done: set[int] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
     out: dict[int, Out] = field(default_factory=dict)
+    delayed: dict[int, float] = field(default_factory=dict)
+    """When those go out again that came back with a delay."""
     tries: dict[int, int] = field(default_factory=dict)
     """Attempts that are over, by VLSN."""
     noted: dict[int, int] = field(default_factory=dict)
     """Attempts that the log knows of: from the second on."""
+    anew: set[int] = field(default_factory=set)
+    """Messages that wait for their delay anew, once this lead meets them."""
     letters: list[tuple[int, int]] = field(default_factory=list)
     """VLSN and attempts of the dead, in their order."""
 
@@ -64,10 +72,15 @@ class Model:
         """Says what an asker has to be given: VLSNs and attempts."""
         waits = {self.keys[vlsn] for vlsn in self.out}
         given: list[tuple[int, int]] = []
+        if self.max_out:
+            most = max(0, min(most, self.max_out - len(self.out)))
         for vlsn, key in self.keys.items():
             if len(given) == most:
                 break
             if vlsn in self.done or vlsn in self.out or (key is not None and key in waits):
+                continue
+            if vlsn in self.delayed or (vlsn in self.anew and self.put_off(vlsn, self.tries[vlsn], now_s)):
+                waits.add(key)
                 continue
             if self.tries.get(vlsn, 0) >= self.attempts_max:
                 self.die(vlsn)
@@ -87,12 +100,20 @@ class Model:
 
     def ack(self, vlsns: list[int]) -> None:
         for vlsn in vlsns:
-            for known in (self.out, self.tries, self.noted):
+            for known in (self.out, self.tries, self.noted, self.delayed):
                 known.pop(vlsn, None)
         self.done.update(vlsns)
         self.dead.difference_update(vlsns)
 
-    def come_back(self, vlsns: list[int]) -> None:
+    def put_off(self, vlsn: int, attempts: int, now_s: float, delay_s: float | None = None) -> bool:
+        self.anew.discard(vlsn)
+        delay_s = self.delay_s * 2.0 ** (attempts - 1) if delay_s is None else delay_s
+        if not delay_s or attempts >= self.attempts_max:
+            return False
+        self.delayed[vlsn] = now_s + delay_s
+        return True
+
+    def come_back(self, vlsns: list[int], now_s: float, delay_s: float | None = None) -> None:
         """Ends an attempt of each; later ones of their keys that are out come back as if they had not been."""
         ended = {vlsn: self.out[vlsn].attempt for vlsn in sorted(vlsns) if vlsn in self.out}
         for vlsn, attempt in ended.items():
@@ -104,24 +125,32 @@ class Model:
                 del self.out[each]
             if attempt >= self.attempts_max:
                 self.die(vlsn)
+            else:
+                self.put_off(vlsn, attempt, now_s, delay_s)
 
-    def expire(self, now_s: float) -> None:
-        self.come_back([vlsn for vlsn, out in self.out.items() if out.deadline_s <= now_s])
+    def end_attempts(self, now_s: float) -> None:
+        while late := sorted({out.deadline_s for out in self.out.values() if out.deadline_s <= now_s}):
+            self.come_back([vlsn for vlsn, out in self.out.items() if out.deadline_s <= late[0]], late[0])
+
+    def end_delays(self, now_s: float) -> None:
+        self.delayed = {vlsn: due_s for vlsn, due_s in self.delayed.items() if due_s > now_s}
 
     def sure_from(self, now_s: float) -> float:
         """Finds the first moment from now on that is near no deadline."""
-        for deadline_s in sorted(out.deadline_s for out in self.out.values()):
+        for deadline_s in sorted([*(out.deadline_s for out in self.out.values()), *self.delayed.values()]):
             if abs(deadline_s - now_s) <= UNSURE_S:
                 now_s = deadline_s + UNSURE_S + 0.01
         return now_s
 
     def lose_power(self) -> None:
         self.out.clear()
+        self.delayed.clear()
         self.tries = dict(self.noted)
+        self.anew = set(self.noted)
 
-    def retry_dead(self) -> None:
-        self.done -= self.dead
-        self.dead.clear()
+    def retry_dead(self, vlsns: set[int]) -> None:
+        self.done -= vlsns
+        self.dead -= vlsns
 
 
 class Steps:
@@ -132,7 +161,7 @@ class Steps:
         self.consumers: list[Destination] = [log.destination("orders"), log.destination("orders")]
         self.had: list[list[int]] = [[], []]
         """All that each consumer was ever given."""
-        self.again = self.stale = 0
+        self.again = self.stale = self.waited = 0
 
     async def do(self, step: tuple[Any, ...]) -> None:
         name, *rest = step
@@ -141,9 +170,12 @@ class Steps:
 
     async def surely(self) -> None:
         """Waits until no message may come back just now."""
-        now_s = self.group.loop.time()
-        await asyncio.sleep(self.model.sure_from(now_s) - now_s)
-        self.model.expire(self.group.loop.time())
+        loop, from_s = self.group.loop, -1.0
+        while from_s < loop.time():
+            from_s = loop.time()
+            self.model.end_attempts(from_s)
+            await asyncio.sleep(self.model.sure_from(from_s) - from_s)
+        self.model.end_delays(from_s)
 
     async def append(self, keys: list[bytes | None]) -> None:
         for key in keys:
@@ -177,11 +209,12 @@ class Steps:
         await self.log.destinations.ack("orders", vlsns)
         self.model.ack(vlsns)
 
-    async def nack(self, who: int, picks: list[int]) -> None:
+    async def nack(self, who: int, picks: list[int], delay_s: float | None) -> None:
         vlsns = self.chosen(who, picks)
         if vlsns:
-            await self.log.destinations.nack("orders", vlsns, "no use")
-            self.model.come_back(vlsns)
+            await self.log.destinations.nack("orders", vlsns, "no use", delay_s=delay_s)
+            self.model.come_back(vlsns, self.group.loop.time(), delay_s)
+            self.waited += len(self.model.delayed)
             await asyncio.sleep(0.2)  # what is dead now is logged
 
     async def wait(self, seconds: float) -> None:
@@ -195,12 +228,25 @@ class Steps:
         await self.group.serving()
         self.model.lose_power()
 
-    async def retry_dead(self) -> None:
+    async def retry_dead(self, picks: list[int]) -> None:
+        """Has those of the dead tried again, or all of them for none."""
         if self.model.dead:
             await asyncio.sleep(0.2)  # what is dead is durable
-            await self.log.destinations.retry_dead("orders")
+            some = self.dead(picks)
+            await self.log.destinations.retry_dead("orders", sorted(some) if picks else None)
             await self.surely()
-            self.model.retry_dead()
+            self.model.retry_dead(some if picks else set(self.model.dead))
+
+    async def delete_dead(self, picks: list[int]) -> None:
+        if self.model.dead:
+            await asyncio.sleep(0.2)
+            some = self.dead(picks)
+            await self.log.destinations.delete_dead("orders", sorted(some))
+            self.model.dead -= some
+
+    def dead(self, picks: list[int]) -> set[int]:
+        dead = sorted(self.model.dead)
+        return {dead[pick % len(dead)] for pick in picks}
 
     async def end(self) -> None:
         """Compares what is left: the table, and the letters."""
@@ -214,6 +260,7 @@ class Steps:
         letters = [msgspec.json.decode(entry.value) async for entry in self.log.read(key=DEAD)]
         assert sorted((letter["vlsn"], letter["attempts"]) for letter in letters) == sorted(self.model.letters)
         event("something came back" if self.again else "nothing came back")
+        event("something waited for its delay" if self.waited else "nothing waited")
         event("acknowledged though not out" if self.stale else "all acknowledged while out")
         event("a dead letter" if letters else "no dead letter")
 
@@ -226,28 +273,40 @@ STEPS = st.lists(
         *[st.tuples(st.just("take"), WHO, st.integers(1, 6))] * 3,
         st.tuples(st.just("ack"), WHO, PICKS),
         st.tuples(st.just("ack_in_order"), WHO, st.integers(1, 4)),
-        st.tuples(st.just("nack"), WHO, PICKS),
-        st.tuples(st.just("wait"), st.sampled_from([1.0, TIMEOUT_S + 1.0, TIMEOUT_S + 1.0])),
+        *[st.tuples(st.just("nack"), WHO, PICKS, st.sampled_from([None, None, 0.0, 3.0, 9.0]))] * 2,
+        *[st.tuples(st.just("wait"), st.sampled_from([1.0, TIMEOUT_S + 1.0, 3 * TIMEOUT_S]))] * 2,
         st.tuples(st.just("lose_power")),
-        st.tuples(st.just("retry_dead")),
+        st.tuples(st.just("retry_dead"), st.just([]) | PICKS),
+        st.tuples(st.just("delete_dead"), PICKS),
     ),
     min_size=15,
     max_size=40,
 )
 
 
-@given(STEPS, st.sampled_from([b"", b"o"]), st.sampled_from([1, 2, 3, 3]))
+@given(
+    STEPS,
+    st.sampled_from([b"", b"o"]),
+    st.sampled_from([1, 2, 3, 3, 5]),
+    st.sampled_from([0, 0, 3]),
+    st.sampled_from([0.0, 2.0]),
+)
 @settings(max_examples=60, deadline=None)
-def test_each_answer_is_what_a_plain_model_says(steps: list[tuple[Any, ...]], prefix: bytes, attempts_max: int) -> None:
+def test_each_answer_is_what_a_plain_model_says(
+    steps: list[tuple[Any, ...]], prefix: bytes, attempts_max: int, max_out: int, delay_s: float
+) -> None:
     async def main() -> None:
         group = Group(1, 1, levels=LEVELS)
         await group.start()
         await group.serving()
         async with client(group) as log:
-            options = {"from_": "start", "ack_timeout_s": TIMEOUT_S, "attempts_max": attempts_max}
+            options: dict[str, Any] = {"from_": "start", "ack_timeout_s": TIMEOUT_S, "attempts_max": attempts_max}
+            options |= {"redelivery_delay_s": delay_s, "redelivery_factor": 2.0, "max_out": max_out}
             await log.destinations.put("orders", prefix=prefix.decode(), dead_letter=DEAD.decode(), **options)
-            drawn = Steps(group, log, Model(prefix, attempts_max))
+            drawn = Steps(group, log, Model(prefix, attempts_max, max_out, delay_s))
             await drawn.do(("append", list(KEYS)))
+            await drawn.do(("take", 0, 2))
+            await drawn.do(("take", 1, 6))
             for step in steps:
                 await drawn.do(step)
             await drawn.end()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from random import Random
 from random import seed as seed_global
 from typing import Any
@@ -218,6 +219,151 @@ def test_a_message_that_nobody_can_take_is_dead_and_can_be_tried_again() -> None
     run(main())
 
 
+def test_given_back_with_a_delay_it_goes_out_again_behind_that_and_later_ones_of_its_key_behind_it() -> None:
+    async def main() -> None:
+        group = await made(31)
+        loop = asyncio.get_running_loop()
+        async with client(group) as log:
+            await log.destinations.put("orders", ack_timeout_s=60.0)
+            await log.append_many([b"a1", b"a2", b"b1"], keys=[b"a", b"a", b"b"])
+            dest = log.destination("orders")
+            first, *_ = await dest.take(10, 0.0)
+            await first.nack("not now", delay_s=5.0)
+            given_s = loop.time()
+            assert values(await dest.take(10, 1.0)) == [], "a2 waits for a1, and b1 is out"
+            told = await log.destinations.get("orders")
+            assert (told["out"], told["delayed"]) == (1, 1)
+            await first.nack("not now", delay_s=0.0)  # it is not out: nothing comes of it
+            again = await dest.take(10, 20.0)
+            assert 5.0 <= loop.time() - given_s < 6.0
+            assert [(each.value, each.attempt) for each in again] == [(b"a1", 2), (b"a2", 1)]
+            await again[1].nack("not yet", delay_s=60.0)
+            await again[0].nack()  # at once: none after it is waited for
+            (once_more,) = await dest.take(10, 0.0)
+            assert (once_more.value, once_more.attempt) == (b"a1", 3)
+            await dest.ack([once_more, again[1]])  # whoever it was delivered to, and whenever
+            told = await log.destinations.get("orders")
+            assert (told["out"], told["delayed"]) == (1, 0)
+            for nonsense in (-1.0, 86_401.0, float("nan"), float("inf")):
+                with pytest.raises(BadArgument, match="delay_s"):
+                    await first.nack(delay_s=nonsense)
+        await group.stop()
+
+    run(main())
+
+
+def test_an_outage_of_seconds_takes_no_attempts_where_there_is_a_delay_that_grows() -> None:
+    async def main() -> None:
+        group = await made(32)
+        loop = asyncio.get_running_loop()
+        async with client(group) as log:
+            delays = {"redelivery_delay_s": 2.0, "redelivery_factor": 3.0, "redelivery_delay_s_max": 10.0}
+            await log.destinations.put("orders", ack_timeout_s=60.0, attempts_max=4, **delays)
+            await log.append(b"a")
+            dest, over_s, at = log.destination("orders"), loop.time() + 15.0, list[float]()
+            while loop.time() < over_s or not at:
+                (message,) = await dest.take(10, 60.0)
+                at.append(loop.time())
+                if loop.time() < over_s:
+                    await message.nack("no database")
+            await message.ack()
+            assert message.attempt == 4, "2, 6 and 10 seconds: the outage was over by then"
+            waited = [later - sooner for sooner, later in pairwise(at)]
+            assert all(0.0 <= one - delay < 1.0 for one, delay in zip(waited, (2.0, 6.0, 10.0), strict=True)), waited
+            assert (await log.destinations.get("orders"))["dead"] == 0
+            for nonsense in (
+                {"redelivery_delay_s": -1.0},
+                {"redelivery_delay_s": 1e9},
+                {"redelivery_factor": 0.5},
+                {"redelivery_delay_s_max": 1.0},
+                {"max_out": -1},
+                {"max_out": 65_537},
+                {"redelivery_factor": float("nan")},
+            ):
+                with pytest.raises(BadArgument, match=next(iter(nonsense))):
+                    await log.destinations.put("orders", **nonsense)
+        await group.stop()
+
+    run(main())
+
+
+def test_the_next_master_counts_a_delay_anew_and_a_move_ends_it() -> None:
+    async def main() -> None:
+        group = await made(33)
+        loop = asyncio.get_running_loop()
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start", ack_timeout_s=60.0, redelivery_delay_s=4.0)
+            await log.append_many([b"a1", b"a2", b"b1"], keys=[b"a", b"a", b"b"])
+            dest = log.destination("orders")
+            (first,) = await dest.take(1, 0.0)
+            await first.nack()
+            first, *_ = await dest.take(1, 20.0)  # b1
+            await first.ack()
+            (first,) = await dest.take(1, 20.0)
+            assert (first.value, first.attempt) == (b"a1", 2)
+            await first.nack("no database")
+            await asyncio.sleep(0.5)
+            group.kill(group.master, power=True)
+            await group.serving()
+            leads_s = loop.time()
+            assert values(await dest.take(10, 2.0)) == [], "a1 waits for its delay, and a2 for a1"
+            again = await dest.take(10, 60.0)
+            assert [(each.value, each.attempt) for each in again] == [(b"a1", 3), (b"a2", 1)]
+            assert loop.time() - leads_s >= 4.0
+            await dest.nack(again)
+            assert values(await dest.take(10, 1.0)) == []
+            await log.destinations.move("orders", "start")
+            assert values(await dest.take(10, 1.0)) == [b"a1", b"a2", b"b1"]
+        await group.stop()
+
+    run(main())
+
+
+def test_no_more_messages_are_out_than_it_says() -> None:
+    async def main() -> None:
+        group = await made(34)
+        async with client(group) as log:
+            await log.destinations.put("orders", ack_timeout_s=5.0, max_out=3)
+            await log.append_many([b"%d" % number for number in range(8)])
+            one, other = log.destination("orders"), log.destination("orders")
+            first = await one.take(10, 0.0)
+            assert values(first) == [b"0", b"1", b"2"]
+            assert values(await other.take(10, 0.5)) == []
+            assert (await log.destinations.get("orders"))["blocked_by"] == "max_out: 3 messages are out"
+            waiting = asyncio.ensure_future(other.take(10, 20.0))
+            await asyncio.sleep(0.5)
+            await first[0].ack()
+            assert values(await waiting) == [b"3"]
+            await first[1].nack("later", delay_s=60.0)  # what waits is not out
+            assert values(await other.take(10, 1.0)) == [b"4"]
+            await asyncio.sleep(6.0)
+            assert values(await other.take(10, 0.0)) == [b"2", b"3", b"4"], "they come back in time"
+            await log.destinations.put("orders", max_out=0)
+            assert values(await other.take(10, 1.0)) == [b"5", b"6", b"7"]
+        await group.stop()
+
+    run(main())
+
+
+def test_below_level_4_a_destination_has_neither_a_delay_nor_a_limit_of_what_is_out() -> None:
+    async def main() -> None:
+        group = await made(35, Levels(1, 3))
+        async with client(group, 2.0) as log:
+            await log.destinations.put("orders", attempts_max=2)
+            with pytest.raises(WrongVersion, match="need level 4, the group is at level 3"):
+                await log.destinations.put("orders", redelivery_delay_s=1.0)
+            with pytest.raises(WrongVersion):
+                await log.destinations.put("parts", max_out=5)
+            assert [each["name"] for each in await log.destinations.list()] == ["orders"]
+            await log.append(b"a")
+            (message,) = await log.destination("orders").take(1, 1.0)
+            await message.nack(delay_s=2.0)  # is of this lead alone, and in no log
+            assert values(await log.destination("orders").take(1, 1.0)) == []
+        await group.stop()
+
+    run(main())
+
+
 def test_what_is_recalled_because_of_another_loses_no_attempt() -> None:
     async def main() -> None:
         group = await made(15)
@@ -303,6 +449,66 @@ def test_a_dead_one_that_is_acknowledged_after_all_is_not_tried_again() -> None:
             assert (await log.destinations.get("orders"))["dead"] == 1
             await log.destinations.retry_dead("orders")
             assert values(await dest.take(10, 0.0)) == [b"b"]
+        await group.stop()
+
+    run(main())
+
+
+def test_single_dead_ones_are_tried_again_or_deleted_and_the_others_stay() -> None:
+    async def main() -> None:
+        group = await made(36)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", attempts_max=1))["uuid"]
+            await log.append_many([b"a", b"b", b"c", b"d"])
+            dest = log.destination("orders")
+            dead = await dest.take(10, 0.0)
+            a, b, c, d = (message.vlsn for message in dead)
+            await dest.nack(dead)
+            await group.until(lambda: acked(group, uuid).dead.count == 4, "all are dead")
+            assert (await log.destinations.retry_dead("orders", [b]))["dead"] == 3
+            (again,) = await dest.take(10, 1.0)
+            assert (again.value, again.attempt) == (b"b", 1)
+            assert acked(group, uuid).kept_floor == a - 1, "a may be tried again"
+            assert (await log.destinations.delete_dead("orders", [c, a]))["dead"] == 1
+            assert acked(group, uuid).kept_floor == b - 1
+            for strange in ([a], [b], [d, c], [d, d + 100], [d, 1 << 40]):
+                for order in (log.destinations.retry_dead, log.destinations.delete_dead):
+                    with pytest.raises(NotFound, match="none of the dead messages that orders keeps"):
+                        await order("orders", strange)
+            with pytest.raises(BadArgument, match="delete-dead needs them"):
+                await log.destinations.delete_dead("orders", [])
+            group.kill(group.master, power=True)
+            await group.serving()
+            assert (await log.destinations.get("orders"))["dead"] == 1
+            await log.destinations.retry_dead("orders")
+            assert values(await dest.take(10, 1.0)) == [b"b", b"d"], "b was out at the master before"
+        await group.stop()
+
+    run(main())
+
+
+def test_a_dead_one_whose_acknowledgement_is_on_its_way_is_not_tried_again() -> None:
+    async def main() -> None:
+        group = await made(37)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", attempts_max=1))["uuid"]
+            await log.append_many([b"a", b"b"])
+            dest = log.destination("orders")
+            late, other = await dest.take(10, 0.0)
+            await dest.nack([late, other])
+            await group.until(lambda: acked(group, uuid).dead.count == 2, "both are dead")
+            lead = group.nodes[group.master].lead
+            assert lead is not None
+            group.net.split([group.master], [name for name in group.names if name != group.master])
+            acking = asyncio.ensure_future(late.ack())
+            await group.until(lambda: bool(lead.destinations.notes._under_way), "it is noted, and not durable")
+            retrying = asyncio.ensure_future(log.destinations.retry_dead("orders"))
+            await asyncio.sleep(0.1)
+            assert not acking.done() and not retrying.done()
+            group.net.heal()
+            await acking
+            assert (await retrying)["dead"] == 0
+            assert values(await dest.take(10, 0.5)) == [b"b"], "a was acknowledged, durable"
         await group.stop()
 
     run(main())

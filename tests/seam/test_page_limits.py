@@ -15,7 +15,7 @@ from tests.seam.nodes import BIG
 from tests.seam.test_destinations import client, counted, values
 from tests.seam.test_pages import filled, first, made, stored, taken, uncovered
 from vlsn.errors import DestinationFull
-from vlsn.limits import PAGES_FREE_BYTES_LOW
+from vlsn.limits import PAGE_BYTES_MIN, PAGES_FREE_BYTES_LOW
 from vlsn.pages.page import PageContents, PageRow
 from vlsn.pages.store import PagingStore
 
@@ -119,6 +119,47 @@ def test_past_the_limit_of_all_pages_only_those_who_have_some_take_no_more() -> 
             assert await taken(log, len(held)) == sorted(held.items())
             await asyncio.sleep(3.0)
             await log.append(b"again", key=b"order-again")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_past_the_messages_of_all_pages_only_those_who_have_some_take_no_more() -> None:
+    async def main() -> None:
+        group = await made(28, pages_messages_max=30)
+        async with client(group, 20.0) as log:
+            for name in ("orders", "parts", "quick"):
+                await log.destinations.put(name, prefix=name[:5])
+            for number in range(15):
+                await log.append(BIG, key=b"parts-%d" % number)
+            held: dict[int, bytes] = {}
+            why = await until_full(log, held)
+            assert "the pages of all destinations have" in why and "of 30 messages (pages_messages_max)" in why
+            assert 0 < stored(group, group.master, (await log.destinations.get("orders"))["uuid"]).messages < 30
+            await log.append(b"goes on", key=b"quick-1")
+            assert values(await log.destination("quick").take(10, 5.0)) == [b"goes on"]
+            assert await taken(log, len(held)) == sorted(held.items())
+            master = group.nodes[group.master].opened().pager
+            await group.until(lambda: not master.pressed, "pages that are done have gone", 60.0)
+            await log.append(b"again", key=b"order-again")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_page_is_as_large_as_its_node_says() -> None:
+    async def main() -> None:
+        size = PAGE_BYTES_MIN
+        group = await made(29, page_bytes=size)
+        async with client(group, 20.0) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await filled(group, log)
+            for name in group.names:
+                pages = stored(group, name, uuid).pages
+                assert len(pages) > 10 and all(row.end <= size for row in pages.values()), pages
+            assert await taken(log, len(held)) == sorted(held.items())
         await group.stop()
         assert not group.fatal
 

@@ -5,32 +5,28 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from functools import partial
 from random import Random
 from urllib.parse import urlencode
 
 import msgspec
 import pytest
 
-from repl.paging import pager
 from tests.fakes.disk import UNLIMITED_BYTES, Call, Moment
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
+from tests.seam import test_pages
 from tests.seam.nodes import BIG, Group
 from tests.seam.test_copies import moved
 from tests.seam.test_destinations import client
 from tests.seam.test_membership import electable
-from tests.seam.test_pages import filled, first, made, stored, taken, uncovered
+from tests.seam.test_pages import filled, first, stored, taken, uncovered
 from vlsn.ids import Vlsn
 from vlsn.limits import PAGES_FREE_BYTES_LOW
 
 PAGE_BYTES = 20_000
 """Four or five messages."""
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pager, "PAGE_BYTES", PAGE_BYTES)
-    monkeypatch.setattr(pager, "PAGING_WINDOW_BYTES", 8000)
+made = partial(test_pages.made, page_bytes=PAGE_BYTES)
 
 
 def is_of_pages(call: Call) -> bool:

@@ -36,6 +36,13 @@ FORGETS, REFUSES, PARTS, AT_ONCE, AGAIN = 0.15, 0.15, 0.3, 0.2, 0.6
 and of acknowledgements without an answer that are sent again."""
 RETRIES = 0.02
 """The share of turns in which a consumer has dead ones tried again first."""
+SINGLES = 0.3
+"""The share of turns, while there are dead ones, in which it has one of them tried again, or deleted."""
+DELAYED, BOUNDED, PUT_OFF = 0.5, 0.3, 0.3
+"""The shares of destinations with a redelivery delay, and with a limit of what is out; of refusals that say one."""
+DELAY_S_MAX = 4.0
+AGAIN_S = 5.0
+"""An order that a dead one is tried again is answered so late after it was durable, at most."""
 DRAINED_S, UNPAGED_S = 120.0, 60.0
 SENT_MAX = 40
 SPOILT_S = (0.5, 4.0)
@@ -67,6 +74,14 @@ def drawn(seed: int) -> list[Made]:
     if policy:
         limits = {"prefix": "k2", "full_policy": policy, "max_messages": rng.choice((5, 40))}
         made.append(Made("full", 1, {**common, **limits, "attempts_max": 1000, "dead_letter": "dead-full"}))
+    apart = Random(f"delays/{seed}")  # so that all else plays as it did before
+    for each in made:
+        if apart.random() < DELAYED:
+            each.settings.update(
+                redelivery_delay_s=apart.choice((0.2, 1.0)), redelivery_factor=2.0, redelivery_delay_s_max=DELAY_S_MAX
+            )
+        if apart.random() < BOUNDED:
+            each.settings["max_out"] = apart.choice((3, 20))
     return made
 
 
@@ -182,6 +197,7 @@ class Consumer(Caller):
         self.made = made
         self._watch, self._loop = consumers.group.watch, consumers.group.loop
         self._slow = number == 1
+        self._apart = Random(f"delays/{self.name}/{consumers.report.seed}")
 
     async def run(self) -> None:
         while not self.all.clients.over:
@@ -189,7 +205,16 @@ class Consumer(Caller):
             if self.rng.random() < RETRIES:
                 status, _ = await self.call("POST", f"{self.made.name}/retry-dead", b"{}")
                 self.all.report.met["dead ones tried again"] += status == 200
+            await self._over_a_dead_one()
             await self.once(self.rng.randint(1, PAGE_MAX), healthy=False)
+
+    async def _over_a_dead_one(self) -> None:
+        folded = self.all.books.of.get(self.all.books.named.get(self.made.name, ""))
+        if folded is None or not folded.dead or self._apart.random() >= SINGLES:
+            return
+        order, vlsn = self._apart.choice(("retry-dead", "delete-dead")), self._apart.choice(sorted(folded.dead))
+        status, _ = await self.call("POST", f"{self.made.name}/{order}", b'{"vlsns":[%d]}' % vlsn)
+        self.all.report.met[f"a single dead one: {order}"] += status == 200
 
     async def once(self, most: int, *, healthy: bool) -> None:
         """Asks for a page, and says what becomes of it; ``healthy``: all of it is acknowledged."""
@@ -207,21 +232,23 @@ class Consumer(Caller):
             return
         if not healthy and self.rng.random() < REFUSES:
             refused = vlsns.pop(self.rng.randrange(len(vlsns)))
-            await self._say("nack", [refused])
+            delay_s = self._apart.uniform(0.0, DELAY_S_MAX) if self._apart.random() < PUT_OFF else None
+            await self._say("nack", [refused], delay_s=delay_s)
         if not healthy and self.rng.random() < PARTS:
             self.rng.shuffle(vlsns)
             await self._say("ack", vlsns[: len(vlsns) // 2])
             vlsns = vlsns[len(vlsns) // 2 :]
         await self._say("ack", vlsns, at_once=not healthy and self.rng.random() < AT_ONCE)
 
-    async def _say(self, word: str, vlsns: list[int], *, at_once: bool = False) -> None:
+    async def _say(self, word: str, vlsns: list[int], *, at_once: bool = False, delay_s: float | None = None) -> None:
         sent, settled = self.all.sent[self.made.name], self.all.settled[self.made.name]
         path = f"{self.made.name}/{word}" + ("?wait=0" if at_once else "")
+        said: dict[str, Any] = {"vlsns": vlsns} if delay_s is None else {"vlsns": vlsns, "delay_s": delay_s}
         for _ in range(SENT_MAX if vlsns else 0):
             since = self._since()
             if word == "ack":
                 sent.update(dict.fromkeys(vlsns, self._loop.time()))
-            status, body = await self.call("POST", path, msgspec.json.encode({"vlsns": vlsns}))
+            status, body = await self.call("POST", path, msgspec.json.encode(said))
             gone = status == 404 and self.made.name in self.all.orders.dropped
             self._watch.hold(
                 gone or status not in (400, 404, 500), f"{self.name} hears {status} of {word}: {body[:300]!r}"
@@ -264,7 +291,7 @@ class Consumer(Caller):
             told_s = settled.get((folded.since, vlsn), asked_s)
             watch.hold(not (is_sure and told_s < asked_s), f"{said}, which was acknowledged durably before")
             watch.hold(1 <= row["attempt"] <= self.made.settings["attempts_max"], said)
-            before = self._open_before(folded, vlsn, here) if is_sure else None
+            before = self._open_before(folded, vlsn, here, asked_s) if is_sure else None
             watch.hold(before is None, f"{said}, while VLSN {before} of its key is open")
             here.add(vlsn)
             if row["attempt"] == self.made.settings["attempts_max"]:
@@ -272,13 +299,16 @@ class Consumer(Caller):
         self.all.report.met["messages delivered"] += len(rows)
         self.all.report.met["a message delivered again"] += any(row["attempt"] > 1 for row in rows)
 
-    def _open_before(self, folded: Folded, vlsn: int, here: set[int]) -> int | None:
-        """Finds an earlier message of that key that nobody has acknowledged, and that is not before it in the page."""
+    def _open_before(self, folded: Folded, vlsn: int, here: set[int], asked_s: float) -> int | None:
+        """Finds an earlier message of that key that nobody has acknowledged, and that is not before it in the page. One
+        that was dead is none before the master has it again."""
         books, sent = self.all.books, self.all.sent[self.made.name]
         key = books.keys[vlsn]
         if not key:
             return None
         for earlier in range(folded.floor + 1, vlsn):
+            if books.again_s.get((folded.dead_letter, earlier), -AGAIN_S) > asked_s - AGAIN_S:
+                continue
             mine = books.keys.get(earlier) == key and earlier not in here
             if mine and earlier not in sent and not folded.is_done(earlier) and not self._is_given_up(folded, earlier):
                 return earlier

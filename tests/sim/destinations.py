@@ -110,6 +110,8 @@ class Destinations:
         """The most VLSNs that any node said it lacked, and had to fetch."""
         self.again: Counter[tuple[bytes, int]] = Counter()
         """How often dead messages were to be tried again, by the key of their letters and VLSN."""
+        self.again_s: dict[tuple[bytes, int], float] = {}
+        """When that was last durable."""
         self.begun: Counter[bytes] = Counter()
         """How often destinations were moved or dropped, by the key of their letters: then messages may die again."""
         self.sent: dict[str, dict[int, float]] = {}
@@ -177,6 +179,8 @@ class Destinations:
         for count, tried in note.get("tries", {}).items():
             folded.tries.update(dict.fromkeys(unpacked(tried), int(count)))
         self.again.update((folded.dead_letter, each) for each in again)
+        now_s = self._watch.group.loop.time() if again else 0.0
+        self.again_s.update(((folded.dead_letter, each), now_s) for each in again)
         done = {each for each in unpacked(note.get("done", "")) if each <= vlsn}
         self._asked_for(folded, done - unpacked(note.get("dead", "")))
         folded.done |= {each for each in done if each > folded.floor}

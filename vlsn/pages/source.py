@@ -44,7 +44,8 @@ class PageSource(Protocol):
 
     @property
     def pressed(self) -> bool:
-        """True while no more may be paged than has to be: the disk is nearly full, or ``pages_bytes_max`` reached."""
+        """True while no more may be paged than has to be: the disk is nearly full, or the pages of all destinations are
+        at a limit of the node."""
         ...
 
     def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str:

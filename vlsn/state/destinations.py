@@ -24,11 +24,15 @@ import numpy.typing as npt
 
 from vlsn.errors import BadArgument, Trimmed
 from vlsn.ids import NUMBER_MAX, Vlsn, is_part
+from vlsn.levels import DESTINATIONS, REDELIVERY
 from vlsn.limits import (
     ACK_TIMEOUT_S_MAX,
     ATTEMPTS_MAX,
     DESTINATION_KEY_BYTES_MAX,
     DESTINATIONS_MAX,
+    OUT_MAX,
+    REDELIVERY_DELAY_S_MAX,
+    REDELIVERY_FACTOR_MAX,
 )
 from vlsn.state.acks import Acked, AckTable
 from vlsn.state.holds import Hold, Holds, Owner
@@ -64,6 +68,28 @@ class DestinationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """… or the messages in these, acknowledged since or not."""
     page_full_policy: str = PAGE_FULL_POLICIES[1]
     paused: bool = False
+    redelivery_delay_s: float = 0.0
+    """The seconds before a message that came back is delivered again, after its first attempt …"""
+    redelivery_factor: float = 1.0
+    """… so many times longer after each further one …"""
+    redelivery_delay_s_max: float = 0.0
+    """… up to this."""
+    max_out: int = 0
+    """The messages that may be out at once."""
+
+    @property
+    def level(self) -> int:
+        """The level of the group that they take: a binary of an earlier one would know no such destination."""
+        later = (self.redelivery_delay_s, self.redelivery_factor - 1.0, self.redelivery_delay_s_max, self.max_out)
+        return REDELIVERY if any(later) else DESTINATIONS
+
+    def redelivery_delay(self, attempts: int) -> float:
+        """Returns the seconds that a message waits which has come back ``attempts`` times, from 1 on."""
+        most = self.redelivery_delay_s_max or REDELIVERY_DELAY_S_MAX
+        try:
+            return min(self.redelivery_delay_s * self.redelivery_factor ** (attempts - 1), most)
+        except OverflowError:
+            return most
 
     def check(self) -> None:
         """Raises ``BadArgument`` for what no destination can be."""
@@ -84,11 +110,17 @@ class DestinationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
             ("page_limit_messages", 0, NUMBER_MAX),
             ("ack_timeout_s", 0.05, ACK_TIMEOUT_S_MAX),
             ("attempts_max", 1, ATTEMPTS_MAX),
+            ("redelivery_delay_s", 0.0, REDELIVERY_DELAY_S_MAX),
+            ("redelivery_factor", 1.0, REDELIVERY_FACTOR_MAX),
+            ("redelivery_delay_s_max", 0.0, REDELIVERY_DELAY_S_MAX),
+            ("max_out", 0, OUT_MAX),
         ):
             if not low <= getattr(self, name) <= high:
                 raise BadArgument(f"{name}: {getattr(self, name)} is not in {low}–{high}")
         if self.full_policy != FULL_POLICIES[0] and not (self.max_bytes or self.max_messages):
             raise BadArgument(f"full_policy {self.full_policy} needs max_bytes or max_messages")
+        if 0 < self.redelivery_delay_s_max < self.redelivery_delay_s:
+            raise BadArgument(f"redelivery_delay_s_max: {self.redelivery_delay_s_max} is under redelivery_delay_s")
 
 
 class PlacedDestination(NamedTuple):

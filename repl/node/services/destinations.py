@@ -14,7 +14,7 @@ from repl.node.destinations_told import destinations_of, told
 from repl.node.services.commits import commit_alone
 from repl.node.services.mastership import NodeMastership
 from vlsn.errors import NotFound, OutcomeUnknown
-from vlsn.format.vlsn_set import Vlsns
+from vlsn.format.vlsn_set import Vlsns, VlsnSet
 
 
 class NodeDestinations(NodeMastership):
@@ -44,7 +44,7 @@ class NodeDestinations(NodeMastership):
             lead.destinations.followed()
             lead.member.event("destination.made", destination=name, uuid=uuid)
             return await self.destination(name), True
-        puts = orders.changed(name, placed, change)
+        puts = orders.changed(lead.log, name, placed, change)
         if puts is not None:
             await self._commit(lead, puts, deadline)
             lead.destinations.followed()
@@ -57,7 +57,9 @@ class NodeDestinations(NodeMastership):
         await self._commit(lead, orders.dropped(name, orders.found_in(lead.log, name)), deadline)
         lead.member.event("destination.dropped", destination=name)
 
-    async def order(self, name: str, order: str, to: int | str | None, timeout_s: float) -> dict[str, Any]:
+    async def order(
+        self, name: str, order: str, to: int | str | None, vlsns: Vlsns | None, timeout_s: float
+    ) -> dict[str, Any]:
         lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
         delivery = await lead.destinations.of(name)
         placed = orders.found_in(lead.log, name)
@@ -67,11 +69,13 @@ class NodeDestinations(NodeMastership):
                 assert to is not None
                 puts = orders.moved(lead.log, name, placed, to)
             case "retry-dead":
-                acked = lead.log.history.acks.get(delivery.uuid)
-                dead = acked.dead if acked is not None else None
+                dead = delivery.dead(None if vlsns is None else VlsnSet.of(vlsns))
                 if dead:
                     delivery.check_retry(dead)
-                puts = orders.tried_again(placed, dead.pack()) if dead else None
+                puts = orders.tried_again(placed, dead) if dead else None
+            case "delete-dead":
+                assert vlsns is not None
+                puts = orders.deleted(placed, delivery.dead(VlsnSet.of(vlsns)))
             case _:
                 puts = orders.paused(name, placed, order == "pause")
         if puts is not None:
@@ -105,8 +109,8 @@ class NodeDestinations(NodeMastership):
         except TimeoutError:
             raise OutcomeUnknown("acknowledged, and not durable yet: acknowledge them again") from None
 
-    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str) -> None:
-        (await self._meant(name, uuid)).nack(vlsns, reason)
+    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str, delay_s: float | None) -> None:
+        (await self._meant(name, uuid)).nack(vlsns, reason, delay_s)
 
     async def _meant(self, name: str, uuid: str) -> Delivery:
         delivery = await self._checked().destinations.of(name)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from repl.dest import flight
-from repl.dest.flight import Flight
+from repl.dest.flight import NOBODY, Flight
 from vlsn.format.vlsn_set import VlsnSet
 
 VLSNS = st.sets(st.integers(1, 40), min_size=1, max_size=12).map(sorted)
@@ -34,7 +34,11 @@ class FlightMachine(RuleBasedStateMachine):
         self.model: dict[int, Out] = {}
         self.answers = 0
 
-    @rule(vlsns=VLSNS, owner=st.integers(1, 3), keys=st.none() | st.lists(st.integers(0, 4), min_size=12, max_size=12))
+    @rule(
+        vlsns=VLSNS,
+        owner=st.integers(1, 3) | st.just(NOBODY),
+        keys=st.none() | st.lists(st.integers(0, 4), min_size=12, max_size=12),
+    )
     def goes_out(self, vlsns: list[int], owner: int, keys: list[int] | None) -> None:
         new = [vlsn for vlsn in vlsns if vlsn not in self.model]
         if not new:
@@ -62,6 +66,11 @@ class FlightMachine(RuleBasedStateMachine):
         assert mask.tolist() == [vlsn in self.model for vlsn in vlsns]
         assert answers.tolist() == [self.model[vlsn].answer for vlsn in vlsns if vlsn in self.model]
 
+    @rule(vlsns=VLSNS)
+    def is_asked_whether_somebody_has_it(self, vlsns: list[int]) -> None:
+        had = [vlsn for vlsn in vlsns if vlsn in self.model and self.model[vlsn].owner != NOBODY]
+        assert self.flight.with_somebody(np.array(vlsns, np.int64)).tolist() == had
+
     @rule(vlsns=VLSNS, owner=st.integers(1, 3))
     def is_asked_whose(self, vlsns: list[int], owner: int) -> None:
         mine = [vlsn for vlsn in vlsns if vlsn in self.model and self.model[vlsn].owner == owner]
@@ -69,8 +78,12 @@ class FlightMachine(RuleBasedStateMachine):
 
     @rule(owner=st.integers(0, 3))
     def keys_of_others(self, owner: int) -> None:
-        others = {each.key for each in self.model.values() if each.owner != owner and each.key}
-        assert self.flight.keys_of_others(owner).tolist() == sorted(others)
+        others: dict[int, int] = {}
+        for vlsn, each in sorted(self.model.items()):
+            if each.owner != owner and each.key:
+                others[each.key] = min(others.get(each.key, vlsn), vlsn if each.owner == NOBODY else 0)
+        keys, behind = self.flight.keys_of_others(owner)
+        assert list(zip(keys.tolist(), behind.tolist(), strict=True)) == sorted(others.items())
         mine = any(each.owner == owner and each.key for each in self.model.values())
         assert self.flight.has_keys_of(owner) == mine
 
@@ -81,7 +94,7 @@ class FlightMachine(RuleBasedStateMachine):
         later = {
             vlsn
             for vlsn, each in self.model.items()
-            if each.key and any(each.key == self.model[one].key and vlsn > one for one in some)
+            if each.key and each.owner != NOBODY and any(each.key == self.model[one].key and vlsn > one for one in some)
         }
         assert set(self.flight.later(keys, np.array(some, np.int64)).tolist()) == later
 
@@ -92,6 +105,9 @@ class FlightMachine(RuleBasedStateMachine):
         for answer in {each.answer for each in self.model.values()}:
             mine = sorted(vlsn for vlsn, each in self.model.items() if each.answer == answer)
             assert self.flight.vlsns_of(answer).tolist() == mine
+        answers = range(1, self.answers + 1, 2)
+        some = sorted(vlsn for vlsn, each in self.model.items() if each.answer in answers)
+        assert not answers or self.flight.vlsns_of(*answers).tolist() == some
         out = {each.key for each in self.model.values() if each.key}
         assert self.flight.out_keys(np.arange(1, 5, dtype=np.uint64)).tolist() == [key in out for key in range(1, 5)]
 

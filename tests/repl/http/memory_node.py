@@ -594,8 +594,10 @@ class MemoryDestinations:
         await self.destination(name)
         self.orders.append(("drop", name))
 
-    async def order(self, name: str, order: str, to: int | str | None, timeout_s: float) -> dict[str, Any]:
-        self.orders.append((order, name, to))
+    async def order(
+        self, name: str, order: str, to: int | str | None, vlsns: Vlsns | None, timeout_s: float
+    ) -> dict[str, Any]:
+        self.orders.append((order, name, to if vlsns is None else tuple(vlsns)))
         return await self.destination(name)
 
     async def worker(self, name: str) -> NoReturn:
@@ -614,8 +616,8 @@ class MemoryDestinations:
     async def ack(self, name: str, vlsns: Vlsns, uuid: str, wait_s: float) -> None:
         self.orders.append(("ack", name, tuple(vlsns), uuid, wait_s))
 
-    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str) -> None:
-        self.orders.append(("nack", name, tuple(vlsns), uuid, reason))
+    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str, delay_s: float | None) -> None:
+        self.orders.append(("nack", name, tuple(vlsns), uuid, reason, delay_s))
 
 
 class MemoryCdc:

@@ -30,6 +30,8 @@ async def test_destinations_are_made_told_and_ordered() -> None:
     for order in ("pause", "resume", "retry-dead"):
         await call(node, "POST", f"{PATH}/orders/{order}", JSON, b"{}")
     await call(node, "POST", f"{PATH}/orders/move", JSON, b'{"to":7}')
+    for order in ("retry-dead", "delete-dead"):
+        await call(node, "POST", f"{PATH}/orders/{order}", JSON, b'{"vlsns":[7,9]}')
     assert json(await call(node, "DELETE", f"{PATH}/orders")) == {"name": "orders", "dropped": True}
     assert node.destinations.orders == [
         ("set", "new", DestinationChange("order-", "start", max_messages=10, full_policy="drop")),
@@ -38,6 +40,8 @@ async def test_destinations_are_made_told_and_ordered() -> None:
         ("resume", "orders", None),
         ("retry-dead", "orders", None),
         ("move", "orders", 7),
+        ("retry-dead", "orders", (7, 9)),
+        ("delete-dead", "orders", (7, 9)),
         ("drop", "orders"),
     ]
 
@@ -55,12 +59,15 @@ async def test_messages_are_lines_with_their_attempts() -> None:
     assert json(await call(node, "POST", f"{PATH}/orders/ack?wait=0", JSON, body)) == {"acked": 2, "durable": False}
     given_back = b'{"vlsns":[7],"reason":"no stock","uuid":"00000000000000aa"}'
     assert json(await call(node, "POST", f"{PATH}/orders/nack", JSON, given_back)) == {"nacked": 1}
+    later = b'{"vlsns":[7],"delay_s":2.5}'
+    assert json(await call(node, "POST", f"{PATH}/orders/nack", JSON, later)) == {"nacked": 1}
     assert node.destinations.orders == [
         ("messages", "orders", 2, 1.5),
         ("peek", "orders", 100),
         ("ack", "orders", (7, 9), "", 10.0),
         ("ack", "orders", (7, 9), "", 0.0),
-        ("nack", "orders", (7,), "00000000000000aa", "no stock"),
+        ("nack", "orders", (7,), "00000000000000aa", "no stock", None),
+        ("nack", "orders", (7,), "", "given back", 2.5),
     ]
 
 
@@ -116,6 +123,12 @@ async def test_few_looks_at_messages_are_made_at_once(monkeypatch: pytest.Monkey
         ("POST", "/orders/ack", b"[" * 300_000, 413, "too-large"),
         ("POST", "/orders/move", b"{}", 400, "bad-argument"),
         ("POST", "/orders/pause", b'{"to":7}', 400, "bad-argument"),
+        ("POST", "/orders/pause", b'{"vlsns":[7]}', 400, "bad-argument"),
+        ("POST", "/orders/delete-dead", b"{}", 400, "bad-argument"),
+        ("POST", "/orders/delete-dead", b'{"vlsns":[]}', 400, "bad-argument"),
+        ("POST", "/orders/retry-dead", b'{"vlsns":[0]}', 400, "bad-argument"),
+        ("POST", "/orders/retry-dead", b'{"vlsns":[%s1]}' % (b"1," * 10_000), 413, "too-large"),
+        ("POST", "/orders/nack", b'{"vlsns":[7],"delay_s":"1"}', 400, "bad-body"),
         ("POST", "/orders/leap", b"{}", 404, "not-found"),
         ("GET", "/none", b"", 404, "not-found"),
     ],
