@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from repl.audit.digest import U64, block_digests
+from repl.audit.digest import U64, Digests
 from repl.audit.frames import Bools, Frames
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, KIND_COLUMN, NUMBER_MAX, SUPPORTED, VERSION, BlockFlag, EntryKind
@@ -35,7 +35,7 @@ class Blocks:
     last: U64
     overmarked: Bools
     whole: Bools
-    digests: U64
+    digests: Digests
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -55,7 +55,6 @@ def read_blocks(buf: Buffer, frames: Frames, base: int = 0) -> Blocks:
     headers = scan.block_headers(buf, base, offsets) if frames.heads is None else frames.heads[mine]
     first, count = headers["first_vlsn"], headers["count"].astype(np.uint64)
     sums = frames.sums
-    crc32c, crc32 = sums.crc32c[mine].astype(np.uint64), sums.crc32[mine].astype(np.uint64)
     whole = (sums.header[mine] == headers["header_crc"]) & (sums.body[mine] == headers["body_crc"])
     whole &= envelopes["length"].astype(np.int64) == headers["body_bytes"].astype(np.int64) + BLOCK_BYTES
     return Blocks(
@@ -66,7 +65,7 @@ def read_blocks(buf: Buffer, frames: Frames, base: int = 0) -> Blocks:
         first + count - np.uint64(1),
         envelopes["flag"] == OVERMARKED,
         whole & sound(headers),
-        block_digests(crc32c, crc32, headers["term"], first, count),
+        sums.digests[mine],
     )
 
 

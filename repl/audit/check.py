@@ -12,6 +12,7 @@ is left to ``joints``, which sees every segment's result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from repl.audit.blocks import Blocks, read_blocks
 from repl.audit.claims import check_within, segment_claims
 from repl.audit.derived import Indexed, check_index, term_runs
-from repl.audit.digest import RANGE_BITS, U64, Place, RangeDigest, range_digests
+from repl.audit.digest import RANGE_BITS, U64, Checksums, Place, Share, shares_of
 from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.frames import Frames, read_frames
 from repl.audit.group_entries import groups_in
@@ -47,12 +48,13 @@ def check_segment(
     indexed: Indexed | None = None,
     samples: int = SAMPLES_MAX,
     plain: tuple[Frames, Blocks] | None = None,
+    checksums: Checksums = Checksums.SHA256,
     fill: Callable[[list[tuple[int, int]]], None] = lambda _: None,
 ) -> SegmentAudit:
     """Audits one segment; ``buf`` is its file from the first byte, ``sidecar`` the bytes of its sidecar, ``indexed``
     what its directory's index says of it. ``samples``: buckets of time that its profile has at most. ``plain`` is what
     was read of it window by window: then ``fill`` brings other spans of it into ``buf``."""
-    frames, blocks = plain or _read(buf, part)
+    frames, blocks = plain or _read(buf, part, checksums)
     visible = blocks.only(blocks.visible)
     place = _Namer(buf, part, source, visible)
     bad = sorted({*frames.damage, *blocks.offsets[~blocks.whole].tolist()})
@@ -91,8 +93,8 @@ def check_segment(
         torn=frames.torn,
         salt=part.salt,
         digests=tuple(_ranges(compared)),
-        compared=int(visible.digests[visible.last <= max(bounds.last, bounds.past)].sum(dtype=np.uint64)),
-        past=int(past.digests.sum(dtype=np.uint64)),
+        compared=_digest(visible.only(visible.last <= max(bounds.last, bounds.past))),
+        past=_digest(past),
         past_ranges=tuple(_ranges(past)),
         places=tuple(_places(part.number, visible)),
         marks=tuple(_marks(blocks, [at for at, _ in rollbacks])),
@@ -109,8 +111,8 @@ def check_segment(
     )
 
 
-def _read(buf: Buffer, part: Part) -> tuple[Frames, Blocks]:
-    frames = read_frames(buf, part)
+def _read(buf: Buffer, part: Part, checksums: Checksums) -> tuple[Frames, Blocks]:
+    frames = read_frames(buf, part, checksums=checksums)
     return frames, read_blocks(buf, frames)
 
 
@@ -268,8 +270,12 @@ def _marks(blocks: Blocks, records: list[int]) -> Iterator[Marks]:
         yield Marks(start, last, bool(flags[low]), int(blocks.first[low]))
 
 
-def _ranges(blocks: Blocks) -> list[RangeDigest]:
-    return range_digests(blocks.first, blocks.headers["count"].astype(np.uint64), blocks.digests)
+def _ranges(blocks: Blocks) -> list[Share]:
+    return shares_of(blocks.first, blocks.headers["count"].astype(np.uint64), blocks.digests)
+
+
+def _digest(blocks: Blocks) -> bytes:
+    return sha256(blocks.digests.tobytes()).digest()
 
 
 def _highest(column: U64) -> int:

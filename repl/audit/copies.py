@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from repl.audit.digest import RangeDigest
+from repl.audit.digest import Share
 from repl.audit.plan import Survey
 from repl.audit.profile import block_histogram, entry_histogram, series_of
 from repl.audit.report import OvermarkRow, SegmentRow, Series, SourceReport, Span, range_rows
@@ -18,18 +18,18 @@ def source_reports(
     sources: Sequence[Source],
     surveys: Sequence[Survey],
     audited: Sequence[Read],
-    digests: Sequence[Mapping[int, RangeDigest]],
+    shares: Sequence[Mapping[int, Share]],
 ) -> list[SourceReport]:
-    """Returns a report for each source; ``digests`` are those of what was compared."""
+    """Returns a report for each source; ``shares`` are those of what was compared, by range."""
     series = series_of([[segment.profile for segment in each.segments] for each in audited])
-    return [_report(*each) for each in zip(sources, surveys, audited, digests, series, strict=True)]
+    return [_report(*each) for each in zip(sources, surveys, audited, shares, series, strict=True)]
 
 
 def _report(
     source: Source,
     survey: Survey,
     read: Read,
-    digests: Mapping[int, RangeDigest],
+    shares: Mapping[int, Share],
     series: Series,
 ) -> SourceReport:
     segments = read.segments
@@ -52,7 +52,8 @@ def _report(
         entries=sum(segment.entries for segment in segments),
         live=survey.live,
         torn_tail=any(segment.torn for segment in segments),
-        ranges=range_rows([digests[at] for at in sorted(digests)]),
+        ranges=range_rows([shares[at].sum for at in sorted(shares)]),
+        open=shares[max(shares)] if shares else None,
         segments=[_row(segment, modified.get(segment.number, 0)) for segment in segments],
         overmarks=[row for segment in segments for row in _overmarks(segment)],
         holes=list(_holes(read)),
@@ -83,7 +84,7 @@ def _row(segment: SegmentAudit, modified_us: int) -> SegmentRow:
         sidecar_bytes=profile.sidecar_bytes,
         salt=segment.salt,
         modified_us=modified_us,
-        digest=f"{segment.compared:016x}",
+        digest=segment.compared.hex(),
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from repl.audit.blocks import read_blocks
-from repl.audit.digest import RANGE_BITS, Place
+from repl.audit.digest import RANGE_BITS, Checksums, Place
 from repl.audit.findings import Finding, shown
 from repl.audit.frames import read_frames
 from repl.audit.plan import Bounds, Part
@@ -36,6 +36,7 @@ class RangeTask:
 
     range: int
     bounds: Bounds
+    checksums: Checksums
     places: tuple[tuple[Part, Place], ...]
 
 
@@ -49,7 +50,7 @@ class Located:
     size: int
     first: int
     last: int
-    digest: int
+    digest: bytes
 
 
 def first_differences(task: RangeTask, sources: Sequence[Source]) -> list[Finding]:
@@ -72,7 +73,7 @@ def first_differences(task: RangeTask, sources: Sequence[Source]) -> list[Findin
 def _blocks(source: Source, part: Part, place: Place, task: RangeTask) -> Iterator[Located]:
     """Yields the visible, whole blocks of the range that are compared."""
     buf = source.read(part, place.start, place.end)
-    frames = read_frames(buf, replace(part, end=place.end, stated=place.end), base=place.start)
+    frames = read_frames(buf, replace(part, end=place.end, stated=place.end), place.start, task.checksums)
     blocks = read_blocks(buf, frames, base=place.start)
     blocks = blocks.only(
         blocks.visible

@@ -1,48 +1,123 @@
 """Digests: numbers that two copies of a log share when their blocks are the same, and not otherwise.  Pure.
 
-    block digest   64-bit mix of (crc32c, crc32 of the whole block, term, first VLSN, count)
-    range          first VLSN >> 16; a block is counted whole in the range of its first VLSN
-    range digest   the sum of its blocks' digests mod 2^64, beside their number
+    block    SHA-256 of the frame's payload, which is the block as its master sealed it, the same bytes on each node.
+             Salt, offset and flag are the frame's own, and no part of it
+    leaf     1,024 VLSNs: SHA-256 of the digests of its blocks, in the order of the log
+    range    65,536 VLSNs: SHA-256 of the digests of its leaves
+    chain    SHA-256 of the chain of the range before and of the range's digest: it speaks for all up to there
 
-A sum asks for no order, so it does not matter how a log is cut into segments and partitions, which differ
-from node to node.  Both checksums are recomputed from the bytes, never taken from a header: two different
-blocks that are right by their own checksums still differ in one of two polynomials.
+    node a   │1 2 3 4 5│6 7 8 9 …         A leaf may go on in the next segment, so of a segment's first and last leaf
+    node b   │1 2 3│4 5 6 7 8│9 …         the digests of the single blocks are kept.  Then it does not matter how a
+    leaves    ──────┴──────┴─────         log is cut into segments and tasks.
+
+A block is counted whole in the leaf and the range of its first VLSN.  Two blocks of one SHA-256 are not to be had.
+With ``Checksums.CRC`` a block stands for itself by two checksums of different polynomials, recomputed from its bytes:
+no fault of a disk, a network or a program keeps both, and whoever forges a block can.
 
     entry digest   crc32c << 32 | crc32 of (length of the key as u32, key, value): what a client keeps of an append
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
 from itertools import repeat
-from typing import Final
+from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from repl.audit.crc32 import crc32
 from vlsn.format.checksum import crc
+from vlsn.seams import Buffer
 
 RANGE_BITS: Final = 16
+LEAF_BITS: Final = 10
+"""A segment's result has the digests of the blocks of two leaves: 64 KiB of blocks of one entry."""
+DIGEST_BYTES: Final = 32
+NO_CHAIN: Final = bytes(DIGEST_BYTES)
+"""The chain before the first range."""
 U64 = NDArray[np.uint64]
+U32 = NDArray[np.uint32]
+Digests = NDArray[np.bytes_]
+"""A row a block, all of one width."""
 
-# The finalizer of splitmix64 (Steele, Lea, Flood 2014), and odd constants that keep the fields apart.
-_MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2: Final = np.uint64(0x94D049BB133111EB)
-_TERM: Final = np.uint64(0x9E3779B97F4A7C15)
-_FIRST: Final = np.uint64(0xD6E8FEB86659FD93)
-_COUNT: Final = np.uint64(0xA0761D6478BD642F)
+
+class Checksums(StrEnum):
+    """The bytes that stand for a block."""
+
+    SHA256 = "sha256"
+    CRC = "crc"
 
 
 @dataclass(frozen=True, slots=True)
 class RangeDigest:
-    """The blocks of one range (or of one segment's share of it); ``entries`` and ``blocks`` are numbers of."""
+    """All blocks of one range; ``entries`` and ``blocks`` are numbers of."""
 
     range: int
     entries: int
     blocks: int
-    digest: int
+    digest: bytes
+
+
+class Leaf(NamedTuple):
+    """A leaf that may have begun before, or may go on."""
+
+    number: int
+    """First VLSN >> 10."""
+    digests: bytes
+    """Those of its blocks, one behind the other."""
+
+
+Piece = Leaf | bytes
+"""A leaf, or the digests of leaves that are whole."""
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocks of one range that follow on one another: a segment's share of it, or those of several segments. Its first
+    and last piece may be leaves."""
+
+    range: int
+    entries: int
+    blocks: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def sum(self) -> RangeDigest:
+        """The digest, if this is all of the range."""
+        digest = sha256(b"".join(map(_hashed, self.pieces))).digest()
+        return RangeDigest(self.range, self.entries, self.blocks, digest)
+
+    def then(self, after: Share) -> Share:
+        """Joins what lies behind in the log to it."""
+        mine, (first, *others) = list(self.pieces), after.pieces
+        if isinstance(last := mine[-1], Leaf) and isinstance(first, Leaf) and last.number == first.number:
+            mine[-1] = Leaf(first.number, last.digests + first.digests)
+        else:
+            mine.append(first)
+        (head, *inner), entries, blocks = mine + others, self.entries + after.entries, self.blocks + after.blocks
+        tail = inner.pop() if inner else b""
+        return _share(self.range, entries, blocks, head, b"".join(map(_hashed, inner)), tail)
+
+
+def _share(at: int, entries: int, blocks: int, *pieces: Piece) -> Share:
+    """Makes a share of its pieces; empty ones are left out, and digests that lie side by side are one piece."""
+    kept: list[Piece] = []
+    for piece in pieces:
+        if not piece:
+            continue
+        if kept and isinstance(piece, bytes) and isinstance(before := kept[-1], bytes):
+            kept[-1] = before + piece
+        else:
+            kept.append(piece)
+    return Share(range=at, entries=entries, blocks=blocks, pieces=tuple(kept))
+
+
+def _hashed(piece: Piece) -> bytes:
+    return sha256(piece.digests).digest() if isinstance(piece, Leaf) else piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +130,20 @@ class Place:
     end: int
 
 
-def block_digests(crc32c: U64, crc32: U64, term: U64, first: U64, count: U64) -> U64:
-    """Returns one digest for each block; every column a u64."""
-    mixed = _mix(crc32c | crc32 << np.uint64(32))
-    mixed = _mix(mixed ^ term * _TERM)
-    mixed = _mix(mixed ^ first * _FIRST)
-    return _mix(mixed ^ count * _COUNT)
+def compared_bytes(checksums: Checksums | None, payloads: Sequence[Buffer]) -> bytes:
+    """Computes what ``block_digests`` makes of each payload, one behind the other; nothing for None."""
+    if checksums is Checksums.SHA256:
+        return b"".join([sha256(payload).digest() for payload in payloads])
+    return np.fromiter(map(crc32, payloads), "<u4", len(payloads)).tobytes() if checksums else b""
 
 
-def _mix(x: U64) -> U64:
-    x = (x ^ x >> np.uint64(30)) * _MIX_1
-    x = (x ^ x >> np.uint64(27)) * _MIX_2
-    return x ^ x >> np.uint64(31)
+def block_digests(checksums: Checksums | None, crc32c: U32, compared: bytes) -> Digests:
+    """Returns a digest a block, of its crc32c and what is ``compared`` of it: 32 bytes or 8; empty ones for None."""
+    if checksums is Checksums.SHA256:
+        return np.frombuffer(compared, f"S{DIGEST_BYTES}")
+    if checksums is None:
+        return np.zeros(len(crc32c), "S1")
+    return np.column_stack((crc32c.astype("<u4"), np.frombuffer(compared, "<u4"))).reshape(-1).view("S8")
 
 
 def entry_digest(value: bytes, key: bytes | None = None) -> str:
@@ -88,37 +165,52 @@ def _sums(sum_of: Callable[..., int], heads: Sequence[bytes], values: Sequence[b
     return np.fromiter(map(sum_of, values, seeds), np.uint64, len(values))
 
 
-def range_digests(first: U64, count: U64, digests: U64) -> list[RangeDigest]:
-    """Returns the blocks summed by range."""
-    if not len(first):
+def shares_of(first: U64, count: U64, digests: Digests) -> list[Share]:
+    """Returns the shares of the ranges that a segment's blocks lie in. They come in the order of the log, which is that
+    of the VLSNs, unless there is a finding."""
+    leaves = first >> np.uint64(LEAF_BITS)
+    order = np.argsort(leaves >> np.uint64(RANGE_BITS - LEAF_BITS), kind="stable")
+    leaves, count = leaves[order], count[order]
+    data, width = memoryview(digests[order].tobytes()), digests.itemsize
+    ranges = leaves >> np.uint64(RANGE_BITS - LEAF_BITS)
+    found = []
+    for low, high in _runs(ranges):
+        cuts = [(low + start, low + end) for start, end in _runs(leaves[low:high])]
+        head = [cuts.pop(0)] if not low else []
+        tail = [cuts.pop()] if high == len(leaves) and cuts else []
+        inner = b"".join([sha256(data[start * width : end * width]).digest() for start, end in cuts])
+        ends = [Leaf(int(leaves[start]), bytes(data[start * width : end * width])) for start, end in head + tail]
+        pieces: list[Piece] = [*ends[: len(head)], inner, *ends[len(head) :]]
+        found.append(_share(int(ranges[low]), int(count[low:high].sum()), high - low, *pieces))
+    return found
+
+
+def _runs(column: U64) -> list[tuple[int, int]]:
+    """Returns where each run of one number begins and ends."""
+    if not len(column):
         return []
-    keys, index = np.unique(first >> np.uint64(RANGE_BITS), return_inverse=True)
-    sums, entries = np.zeros(len(keys), np.uint64), np.zeros(len(keys), np.uint64)
-    np.add.at(sums, index, digests)
-    np.add.at(entries, index, count)
-    blocks = np.bincount(index, minlength=len(keys))
-    rows = zip(keys.tolist(), entries.tolist(), blocks.tolist(), sums.tolist(), strict=True)
-    return [RangeDigest(*row) for row in rows]
+    changes = (np.flatnonzero(column[1:] != column[:-1]) + 1).tolist()
+    return list(zip([0, *changes], [*changes, len(column)], strict=True))
 
 
-def merged(parts: list[RangeDigest]) -> dict[int, RangeDigest]:
-    """Shares of ranges as whole ranges."""
-    whole: dict[int, RangeDigest] = {}
-    for part in parts:
-        seen = whole.get(part.range)
-        if seen is not None:
-            total = (seen.digest + part.digest) & 0xFFFF_FFFF_FFFF_FFFF
-            part = RangeDigest(part.range, seen.entries + part.entries, seen.blocks + part.blocks, total)
-        whole[part.range] = part
+def merged(shares: Iterable[Share]) -> dict[int, Share]:
+    """Joins shares, in the order of the log, by range."""
+    whole: dict[int, Share] = {}
+    for share in shares:
+        before = whole.get(share.range)
+        whole[share.range] = share if before is None else before.then(share)
     return whole
 
 
-def chained(chain: int, digest: RangeDigest) -> int:
-    """Returns the chain of a range, made of its digest and of the ``chain`` of the range before (0: there is none)."""
-    mixed = np.array([chain], np.uint64)
-    for number in (digest.range, digest.entries, digest.blocks, digest.digest):
-        mixed = _mix(mixed * _TERM ^ np.array([number], np.uint64))
-    return int(mixed[0])
+def summed(shares: Iterable[Share]) -> dict[int, RangeDigest]:
+    """Returns the digests of whole ranges, ascending, of all their shares in the order of the log."""
+    return {at: share.sum for at, share in sorted(merged(shares).items())}
+
+
+def chained(chain: bytes, digest: RangeDigest) -> bytes:
+    """Returns the chain of a range, made of its digest and of the ``chain`` of the range before."""
+    numbers = b"".join(number.to_bytes(8, "little") for number in (digest.range, digest.entries, digest.blocks))
+    return sha256(chain + numbers + digest.digest).digest()
 
 
 def differing(copies: Sequence[Mapping[int, RangeDigest]], knows: Sequence[Callable[[int], bool]]) -> list[int]:

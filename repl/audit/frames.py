@@ -6,8 +6,8 @@
    other.  A frame with a wrong crc, behind which no frame follows, may lie about its length: the search
    starts inside it.
 
-Checksums are made in runs of frames that fit the processor's cache, by ``map`` over C functions: each of the two
-polynomials once over a frame's payload.  Those of its parts, and of the whole frame, follow from that by column.
+Checksums are made in runs of frames that fit the processor's cache, by ``map`` over C functions: the crc32c once over
+a frame's payload, and what copies are compared by.  Those of its parts, and of the whole frame, follow by column.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from repl.audit.crc32 import crc32
 from repl.audit.crc_shift import followed, shifted
+from repl.audit.digest import U32, Checksums, Digests, block_digests, compared_bytes
 from repl.audit.plan import Part
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, VERSION
@@ -29,7 +29,6 @@ from vlsn.format.frame import FRAME_BYTES, FRAME_DTYPE, FrameKind
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.seams import Buffer
 
-U32 = NDArray[np.uint32]
 Bools = NDArray[np.bool_]
 
 _RUN_BYTES: Final = 256 << 10
@@ -39,10 +38,9 @@ _VIEW_FROM: Final = 4 << 10
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """A column a checksum, a row a frame: of the whole payload twice over, and of a block's two parts."""
+    """A column a checksum, a row a frame: what a payload is compared by, and the crc of a block's two parts."""
 
-    crc32c: U32
-    crc32: U32
+    digests: Digests
     header: U32
     body: U32
 
@@ -65,9 +63,9 @@ class Frames:
     """The crc32c of the file up to ``end``, where it was made already and no flag is set."""
 
 
-def read_frames(buf: Buffer, part: Part, base: int = 0) -> Frames:
+def read_frames(buf: Buffer, part: Part, base: int = 0, checksums: Checksums | None = None) -> Frames:
     """Reads the frames in ``buf``, which holds the segment's file from offset ``base`` to ``part.end``. ``base`` is 0,
-    or where a frame begins; there is less where the file is cut short."""
+    or where a frame begins; there is less where the file is cut short. Without ``checksums`` there are no digests."""
     pieces: list[tuple[scan.Walk, Bools, Sums]] = []
     gaps: list[int] = []
     end = min(part.end, base + len(buf) & ~7)
@@ -77,7 +75,7 @@ def read_frames(buf: Buffer, part: Part, base: int = 0) -> Frames:
         found = scan.walk(buf, base=base, start=start, end=end, salt=part.salt) if start < end else _nothing(start)
         if found.reason is scan.Stop.BAD:
             scan.check_kind(memoryview(buf)[: end - base], base, found.end, part.salt, part.file)
-        sums, good = _sums(buf, base, found)
+        sums, good = _sums(buf, base, found, checksums)
         _check_versions(buf, base, found, good, part)
         pieces.append((found, good, sums))
         stop = found.end
@@ -111,7 +109,7 @@ def _judged(buf: Buffer, part: Part, base: int, frames: Frames, gaps: list[int],
     end = bad[len(damage)]
     keep = frames.offsets < end
     sums = frames.sums
-    kept = Sums(sums.crc32c[keep], sums.crc32[keep], sums.header[keep], sums.body[keep])
+    kept = Sums(sums.digests[keep], sums.header[keep], sums.body[keep])
     torn = bool(np.frombuffer(buf, np.uint8, offset=end - base).any()) if end - base < len(buf) else False
     return Frames(frames.offsets[keep], frames.headers[keep], frames.good[keep], kept, damage, end, torn)
 
@@ -134,22 +132,22 @@ def _nothing(start: int) -> scan.Walk:
     return scan.Walk(np.empty(0, np.int64), np.empty(0, FRAME_DTYPE), start, scan.Stop.END)
 
 
-def _sums(buf: Buffer, base: int, found: scan.Walk) -> tuple[Sums, Bools]:
+def _sums(buf: Buffer, base: int, found: scan.Walk, checksums: Checksums | None) -> tuple[Sums, Bools]:
     """Returns the checksums of each frame, and whether its own crc and its padding are right."""
     view = memoryview(buf)
     firsts = found.offsets + (FRAME_BYTES - base)
     starts, stops = firsts.tolist(), (firsts + found.headers["length"]).tolist()
     crc32c_of: list[int] = []
-    crc32_of: list[int] = []
+    compared: list[bytes] = []
     for low, high in _runs(found.offsets):
         payloads = payloads_in(view, starts[low:high], stops[low:high])
         crc32c_of += map(crc, payloads)
-        crc32_of += map(crc32, payloads)
+        compared.append(compared_bytes(checksums, payloads))
     heads = np.zeros(len(found), BLOCK_DTYPE)
     is_block = found.headers["kind"] == FrameKind.BLOCK
     heads[is_block] = scan.block_headers(buf, base, found.offsets[is_block])
     lasts = np.frombuffer(buf, "<u8", len(buf) // 8)[last_words(found.offsets - base, found.headers)]
-    return sums_of(found.headers, heads, lasts, crc32c_of, crc32_of)
+    return sums_of(found.headers, heads, lasts, crc32c_of, checksums, b"".join(compared))
 
 
 def payloads_in(view: memoryview, starts: Sequence[int], stops: Sequence[int]) -> list[Buffer]:
@@ -168,10 +166,15 @@ def last_words(offsets: scan.Offsets, headers: scan.Headers) -> scan.Offsets:
 
 
 def sums_of(
-    headers: scan.Headers, heads: scan.Headers, lasts: NDArray[np.uint64], crc32c_of: list[int], crc32_of: list[int]
+    headers: scan.Headers,
+    heads: scan.Headers,
+    lasts: NDArray[np.uint64],
+    crc32c_of: list[int],
+    checksums: Checksums | None,
+    compared: bytes,
 ) -> tuple[Sums, Bools]:
-    """Makes of the two checksums of each frame's payload all others, and says whether its crc and padding are right.
-    ``heads`` are the blocks' headers, ``lasts`` the frames' last words."""
+    """Makes of the crc32c of each frame's payload all others, and says whether its crc and padding are right.
+    ``heads`` are the blocks' headers, ``lasts`` the frames' last words, ``compared`` is for ``block_digests``."""
     lengths = headers["length"].astype(np.int64)
     whole = np.array(crc32c_of, np.uint32)
     good = (shifted(scan.head_crcs(headers), lengths) ^ whole) == headers["crc"]
@@ -180,7 +183,7 @@ def sums_of(
     header = scan.header_crcs(heads)
     own = np.ascontiguousarray(heads["header_crc"], "<u4").view(np.uint8).reshape(-1, 4)
     body = whole ^ shifted(followed(header, own), np.maximum(lengths - BLOCK_BYTES, 0))
-    return Sums(whole, np.array(crc32_of, np.uint32), header, body), good
+    return Sums(block_digests(checksums, whole, compared), header, body), good
 
 
 def _runs(offsets: scan.Offsets) -> Iterator[tuple[int, int]]:

@@ -3,7 +3,7 @@
     driver                                              Spark tasks
     1  survey of each source           ─────────────►   headers, bounds                    a task a source
     2  common bounds, packing          ─────────────►   every frame, every checksum:       a task per 512 MB
-                                       ◄─────────────   findings, digests by range, edges
+                                       ◄─────────────   findings, shares of digests, edges
     3  joints, digests compared
     4  for ranges that differ          ─────────────►   the first VLSN, both values        a task a range
     5  a client's history              ─────────────►   its lines, joined with entries     a task 16 MB, then ranges
@@ -30,7 +30,7 @@ from repl.audit.claims import check_claims
 from repl.audit.copies import source_reports
 from repl.audit.derived import check_noted
 from repl.audit.difference import RANGES_SHOWN, RangeTask
-from repl.audit.digest import RANGE_BITS, Place, differing, merged
+from repl.audit.digest import RANGE_BITS, Checksums, Place, differing, merged
 from repl.audit.findings import Finding
 from repl.audit.history import HistoryPart, parts_of
 from repl.audit.history_order import check_spans
@@ -99,11 +99,13 @@ def run_audit(
     history: str | None = None,
     since_last: str | None = None,
     deep: bool = False,
+    checksums: str = Checksums.SHA256,
     progress: Progress | None = None,
 ) -> AuditReport:
     """Compares ``sources`` (directories of nodes, or URLs) and writes the report to each file of ``out``.
     ``history``: a file of what a client was acknowledged (``repl.audit.history``), which the copies must hold.
     ``since_last``: the JSON report of an earlier audit; what that one compared is not read again, but with ``deep``.
+    ``checksums``: what blocks are compared by, ``sha256``, or ``crc``: faster, and no proof against a forger.
 
     Blocks for as long as it takes: some ten seconds of Spark's start, then hundreds of MB a second.  Uses the
     active Spark context if there is one.  Raises ``BadArgument`` for sources or files that make no sense, and
@@ -111,9 +113,10 @@ def run_audit(
     """
     copies = _checked(sources, out)
     recorded = None if history is None else _recorded(history)
-    since = _since(since_last, deep=deep, history=history)
+    kind = _kind(checksums)
+    since = _since(since_last, deep=deep, history=history, checksums=kind)
     with spark_context(spark_master) as context:
-        report = audit(copies, SparkJobs(context, progress), recorded, since)
+        report = audit(copies, SparkJobs(context, progress), recorded, since, kind)
     write_outputs(report, out)
     return report
 
@@ -127,14 +130,21 @@ def _checked(texts: Sequence[str], out: Sequence[str]) -> list[Source]:
     return [source_of(text) for text in texts]
 
 
-def _since(path: str | None, *, deep: bool, history: str | None) -> Since | None:
+def _kind(checksums: str) -> Checksums:
+    try:
+        return Checksums(checksums)
+    except ValueError:
+        raise BadArgument(f"checksums: {checksums!r} is none of {', '.join(Checksums)}") from None
+
+
+def _since(path: str | None, *, deep: bool, history: str | None, checksums: Checksums) -> Since | None:
     if path is None:
         if deep:
             raise BadArgument("--deep reads again what an earlier audit compared: name its report with --since-last")
         return None
     if history is not None and not deep:
         raise BadArgument("a history is held against all of the copies: leave --since-last out, or say --deep")
-    return read_since(path, deep=deep)
+    return read_since(path, deep=deep, checksums=checksums)
 
 
 def _recorded(path: str) -> list[HistoryPart]:
@@ -149,7 +159,11 @@ def _same(text: str) -> str:
 
 
 def audit(
-    sources: list[Source], jobs: Jobs, history: Sequence[HistoryPart] | None = None, since: Since | None = None
+    sources: list[Source],
+    jobs: Jobs,
+    history: Sequence[HistoryPart] | None = None,
+    since: Since | None = None,
+    checksums: Checksums = Checksums.SHA256,
 ) -> AuditReport:
     """Audits the sources, wherever the jobs run. Raises ``BadArgument`` and ``Unreadable``."""
     texts = [source.text for source in sources]
@@ -166,7 +180,7 @@ def audit(
         bounds = replace(bounds, after=0 if since.deep else since.upto, past=since.upto)
     parts = packed(surveys, cores=jobs.cores)
     samples = samples_max(sum(len(survey.parts) for survey in surveys))
-    results = succeeded(jobs.run("read", partial(tasks.read, sources, bounds, samples), parts))
+    results = succeeded(jobs.run("read", partial(tasks.read, sources, bounds, samples, checksums), parts))
     audited = _by_source(results, reading, texts)
     missing = [each for read in audited for each in read.missing]
     findings = [finding for survey in surveys for finding in survey.findings]
@@ -177,14 +191,15 @@ def audit(
         findings += check_noted(source.text, stated, [segment for run in read.runs for segment in run])
         judged, left = _judged(source, read, survey, found, jobs)
         findings, missing = findings + judged, missing + left
-    digests = [merged([digest for segment in read.segments for digest in segment.digests]) for read in audited]
-    copies = source_reports(sources, surveys, audited, digests)
+    shares = [merged(share for segment in read.segments for share in segment.digests) for read in audited]
+    digests = [{at: share.sum for at, share in each.items()} for each in shares]
+    copies = source_reports(sources, surveys, audited, shares)
     if since is not None:
-        copies = [joined(since, copy, each) for copy, each in zip(copies, reading, strict=True)]
+        copies = [joined(since, *each) for each in zip(copies, reading, shares, strict=True)]
         findings += check_past(since, reading, audited, texts)
     copies = [blanked(copy) for copy in copies]
     findings += check_ends(list(_ends(copies, surveys, audited, bounds.past)), _groups(surveys, audited))
-    found, left = _reused(sources, surveys, audited, bounds, jobs)
+    found, left = _reused(sources, surveys, audited, bounds, checksums, jobs)
     findings, missing = findings + found, missing + left
     proof = None
     if history is not None:
@@ -194,7 +209,7 @@ def audit(
             proof, found, left = _proven(history, sources, surveys, copies, _places(surveys, audited), jobs)
             findings, missing = findings + found, missing + left
     ranges = differing(digests, [read.knows for read in audited]) if bounds else []
-    found, left = _differences(sources, surveys, audited, ranges, bounds, jobs)
+    found, left = _differences(sources, surveys, audited, ranges, bounds, checksums, jobs)
     findings, missing = findings + found, missing + left
     if ranges and not findings:
         findings.append(_unexplained(ranges[0], bounds, sources))
@@ -209,6 +224,7 @@ def audit(
         tasks=jobs.tasks,
         seconds=monotonic() - begun,
         history=proof,
+        checksums=checksums,
         tool=version("vlsnlog"),
         group=surveys[0].group,
         made_us=time_ns() // 1000,
@@ -263,23 +279,34 @@ def _judged(
 
 
 def _differences(
-    sources: list[Source], surveys: list[Survey], audited: list[Read], ranges: list[int], bounds: Bounds, jobs: Jobs
+    sources: list[Source],
+    surveys: list[Survey],
+    audited: list[Read],
+    ranges: list[int],
+    bounds: Bounds,
+    checksums: Checksums,
+    jobs: Jobs,
 ) -> tuple[list[Finding], list[NotAudited]]:
     places = _places(surveys, audited) if ranges else {}
-    looked = [RangeTask(at, bounds, tuple(places[at])) for at in ranges[:RANGES_SHOWN] if at in places]
+    looked = [RangeTask(at, bounds, checksums, tuple(places[at])) for at in ranges[:RANGES_SHOWN] if at in places]
     results = jobs.run("differences", partial(tasks.compare, sources), looked)
     return _found(results, "differences", [each.range for each in looked])
 
 
 def _reused(
-    sources: list[Source], surveys: list[Survey], audited: list[Read], bounds: Bounds, jobs: Jobs
+    sources: list[Source],
+    surveys: list[Survey],
+    audited: list[Read],
+    bounds: Bounds,
+    checksums: Checksums,
+    jobs: Jobs,
 ) -> tuple[list[Finding], list[NotAudited]]:
     """Names blocks that have another's name, where digests and what was rolled back say that there may be some."""
     segments = [each.segments for each in audited]
     others = [[digest for segment in each for digest in segment.others] for each in segments]
     hidden = [[place for segment in each for place in segment.hidden] for each in segments]
     ranges = ranges_of(others, hidden)
-    looked = [NameTask(at, bounds, places_of(at, surveys, segments)) for at in ranges]
+    looked = [NameTask(at, bounds, checksums, places_of(at, surveys, segments)) for at in ranges]
     return _found(jobs.run("names", partial(tasks.look_for_names, sources), looked), "names", ranges)
 
 

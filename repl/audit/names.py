@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from repl.audit.blocks import read_blocks
 from repl.audit.difference import Located, difference
-from repl.audit.digest import RANGE_BITS, Place, RangeDigest, merged
+from repl.audit.digest import DIGEST_BYTES, RANGE_BITS, Checksums, Place, Share, summed
 from repl.audit.findings import Finding
 from repl.audit.frames import read_frames
 from repl.audit.plan import Bounds, Part, Survey
@@ -38,17 +38,18 @@ class NameTask:
 
     range: int
     bounds: Bounds
+    checksums: Checksums
     places: tuple[tuple[Part, Place], ...]
 
 
-_NUMBERS = ("first", "term", "digest", "place", "offset", "last", "size")
-_ROW = np.dtype([*((name, "<u8") for name in _NUMBERS), ("compared", "?")])
+_NUMBERS = ("first", "term", "place", "offset", "last", "size")
+_ROW = np.dtype([*((name, "<u8") for name in _NUMBERS), ("digest", f"S{DIGEST_BYTES}"), ("compared", "?")])
 
 
-def ranges_of(others: Sequence[Sequence[RangeDigest]], hidden: Sequence[Sequence[Place]]) -> list[int]:
+def ranges_of(others: Sequence[Sequence[Share]], hidden: Sequence[Sequence[Place]]) -> list[int]:
     """Returns the ranges, ascending, in which a name may be there twice: where something was rolled back in one copy,
     or what lies above the compared is not the same in all that have any. At most ``NAME_RANGES_MAX``."""
-    above = [merged(list(each)) for each in others]
+    above = [summed(each) for each in others]
     wanted = {at for at in set().union(*above) if len({copy[at] for copy in above if at in copy}) > 1}
     wanted |= {place.range for places in hidden for place in places}
     return sorted(wanted)[-NAME_RANGES_MAX:]
@@ -91,7 +92,7 @@ def reused(task: NameTask, sources: Sequence[Source]) -> list[Finding]:
 
 def _rows(source: Source, part: Part, place: Place, index: int, task: NameTask) -> NDArray[np.void]:
     buf = source.read(part, place.start, place.end)
-    frames = read_frames(buf, replace(part, end=place.end, stated=place.end), base=place.start)
+    frames = read_frames(buf, replace(part, end=place.end, stated=place.end), place.start, task.checksums)
     blocks = read_blocks(buf, frames, base=place.start)
     blocks = blocks.only(blocks.whole & (blocks.first >> np.uint64(RANGE_BITS) == task.range))
     rows = np.empty(len(blocks), _ROW)
@@ -105,5 +106,5 @@ def _rows(source: Source, part: Part, place: Place, index: int, task: NameTask) 
 
 def _located(row: np.void, task: NameTask) -> Located:
     part = task.places[int(row["place"])][0]
-    offset, size, first, last, digest = (int(row[name]) for name in ("offset", "size", "first", "last", "digest"))
-    return Located(part.source, part, offset, size, first, last, digest)
+    offset, size, first, last = (int(row[name]) for name in ("offset", "size", "first", "last"))
+    return Located(part.source, part, offset, size, first, last, bytes(row["digest"]))

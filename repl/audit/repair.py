@@ -24,8 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repl.audit.blocks import Blocks, read_blocks
-from repl.audit.crc32 import crc32
-from repl.audit.digest import RANGE_BITS, U64, RangeDigest, block_digests, merged, range_digests
+from repl.audit.digest import (
+    DIGEST_BYTES,
+    RANGE_BITS,
+    Checksums,
+    Digests,
+    RangeDigest,
+    Share,
+    block_digests,
+    compared_bytes,
+    shares_of,
+    summed,
+)
 from repl.audit.directory import DirectorySource
 from repl.audit.findings import Finding
 from repl.audit.frames import Bools, Frames, read_frames
@@ -50,7 +60,10 @@ AGAIN: Final = "audit again, and repair from that report"
 
 
 BLOCK: Final = np.dtype(
-    [("first", "<u8"), ("last", "<u8"), ("digest", "<u8"), ("part", "<u4"), ("offset", "<i8"), ("size", "<i8")]
+    [
+        *(("first", "<u8"), ("last", "<u8"), ("digest", f"S{DIGEST_BYTES}")),
+        *(("part", "<u4"), ("offset", "<i8"), ("size", "<i8")),
+    ]
 )
 """A copy's block: ``part`` is the place of its segment among those that are read, ``size`` that of the block itself."""
 BlockRows = NDArray[np.void]
@@ -119,14 +132,14 @@ class Repair:
         wanted = self._wanted(mine)
         if not wanted:
             return RepairPlan(node=mine.node, source="", ranges=(), left=self._left(mine))
-        here = _Copy(source, survey, mine, wanted, self._bounds)
+        here = self._copy(source, survey, mine, wanted)
         here.check(mine.digests)
         models = self._models(mine, wanted)
         failures: list[str] = []
         for model in models:
             try:
                 other = source_of(model.path or model.source)
-                there = _Copy(other, self._surveyed(other, model), model, wanted, self._bounds)
+                there = self._copy(other, self._surveyed(other, model), model, wanted)
                 there.check(wanted)
                 return self._planned(here, there, model.source, wanted)
             except Unreadable as error:
@@ -141,10 +154,13 @@ class Repair:
         kept = replace_blocks(self._disk, self._stores, self._path, plan.replacements)
         mine = self._mine()
         source = DirectorySource(self._path, self._path, held=True)
-        again = _Copy(source, source.survey(0), mine, plan.digests, self._bounds)
+        again = self._copy(source, source.survey(0), mine, plan.digests)
         if again.digests != plan.digests:
             raise IntegrityFault(f"{self._path}: it is not the majority's after the repair; {AGAIN}")
         return kept
+
+    def _copy(self, source: Source, survey: Survey, row: SourceReport, ranges: dict[int, RangeDigest]) -> _Copy:
+        return _Copy(source, survey, row, ranges, self._bounds, self._report.checksums)
 
     def _mine(self) -> SourceReport:
         """Returns this copy's part of the report."""
@@ -257,26 +273,28 @@ class _Copy:
         row: SourceReport,
         ranges: dict[int, RangeDigest],
         bounds: tuple[int, int],
+        checksums: Checksums,
     ) -> None:
         self.source = source
         self.row = row
         self._ranges = np.array(sorted(ranges), np.uint64)
         self._bounds = bounds
+        self._checksums = checksums
         self._parts = [part for part in survey.parts if self._may_hold(part)]
         pieces = [np.empty(0, BLOCK)]
-        sums: list[RangeDigest] = []
+        shares: list[Share] = []
         for index, part in enumerate(self._parts):
-            _, _, blocks = _read(source, part)
+            _, _, blocks = self._read(part)
             blocks = blocks.only(blocks.visible)
             blocks = blocks.only(self._compared(blocks))
-            sums += range_digests(blocks.first, blocks.headers["count"].astype(np.uint64), blocks.digests)
+            shares += shares_of(blocks.first, blocks.headers["count"].astype(np.uint64), blocks.digests)
             rows = np.empty(len(blocks), BLOCK)
             rows["first"], rows["last"], rows["digest"] = blocks.first, blocks.last, blocks.digests
             rows["part"], rows["offset"] = index, blocks.offsets
             rows["size"] = blocks.headers["body_bytes"].astype(np.int64) + BLOCK_BYTES
             pieces.append(rows)
         self.blocks = np.sort(np.concatenate(pieces), order="first")
-        self.digests = merged(sums)
+        self.digests = summed(shares)
 
     def check(self, reported: dict[int, RangeDigest]) -> None:
         """Checks that the copy is still what the report says. Raises ``BadArgument``."""
@@ -291,13 +309,12 @@ class _Copy:
         """Reads the block of a ``BLOCK`` row, whose digest must be what it was. Raises ``Unreadable``."""
         part, start = self._parts[int(row["part"])], int(row["offset"]) + FRAME_BYTES
         data = bytes(self.source.read(part, start, start + int(row["size"])))
-        header = decode_header(data)
-        sums = (crc(data), crc32(data), header.term, header.first_vlsn, header.count)
-        if block_digests(*(np.array([number], np.uint64) for number in sums))[0] != row["digest"]:
+        compared = compared_bytes(self._checksums, [data])
+        if block_digests(self._checksums, np.array([crc(data)], np.uint32), compared)[0] != row["digest"]:
             raise Unreadable(f"{self.source.text}/{part.file}: VLSN {row['first']} has changed while it was read")
         return data
 
-    def places(self, right: U64, missing: U64) -> list[Place]:
+    def places(self, right: Digests, missing: Digests) -> list[Place]:
         """Returns the runs of bytes that hold no whole frame which stays, in the log's order. Blocks stay unless they
         are of the ranges and their digests not ``right``; what is overmarked stays, too, unless it is ``missing`` and
         no rollback explains the mark."""
@@ -305,7 +322,7 @@ class _Copy:
         found: list[Place] = []
         before = 0
         for part in self._parts:
-            buf, frames, blocks = _read(self.source, part)
+            buf, frames, blocks = self._read(part)
             stays = ~blocks.visible | ~self._compared(blocks) | np.isin(blocks.digests, right)
             stays &= blocks.whole
             marked = blocks.overmarked & blocks.whole & np.isin(blocks.digests, missing)
@@ -331,6 +348,11 @@ class _Copy:
         right: Bools = np.isin(blocks.first >> np.uint64(RANGE_BITS), self._ranges)
         return right & (blocks.first >= low) & (blocks.last <= high)
 
+    def _read(self, part: Part) -> tuple[memoryview, Frames, Blocks]:
+        buf = memoryview(self.source.read(part, 0, part.end))
+        frames = read_frames(buf, part, checksums=self._checksums)
+        return buf, frames, read_blocks(buf, frames)
+
     def _may_hold(self, part: Part) -> bool:
         """Says whether the segment may hold blocks of the ranges, as the report has it: it lies between visible blocks
         of its neighbours, since its own first and last ones may be damaged."""
@@ -342,12 +364,6 @@ class _Copy:
         high = min((row.first for row in rows[at + 1 :] if row.first), default=self.row.last + 1) - 1
         first = self._ranges << np.uint64(RANGE_BITS)
         return bool(((first <= max(high, 0)) & (first + np.uint64((1 << RANGE_BITS) - 1) >= low)).any())
-
-
-def _read(source: Source, part: Part) -> tuple[memoryview, Frames, Blocks]:
-    buf = memoryview(source.read(part, 0, part.end))
-    frames = read_frames(buf, part)
-    return buf, frames, read_blocks(buf, frames)
 
 
 def _log_end(part: Part, frames: Frames) -> int:

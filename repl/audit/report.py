@@ -1,6 +1,6 @@
 """The report of an audit: one document, which ``--out`` writes and ``--since-last`` and ``vlsnlog repair`` read.
 
-    {"version": 1, "tool": "0.1.0", "group": "g", "made_us": 1700000000000000,
+    {"version": 2, "checksums": "sha256", "tool": "0.1.0", "group": "g", "made_us": 1700000000000000,
      "equal": false, "compared_from": 1, "compared_to": 40000, "tasks": 9,
      "sources": [{"source": "DIR/n1", "node": "n1", "first": 1, "last": 40012, "dtvlsn": 40000, "bytes": …,
                   "ranges": [{"range": 0, "entries": 40000, "blocks": 625, "digest": "9ae0…", "chain": "51cf…"}],
@@ -12,8 +12,8 @@
 ``equal`` is about the compared range alone: every block in it is there, whole, and the same on every source.
 A finding may lie outside of it (a damaged block above the common DTVLSN), so the exit status asks for both.
 
-``chain`` mixes a range's digest into the chain of the range before, so that one number speaks for all of the compared
-past.  A later audit begins with the chain of the last range that it does not read again.
+``chain`` is a digest of the chain of the range before and of this range's digest, so that one number speaks for all of
+the compared past.  ``open`` is the last range as it may go on: a later audit joins what it reads there.
 
 ``not_audited`` names what could not be read any more: the report is ``partial`` then, never ``equal``, and nothing goes
 on from it or repairs by it.
@@ -29,11 +29,13 @@ from typing import Any, Final
 
 import msgspec
 
-from repl.audit.digest import RANGE_BITS, RangeDigest, chained
+from repl.audit.digest import DIGEST_BYTES, NO_CHAIN, RANGE_BITS, Checksums, RangeDigest, Share, chained
 from repl.audit.findings import Finding
 from vlsn.errors import BadArgument
 
-REPORT_VERSION: Final = 1
+REPORT_VERSION: Final = 2
+_REFUSED: Final = {1: "its digests are sums of 64 bits, which a forged block may keep: audit again"}
+"""The answer to reports of versions that are read no more."""
 REPORT_BYTES_MAX: Final = 1 << 30
 """The largest report that is read: some millions of segments."""
 _SUMMARY: Final = ("source", "node", "first", "last", "dtvlsn", "bytes", "blocks", "entries", "live", "torn_tail")
@@ -41,7 +43,7 @@ _SUMMARY: Final = ("source", "node", "first", "last", "dtvlsn", "bytes", "blocks
 
 
 class RangeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The blocks of one range of 65 536 VLSNs, as far as they were compared; digests are 16 hex digits."""
+    """The blocks of one range of 65 536 VLSNs, as far as they were compared; digests are 64 hex digits."""
 
     range: int
     """First VLSN >> 16."""
@@ -53,7 +55,7 @@ class RangeRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sum(self) -> RangeDigest:
-        return RangeDigest(self.range, self.entries, self.blocks, int(self.digest, 16))
+        return RangeDigest(self.range, self.entries, self.blocks, bytes.fromhex(self.digest))
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +121,7 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     modified_us: int = 0
     """When the file was written last; 0 where that is not to be had."""
     digest: str = ""
-    """The sum of the digests of its visible blocks, as far as they were compared; 16 hex digits."""
+    """That of its visible blocks, as far as they were compared; 64 hex digits."""
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +176,8 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str = ""
     """The log's, 16 hex digits, as its newest segment has it; "" where no header says it."""
     ranges: list[RangeRow] = []
+    open: Share | None = None
+    """The last one of ``ranges`` as it may go on; none where there is none."""
     segments: list[SegmentRow] = []
     overmarks: list[OvermarkRow] = []
     holes: list[Span] = []
@@ -243,6 +247,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of reading and comparing, Spark's own start left out."""
     history: HistoryReport | None = None
     version: int = REPORT_VERSION
+    checksums: Checksums = Checksums.SHA256
+    """The way in which blocks were compared: ``crc`` finds faults, and no forger."""
     tool: str = ""
     """The version of the vlsnlog that made it."""
     group: str = ""
@@ -281,6 +287,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
             "partial": self.partial,
             "compared_from": self.compared_from,
             "compared_to": self.compared_to,
+            "checksums": self.checksums,
             "sources": [source.summary() for source in self.sources],
             "findings": [finding.as_dict() for finding in self.findings],
             "not_audited": msgspec.to_builtins(self.not_audited),
@@ -298,12 +305,12 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(head | self.as_dict() | {"sources": self.sources}).decode()
 
 
-def range_rows(digests: Sequence[RangeDigest], chain: int = 0) -> list[RangeRow]:
-    """Returns the rows of ``digests``, ascending, chained from ``chain`` on: that of the range before, or 0."""
+def range_rows(digests: Sequence[RangeDigest], chain: bytes = NO_CHAIN) -> list[RangeRow]:
+    """Returns the rows of ``digests``, ascending, chained from ``chain`` on: that of the range before."""
     rows = []
     for each in digests:
         chain = chained(chain, each)
-        hexes = {"digest": f"{each.digest:016x}", "chain": f"{chain:016x}"}
+        hexes = {"digest": each.digest.hex(), "chain": chain.hex()}
         rows.append(RangeRow(range=each.range, entries=each.entries, blocks=each.blocks, **hexes))
     return rows
 
@@ -328,19 +335,21 @@ def decode_report(data: bytes) -> AuditReport:
     if not isinstance(fields, dict) or "version" not in fields:
         raise ValueError("no report of an audit")
     if fields["version"] != REPORT_VERSION:
-        raise ValueError(f"a report of version {fields['version']!r}, and this vlsnlog reads {REPORT_VERSION}")
+        why = _REFUSED.get(fields["version"]) if isinstance(fields["version"], int) else None
+        why = why or f"this vlsnlog reads {REPORT_VERSION}"
+        raise ValueError(f"a report of version {fields['version']!r}, and {why}")
     findings = fields.get("findings")
     if isinstance(findings, list):
         fields["findings"] = [_unflattened(each) for each in findings]
     report = msgspec.convert(fields, AuditReport)
     for row in (row for source in report.sources for row in source.ranges):
         if not (_is_digest(row.digest) and (_is_digest(row.chain) or not row.chain)):
-            raise ValueError(f"range {row.range}: a digest has 16 hex digits")
+            raise ValueError(f"range {row.range}: a digest has {2 * DIGEST_BYTES} hex digits")
     return report
 
 
 def _is_digest(text: str) -> bool:
-    return len(text) == 16 and set(text) <= set("0123456789abcdef")
+    return len(text) == 2 * DIGEST_BYTES and set(text) <= set("0123456789abcdef")
 
 
 def _unflattened(fields: object) -> object:

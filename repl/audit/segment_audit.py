@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repl.audit.digest import Place, RangeDigest
+from repl.audit.digest import Place, Share
 from repl.audit.findings import Finding
 from repl.audit.members import GroupAt
 from repl.audit.plan import TermRun
@@ -74,12 +74,12 @@ class SegmentAudit:
     end: int
     torn: bool
     salt: int
-    digests: tuple[RangeDigest, ...]
-    compared: int
-    """The sum of the digests of visible blocks up to the end of what is compared."""
-    past: int
+    digests: tuple[Share, ...]
+    compared: bytes
+    """The digest of the visible blocks up to the end of what is compared."""
+    past: bytes
     """The same up to the end of what an earlier audit compared."""
-    past_ranges: tuple[RangeDigest, ...]
+    past_ranges: tuple[Share, ...]
     places: tuple[Place, ...]
     marks: tuple[Marks, ...]
     rollbacks: tuple[tuple[int, RollbackStart | RollbackEnd], ...]
@@ -89,7 +89,7 @@ class SegmentAudit:
     terms: tuple[TermRun, ...]
     pointed: tuple[Pointed, ...]
     groups: tuple[GroupAt, ...]
-    others: tuple[RangeDigest, ...]
+    others: tuple[Share, ...]
     """Visible blocks above what is compared."""
     hidden: tuple[Place, ...]
     """Where overmarked blocks lie."""

@@ -15,13 +15,13 @@ An earlier audit that found something is not gone on from: what it found would b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from repl.audit.digest import RANGE_BITS, RangeDigest, merged
+from repl.audit.digest import RANGE_BITS, Checksums, RangeDigest, Share, merged, summed
 from repl.audit.findings import Finding
 from repl.audit.plan import Part, Survey
 from repl.audit.report import AuditReport, SegmentRow, SinceReport, SourceReport, Span, range_rows, read_report
@@ -65,7 +65,7 @@ class Reading:
     findings: tuple[Finding, ...] = field(default=())
 
 
-def read_since(path: str, *, deep: bool) -> Since:
+def read_since(path: str, *, deep: bool, checksums: Checksums = Checksums.SHA256) -> Since:
     """Reads the report to go on from. Raises ``BadArgument``, with what to do, for one that nothing can go on from."""
     report = read_report(path)
     if report.partial:
@@ -73,9 +73,16 @@ def read_since(path: str, *, deep: bool) -> Since:
     if not report.equal or report.findings or not report.compared_to:
         what = "found something" if report.findings else "did not find the copies equal"
         raise BadArgument(f"{path}: that audit {what}; mend that, and run an audit without --since-last")
+    if report.checksums is not checksums:
+        raise BadArgument(
+            f"{path}: it compared blocks by {report.checksums}, and this audit would by {checksums}: "
+            f"say --checksums {report.checksums}, or run an audit without --since-last"
+        )
     first = report.sources[0]
     if first.ranges != range_rows([row.sum for row in first.ranges]):
         raise BadArgument(f"{path}: its chain is not that of its digests: it was changed since it was written")
+    if first.open is None or first.open.sum != first.ranges[-1].sum:
+        raise BadArgument(f"{path}: its last range is not that of its digests: it was changed since it was written")
     if any(source.digests != first.digests for source in report.sources):
         raise BadArgument(f"{path}: it says that the copies are equal, and has other digests of each")
     if any(not row.digest for source in report.sources for row in source.segments):
@@ -157,7 +164,7 @@ def check_past(
             for segment in segments
             if (row := rows.get(segment.number)) is not None
             and (row.salt == segment.salt or (is_same_log and row.blocks))
-            and f"{segment.past:016x}" != row.digest
+            and segment.past.hex() != row.digest
             and not segment.damaged
         ]
         yield from changed
@@ -173,7 +180,7 @@ def _segment_finding(text: str, segment: SegmentAudit, row: SegmentRow, reading:
     was put in the place of the one that was read."""
     rule: Rule | AuditRule = AuditRule.CHANGED_PAST
     detail = f"VLSN {row.first} to {row.last} are not what the earlier audit has read there"
-    more: dict[str, Any] = {"segment": segment.number, "digest": f"{segment.past:016x}", "digest_then": row.digest}
+    more: dict[str, Any] = {"segment": segment.number, "digest": segment.past.hex(), "digest_then": row.digest}
     if row.salt != segment.salt:
         part = next(part for part in reading.survey.parts if part.number == segment.number)
         rule = Rule.NAME_REUSED
@@ -185,7 +192,7 @@ def _segment_finding(text: str, segment: SegmentAudit, row: SegmentRow, reading:
 
 def _ranges_changed(since: Since, survey: Survey, segments: Sequence[SegmentAudit], text: str) -> Iterator[Finding]:
     """Compares the ranges of a copy of which everything was read, and that begins no later than then."""
-    now = merged([digest for segment in segments for digest in segment.past_ranges])
+    now = summed(share for segment in segments for share in segment.past_ranges)
     for at, then in since.ranges.items():
         begins = max(at << RANGE_BITS, since.report.compared_from)
         found = now.get(at)
@@ -199,8 +206,8 @@ def _ranges_changed(since: Since, survey: Survey, segments: Sequence[SegmentAudi
                 detail=f"the range from VLSN {max(begins, 1)} on is not what the earlier audit has read",
                 more={
                     "range": at,
-                    "digest": f"{found.digest if found else 0:016x}",
-                    "digest_then": f"{then.digest:016x}",
+                    "digest": found.digest.hex() if found else "",
+                    "digest_then": then.digest.hex(),
                 },
             )
 
@@ -222,12 +229,15 @@ def _not_joined(reading: Reading, segments: Sequence[SegmentAudit], text: str) -
         )
 
 
-def joined(since: Since, report: SourceReport, reading: Reading) -> SourceReport:
-    """Returns a copy's report with what is known of it from the earlier audit. Its series is of what was read."""
+def joined(since: Since, report: SourceReport, reading: Reading, shares: Mapping[int, Share]) -> SourceReport:
+    """Returns a copy's report with what is known of it from the earlier audit. Its series is of what was read: the
+    ``shares`` go on where those of then end."""
     if since.deep:
         return report
-    kept = reading.kept
-    ranges = merged([*since.ranges.values(), *report.digests.values()])
+    kept, then = reading.kept, since.report.sources[0].open
+    assert then is not None
+    end = merged([then, *(shares[at] for at in sorted(shares))])
+    ranges = since.ranges | {at: share.sum for at, share in end.items()}
     rows = {row.number: row for row in (*kept, *report.segments)}
     segments = [rows[number] for number in sorted(rows)]
     shown = [row for row in segments if row.last]
@@ -241,6 +251,7 @@ def joined(since: Since, report: SourceReport, reading: Reading) -> SourceReport
         segments=segments,
         holes=[hole for hole in report.holes if not any(_overlap(hole, row) for row in kept)],
         ranges=range_rows([ranges[at] for at in sorted(ranges)]),
+        open=end[max(end)],
     )
 
 

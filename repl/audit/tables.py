@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from repl.audit.digest import RANGE_BITS
-from repl.audit.report import AuditReport, SourceReport
+from repl.audit.report import REPORT_VERSION, AuditReport, SourceReport
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 SCHEMA: Final = pa.schema(
@@ -60,7 +60,7 @@ SCHEMA: Final = pa.schema(
         ("detail", pa.string()),
         ("facts", pa.string()),
     ],
-    metadata={"vlsnlog.report": "1"},
+    metadata={"vlsnlog.report": str(REPORT_VERSION)},
 )
 
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 from repl.audit.check import check_segment
 from repl.audit.derived import Indexed
 from repl.audit.difference import RangeTask, first_differences
+from repl.audit.digest import Checksums
 from repl.audit.findings import Finding
 from repl.audit.names import NameTask, reused
 from repl.audit.plan import Bounds, Part, Survey
@@ -34,15 +35,15 @@ def survey(item: tuple[int, Source]) -> Survey | Failure:
 
 
 def read(
-    sources: list[Source], bounds: Bounds, samples: int, parts: tuple[Part, ...]
+    sources: list[Source], bounds: Bounds, samples: int, checksums: Checksums, parts: tuple[Part, ...]
 ) -> list[SegmentAudit | Missed] | Failure:
     """Reads a task's segments one after the other, one of them in memory at a time. One that cannot be read is
     ``Missed``, and so is what follows where the node is gone."""
-    return tried(lambda: list(_each_read(sources[parts[0].source], parts, bounds, samples)))
+    return tried(lambda: list(_each_read(sources[parts[0].source], parts, bounds, samples, checksums)))
 
 
 def _each_read(
-    source: Source, parts: tuple[Part, ...], bounds: Bounds, samples: int
+    source: Source, parts: tuple[Part, ...], bounds: Bounds, samples: int, checksums: Checksums
 ) -> Iterator[SegmentAudit | Missed]:
     indexed = source.indexed([part for part in parts if part.indexed])
     gone = ""
@@ -50,7 +51,7 @@ def _each_read(
         why = gone
         if not gone:
             try:
-                yield _read_one(source, part, bounds, indexed.get(part.number), samples)
+                yield _read_one(source, part, bounds, indexed.get(part.number), samples, checksums)
                 continue
             except Gone as error:
                 why = gone = str(error)
@@ -59,14 +60,16 @@ def _each_read(
         yield Missed(part.source, part.number, why)
 
 
-def _read_one(source: Source, part: Part, bounds: Bounds, indexed: Indexed | None, samples: int) -> SegmentAudit:
+def _read_one(
+    source: Source, part: Part, bounds: Bounds, indexed: Indexed | None, samples: int, checksums: Checksums
+) -> SegmentAudit:
     try:
         into = segment_buffer(part.end)
-        plain = read_plain(source, part, into) if source.near else None
+        plain = read_plain(source, part, into, checksums) if source.near else None
         buf = source.read(part, 0, part.end, into) if plain is None else memoryview(into)[: part.end]
         sidecar = source.sidecar(part)  # after its segment: a rollback removes it before it sets a flag
         fill = partial(source.fill, part, into=into)
-        return check_segment(buf, part, source.text, bounds, sidecar, indexed, samples, plain, fill)
+        return check_segment(buf, part, source.text, bounds, sidecar, indexed, samples, plain, checksums, fill)
     except WrongVersion as error:
         raise named(error, source.text) from None
 

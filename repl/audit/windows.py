@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from repl.audit.blocks import Blocks, read_blocks
-from repl.audit.crc32 import crc32
+from repl.audit.digest import Checksums, compared_bytes
 from repl.audit.frames import Frames, last_words, payloads_in, sums_of
 from repl.audit.plan import Part
 from repl.audit.source import Source
@@ -44,11 +44,13 @@ class _Found:
     heads: list[scan.Headers] = field(default_factory=list)
     lasts: list[NDArray[np.uint64]] = field(default_factory=list)
     crc32c_of: list[int] = field(default_factory=list)
-    crc32_of: list[int] = field(default_factory=list)
+    compared: list[bytes] = field(default_factory=list)
     content: int = 0
 
 
-def read_plain(source: Source, part: Part, into: bytearray) -> tuple[Frames, Blocks] | None:
+def read_plain(
+    source: Source, part: Part, into: bytearray, checksums: Checksums | None = None
+) -> tuple[Frames, Blocks] | None:
     """Reads a segment of ``source`` that ends at ``part.end`` and holds nothing wrong and nothing overmarked; None of
     any other.  ``into``, as large as the segment, then has all windows in place with more than plain blocks, and no
     other byte of it means anything.  Raises ``Unreadable``."""
@@ -59,11 +61,11 @@ def read_plain(source: Source, part: Part, into: bytearray) -> tuple[Frames, Blo
         size = min(WINDOW_BYTES, part.end - at)
         if len(source.read(part, at, at + size, window)) < size:
             return None
-        end = _take(window, part, at, size, found, into)
+        end = _take(window, part, at, size, found, into, checksums)
         if end is None:
             return None
         at = end
-    return _right(found, part)
+    return _right(found, part, checksums)
 
 
 def is_plain(heads: scan.Headers) -> NDArray[np.bool_]:
@@ -73,7 +75,9 @@ def is_plain(heads: scan.Headers) -> NDArray[np.bool_]:
     return plain
 
 
-def _take(window: bytearray, part: Part, at: int, size: int, found: _Found, into: bytearray) -> int | None:
+def _take(
+    window: bytearray, part: Part, at: int, size: int, found: _Found, into: bytearray, checksums: Checksums | None
+) -> int | None:
     """Takes the whole frames of a window that begins at offset ``at``; returns where they end."""
     offsets = scan.frame_offsets(window, at, max(at, FIRST_FRAME), at + size, part.salt)
     headers = scan.frame_headers(window, at, offsets)
@@ -86,7 +90,7 @@ def _take(window: bytearray, part: Part, at: int, size: int, found: _Found, into
     firsts = offsets + (FRAME_BYTES - at)
     payloads = payloads_in(view, firsts.tolist(), (firsts + headers["length"]).tolist())
     found.crc32c_of += map(crc, payloads)
-    found.crc32_of += map(crc32, payloads)
+    found.compared.append(compared_bytes(checksums, payloads))
     found.content = crc(view[: end - at], found.content)
     heads = scan.block_headers(window, at, offsets)
     found.offsets.append(offsets)
@@ -98,9 +102,10 @@ def _take(window: bytearray, part: Part, at: int, size: int, found: _Found, into
     return end
 
 
-def _right(found: _Found, part: Part) -> tuple[Frames, Blocks] | None:
+def _right(found: _Found, part: Part, checksums: Checksums | None) -> tuple[Frames, Blocks] | None:
     offsets, headers, heads = np.concatenate(found.offsets), scan.joined(found.headers), scan.joined(found.heads)
-    sums, good = sums_of(headers, heads, np.concatenate(found.lasts), found.crc32c_of, found.crc32_of)
+    compared = b"".join(found.compared)
+    sums, good = sums_of(headers, heads, np.concatenate(found.lasts), found.crc32c_of, checksums, compared)
     good &= scan.headers_good(headers, offsets, part.salt, first_prev=0)
     if not good.all():
         return None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from repl.audit.report import AuditReport, HistoryReport, NotAudited
 
 FINDINGS_SHOWN = 20
+_COMPARED_BY = {"sha256": "SHA-256", "crc": "CRC: no proof against a forger"}
 COLUMNS = ("node", "first", "last", "durable", "behind", "entries", "bytes", "findings", "state", "source")
 
 
@@ -30,6 +31,13 @@ COLUMNS = ("node", "first", "last", "durable", "behind", "entries", "bytes", "fi
 @click.option("--history", type=click.Path(), help="What a client was acknowledged: each must be in every copy.")
 @click.option("--since-last", type=click.Path(), help="Go on from this JSON report of an earlier audit.")
 @click.option("--deep", is_flag=True, help="With --since-last: read what that audit compared again, too.")
+@click.option(
+    "--checksums",
+    type=click.Choice(["sha256", "crc"]),
+    default="sha256",
+    show_default=True,
+    help="What blocks are compared by; crc is faster, and no proof against a forger.",
+)
 @json_option
 def audit(
     sources: tuple[str, ...],
@@ -38,6 +46,7 @@ def audit(
     history: str | None,
     since_last: str | None,
     deep: bool,
+    checksums: str,
     as_json: bool,
 ) -> int:
     """Compare copies of one log: each SOURCE is a node's directory or its URL."""
@@ -54,6 +63,7 @@ def audit(
             history=history,
             since_last=since_last,
             deep=deep,
+            checksums=checksums,
             progress=progress,
         )
     if as_json:
@@ -114,7 +124,8 @@ def print_report(report: AuditReport) -> None:
     if len(report.findings) > FINDINGS_SHOWN:
         click.echo(f"and {len(report.findings) - FINDINGS_SHOWN} more findings (--json has all)")
     speed = f", {report.mb_per_s:,.0f} MB/s" if report.mb_per_s >= 1 else ""
-    click.echo(f"{report.tasks} Spark tasks, {size(report.bytes)} in {report.seconds:.1f} s{speed}")
+    compared = f", blocks compared by {_COMPARED_BY[report.checksums]}" if report.compared_to else ""
+    click.echo(f"{report.tasks} Spark tasks, {size(report.bytes)} in {report.seconds:.1f} s{speed}{compared}")
 
 
 def verdict(report: AuditReport) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from repl.audit.digest import Checksums
 from repl.audit.findings import Finding
 from repl.audit.page.charts import a_second, disk_use, histogram, over_time
 from repl.audit.page.figures import count, short, size, size_ceiling
@@ -267,6 +268,8 @@ def _digests(report: AuditReport) -> Children:
             ]
         )
     words = "The chain speaks for everything compared: copies with one chain hold the same blocks."
+    if report.checksums is Checksums.CRC:
+        words = "Blocks were compared by their CRCs: that finds faults, and no forger."
     table = _table(("node", "ranges", "last range's digest", "chain", "incarnation"), rows, words={0, 2, 3, 4})
     return tag("p", words, class_="quiet"), table
 

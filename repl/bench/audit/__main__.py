@@ -44,6 +44,7 @@ Figures = dict[str, Any]
 @click.option("--one-core/--no-one-core", default=True, help="Audit with local[1], too.")
 @click.option("--since/--no-since", default=False, help="Audit 1 % more log, too, whole and with --since-last.")
 @click.option("--cold/--no-cold", default=False, help="Time both with nothing in the page cache, too.")
+@click.option("--checksums", default="sha256", show_default=True, help="sha256 or crc.")
 @click.option("--json", "as_json", is_flag=True, help="One object a size, a line each.")
 def main(
     megabytes: str,
@@ -54,13 +55,16 @@ def main(
     one_core: bool,
     since: bool,
     cold: bool,
+    checksums: str,
     as_json: bool,
 ) -> None:
     """Time the audit of three copies: beside C, on one core and two, small and large, and after 1 % more log."""
     numbers = [int(core) for core in cores.split(",")]
     for each in megabytes.split(","):
         with TemporaryDirectory(prefix="vlsnlog-bench-") as directory:
-            bench = AuditBench(Path(directory), entries=entries, entry_bytes=size, rounds=rounds, cores=numbers)
+            bench = AuditBench(
+                Path(directory), entries=entries, entry_bytes=size, rounds=rounds, cores=numbers, checksums=checksums
+            )
             bench.fill(int(each) * 1_000_000)
             for figures in bench.figures(one_core=one_core, since=since, cold=cold):
                 if as_json:
@@ -72,13 +76,16 @@ def main(
 class AuditBench:
     """Three copies of one log, and three of a small one, in ``root``."""
 
-    def __init__(self, root: Path, *, entries: int, entry_bytes: int, rounds: int, cores: list[int]) -> None:
+    def __init__(
+        self, root: Path, *, entries: int, entry_bytes: int, rounds: int, cores: list[int], checksums: str
+    ) -> None:
         self._small, self._large = root / "small", root / "large"
         self._report = root / "report.json"
         self._entries = entries
         self._entry_bytes = entry_bytes
         self._rounds = rounds
         self._cores = cores
+        self._checksums = checksums
 
     def fill(self, size: int) -> None:
         """Makes the copies, ``size`` bytes all together."""
@@ -89,7 +96,7 @@ class AuditBench:
 
     def figures(self, *, one_core: bool, since: bool, cold: bool = False) -> Iterator[Figures]:
         """Yields what was measured, a line each."""
-        with ChecksumLoop(self._cores) as loop, AuditSession(self._cores) as session:
+        with ChecksumLoop(self._cores) as loop, AuditSession(self._cores, self._checksums) as session:
             fixed = self._small_job(session)
             yield {"made": f"{bytes_of(self._large) / 1e6:.0f} MB", "small job": f"{fixed:.2f} s"}
             loops, audits, answer = self._turns(lambda: loop.seconds(self._large), session)
@@ -132,7 +139,7 @@ class AuditBench:
         return {"cold_loop_s": _seconds(loops), "cold_audit_s": _seconds(audits), "cold_ratio": ratio}
 
     def _on_one_core(self, on_all: float) -> Figures:
-        with AuditSession(self._cores[:1]) as session:
+        with AuditSession(self._cores[:1], self._checksums) as session:
             fixed = self._small_job(session)
             self._audit(session)
             audits = [self._audit(session)["seconds"] for _ in range(self._rounds)]
@@ -141,7 +148,7 @@ class AuditBench:
 
     def _since_last(self) -> Figures:
         whole, daily = [], []
-        with AuditSession(self._cores) as session:
+        with AuditSession(self._cores, self._checksums) as session:
             fixed = self._small_job(session)
             before = self._audit(session, out=str(self._report))
             self._grow(self._large, before["bytes"] // GROWTH)

@@ -65,8 +65,9 @@ def memory_mb() -> dict[str, int]:
 class AuditSession:
     """The process: Spark on so many cores, bound to them."""
 
-    def __init__(self, cores: Sequence[int]) -> None:
+    def __init__(self, cores: Sequence[int], checksums: str) -> None:
         self._cores = cores
+        self._checksums = checksums
 
     def __enter__(self) -> Self:
         bound = ["taskset", "-c", ",".join(map(str, self._cores))]
@@ -83,7 +84,8 @@ class AuditSession:
     def audit(self, sources: Sequence[str], *, out: str = "", since: str = "") -> Answer:
         """Audits the sources, and returns what the process said of it. They must be equal, without a finding."""
         pipe = _pipe(self._process.stdin)
-        pipe.write(json.dumps({"sources": sources, "out": out, "since": since}) + "\n")
+        asked = {"sources": sources, "out": out, "since": since, "checksums": self._checksums}
+        pipe.write(json.dumps(asked) + "\n")
         pipe.flush()
         line = _pipe(self._process.stdout).readline()
         if not line:
@@ -105,7 +107,9 @@ def main(cores: int) -> None:
         for line in sys.stdin:
             asked = json.loads(line)
             out = [asked["out"]] if asked["out"] else []
-            report = run_audit(asked["sources"], out=out, since_last=asked["since"] or None)
+            report = run_audit(
+                asked["sources"], out=out, since_last=asked["since"] or None, checksums=asked["checksums"]
+            )
             assert report.equal and not report.findings, report.findings
             kept = report.since.bytes_kept if report.since is not None else 0
             answer = {

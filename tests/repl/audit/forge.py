@@ -74,6 +74,36 @@ def entry_digest(value: bytes, key: bytes = b"") -> str:
     return f"{crc32c(said):08x}{crc32(said):08x}"
 
 
+def forged(block: bytes, at: int, data: bytes) -> bytes:
+    """Returns the block with ``data`` at ``at`` in place of what is there, and 8 bytes behind it such that the block's
+    CRC-32C and CRC-32 are what they were: both are linear, so 64 bits are found by elimination."""
+    changed = block[:at] + data + block[at + len(data) :]
+    free, rest = at + len(data), len(block) - at - len(data)
+
+    def sums(mask: bytes) -> int:
+        """Returns how both checksums change when ``mask`` is laid over the block's end."""
+        zeros = bytes(len(mask))
+        return (crc32c(mask) ^ crc32c(zeros)) << 32 | crc32(mask) ^ crc32(zeros)
+
+    wanted = sums(bytes(map(int.__xor__, changed, block)))
+    rows: list[tuple[int, int]] = []
+    for bit in range(64):
+        image, bits = sums((1 << bit).to_bytes(8, "little") + bytes(rest - 8)), 1 << bit
+        for lead, (had, which) in ((row[0].bit_length(), row) for row in rows):
+            if image >> (lead - 1) & 1:
+                image, bits = image ^ had, bits ^ which
+        if image:
+            rows.append((image, bits))
+            rows.sort(reverse=True)
+    chosen = 0
+    for had, which in rows:
+        if wanted >> (had.bit_length() - 1) & 1:
+            wanted, chosen = wanted ^ had, chosen ^ which
+    assert not wanted
+    mended = bytes(map(int.__xor__, changed[free : free + 8], chosen.to_bytes(8, "little")))
+    return changed[:free] + mended + changed[free + 8 :]
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One frame of segment ``number``: where it begins, its header's fields and its payload."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from repl.audit.digest import Checksums
 from repl.audit.history import HistoryPart
 from repl.audit.job import audit
 from repl.audit.report import AuditReport
@@ -72,6 +73,7 @@ def audited(
     jobs: LocalJobs | None = None,
     history: Sequence[HistoryPart] | None = None,
     since: Since | None = None,
+    checksums: Checksums = Checksums.SHA256,
 ) -> AuditReport:
     paths = [str(copy.path) if isinstance(copy, Copy) else str(copy) for copy in copies]
-    return audit([source_of(path) for path in paths], jobs or LocalJobs(), history, since)
+    return audit([source_of(path) for path in paths], jobs or LocalJobs(), history, since, checksums)

@@ -10,8 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from repl.audit.digest import Checksums
 from repl.audit.findings import Finding
 from repl.audit.source import Unreadable
+from repl.cli.audit import print_report
+from tests.repl.audit.forge import Forge, forged
 from tests.repl.audit.jobs import Before, LocalJobs, audited
 from tests.repl.audit.logs import Copy, blocks, numbered
 from vlsn.errors import BadArgument
@@ -58,7 +61,7 @@ def test_no_entry_comes_back_from_a_task(tmp_path: Path) -> None:
     jobs = LocalJobs()
     assert audited(*copies, jobs=jobs).equal
     assert sum(map(len, story)) > 4_000_000
-    assert jobs.returned_bytes < 20_000
+    assert jobs.returned_bytes < 40_000, "digests, and no entries"
 
 
 PLACES = {
@@ -216,6 +219,27 @@ def test_a_difference_above_the_common_dtvlsn_is_none(tmp_path: Path) -> None:
     one = Copy(tmp_path / "n1", "n1").add(*STORY).write()
     two = Copy(tmp_path / "n2", "n2").add(*STORY[:-1], other).write()
     assert audited(one, two).exit_code == 0
+
+
+def test_a_forged_value_passes_the_fast_way_alone_and_the_report_says_which_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """24 bytes of one copy, whose two checksums of different polynomials are what they were."""
+    copies = three(tmp_path)
+    forge = Forge(copies[1].path)
+    frame = forge.block(1001)
+    forge.write(frame, forged(frame.payload, len(frame.payload) - 50, b"paid to somebody"), checksums="none")
+    report = audited(*copies)
+    finding = only(report.findings)
+    assert (finding.rule, finding.source, finding.vlsn) == ("divergence", str(copies[1].path), 1005)
+    print_report(report)
+    assert "compared by SHA-256" in capsys.readouterr().out
+    fast = audited(*copies, checksums=Checksums.CRC)
+    assert (fast.equal, fast.findings, fast.as_dict()["checksums"]) == (True, [], "crc")
+    print_report(fast)
+    assert "compared by CRC: no proof against a forger" in capsys.readouterr().out
+    copies[1].flip(501, 120)
+    assert only(audited(*copies, checksums=Checksums.CRC).findings).vlsn == 501
 
 
 # Lengths, gaps, order.

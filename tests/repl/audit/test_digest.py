@@ -1,58 +1,114 @@
-"""Digests: equal for equal blocks in any cut and order, different for any other block."""
+"""Digests: equal for equal blocks however a log is cut, different for any other block."""
 
 from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.audit.digest import RangeDigest, block_digests, differing, merged, range_digests
-
-FIELDS = ("crc32c", "crc32", "term", "first", "count")
-Row = tuple[int, int, int, int, int]
-rows = st.lists(
-    st.tuples(
-        st.integers(0, 2**32 - 1),
-        st.integers(0, 2**32 - 1),
-        st.integers(1, 2**40),
-        st.integers(1, 2**20),
-        st.integers(1, 65_536),
-    ),
-    max_size=30,
+from repl.audit.digest import (
+    Checksums,
+    RangeDigest,
+    Share,
+    block_digests,
+    compared_bytes,
+    differing,
+    merged,
+    shares_of,
+    summed,
 )
+from vlsn.format.checksum import crc
+
+Row = tuple[int, int, bytes]
+"""First VLSN, count, payload."""
 
 
-def digests_of(blocks: list[Row]) -> list[RangeDigest]:
-    columns = np.array(blocks, np.uint64).reshape(-1, 5).T
-    return range_digests(columns[3], columns[4], block_digests(*columns))
+@st.composite
+def logs(draw: st.DrawFn) -> list[Row]:
+    """Blocks that follow on one another; some are larger than a leaf, or a range."""
+    counts = draw(st.lists(st.sampled_from([1, 2, 3, 60, 64, 256, 300, 20_000, 65_536, 70_000]), max_size=40))
+    first, rows = draw(st.sampled_from([1, 255, 65_530])), list[Row]()
+    for count in counts:
+        rows.append((first, count, b"%d %d" % (first, draw(st.integers(0, 1)))))
+        first += count
+    return rows
 
 
-@given(rows, st.randoms(use_true_random=False), st.integers(0, 30))
-def test_range_digests_do_not_depend_on_order_or_partitions(blocks: list[Row], random, cut: int) -> None:  # type: ignore[no-untyped-def]
-    shuffled = random.sample(blocks, len(blocks))
-    assert merged(digests_of(blocks)) == merged(digests_of(shuffled[:cut]) + digests_of(shuffled[cut:]))
+def shares(blocks: Sequence[Row], checksums: Checksums = Checksums.SHA256) -> list[Share]:
+    payloads = [payload for _, _, payload in blocks]
+    crcs = np.array([crc(payload) for payload in payloads], np.uint32)
+    first, count = (np.array([row[column] for row in blocks], np.uint64) for column in (0, 1))
+    return shares_of(first, count, block_digests(checksums, crcs, compared_bytes(checksums, payloads)))
 
 
-@pytest.mark.parametrize("field", range(5))
-@pytest.mark.parametrize("bit", [0, 1, 7, 15])
-def test_one_bit_of_any_field_changes_the_digest(field: int, bit: int) -> None:
-    block = [0x1234_5678, 0x9ABC_DEF0, 3, 70_000, 5]
-    other = [value ^ (1 << bit) if index == field else value for index, value in enumerate(block)]
-    one, two = (block_digests(*(np.array([value], np.uint64) for value in row)) for row in (block, other))
-    assert one[0] != two[0], FIELDS[field]
+def whole(blocks: Sequence[Row]) -> dict[int, RangeDigest]:
+    """Makes the digest that ``docs/audit.md`` describes, from the blocks alone."""
+    found = {}
+    for at in {first >> 16 for first, _, _ in blocks}:
+        mine = [row for row in blocks if row[0] >> 16 == at]
+        leaves = sorted({first >> 10 for first, _, _ in mine})
+        hashes = [
+            sha256(b"".join(sha256(data).digest() for first, _, data in mine if first >> 10 == leaf)) for leaf in leaves
+        ]
+        digest = sha256(b"".join(each.digest() for each in hashes)).digest()
+        found[at] = RangeDigest(at, sum(count for _, count, _ in mine), len(mine), digest)
+    return found
 
 
-def test_two_blocks_with_their_checksums_exchanged_differ() -> None:
-    apart = digests_of([(1, 2, 1, 10, 1), (3, 4, 1, 11, 1)])
-    exchanged = digests_of([(3, 4, 1, 10, 1), (1, 2, 1, 11, 1)])
-    assert apart != exchanged
+@given(logs(), st.lists(st.integers(0, 40), max_size=6))
+def test_range_digests_do_not_depend_on_how_a_log_is_cut(blocks: list[Row], cuts: list[int]) -> None:
+    places = sorted({0, len(blocks), *(min(cut, len(blocks)) for cut in cuts)})
+    pieces = [share for low, high in pairwise(places) for share in shares(blocks[low:high])]
+    assert summed(pieces) == whole(blocks)
+
+
+@given(logs(), st.lists(st.integers(0, 40), max_size=6))
+def test_a_share_is_the_same_whatever_it_was_joined_of(blocks: list[Row], cuts: list[int]) -> None:
+    """A later audit goes on from it, wherever segments begin and end by then."""
+    blocks = [row for row in blocks if row[0] >> 16 == blocks[0][0] >> 16]
+    places = sorted({0, len(blocks), *(min(cut, len(blocks)) for cut in cuts)})
+    pieces = [share for low, high in pairwise(places) for share in shares(blocks[low:high])]
+    assert list(merged(pieces).values()) == shares(blocks)
+
+
+@pytest.mark.parametrize("checksums", Checksums)
+@pytest.mark.parametrize("at", [0, 3, 7])
+def test_one_other_block_changes_its_ranges_digest_alone(checksums: Checksums, at: int) -> None:
+    blocks = [(1 + 10_000 * number, 10_000, b"payload %d" % number) for number in range(8)]
+    changed = [(*row[:2], b"other") if number == at else row for number, row in enumerate(blocks)]
+    one, two = (summed(shares(each, checksums)) for each in (blocks, changed))
+    assert {key for key in one if one[key] != two[key]} == {blocks[at][0] >> 16}
+
+
+def test_two_blocks_exchanged_differ() -> None:
+    blocks = [(1, 1, b"a"), (2, 1, b"b")]
+    exchanged = [(1, 1, b"b"), (2, 1, b"a")]
+    assert summed(shares(blocks)) != summed(shares(exchanged))
 
 
 def test_a_block_is_counted_in_the_range_of_its_first_vlsn() -> None:
-    (low, high) = digests_of([(1, 2, 1, 65_535, 100), (3, 4, 1, 65_636, 2)])
+    (low, high) = summed(shares([(65_535, 100, b"a"), (65_635, 2, b"b")])).values()
     assert (low.range, low.entries, low.blocks) == (0, 100, 1)
     assert (high.range, high.entries, high.blocks) == (1, 2, 1)
+
+
+def test_a_segments_shares_are_small_however_many_blocks_it_has() -> None:
+    blocks = [(number, 1, b"") for number in range(1, 300_000)]
+    found = shares(blocks)
+    assert [share.range for share in found] == [0, 1, 2, 3, 4]
+    assert len(pickle.dumps(found)) < 2 * 1024 * 32 + 5 * 64 * 32 + 1000
+    assert summed(found) == whole(blocks)
+
+
+def test_vlsns_that_go_back_over_a_range_are_another_digest() -> None:
+    blocks = [(1 + 30_000 * number, 30_000, b"%d" % number) for number in range(8)]
+    assert summed(shares(blocks) + shares(blocks[2:5]))[1] != summed(shares(blocks))[1]
 
 
 def always(at: int) -> bool:
@@ -60,8 +116,11 @@ def always(at: int) -> bool:
 
 
 def test_differing_names_ranges_that_one_copy_lacks_or_has_otherwise() -> None:
-    one = {0: RangeDigest(0, 5, 1, 7), 1: RangeDigest(1, 5, 1, 8), 2: RangeDigest(2, 1, 1, 9)}
-    two = {0: RangeDigest(0, 5, 1, 7), 1: RangeDigest(1, 5, 1, 9)}
+    def of(at: int, digest: bytes) -> RangeDigest:
+        return RangeDigest(at, 5, 1, digest)
+
+    one = {0: of(0, b"7"), 1: of(1, b"8"), 2: of(2, b"9")}
+    two = {0: of(0, b"7"), 1: of(1, b"9")}
     assert differing([one, two], [always, always]) == [1, 2]
     assert differing([one, dict(one)], [always, always]) == []
     assert differing([one, {}], [always, lambda at: False]) == []

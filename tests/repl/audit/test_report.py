@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.audit.digest import RangeDigest, chained
+from repl.audit.digest import NO_CHAIN, RangeDigest, chained
 from repl.audit.findings import Finding
 from repl.audit.outputs import check_outputs, write_outputs
 from repl.audit.report import AuditReport, Histogram, SourceReport, Span, decode_report, range_rows, read_report
@@ -21,8 +21,8 @@ from tests.repl.audit.logs import CLOCK_US, Copy, blocks, numbered
 from vlsn.errors import BadArgument
 
 STORY = numbered(400, 5, 60)
-U64 = st.integers(0, 2**64 - 1)
-DIGESTS = st.builds(RangeDigest, st.integers(0, 2**47), st.integers(1, 65536), st.integers(1, 65536), U64)
+HASHES = st.binary(min_size=32, max_size=32)
+DIGESTS = st.builds(RangeDigest, st.integers(0, 2**47), st.integers(1, 65536), st.integers(1, 65536), HASHES)
 
 
 def three(path: Path) -> list[Copy]:
@@ -50,7 +50,7 @@ def test_the_short_form_is_a_part_of_the_document(tmp_path: Path) -> None:
             assert all(short.items() <= whole.items() for short, whole in zip(value, document[name], strict=True))
         else:
             assert document[name] == value
-    assert (document["version"], document["group"]) == (1, "g")
+    assert (document["version"], document["group"]) == (2, "g")
     assert document["made_us"] > CLOCK_US
 
 
@@ -98,7 +98,7 @@ def test_a_missing_segment_is_a_hole(tmp_path: Path) -> None:
 def test_a_chain_tells_of_every_change_before_it(digests: list[RangeDigest], data: st.DataObject) -> None:
     rows = range_rows(digests)
     assert [row.sum for row in rows] == digests
-    assert range_rows(digests[1:], int(rows[0].chain, 16)) == rows[1:]
+    assert range_rows(digests[1:], bytes.fromhex(rows[0].chain)) == rows[1:]
     at = data.draw(st.integers(0, len(digests) - 1))
     other = data.draw(DIGESTS.filter(lambda each: each != digests[at]))
     changed = range_rows([*digests[:at], other, *digests[at + 1 :]])
@@ -107,8 +107,8 @@ def test_a_chain_tells_of_every_change_before_it(digests: list[RangeDigest], dat
 
 
 def test_two_digests_in_another_order_are_another_chain() -> None:
-    one, two = RangeDigest(1, 2, 3, 4), RangeDigest(1, 2, 3, 5)
-    assert chained(chained(0, one), two) != chained(chained(0, two), one)
+    one, two = RangeDigest(1, 2, 3, bytes(32)), RangeDigest(1, 2, 3, b"2" * 32)
+    assert chained(chained(NO_CHAIN, one), two) != chained(chained(NO_CHAIN, two), one)
 
 
 def written(path: Path, change: Callable[[dict[str, Any]], object]) -> str:
@@ -123,7 +123,7 @@ def written(path: Path, change: Callable[[dict[str, Any]], object]) -> str:
         entries=2,
         live=False,
         torn_tail=False,
-        ranges=range_rows([RangeDigest(0, 2, 1, 7)]),
+        ranges=range_rows([RangeDigest(0, 2, 1, b"7" * 32)]),
     )
     finding = Finding(rule="gap", source="n1", file="", offset=0, vlsn=1, more={"other": {"file": "x"}, "entries": 3})
     report = AuditReport(
@@ -147,14 +147,16 @@ def written(path: Path, change: Callable[[dict[str, Any]], object]) -> str:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda fields: fields.update(version=2), "version 2"),
+        (lambda fields: fields.update(version=3), "version 3"),
+        (lambda fields: fields.update(version=1), "version 1, and its digests are sums of 64 bits"),
+        (lambda fields: fields.update(checksums="md5"), "checksums"),
         (lambda fields: fields.pop("version"), "no report"),
         (lambda fields: fields.pop("sources"), "sources"),
         (lambda fields: fields.update(compared_to="x"), "compared_to"),
         (lambda fields: fields["findings"].append(7), "findings"),
         (lambda fields: fields["findings"][0].pop("rule"), "rule"),
-        (lambda fields: fields["sources"][0]["ranges"][0].update(digest="no"), "16 hex digits"),
-        (lambda fields: fields["sources"][0]["ranges"][0].update(chain="-00000000000000f"), "16 hex digits"),
+        (lambda fields: fields["sources"][0]["ranges"][0].update(digest="no"), "64 hex digits"),
+        (lambda fields: fields["sources"][0]["ranges"][0].update(chain="-" + "0" * 63), "64 hex digits"),
     ],
 )
 def test_what_is_no_report_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -32,11 +33,16 @@ from tests.repl.audit.forge import (
     TXNS,
     Forge,
     Frame,
+    crc32c,
     entry_digest,
+    forged,
 )
 from tests.repl.audit.jobs import audited
 from tests.repl.audit.life import PRODUCER, Left, left_by
+from vlsn.real.disk import PosixDisk
+from vlsn.real.lmdb_store import LmdbStores
 from vlsn.verify.inspection import Rule
+from vlsn.verify.verify import verify
 
 PAGE = Path(__file__).parents[3] / "docs" / "audit-rules.md"
 
@@ -383,6 +389,37 @@ def _(it: Seeded) -> At:
     frame = it.plain()
     it.forge.body(frame, len(frame.payload) - 5, b"other")
     return it.odd, frame.first
+
+
+@seeded("divergence", "under the checksums that were there")
+def _(it: Seeded) -> At:
+    """A forger changes 16 bytes of a value, and 8 more so that no checksum changes; the sidecar is right still."""
+    frame = it.plain()
+    _forge(it.forge, frame)
+    return it.odd, frame.first
+
+
+@seeded("changed-past", "under the checksums that were there")
+def _(it: Seeded) -> At:
+    """The same in all copies since an earlier audit."""
+    (it.path / "since.json").write_text(it.audited().to_json())
+    changed = it.plain().first
+    for forge in it.forges.values():
+        _forge(forge, forge.block(changed))
+    n1 = it.forges["n1"]
+    return "n1", next(frame for frame in n1.frames(n1.block(changed).number) if frame.visible).first
+
+
+def _forge(forge: Forge, frame: Frame) -> None:
+    at = len(frame.payload) - frame.get("value_bytes") + 20
+    payload = forged(frame.payload, at, b"forged by someone"[:16])
+    assert payload != frame.payload
+    assert (crc32c(payload), crc32(payload)) == (crc32c(frame.payload), crc32(frame.payload))
+    sidecar = forge.path / f"{frame.number:08}.vidx"
+    kept = sidecar.read_bytes()
+    forge.write(frame, payload, checksums="none")
+    sidecar.write_bytes(kept)
+    assert verify(PosixDisk(), LmdbStores(), str(forge.path)).ok
 
 
 # A client's history.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from repl.audit import run_audit
+from repl.audit.digest import Checksums
 from repl.audit.report import AuditReport
 from repl.audit.since import Since, read_since
 from tests.repl.audit.forge import Forge
-from tests.repl.audit.jobs import LocalJobs, audited
+from tests.repl.audit.jobs import audited
 from tests.repl.audit.logs import Copy, numbered
 from vlsn.errors import BadArgument
 from vlsn.format.segment import segment_name
@@ -29,8 +30,9 @@ SIZES = {"n1": 64 << 10, "n2": 96 << 10, "n3": 128 << 10}
 class Days:
     """Three copies that grow, and the reports of their audits."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, story: Sequence[bytes] = STORY) -> None:
         self.path = path
+        self.story = story
         self.copies = [Copy(path / node, node, segment_bytes=size) for node, size in SIZES.items()]
         self.done = 0
         self.report = path / "report.json"
@@ -39,17 +41,18 @@ class Days:
         """Adds blocks; files that do not change keep their times, as of a node that goes on."""
         for copy in self.copies:
             before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in copy.path.glob("*.vlog")}
-            copy.add(*STORY[self.done : self.done + count]).write()
+            copy.add(*self.story[self.done : self.done + count]).write()
             for file, (data, time_ns) in before.items():
                 if file.read_bytes() == data:
                     os.utime(file, ns=(time_ns, time_ns))
         self.done += count
 
-    def full(self, jobs: LocalJobs | None = None) -> AuditReport:
-        return self.kept(audited(*self.copies, jobs=jobs))
+    def full(self, checksums: Checksums = Checksums.SHA256) -> AuditReport:
+        return self.kept(audited(*self.copies, checksums=checksums))
 
-    def since(self, *, deep: bool = False, jobs: LocalJobs | None = None) -> AuditReport:
-        return audited(*self.copies, jobs=jobs, since=read_since(str(self.report), deep=deep))
+    def since(self, *, deep: bool = False, checksums: Checksums = Checksums.SHA256) -> AuditReport:
+        since = read_since(str(self.report), deep=deep, checksums=checksums)
+        return audited(*self.copies, since=since, checksums=checksums)
 
     def kept(self, report: AuditReport) -> AuditReport:
         """Keeps it as the one to go on from."""
@@ -86,13 +89,16 @@ def as_told(report: AuditReport) -> list[object]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_says_what_a_full_audit_says_and_reads_the_days_log_alone(tmp_path: Path, seed: int) -> None:
-    days, rng = Days(tmp_path), Random(seed)
+    rng, checksums = Random(seed), list(Checksums)[seed % 2]
+    story = numbered(600, 50, 60, first_vlsn=56_001)  # the first range of digests ends in one of the days
+    days = Days(tmp_path, story)
     days.grow(rng.randrange(150, 300))
-    days.full()
+    days.full(checksums)
     for _ in range(3):
         days.grow(rng.randrange(1, 90))
-        report = days.since()
-        assert as_told(report) == as_told(audited(*days.copies))
+        report = days.since(checksums=checksums)
+        assert as_told(report) == as_told(audited(*days.copies, checksums=checksums))
+        assert report.checksums is checksums
         assert report.since is not None
         assert report.since.segments_kept >= 5
         most = sum(SIZES.values()) + 3 * 90 * len(STORY[0]) * 1.2
@@ -250,6 +256,12 @@ BAD: dict[str, tuple[Callable[[Days], object], str]] = {
     "none": (lambda days: days.report.unlink(), "No such file"),
     "no JSON": (lambda days: days.report.write_text("<html>"), "name a report"),
     "another JSON": (lambda days: days.report.write_text('{"vlsn": 1}'), "no report"),
+    "an earlier version": (_edited(lambda report: report.update(version=1)), "sums of 64 bits.*audit again"),
+    "of other checksums": (_edited(lambda report: report.update(checksums="crc")), "say --checksums crc"),
+    "with another end": (
+        _edited(lambda report: report["sources"][0]["open"].update(pieces=["AAAA"])),
+        "last range",
+    ),
     "a later version": (_edited(lambda report: report.update(version=99)), "version 99"),
     "of another group": (_edited(lambda report: report.update(group="other")), "group other"),
     "that found something": (

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from repl.audit import windows
 from repl.audit.check import check_segment
+from repl.audit.digest import Checksums
 from repl.audit.directory import DirectorySource
 from repl.audit.plan import Bounds, Part
 from repl.audit.profile import SAMPLES_MAX
@@ -43,7 +44,7 @@ def of(window_bytes: int) -> Iterator[None]:
 
 
 def by_windows(source: DirectorySource, part: Part) -> SegmentAudit | Missed:
-    (found,) = read([source], BOUNDS, SAMPLES_MAX, (part,))  # type: ignore[misc]
+    (found,) = read([source], BOUNDS, SAMPLES_MAX, Checksums.SHA256, (part,))  # type: ignore[misc]
     return found
 
 
