@@ -28,13 +28,14 @@ from vlsn.errors import VlsnLogError
 GIVE_UP_S = 1
 LIMIT_S = 15.0
 """Far above the time that is asked for, on a machine that does much else, and below what is usual without it."""
+NODES = 24
 
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """URLs of twelve nodes that take connections and answer nothing: one after the other takes longer than that."""
+    """URLs of nodes that take connections and answer nothing: one after the other they take longer than that."""
     with ExitStack() as stack:
-        listening = [stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=64)) for _ in range(12)]
+        listening = [stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=64)) for _ in range(NODES)]
         yield ",".join(f"http://127.0.0.1:{each.getsockname()[1]}" for each in listening)
         close_clients()
 
