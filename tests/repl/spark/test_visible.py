@@ -94,18 +94,19 @@ def test_a_table_is_refused_by_what_it_lacks_and_a_view_is_read(copies: list[Pat
     lacks = r"PySpark gives the options of a table in its catalog to no .* FROM name WITH \(path = 'URL,URL'\)"
     for how in ("options (path 'http://127.0.0.1:1')", f"location '{copies[0]}'", "options (url 'u', sink 's')", ""):
         with pytest.raises(PySparkException, match=f"BadArgument: CREATE TABLE … USING vlsnlog: {lacks}") as refused:
-            spark.sql(f"create table log using vlsnlog {how}")
+            spark.sql(f"create table refused using vlsnlog {how}")
         assert "Traceback" not in str(refused.value)
-        assert not spark.catalog.tableExists("log")
-    for column, query in (("vlsn bigint", "select * from log"), ("value string", "insert into log select 'x'")):
-        spark.sql(f"create table log ({column}) using vlsnlog options (path '{copies[0]}')")
+        assert not spark.catalog.tableExists("refused")
+    for column, query in (("vlsn bigint", "select * from refused"), ("value string", "insert into refused select 'x'")):
+        spark.sql(f"create table refused ({column}) using vlsnlog options (path '{copies[0]}')")
         try:
             with pytest.raises(PySparkException, match=f"BadArgument: vlsnlog needs a .* {lacks}"):
                 spark.sql(query).collect()
         finally:
-            spark.sql("drop table log")
+            spark.sql("drop table refused")
     spark.sql(f"create temporary view shown using vlsnlog options (path '{copies[0]},{copies[1]}', `from` '7')")
     assert spark.sql("select min(vlsn) from shown").first()[0] == 7
+    spark.catalog.dropTempView("shown")
 
 
 def test_a_live_node_that_goes_away_is_left_for_another(tmp_path: Path, source: Any) -> None:
