@@ -106,7 +106,7 @@ def read(path: object, between: Callable[[], object] = lambda: None, **options: 
 
 
 def test_a_node_may_clean_at_any_moment_of_a_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """What is left is read, in order; what was planned and is gone is told by its VLSNs."""
+    """Such a read gives all that is left, in order, and tells which VLSNs were planned and are gone."""
     whole, holes, due = list(range(1, LAST + 1)), 0, 0
     while True:
         due += 1
