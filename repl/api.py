@@ -29,6 +29,26 @@ class Acks(StrEnum):
     ALL = "all"
 
 
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How new a node must be for a read. ``linearizable``: it has all that was acknowledged before the question.
+    ``at_least``: it has that VLSN durable; 0 for none. ``lag_max_s``: it has all that was acknowledged so many seconds
+    before the question, or later; None for any lag."""
+
+    linearizable: bool = False
+    at_least: int = 0
+    lag_max_s: float | None = None
+
+    @property
+    def is_any(self) -> bool:
+        """True where every node will do."""
+        return self == ANY
+
+
+ANY = Freshness()
+LINEARIZABLE = Freshness(linearizable=True)
+
+
 class Appended(msgspec.Struct, frozen=True, gc=False):
     """An append as it is acknowledged.
 

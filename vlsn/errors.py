@@ -116,6 +116,13 @@ class Lagging(NotYet):
     another node."""
 
 
+class TooFarBehind(Lagging):
+    """The node is further behind than the read allows, by a VLSN or by time, and has not come nearer in the time that
+    was given.  Ask again, or another node."""
+
+    slug = "lagging"
+
+
 class NotData(VlsnLogError):
     """The VLSN belongs to the log itself (TERM, GROUP, COMMIT, ABORT), not to a user's entry."""
 

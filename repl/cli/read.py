@@ -152,7 +152,7 @@ async def _read(
 
 async def _vlsn_of(log: Client, place: Place) -> int | None:
     if place.is_end:
-        return await log.durable_vlsn() + 1
+        return await log.durable_vlsn(consistency="linearizable") + 1
     if place.time_us is not None:
         return await log.vlsn_at(place.time_us)
     return place.vlsn or None

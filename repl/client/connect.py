@@ -30,7 +30,7 @@ from repl.client.produce import Producer
 from repl.client.sinks import Sinks
 from repl.client.staging import Stages
 from repl.client.starting import Begin, check_begin, keys_of, limited, started
-from repl.client.tail import DURABLE, Consistency, Page, Reader, VlsnPlace
+from repl.client.tail import DURABLE, Consistency, Page, Reader, VlsnPlace, freshness_of
 from repl.client.transaction import Transaction
 from repl.config import split_urls
 from repl.http.types import Network
@@ -349,11 +349,13 @@ class Client(Generic[V]):
         self._open_producer()
         return await self._reader.producer(index(producer))
 
-    async def durable_vlsn(self) -> int:
-        """Returns the highest VLSN that a node calls durable, or that this client was told is. Raises
-        ``Unreachable``."""
+    async def durable_vlsn(
+        self, *, consistency: Consistency = DURABLE, at_least: int = 0, lag_max_s: float | None = None
+    ) -> int:
+        """Returns the highest VLSN that a node calls durable which is as new as that, or that this client was told is;
+        what makes one new is said as for ``read``. Raises ``Unreachable``, and as ``read``."""
         self._open_producer()
-        await self._reader.look(None)
+        await self._reader.durable_end(freshness_of(consistency, at_least, lag_max_s))
         return self._endpoints.durable
 
     async def vlsn_at(self, time_us: datetime | int) -> int:
@@ -375,6 +377,8 @@ class Client(Generic[V]):
         limit: int | None = None,
         all_kinds: bool = False,
         consistency: Consistency = DURABLE,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> AsyncGenerator[Entry, None]:
         """Yields DATA entries from ``from_vlsn`` (default: the first there is) to ``to_vlsn``, both included. The
         default end is what is durable when it starts. VLSNs rise, with gaps where the log keeps entries of its own.
@@ -386,10 +390,12 @@ class Client(Generic[V]):
         ``limit``: at most so many.
 
         ``consistency="linearizable"``: also what anybody else was told before the call, at the cost of a round trip
-        between the nodes before the first page.
+        between the nodes before the first page.  ``at_least``: also that VLSN, which somebody was told is durable.
+        ``lag_max_s``: also what anybody was told until so many seconds before the call; nodes confirm that with one
+        another once in such a time, whoever reads.
 
-        Raises ``Trimmed``, ``Damaged``, ``Unreachable``, ``BadArgument``; and with ``linearizable`` ``NotMaster`` or
-        ``NotYet`` when no majority has confirmed it for ``timeout_s``.
+        Raises ``Trimmed``, ``Damaged``, ``Unreachable``, ``BadArgument``; ``TooFarBehind`` when no node has got as far
+        for ``timeout_s``; and with ``linearizable`` ``NotMaster`` or ``NotYet`` when no majority has confirmed it.
         """
         pages = self.read_pages(
             from_vlsn,
@@ -400,6 +406,8 @@ class Client(Generic[V]):
             limit=limit,
             all_kinds=all_kinds,
             consistency=consistency,
+            at_least=at_least,
+            lag_max_s=lag_max_s,
         )
         async for page in pages:
             for entry in page.entries:
@@ -416,16 +424,16 @@ class Client(Generic[V]):
         limit: int | None = None,
         all_kinds: bool = False,
         consistency: Consistency = DURABLE,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> AsyncGenerator[Page, None]:
         """Yields pages as they come from a node, as ``read`` does entries: less work an entry."""
         self._open_producer()
-        at_least = self._endpoints.durable
         keys = keys_of(self.codec.key(key), self.codec.key(key_prefix))
+        wanted = freshness_of(consistency, at_least, lag_max_s)
 
         def pages(first: int | None) -> AsyncGenerator[Page, None]:
-            return self._reader.pages(
-                first, to_vlsn, at_least=at_least, all_kinds=all_kinds, consistency=consistency, keys=keys
-            )
+            return self._reader.pages(first, to_vlsn, consistency=wanted, all_kinds=all_kinds, keys=keys)
 
         return limited(started(self, from_vlsn, at, pages), limit)
 
@@ -438,20 +446,20 @@ class Client(Generic[V]):
         consistency: Consistency = DURABLE,
         after_term: int | None = None,
         at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> AsyncGenerator[BlocksPage, None]:
         """Yields pages of whole blocks, checked, with what ``read`` gives and the log's own entries among it: for who
         takes columns (``page.rows``), not entries. Blocks are not cut where ``from_vlsn`` or ``to_vlsn`` lies within
-        one. ``after_term`` as for ``tail``; ``at_least``: a VLSN that is known to be durable, which a node that lags is
-        given time to reach. ``read_arrow`` makes tables of them. Raises as ``read``, and ``NotInLog``."""
+        one. ``after_term`` as for ``tail``. ``read_arrow`` makes tables of them. Raises as ``read``, and
+        ``NotInLog``."""
         self._open_producer()
-        at_least = max(at_least, self._endpoints.durable)
+        wanted = freshness_of(consistency, at_least, lag_max_s)
         if after_term is not None and not isinstance(from_vlsn, int):
             raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
         reader = BlockReader(self._endpoints, self._network, give_up_s=self._timeout_s)
 
         def pages(first: int | None) -> AsyncGenerator[Page, None]:
-            term = after_term or 0
-            return reader.pages(first, to_vlsn, at_least=at_least, consistency=consistency, after_term=term)
+            return reader.pages(first, to_vlsn, consistency=wanted, after_term=after_term or 0)
 
         return cast("AsyncGenerator[BlocksPage, None]", started(self, from_vlsn, at, pages))
 
@@ -464,10 +472,13 @@ class Client(Generic[V]):
         entries_each: int = NUMBER_MAX,
         limit: int = 1,
         after_term: int | None = None,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Spans:
         """Cuts what is durable of a range, both ends included, into ``limit`` runs at most, of about ``bytes_each``
         bytes of files and ``entries_each`` VLSNs at most: for readers that share it out. Nothing is read for it.
-        Raises ``Trimmed``, ``NotInLog``, ``Unreachable``, ``BadArgument``."""
+        ``at_least`` and ``lag_max_s`` as for ``read``.  Raises ``Trimmed``, ``NotInLog``, ``Unreachable``,
+        ``TooFarBehind``, ``BadArgument``."""
         self._open_producer()
         return await self._reader.spans(
             from_vlsn,
@@ -476,6 +487,7 @@ class Client(Generic[V]):
             entries_each=entries_each,
             limit=limit,
             after_term=after_term or 0,
+            consistency=freshness_of(DURABLE, at_least, lag_max_s),
         )
 
     async def tail(
@@ -488,11 +500,16 @@ class Client(Generic[V]):
         limit: int | None = None,
         after_term: int | None = None,
         all_kinds: bool = False,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> AsyncGenerator[Entry, None]:
         """Yields DATA entries from ``from_vlsn`` (default: the first there is) on, for ever, each as soon as it is
         durable. It goes on through the loss of nodes and changes of the master, with no gap and no repeat. What to
-        begin at and which entries are wanted is said as for ``read``; behind ``limit`` entries it ends.
+        begin at and which entries are wanted is said as for ``read``; behind ``limit`` entries it ends.  ``"end"`` is
+        behind all that was acknowledged to anybody before the first entry is asked for: the nodes confirm it.
 
+        ``at_least`` and ``lag_max_s``: it reads from nodes alone that have that VLSN, and that lag no more, whenever
+        they are asked for more; it waits for one.
         ``after_term``: the term of the entry at ``from_vlsn - 1``, for whoever goes on from what was read before.
         Raises ``Trimmed``, and ``NotInLog`` when what was read is in the log no more, which takes a person who gave
         durable entries up."""
@@ -504,6 +521,8 @@ class Client(Generic[V]):
             limit=limit,
             after_term=after_term,
             all_kinds=all_kinds,
+            at_least=at_least,
+            lag_max_s=lag_max_s,
         )
         async for page in pages:
             for entry in page.entries:
@@ -519,15 +538,18 @@ class Client(Generic[V]):
         limit: int | None = None,
         after_term: int | None = None,
         all_kinds: bool = False,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> AsyncGenerator[Page, None]:
         """Yields pages, as ``tail`` does entries."""
         self._open_producer()
         keys = keys_of(self.codec.key(key), self.codec.key(key_prefix))
+        wanted = freshness_of(DURABLE, at_least, lag_max_s)
         if after_term is not None and not isinstance(from_vlsn, int):
             raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
 
         def pages(first: int | None) -> AsyncGenerator[Page, None]:
-            return self._reader.follow(first, after_term=after_term, all_kinds=all_kinds, keys=keys)
+            return self._reader.follow(first, after_term=after_term, all_kinds=all_kinds, keys=keys, consistency=wanted)
 
         return limited(started(self, from_vlsn, at, pages), limit)
 
@@ -538,11 +560,13 @@ class Client(Generic[V]):
         from_vlsn: Begin = None,
         at: datetime | int | None = None,
         kept_in: Keeper | None = None,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Consumer:
         """Makes a worker of the consumer ``name`` (1–64 of ``[A-Za-z0-9._-]``): iterated over it reads on from where
         that was last committed, for ever. ``from_vlsn`` and ``at`` say where it begins when it has no position yet, as
-        for ``read``.  ``kept_in``: the client of another group, whose transactions commit it.  Raises
-        ``BadArgument``."""
+        for ``read``.  ``kept_in``: the client of another group, whose transactions commit it.  ``at_least`` and
+        ``lag_max_s`` as for ``tail``.  Raises ``BadArgument``."""
         self._open_producer()
         key_of(name)
         if is_of_another_group(name):
@@ -550,10 +574,11 @@ class Client(Generic[V]):
         check_begin(from_vlsn, at)
         by = f"{SystemRandom().u64():016x}"
         positions = (kept_in or self).positions
+        wanted = freshness_of(DURABLE, at_least, lag_max_s)
 
         async def follow(place: VlsnPlace) -> Page | None:
             self._open_producer()
-            return await self._reader.next_page(place)
+            return await self._reader.next_page(place, consistency=wanted)
 
         return Consumer(
             self, name, from_vlsn=from_vlsn, at=at, kept_in=positions, by=by, follow=follow, tasks=self._consuming

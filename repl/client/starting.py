@@ -1,7 +1,7 @@
 """The place that a read or a tail begins at, and how many entries it gives: ``from_vlsn=17``, ``"end"``, ``at=…``.
 
 The place is asked for once, before the first page: what is durable meanwhile is not skipped when the next page comes
-from another node.
+from another node.  The end is a linearizable one: what anybody was told before is behind it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime
 from operator import index
 from typing import Literal, Protocol
 
-from repl.client.tail import Page
+from repl.client.tail import LINEARIZABLE, Consistency, Page
 from vlsn.embedded.owned_values import owned
 from vlsn.errors import BadArgument
 from vlsn.format.key_filter import KeyFilter
@@ -24,7 +24,7 @@ Begin = int | Literal["start", "end"] | None
 
 
 class Places(Protocol):
-    async def durable_vlsn(self) -> int: ...
+    async def durable_vlsn(self, *, consistency: Consistency) -> int: ...
 
     async def vlsn_at(self, time_us: datetime | int) -> int: ...
 
@@ -63,7 +63,7 @@ async def first_of(places: Places, from_vlsn: Begin, at: datetime | int | None) 
     if at is not None:
         return await places.vlsn_at(at)
     if from_vlsn == "end":
-        return await places.durable_vlsn() + 1
+        return await places.durable_vlsn(consistency=LINEARIZABLE) + 1
     return None if from_vlsn is None or isinstance(from_vlsn, str) else index(from_vlsn)
 
 

@@ -224,9 +224,12 @@ class SyncClient(Generic[V]):
         """Tells as ``Client.producer_at``."""
         return self._run(self._client.producer_at(producer))
 
-    def durable_vlsn(self) -> int:
+    def durable_vlsn(
+        self, *, consistency: Consistency = DURABLE, at_least: int = 0, lag_max_s: float | None = None
+    ) -> int:
         """Returns as ``Client.durable_vlsn``."""
-        return self._run(self._client.durable_vlsn())
+        wanted = self._client.durable_vlsn(consistency=consistency, at_least=at_least, lag_max_s=lag_max_s)
+        return self._run(wanted)
 
     def vlsn_at(self, time_us: datetime | int) -> int:
         """Finds as ``Client.vlsn_at``."""
@@ -243,6 +246,8 @@ class SyncClient(Generic[V]):
         limit: int | None = None,
         all_kinds: bool = False,
         consistency: Consistency = DURABLE,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Generator[Entry, None]:
         """Reads as ``Client.read``."""
         pages = self.read_pages(
@@ -254,6 +259,8 @@ class SyncClient(Generic[V]):
             limit=limit,
             all_kinds=all_kinds,
             consistency=consistency,
+            at_least=at_least,
+            lag_max_s=lag_max_s,
         )
         return _entries(pages)
 
@@ -268,6 +275,8 @@ class SyncClient(Generic[V]):
         limit: int | None = None,
         all_kinds: bool = False,
         consistency: Consistency = DURABLE,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Generator[Page, None]:
         """Reads as ``Client.read_pages``."""
         pages = self._client.read_pages(
@@ -279,6 +288,8 @@ class SyncClient(Generic[V]):
             limit=limit,
             all_kinds=all_kinds,
             consistency=consistency,
+            at_least=at_least,
+            lag_max_s=lag_max_s,
         )
         return self._pages(pages)
 
@@ -291,10 +302,17 @@ class SyncClient(Generic[V]):
         consistency: Consistency = DURABLE,
         after_term: int | None = None,
         at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Generator[BlocksPage, None]:
         """Reads as ``Client.block_pages``. The next page is on its way while one is worked on."""
         pages = self._client.block_pages(
-            from_vlsn, to_vlsn, at=at, consistency=consistency, after_term=after_term, at_least=at_least
+            from_vlsn,
+            to_vlsn,
+            at=at,
+            consistency=consistency,
+            after_term=after_term,
+            at_least=at_least,
+            lag_max_s=lag_max_s,
         )
         return self._ahead(pages)
 
@@ -307,6 +325,8 @@ class SyncClient(Generic[V]):
         entries_each: int = NUMBER_MAX,
         limit: int = 1,
         after_term: int | None = None,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Spans:
         """Cuts as ``Client.spans``."""
         return self._run(
@@ -317,6 +337,8 @@ class SyncClient(Generic[V]):
                 entries_each=entries_each,
                 limit=limit,
                 after_term=after_term,
+                at_least=at_least,
+                lag_max_s=lag_max_s,
             )
         )
 
@@ -330,6 +352,8 @@ class SyncClient(Generic[V]):
         limit: int | None = None,
         after_term: int | None = None,
         all_kinds: bool = False,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Generator[Entry, None]:
         """Reads as ``Client.tail``."""
         pages = self.tail_pages(
@@ -340,6 +364,8 @@ class SyncClient(Generic[V]):
             limit=limit,
             after_term=after_term,
             all_kinds=all_kinds,
+            at_least=at_least,
+            lag_max_s=lag_max_s,
         )
         return _entries(pages)
 
@@ -353,6 +379,8 @@ class SyncClient(Generic[V]):
         limit: int | None = None,
         after_term: int | None = None,
         all_kinds: bool = False,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> Generator[Page, None]:
         """Reads as ``Client.tail_pages``."""
         pages = self._client.tail_pages(
@@ -363,6 +391,8 @@ class SyncClient(Generic[V]):
             limit=limit,
             after_term=after_term,
             all_kinds=all_kinds,
+            at_least=at_least,
+            lag_max_s=lag_max_s,
         )
         return self._pages(pages)
 
@@ -373,10 +403,15 @@ class SyncClient(Generic[V]):
         from_vlsn: Begin = None,
         at: datetime | int | None = None,
         kept_in: SyncClient[Any] | None = None,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
     ) -> SyncConsumer:
         """Makes a worker as ``Client.consumer``; iterate over it."""
         other = kept_in.elsewhere() if kept_in is not None and kept_in is not self else None
-        return SyncConsumer(self, self._client.consumer(name, from_vlsn=from_vlsn, at=at, kept_in=other))
+        consumer = self._client.consumer(
+            name, from_vlsn=from_vlsn, at=at, kept_in=other, at_least=at_least, lag_max_s=lag_max_s
+        )
+        return SyncConsumer(self, consumer)
 
     def destination(self, name: str, *, prefetch: int = PREFETCH) -> SyncDestination:
         """Makes a worker as ``Client.destination``; iterate over it."""

@@ -12,28 +12,31 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from operator import index
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
 from tenacity import AsyncRetrying, retry_if_exception
 
-from repl.api import ProducerAt, Spans
+from repl.api import ANY, Freshness, ProducerAt, Spans
+from repl.api import LINEARIZABLE as ALL_ACKNOWLEDGED
 from repl.client.backoff import Backoff
 from repl.client.endpoints import SILENT_S, Endpoints
 from repl.http import ndjson, problem
-from repl.http.limits import READ_LIMIT_MAX
+from repl.http.limits import LAG_S_MAX, READ_LIMIT_MAX
+from repl.http.starting_point import END
 from repl.http.types import DURABLE as DURABLE_END
 from repl.http.types import Network
 from vlsn.errors import (
     BadArgument,
     BadBody,
-    Lagging,
     NotFound,
     NotInLog,
+    TooFarBehind,
     Trimmed,
     Unreachable,
     UnsupportedType,
@@ -45,7 +48,7 @@ from vlsn.format.block import Entry, EntryKind
 from vlsn.format.feed_messages import Number
 from vlsn.format.key_filter import KeyFilter
 from vlsn.format.records import JSON_FAULTS
-from vlsn.ids import padded
+from vlsn.ids import NUMBER_MAX, padded
 from vlsn.state.producers import ProducerPlace
 from vlsn.together import failure_of
 
@@ -58,7 +61,7 @@ answered, up to ``ANSWER_TIMEOUT_MAX_S``: what does not answer is mostly gone, b
 ANSWER_TIMEOUT_MAX_S: Final = 32.0
 FOLLOW_WAIT_S: Final = 2.0
 CONFIRM_S: Final = 2.0
-"""Seconds that a node is given to confirm a linearizable read, before the next one is asked."""
+"""Seconds that a node is given to be as new as is asked, before the next one is; half of a client's time at most."""
 Consistency = Literal["durable", "linearizable"]
 """The entries that a read must show: see ``Client.read``."""
 DURABLE: Final = "durable"
@@ -108,6 +111,17 @@ class _Wanted:
         return f"limit={READ_LIMIT_MAX}&{kinds}&{name}={quote(self.keys.key, '')}&"
 
 
+def freshness_of(consistency: Consistency = DURABLE, at_least: int = 0, lag_max_s: float | None = None) -> Freshness:
+    """Reads how new a node must be. Raises ``BadArgument``."""
+    if consistency not in (DURABLE, LINEARIZABLE):
+        raise BadArgument(f"consistency: {consistency!r} is not one of {DURABLE}, {LINEARIZABLE}")
+    if not 0 <= index(at_least) <= NUMBER_MAX:
+        raise BadArgument(f"at_least is {at_least}; it is a VLSN, or 0")
+    if lag_max_s is not None and not 0 <= lag_max_s <= LAG_S_MAX:
+        raise BadArgument(f"lag_max_s is {lag_max_s}; it is 0 to {LAG_S_MAX:g} seconds")
+    return Freshness(consistency == LINEARIZABLE, index(at_least), lag_max_s)
+
+
 class _EntrySaid(msgspec.Struct):
     vlsn: Number = 0
     time: Number = 0
@@ -129,6 +143,7 @@ class Reader:
         self._endpoints = endpoints
         self._network = network
         self._give_up_s = give_up_s
+        self._confirm_s = max(min(CONFIRM_S, give_up_s / 2), 0.001)
         self._current = 0
         self._answer_s = ANSWER_TIMEOUT_S
 
@@ -137,26 +152,24 @@ class Reader:
         from_vlsn: int | None,
         to_vlsn: int | None,
         *,
-        at_least: int = 0,
+        consistency: Freshness = ANY,
         all_kinds: bool = False,
-        consistency: Consistency = DURABLE,
         keys: KeyFilter | None = None,
         after_term: int = 0,
     ) -> AsyncGenerator[Page, None]:
-        """Pages up to ``to_vlsn`` or what is durable at the first answer, whichever is less.  ``at_least``:
-        a VLSN known to be durable, which a node that lags is given time to reach.  Linearizable is only the first
-        question: its answer says how far the others must go.
+        """Pages up to ``to_vlsn`` or what is durable at the first answer, whichever is less.  A node that lags is given
+        time to reach what any answer has called durable, and the VLSN of ``consistency``.  The rest of that goes with
+        the first question: its answer says how far the others must go.
 
         Raises ``Trimmed``, ``Damaged``, and when ``give_up_s`` brought nothing new ``Unreachable``, what the nodes
-        refused it with, or ``Lagging`` where they have not got so far.
+        refused it with, or ``TooFarBehind`` where they have not got so far.
         """
-        if consistency not in (DURABLE, LINEARIZABLE):
-            raise BadArgument(f"consistency: {consistency!r} is not one of {DURABLE}, {LINEARIZABLE}")
+        at_least = max(consistency.at_least, self._endpoints.durable)
+        ask = self._asking(replace(consistency, at_least=0))
         loop = asyncio.get_running_loop()
         end: int | None = None
         durable = 0
         place = VlsnPlace(_checked(from_vlsn), after_term)
-        ask = f"consistency={LINEARIZABLE}&timeout={CONFIRM_S:g}&" if consistency == LINEARIZABLE else ""
         deadline = loop.time() + self._give_up_s
         await self._endpoints.look(self._give_up_s)
         while end is None or (place.vlsn is not None and place.vlsn <= end):
@@ -183,8 +196,8 @@ class Reader:
             if moved:  # the time of whoever used the page is not counted
                 deadline = loop.time() + self._give_up_s
 
-    def _lagging(self, end: int, durable: int) -> Lagging:
-        return Lagging(
+    def _lagging(self, end: int, durable: int) -> TooFarBehind:
+        return TooFarBehind(
             f"VLSN {end} was called durable, and no node has shown it within {self._give_up_s:g} s; the last one that "
             f"answered has VLSN {durable}"
         )
@@ -196,26 +209,34 @@ class Reader:
         after_term: int | None = None,
         all_kinds: bool = False,
         keys: KeyFilter | None = None,
+        consistency: Freshness = ANY,
     ) -> AsyncGenerator[Page, None]:
         """Yields pages for ever, some without entries to show. It waits for what is not durable yet, through the loss
-        of any node. ``after_term``: that of the VLSN before ``from_vlsn``, which the caller has read. Raises
-        ``Trimmed``, ``NotInLog``."""
+        of any node, and for a node that is as new as ``consistency``. ``after_term``: that of the VLSN before
+        ``from_vlsn``, which the caller has read. Raises ``Trimmed``, ``NotInLog``."""
         place = VlsnPlace(_checked(from_vlsn), after_term or 0)
         if after_term is not None and (from_vlsn is None or from_vlsn < 2 or after_term < 1):
             raise BadArgument(f"after_term is {after_term}: it is 1 or more, and of the VLSN before from_vlsn")
         await self._endpoints.look(self._give_up_s)
         while True:
-            page = await self.next_page(place, all_kinds=all_kinds, keys=keys)
+            page = await self.next_page(place, all_kinds=all_kinds, keys=keys, consistency=consistency)
             if page is not None:
                 place = place.after(page)
                 yield page
 
     async def next_page(
-        self, place: VlsnPlace, *, all_kinds: bool = False, keys: KeyFilter | None = None
+        self,
+        place: VlsnPlace,
+        *,
+        all_kinds: bool = False,
+        keys: KeyFilter | None = None,
+        consistency: Freshness = ANY,
     ) -> Page | None:
         """Waits for what lies behind ``place``, through the loss of any node; None where the node that answered had
         nothing new for ``FOLLOW_WAIT_S``. Raises as ``follow``."""
-        page = await self._page(place, "", _Wanted(FOLLOW_WAIT_S, all_kinds, keys), inf)
+        if (place.vlsn or 0) > consistency.at_least:
+            consistency = replace(consistency, at_least=0)  # what it follows on is further
+        page = await self._page(place, self._asking(consistency), _Wanted(FOLLOW_WAIT_S, all_kinds, keys), inf)
         if page.next_vlsn != place.vlsn:
             return page
         self._current += 1
@@ -234,9 +255,15 @@ class Reader:
         await self._endpoints.look(self._give_up_s)
         return await self._retried(partial(self._look, "" if vlsn is None else f"from={vlsn}&"))
 
+    async def durable_end(self, consistency: Freshness) -> int:
+        """Returns the durable end of a node that is as new as ``consistency``. Raises as ``pages``."""
+        await self._endpoints.look(self._give_up_s)
+        _, _, durable = await self._retried(partial(self._look, f"from={END}&{self._asking(consistency)}"))
+        return durable
+
     async def _look(self, wanted: str, url: str) -> tuple[int, int, int]:
         target = f"{url}/v1/entries?{wanted}limit=1&kinds=all"
-        response = await self._endpoints.request("GET", target, timeout_s=self._answer_s)
+        response = await self._endpoints.request("GET", target, timeout_s=self._confirm_s + self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
@@ -255,22 +282,27 @@ class Reader:
         entries_each: int,
         limit: int,
         after_term: int,
+        consistency: Freshness,
     ) -> Spans:
         """Asks the master, whose durable end is the newest, and any other node where it does not answer. Raises
         ``Trimmed``, ``NotInLog``, and as ``pages``."""
         begin = f"from={from_vlsn}&" if from_vlsn is not None else ""
         begin += f"to={to_vlsn}&" if to_vlsn is not None else ""
         begin += f"after_term={after_term}&" if after_term else ""
+        begin += self._asking(consistency)
         ask = partial(self._spans, f"{begin}bytes={bytes_each}&entries={entries_each}&limit={limit}")
+        until = asyncio.get_running_loop().time() + self._give_up_s
         try:
             return await ask(await self._endpoints.master())
         except (Trimmed, NotInLog, BadArgument):
             raise
-        except VlsnLogError:
-            return await self._retried(ask)
+        except VlsnLogError as error:
+            return await self._retried(ask, until, known=error)
 
     async def _spans(self, wanted: str, url: str) -> Spans:
-        response = await self._endpoints.request("GET", f"{url}/v1/spans?{wanted}", timeout_s=self._answer_s)
+        response = await self._endpoints.request(
+            "GET", f"{url}/v1/spans?{wanted}", timeout_s=self._confirm_s + self._answer_s
+        )
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
@@ -284,8 +316,8 @@ class Reader:
         return await self._retried(partial(self._told, path))
 
     async def _told(self, path: str, url: str) -> bytes | None:
-        target = f"{url}{path}?consistency={LINEARIZABLE}&timeout={CONFIRM_S:g}"
-        response = await self._endpoints.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
+        target = f"{url}{path}?{self._asking(ALL_ACKNOWLEDGED)[:-1]}"
+        response = await self._endpoints.request("GET", target, timeout_s=self._confirm_s + self._answer_s)
         if response.status == 200:
             return bytes(response.body)
         error = problem.error_of(bytes(response.body))
@@ -307,8 +339,8 @@ class Reader:
         return await self._retried(partial(self._producer_of, producer))
 
     async def _producer_of(self, producer: int, url: str) -> ProducerAt:
-        target = f"{url}/v1/producers/{producer:016x}?timeout={CONFIRM_S:g}"
-        response = await self._endpoints.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
+        target = f"{url}/v1/producers/{producer:016x}?timeout={self._confirm_s:.3f}"
+        response = await self._endpoints.request("GET", target, timeout_s=self._confirm_s + self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
@@ -317,8 +349,15 @@ class Reader:
             raise BadBody(f"{url} answered nothing of a producer; is it a vlsnlog node?") from None
         return ProducerAt(ProducerPlace(said.next, said.first, said.last, said.term), said.durable, said.forgotten_to)
 
+    def _asking(self, wanted: Freshness) -> str:
+        """Returns the part of a query that asks for a node as new as that."""
+        found = f"consistency={LINEARIZABLE}&" if wanted.linearizable else ""
+        found += f"at_least={wanted.at_least}&" if wanted.at_least else ""
+        found += f"lag_max={wanted.lag_max_s:.3f}&" if wanted.lag_max_s is not None else ""
+        return f"{found}timeout={self._confirm_s:.3f}&" if found else ""
+
     async def _page(self, place: VlsnPlace, ask: str, wanted: _Wanted, deadline: float) -> Page:
-        silent_s = wanted.wait_s + SILENT_S if wanted.wait_s else None
+        silent_s = wanted.wait_s + (self._confirm_s if ask else 0.0) + SILENT_S if wanted.wait_s else None
         page_of = partial(self._page_of, place, ask, wanted)
         return await self._retried(page_of, deadline, silent_s)
 
@@ -327,12 +366,14 @@ class Reader:
         ask: Callable[[str], Coroutine[Any, Any, T]],
         deadline: float | None = None,
         silent_s: float | None = None,
+        known: VlsnLogError | None = None,
     ) -> T:
-        """Asks all nodes, round by round, until ``deadline``; that is in ``give_up_s`` where none is named."""
+        """Asks all nodes, round by round, until ``deadline``; that is in ``give_up_s`` where none is named. Raises what
+        the last round was refused with, or ``known`` where no round ended."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._give_up_s if deadline is None else deadline
 
-        fault: VlsnLogError = Unreachable(f"no answer in time of {', '.join(self._endpoints.urls)}")
+        fault = known or Unreachable(f"no answer in time of {', '.join(self._endpoints.urls)}")
 
         async def ask_all() -> T:
             nonlocal fault
@@ -406,7 +447,7 @@ class Reader:
             "GET",
             f"{url}/v1/entries?{begin}{ask}{wanted.parameters}wait={wanted.wait_s:.3f}",
             headers={"Accept": BLOCKS_TYPE if wanted.keys is None else ndjson.CONTENT_TYPE},
-            timeout_s=wanted.wait_s + (CONFIRM_S if ask else 0.0) + self._answer_s,
+            timeout_s=wanted.wait_s + (self._confirm_s if ask else 0.0) + self._answer_s,
         )
         if response.status != 200:
             raise problem.error_of(bytes(response.body))

@@ -20,6 +20,8 @@ BODY_S = 60.0
 """Seconds in which a body must have come whole, or its places go to others."""
 CONFIRM_S = 5.0
 """Seconds that a linearizable read without ``timeout`` waits for a majority, and for this node to get there."""
+LAG_S_MAX = 86_400.0
+"""The largest lag in seconds that a read may allow."""
 READ_LIMIT = 1_000
 READ_LIMIT_MAX = 10_000
 READ_BYTES_MAX = 4 * MIB

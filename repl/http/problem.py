@@ -33,6 +33,7 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "not-found": (404, "No such thing"),
     "not-allowed": (405, "That method does not go here"),
     "not-yet": (404, "The VLSN is above what is durable"),
+    "lagging": (503, "Further behind than the read allows"),
     "not-data": (404, "The VLSN belongs to the log itself"),
     "trimmed": (410, "The VLSN was cleaned away"),
     "not-in-log": (409, "What was read before is not in the log"),

@@ -6,6 +6,8 @@ among the few, and is then given a small page, the same one as all who want the 
 
 ``consistency=durable``, the default, shows what this node knows to be durable.  ``linearizable`` first has a majority
 confirm who leads: the answer then holds everything that was acknowledged before it was asked, on any node.
+``at_least=VLSN`` is answered by a node that has it durable, ``lag_max=S`` by one that has all that was acknowledged S
+seconds ago; a node that does not get there within ``timeout`` refuses it (``lagging``).
 
 ``after_term=T`` beside ``from=N``: the reader has read VLSN N - 1, of term T.  A log that does not hold it there says
 so (``not-in-log``) instead of going on as if it did.
@@ -19,9 +21,11 @@ from functools import partial
 
 import msgspec
 
+from repl.api import Freshness
 from repl.http import problem, query
 from repl.http.limits import (
     CONFIRM_S,
+    LAG_S_MAX,
     PAGES_IN_FLIGHT_BYTES_MAX,
     READ_BYTES_MAX,
     READ_LIMIT,
@@ -41,7 +45,9 @@ from vlsn.errors import BadArgument, QueueFull, VlsnLogError
 ALL_KINDS: Mapping[str, bool] = {"data": False, "all": True}
 TXNS: Mapping[str, bool] = {"false": False, "true": True}
 CONSISTENCY: Mapping[str, bool] = {"durable": False, "linearizable": True}
-CONFIRMED = frozenset({"consistency", "timeout"})
+_NEWNESS = frozenset({"consistency", "at_least", "lag_max"})
+CONFIRMED = _NEWNESS | {"timeout"}
+"""Parameters that say how new a node must be, and for how long it is waited for."""
 CHOSEN = frozenset({"kinds", "txns", "key", "key_b64", "key_prefix", "key_prefix_b64"})
 """Parameters that say which entries are wanted, and what of them."""
 
@@ -83,7 +89,7 @@ class ReadRoutes:
         """Returns the short way of long-polls: readers that stand at one place send the same head, byte for byte.
         Raises ``BadArgument``."""
         fields = request.query
-        if "wait" not in fields or fields.get("consistency", "durable") != "durable":
+        if "wait" not in fields or not _NEWNESS.isdisjoint(fields):
             return None
         query.only(fields, _PARAMETERS)
         query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
@@ -176,10 +182,20 @@ class Place:
 
 
 async def confirm(service: Confirming, fields: Mapping[str, str]) -> None:
-    """Returns when this node may answer with the ``consistency`` asked for. Raises ``NotMaster``, ``Lagging``."""
+    """Returns when this node is as new as is asked. Raises ``BadArgument``, and as ``Confirming.confirm``."""
     timeout_s = query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
-    if query.choice(fields, "consistency", False, CONSISTENCY):
-        await service.confirm(timeout_s)
+    asked = _asked(fields)
+    if not asked.is_any:
+        await service.confirm(timeout_s, asked)
+
+
+def _asked(fields: Mapping[str, str]) -> Freshness:
+    """Raises ``BadArgument``."""
+    return Freshness(
+        query.choice(fields, "consistency", False, CONSISTENCY),
+        query.whole(fields, "at_least", 0, 1, query.VLSN_MAX),
+        query.seconds(fields, "lag_max", 0.0, 0.0, LAG_S_MAX) if "lag_max" in fields else None,
+    )
 
 
 async def confirm_alone(service: Confirming, fields: Mapping[str, str]) -> None:

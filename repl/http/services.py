@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from repl.api import (
+    LINEARIZABLE,
     Acks,
     BlockPage,
     CommitSets,
@@ -22,6 +23,7 @@ from repl.api import (
     Done,
     EntryPage,
     FeedHello,
+    Freshness,
     Handle,
     Pending,
     ProducerAt,
@@ -50,11 +52,12 @@ class Mastership(Protocol):
 
 
 class Confirming(Protocol):
-    """Answers that are as new as everything acknowledged before the call."""
+    """Answers that are as new as is asked."""
 
-    async def confirm(self, timeout_s: float) -> int:
-        """Confirms a VLSN at or past everything acknowledged as durable before the call; reads here show it. Raises
-        ``NotMaster`` when no majority confirms a master in time, ``Lagging`` when this node is not that far."""
+    async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
+        """Returns a VLSN up to which reads here show the log, once that is as new as ``asked``. Raises ``NotMaster``
+        when no majority confirms a master in time, ``Lagging`` when this node is not that far, and ``TooFarBehind``
+        for a VLSN or a lag that was asked for."""
         ...
 
 

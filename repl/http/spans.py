@@ -14,12 +14,12 @@ import msgspec
 from repl.http import query
 from repl.http.json_objects import HEADERS
 from repl.http.limits import READS_MAX, SPANS_MAX, Budget
-from repl.http.read import Place
+from repl.http.read import CONFIRMED, Place, confirm
 from repl.http.services import Reads
 from repl.http.types import Request, Response
 
 PATH = "/v1/spans"
-_PARAMETERS = frozenset({"from", "to", "bytes", "entries", "limit", "after_term"})
+_PARAMETERS = frozenset({"from", "to", "bytes", "entries", "limit", "after_term"}) | CONFIRMED
 
 
 class SpanRoutes:
@@ -35,6 +35,7 @@ class SpanRoutes:
         place = Place.asked(self._reads, fields, from_vlsn)
         with self._under_way.hold():
             place.check()
+            await confirm(self._reads, fields)
             found = await self._reads.spans(
                 from_vlsn,
                 query.whole(fields, "to", most, 1, most),

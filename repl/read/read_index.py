@@ -1,24 +1,31 @@
-"""Linearizable reads: up to which VLSN a node has to show, so that nothing acknowledged before is missing.
+"""How new a node is: up to which VLSN it has to show the log, so that nothing acknowledged before is missing.
 
     at the master     a read round of its lead (``read_rounds``)
     at a replica      POST /v1/peer/read_index to the master it hears ─► that VLSN ─► waits until it is durable here
 
-No clock is asked.  Many reads share a round, and a replica's share a question: only one of each is under way.
+Many reads share a round, and a replica's share a question: only one of each is under way.
+
+A node's **lag** is the time since it last asked so, and got as far as it was told: all that was acknowledged before
+that question is here.  Its own monotonic clock counts it, and nobody else's.  A read that allows a lag asks only where
+this one is past it.  What a master says of itself is no measure: one that was unseated goes on telling its replicas
+that nothing new is durable.
 """
 
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import Any
 
 import msgspec
 
+from repl.api import LINEARIZABLE, Freshness
 from repl.group.member import OpenMember
 from repl.group.peers import Unreachable, post_to
 from repl.group.role import Role
 from repl.read.reads import Reads
 from repl.shared import Shared
-from vlsn.errors import Lagging, NotMaster, VlsnLogError, WrongGroup, WrongName
+from vlsn.errors import Lagging, NotMaster, TooFarBehind, VlsnLogError, WrongGroup, WrongName
 from vlsn.format.feed_messages import Name, Number
 from vlsn.format.json_messages import read_json, read_object
 from vlsn.ids import NodeName, Vlsn
@@ -51,21 +58,34 @@ class ReadIndex:
         self._member = opened.member
         self._reads = reads
         self._asked: Shared[Vlsn] = Shared(self._ask_master)
+        self._as_of_s = -inf
+        """All that was acknowledged before that time, of the monotonic clock, is durable here."""
 
-    async def confirm(self, timeout_s: float) -> int:
-        """Returns a VLSN at or past all that was acknowledged as durable before the call; readable here on return.
-        Raises ``NotMaster`` while no master is known or a majority does not confirm it, ``Lagging`` when this node has
-        not reached it in time."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        try:
-            async with asyncio.timeout_at(deadline):
-                vlsn = await self.index() if self._member.is_master() else await self._asked.get()
-        except TimeoutError:
-            raise NotMaster(f"no master has confirmed the durable end within {timeout_s:g} s; ask again") from None
+    async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
+        """Returns a VLSN up to which the log is readable here, once that is as new as ``asked``: for a linearizable
+        read at or past all that was acknowledged as durable before the call. Raises ``NotListed`` where this node is no
+        member any more, ``NotMaster`` while no master is known or a majority does not confirm it, ``Lagging`` when this
+        node has not reached it in time; where a VLSN or a lag was asked for ``TooFarBehind``, whatever the reason."""
+        self._member.check_listed()
+        clock, deadline = self._member.seams.clock, asyncio.get_running_loop().time() + timeout_s
+        asked_s, vlsn, allowed = clock.monotonic_s(), Vlsn(asked.at_least), asked.lag_max_s
+        asks = asked.linearizable or (allowed is not None and asked_s - self._as_of_s > allowed)
+        if asks:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    vlsn = max(vlsn, await (self.index() if self._member.is_master() else self._asked.get()))
+            except (NotMaster, TimeoutError) as error:
+                why = str(error) or f"no master has confirmed the durable end within {timeout_s:g} s; ask again"
+                if asked.linearizable:
+                    raise NotMaster(why) from None
+                raise TooFarBehind(f"nobody says how far this node is behind: {why}") from None
         if not await self._reached(vlsn, deadline):
-            raise Lagging(
+            kind = Lagging if asked == LINEARIZABLE else TooFarBehind
+            raise kind(
                 f"this node has VLSN {self._reads.durable} of {vlsn} after {timeout_s:g} s; ask again, or another node"
             )
+        if asks:
+            self._as_of_s = max(self._as_of_s, asked_s)
         return vlsn
 
     async def _reached(self, vlsn: Vlsn, deadline: float) -> bool:

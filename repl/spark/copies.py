@@ -20,6 +20,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixe
 from repl.audit.directory import DirectorySource
 from repl.audit.live import LiveSource
 from repl.audit.source import Gone, Source, Unreadable
+from repl.client.sync import connect_sync
 from repl.spark.group_of import at_once, one_group
 from repl.spark.layout import Layout, Piece
 from repl.spark.options import AS_USUAL, Asked, Place, ReadOptions
@@ -118,9 +119,14 @@ class Copies:
 
     @classmethod
     def asked(cls, options: ReadOptions) -> Copies:
-        """Surveys the sources of a read, until one of them has its last VLSN. Raises as ``of`` and ``reaching``."""
-        texts, last = options.sources, options.to_vlsn
-        return cls.reaching(texts, last, options.asked) if isinstance(last, int) else cls.of(texts, options.asked)
+        """Surveys the sources of a read, until one of them has its last VLSN, and what it is to have at least. Raises
+        as ``of`` and ``reaching``, and ``TooFarBehind`` where no node says what there was ``lag_max_s`` ago."""
+        texts, asked = options.sources, options.asked
+        last = max(options.to_vlsn if isinstance(options.to_vlsn, int) else 0, options.at_least)
+        if options.lag_max_s is not None:
+            with connect_sync(",".join(texts), timeout_s=asked.give_up_s or LAG_S) as log:
+                last = max(last, log.durable_vlsn(lag_max_s=options.lag_max_s))
+        return cls.reaching(texts, last, asked) if last else cls.of(texts, asked)
 
     @classmethod
     def reaching(cls, texts: Sequence[str], vlsn: int, asked: Asked = AS_USUAL) -> Copies:

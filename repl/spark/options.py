@@ -165,6 +165,9 @@ def _listed(text: str) -> tuple[str, ...]:
 
 READS: Final = frozenset({Use.BATCH, Use.STREAM})
 WRITES: Final = frozenset({Use.WRITE, Use.SINK})
+_VISIBLE_ONLY: Final = frozenset(
+    {"from", "to", "since", "until", "keyPrefix", "failOnTrim", "atLeast", "lagMaxSeconds", "pushdown"}
+)
 EVERY: Final = frozenset(Use)
 OPTIONS: Final = {
     option.name.lower(): option
@@ -179,6 +182,8 @@ OPTIONS: Final = {
         Option("keyPrefix", key, READS),
         Option("partitionBytes", size(PARTITION_BYTES_MIN, PARTITION_BYTES_MAX), READS),
         Option("failOnTrim", switch, READS),
+        Option("atLeast", number(1, NUMBER_MAX), READS),
+        Option("lagMaxSeconds", number(0, 86_400), READS),
         Option("maxBytesPerTrigger", size(PARTITION_BYTES_MIN, PARTITION_BYTES_MAX), frozenset({Use.STREAM})),
         Option("maxEntriesPerTrigger", number(1, NUMBER_MAX), frozenset({Use.STREAM})),
         Option("url", str, WRITES),
@@ -274,6 +279,8 @@ class ReadOptions:
     key_prefix: bytes = b""
     partition_bytes: int = PARTITION_BYTES
     fail_on_trim: bool = True
+    at_least: int = 0
+    lag_max_s: int | None = None
     pushdown: bool = False
 
 
@@ -294,6 +301,8 @@ def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
         key_prefix=values.get("keyPrefix", b""),
         partition_bytes=values.get("partitionBytes", PARTITION_BYTES),
         fail_on_trim=values.get("failOnTrim", True),
+        at_least=values.get("atLeast", 0),
+        lag_max_s=values.get("lagMaxSeconds"),
         pushdown=values.get("pushdown", False),
     )
     first, last = options.from_vlsn, options.to_vlsn
@@ -301,8 +310,12 @@ def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
         raise BadArgument(f"option 'to' is {last}, before 'from', {first}")
     if options.since_us is not None and options.until_us is not None and options.until_us < options.since_us:
         raise BadArgument("option 'until' is before 'since'")
+    of_nodes = {"lagMaxSeconds"} if use is Use.BATCH else {"atLeast", "lagMaxSeconds"}
+    if of_nodes & values.keys() and not all(text.startswith(("http://", "https://")) for text in options.sources):
+        name = min(of_nodes & values.keys())
+        raise BadArgument(f"option {name!r} is asked of running nodes: load their http:// URLs, and no directory")
     if options.mode is Mode.PHYSICAL:
-        visible_only = sorted({"from", "to", "since", "until", "keyPrefix", "failOnTrim", "pushdown"} & values.keys())
+        visible_only = sorted(_VISIBLE_ONLY & values.keys())
         if visible_only:
             raise BadArgument(
                 f"option {visible_only[0]!r} is for mode=visible; filter the rows of mode=physical instead"

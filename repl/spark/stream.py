@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -50,6 +51,8 @@ PARTITIONS_MAX: Final = 256
 ASK_S: Final = 60.0
 """Seconds for which a question goes from node to node before the query fails, and Spark starts the task again, unless
 ``giveUpSeconds`` says it."""
+OWN_SHARE: Final = 0.75
+"""Share of that time after which the client gives up by itself: it says why, where nodes answered at all."""
 
 Offset = dict[str, Any]
 """``vlsn``, ``term``, ``skipped`` where that is not 0, and ``group`` where that is known."""
@@ -108,7 +111,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         if begin is Place.START:
             return _offset(log.first_vlsn(), 0, group=group)
         if begin is Place.END:
-            durable = log.spans(NUMBER_MAX).durable
+            durable = self._spans(group)(NUMBER_MAX).durable
             if not durable:
                 return _offset(1, 0, group=group)
             return _offset(durable + 1, log.spans(durable, durable).spans[-1].term, group=group)
@@ -119,7 +122,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     @one_line
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._until = self._log(self._group()).spans(NUMBER_MAX).durable + 1
+        self._until = self._spans(self._group())(NUMBER_MAX).durable + 1
 
     @one_line
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
@@ -135,7 +138,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
                 return start
             term = None if skipped else start["term"] or None
             try:
-                found = self._log(group).spans(
+                found = self._spans(group)(
                     begin, self._until - 1, bytes_each=bytes_each, entries_each=entries_each, after_term=term
                 )
             except Trimmed as error:
@@ -206,6 +209,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def _log(self, group: str) -> Followed:
         return self._client(group)
+
+    def _spans(self, group: str) -> Callable[..., Spans]:
+        """Returns ``Followed.spans`` of a node that is as new as the options ask."""
+        options = self._options
+        asked = {"at_least": options.at_least or None, "lag_max_s": options.lag_max_s}
+        return partial(self._log(group).spans, **{name: value for name, value in asked.items() if value is not None})
 
     def _client(self, group: str) -> SyncClient[Any]:
         asked = self._options.asked
@@ -301,7 +310,7 @@ class Asking(SyncClient[Any]):
     def __init__(self, urls: str, asked: Asked) -> None:
         self._asked, self._urls = asked, urls
         self._network = OneLog(real_network(), asked.group) if asked.group else real_network()
-        super().__init__(connect(urls, timeout_s=asked.give_up_s, network=self._network))
+        super().__init__(connect(urls, timeout_s=asked.give_up_s * OWN_SHARE, network=self._network))
 
     def close(self, *, flush: bool = True) -> None:
         if self._loop is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from repl.api import ConsumerAt, ConsumerChange, Puts
+from repl.api import LINEARIZABLE, ConsumerAt, ConsumerChange, Freshness, Puts
 from repl.cdc.positions import REPLICATED_PREFIX
 from repl.lead.positions import check_kept, confirm_end, puts_of, set_by
 from repl.node.services.commits import commit_alone
@@ -18,8 +18,8 @@ from vlsn.state.consumers import key_of
 class NodeConsumers(NodeMastership):
     """``repl.http.services.Consumers``."""
 
-    async def confirm(self, timeout_s: float) -> int:
-        return await self._parts.opened().read_index.confirm(timeout_s)
+    async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
+        return await self._parts.opened().read_index.confirm(timeout_s, asked)
 
     async def consumers(self) -> list[ConsumerAt]:
         lags = self._lags()

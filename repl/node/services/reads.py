@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repl.api import BlockPage, EntryPage, ProducerAt, Spans
+from repl.api import LINEARIZABLE, BlockPage, EntryPage, Freshness, ProducerAt, Spans
 from repl.lead.exactly_once import missing
 from repl.node.services.service import NodeService
 from repl.read.reads import Reads
@@ -55,8 +55,8 @@ class NodeReads(NodeService):
     def check_place(self, vlsn: int, term: int) -> None:
         self._reads().check_place(vlsn, term)
 
-    async def confirm(self, timeout_s: float) -> int:
-        return await self._parts.opened().read_index.confirm(timeout_s)
+    async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
+        return await self._parts.opened().read_index.confirm(timeout_s, asked)
 
     async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
         await self.confirm(timeout_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from repl.api import Puts, SinkAt
+from repl.api import LINEARIZABLE, Freshness, Puts, SinkAt
 from repl.node.services.commits import commit_alone
 from repl.node.services.mastership import NodeMastership
 from vlsn.errors import NotFound, ProducersMissing
@@ -14,8 +14,8 @@ from vlsn.state.sinks import key_of, states_in
 class NodeSinks(NodeMastership):
     """``repl.http.services.Sinks``."""
 
-    async def confirm(self, timeout_s: float) -> int:
-        return await self._parts.opened().read_index.confirm(timeout_s)
+    async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
+        return await self._parts.opened().read_index.confirm(timeout_s, asked)
 
     def sinks(self) -> list[SinkAt]:
         opened = self._parts.opened()

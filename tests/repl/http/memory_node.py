@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from repl.api import (
+    LINEARIZABLE,
     Acks,
     Appended,
     BlockPage,
@@ -22,6 +23,7 @@ from repl.api import (
     Done,
     EntryPage,
     FeedHello,
+    Freshness,
     Handle,
     ProducerAt,
     SinkAt,
@@ -423,8 +425,9 @@ class MemoryNode:
         if found > term or (found != term and vlsn <= self.durable):
             raise NotInLog(f"VLSN {vlsn} is of term {found}, not {term}", vlsn=vlsn, term=term, found=found)
 
-    async def confirm(self, timeout_s: float) -> int:
-        self.calls.append(f"confirm in {timeout_s:g} s")
+    async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
+        more = "" if asked == LINEARIZABLE else f", {asked.at_least} and {asked.lag_max_s} s"
+        self.calls.append(f"confirm in {timeout_s:g} s{more}")
         if self.unconfirmed is not None:
             raise self.unconfirmed
         return self.durable

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from repl.http.limits import ENCODED_TIMES_MAX, PAGES_IN_FLIGHT_BYTES_MAX, PIECES_A_TURN_BYTES, READ_BYTES_MAX
 from repl.http.routes import Gateway
 from repl.http.types import Response
-from tests.repl.http.calls import call, refused, turning, whole_body
+from tests.repl.http.calls import call, refused, request, turning, whole_body
 from tests.repl.http.memory_node import MemoryNode
-from vlsn.errors import Damaged, Lagging, NotMaster
+from vlsn.errors import Damaged, Lagging, NotMaster, TooFarBehind
 from vlsn.format import block
 from vlsn.limits import MIB
 from vlsn.state.producers import ProducerPlace
@@ -295,6 +295,28 @@ async def test_read_linearizable_is_confirmed_first_and_a_durable_one_is_not(pat
     assert node.calls[1:] == ["confirm in 0.25 s"]
     refused(await call(node, "GET", f"{path}{separator}consistency=eventual"), 400, "bad-argument")
     refused(await call(node, "GET", f"{path}{separator}consistency=linearizable&timeout=61"), 400, "bad-argument")
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/entries?from=2&wait=1&", "/v1/entries/2?", "/v1/tail?", "/v1/spans?", "/v1/sinks?"]
+)
+async def test_read_of_a_vlsn_or_of_a_lag_is_confirmed_before_it_is_answered(path: str) -> None:
+    node = node_with(b"a")
+    for asked, said in (
+        ("at_least=7", "confirm in 5 s, 7 and None s"),
+        ("lag_max=0.25&timeout=2", "confirm in 2 s, 0 and 0.25 s"),
+        ("at_least=7&lag_max=0&consistency=durable", "confirm in 5 s, 7 and 0.0 s"),
+    ):
+        assert (await call(node, "GET", f"{path}{asked}")).status == 200
+        assert node.calls.pop(0) == said
+        node.calls.clear()
+        assert Gateway(node.services).quick(request("GET", f"{path}{asked}")) is None
+    node.unconfirmed = TooFarBehind("not that far")
+    response = await call(node, "GET", f"{path}lag_max=1")
+    refused(response, 503, "lagging")
+    assert response.headers["Retry-After"] == "1"
+    for bad in ("at_least=0", "at_least=-1", "lag_max=-1", "lag_max=86400.5", "lag_max=1e3"):
+        refused(await call(node, "GET", f"{path}{bad}"), 400, "bad-argument")
 
 
 @pytest.mark.parametrize("path", ["/v1/entries", "/v1/entries/2", "/v1/tail"])

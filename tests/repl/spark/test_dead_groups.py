@@ -63,6 +63,7 @@ def written(urls: str, query: Batch | None) -> object:
 CALLS: dict[str, Callable[[str], object]] = {
     "a batch": lambda urls: batch(urls).partitions(),
     "a batch up to a VLSN": lambda urls: batch(urls, to="5").partitions(),
+    "a batch of a lag": lambda urls: batch(urls, lagMaxSeconds="5").partitions(),
     "a batch since a time": lambda urls: batch(urls, since="2026-01-01").partitions(),
     "every frame": lambda urls: batch(urls.partition(",")[0], mode="physical").partitions(),
     "a stream": lambda urls: stream(urls).initialOffset(),

@@ -32,6 +32,10 @@ from vlsn.errors import BadArgument
         ({"failontrim": "no"}, "option 'failOnTrim' is 'no'; it must be true or false"),
         ({"mode": "Physical"}, "option 'mode' is 'Physical'; it must be visible or physical"),
         ({"mode": "physical", "from": "1"}, "option 'from' is for mode=visible"),
+        ({"mode": "physical", "atLeast": "1"}, "option 'atLeast' is for mode=visible"),
+        ({"atleast": "0"}, "option 'atLeast' is '0'; it must be a whole number, 1 to"),
+        ({"path": "http://a", "lagmaxseconds": "soon"}, "option 'lagMaxSeconds' is 'soon'; it must be a whole number"),
+        ({"path": "http://a,d", "lagMaxSeconds": "1"}, "option 'lagMaxSeconds' is asked of running nodes"),
         ({"paths": "7"}, "option 'paths' is '7'; it must be a list of sources"),
         ({"path": ",".join(f"http://h{n}" for n in range(65))}, "65 sources; one group has at most 64"),
     ],
@@ -46,6 +50,9 @@ def test_a_bad_option_is_refused_by_its_name(given: dict[str, str], message: str
 def test_an_option_that_has_its_place_elsewhere_says_where() -> None:
     with pytest.raises(BadArgument, match=r"option 'to' is for spark\.read, not for spark\.readStream"):
         read_options({"path": "d", "to": "3"}, Use.STREAM)
+    for name in ("atLeast", "lagMaxSeconds"):
+        with pytest.raises(BadArgument, match=f"option '{name}' is asked of running nodes"):
+            read_options({"path": "d", name: "3"}, Use.STREAM)
 
 
 def test_what_was_written_is_taken() -> None:

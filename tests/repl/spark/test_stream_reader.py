@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
+from repl.spark import stream
 from repl.spark.datasource import VlsnLogDataSource
 from repl.spark.schemas import VISIBLE
 from repl.spark.stream import LogStreamReader, close_clients
 from tests.e2e.group import Group
 from tests.repl.spark.groups import OFTEN, client, running, urls
-from vlsn.errors import BadArgument, NotInLog, Trimmed
+from vlsn.errors import BadArgument, NotInLog, TooFarBehind, Trimmed
 
 pytestmark = pytest.mark.real
 LIMIT = ReadMaxBytes(1)
@@ -100,6 +101,33 @@ def test_a_query_that_ends_by_itself_reads_nothing_that_came_later(group: Group)
         last = max(entry.vlsn for entry in log.read())
     assert at["vlsn"] <= last
     assert [row["value"] for row in rows_of(made, at, reader(group).latestOffset(at, LIMIT))] == [b"later"]
+
+
+def test_it_reads_at_least_what_it_is_told_to_and_lags_no_more(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    with client(group) as log:
+        for _ in range(5):
+            vlsn = log.append(b"told")
+            for options in ({"atLeast": vlsn}, {"lagMaxSeconds": 0}):
+                made = reader(group, **options)
+                made.prepareForTriggerAvailableNow()
+                at = made.initialOffset()
+                while (end := made.latestOffset(at, LIMIT)) != at:
+                    at = end
+                assert at["vlsn"] > vlsn
+                assert reader(group, **{"from": "end", **options}).initialOffset()["vlsn"] > vlsn
+                source = VlsnLogDataSource({"path": urls(group), "from": str(vlsn), **stated(options)})
+                batch = source.reader(VISIBLE)
+                rows = [row for part in batch.partitions() for table in batch.read(part) for row in table.to_pylist()]
+                assert [row["vlsn"] for row in rows] == [vlsn]
+    close_clients()
+    monkeypatch.setattr(stream, "ASK_S", 4.0)
+    with pytest.raises(TooFarBehind):
+        reader(group, atLeast=vlsn + 1000).prepareForTriggerAvailableNow()
+    close_clients()
+
+
+def stated(options: dict[str, int]) -> dict[str, str]:
+    return {name: str(value) for name, value in options.items()}
 
 
 def test_it_begins_where_it_is_told_to(group: Group) -> None:
