@@ -58,7 +58,9 @@ class StandaloneSpark:
     def __exit__(self, *exception: object) -> None:
         self.end()
 
-    def submit(self, script: Path, *arguments: str, conf: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def submit(
+        self, script: Path, *arguments: str, conf: Mapping[str, str] | None = None, py_files: str = ""
+    ) -> subprocess.Popen[bytes]:
         """Starts ``spark-submit`` with the driver here; its output goes on in ``directory/NAME.out`` and ``.err``. The
         driver has the environment of a person who has activated none: what tasks need must be shipped, or found."""
         options = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
@@ -66,6 +68,8 @@ class StandaloneSpark:
         command = [str(spark_home() / "bin" / "spark-submit"), "--master", self.url]
         for name, value in options.items():
             command += ["--conf", f"{name}={value}"]
+        if py_files:
+            command += ["--py-files", py_files]
         with self.out(script).open("ab") as out, self.err(script).open("ab") as err:
             process = subprocess.Popen(
                 [*command, str(script), *arguments],

@@ -7,9 +7,9 @@ nor a session is needed.  Tasks run this interpreter and import this package, on
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,10 +19,13 @@ from threading import Event, Thread
 from typing import IO, Any, Final, TypeVar
 from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext, TaskContext
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
 from repl.audit.source import Unreadable
+from repl.audit.workers import equip
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,6 +34,7 @@ Progress = Callable[[str, int, int], None]
 
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _PERIOD_S: Final = 0.2
+_MISSING: Final = re.compile(r"No module named '([\w.]+)'")
 
 
 @contextmanager
@@ -39,11 +43,11 @@ def spark_context(master: str) -> Iterator[SparkContext]:
     ``Unreadable`` when Spark cannot start."""
     active = SparkContext._active_spark_context
     if active is not None:
+        equip(active)
         yield active
         return
     if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
         raise Unreadable("the audit runs on Spark, which needs Java 17 or newer: install openjdk-17-jre-headless")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with TemporaryFile() as notes:
         try:
             with _uninterrupted() as interrupted:
@@ -57,6 +61,7 @@ def spark_context(master: str) -> Iterator[SparkContext]:
         if interrupted:
             raise KeyboardInterrupt
         context.setLogLevel("ERROR")
+        equip(context)
         yield context
     finally:
         context.stop()
@@ -98,9 +103,6 @@ def _conf(master: str) -> SparkConf:
     conf = SparkConf().setMaster(master).setAppName("vlsnlog audit")
     conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
     if master.startswith("local"):
-        root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        conf.set("spark.executorEnv.PYTHONPATH", path)
         conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
         # The JVM only starts workers and moves small results: C1 alone and one collector start fastest.
         options = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOG4J.as_uri()}"
@@ -130,7 +132,7 @@ class SparkJobs:
             return []
         group = f"vlsnlog-audit-{uuid4()}"
         self._context.setJobGroup(group, f"vlsnlog audit: {what}")
-        with self._watched(what, group, len(items)):
+        with self._watched(what, group, len(items)), _missing_told():
             rows = self._context.parallelize(items, len(items)).map(_Counted(work)).collect()
         self._attempts.update(attempt for attempt, _ in rows)
         return [result for _, result in rows]
@@ -148,7 +150,7 @@ class SparkJobs:
             return []
         group = f"vlsnlog-audit-{uuid4()}"
         self._context.setJobGroup(group, f"vlsnlog audit: {what}")
-        with self._watched(what, group, len(items) + groups):
+        with self._watched(what, group, len(items) + groups), _missing_told():
             pairs = self._context.parallelize(items, len(items)).flatMap(_CountedEach(read))
             rows = pairs.groupByKey(groups).map(_Counted(_OfGroup(work))).collect()
         for attempt, (attempts, _) in rows:
@@ -176,6 +178,21 @@ class SparkJobs:
             ended.set()
             thread.join()
         progress(what, total, total)
+
+
+@contextmanager
+def _missing_told() -> Iterator[None]:
+    """Tells in one line what Spark tells in a page: that a worker's Python lacks a package. Raises ``Unreadable``."""
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        found = _MISSING.search(str(error))
+        if found is None:
+            raise
+        raise Unreadable(
+            f"the Python of Spark's workers has no {found[1]}: install vlsnlog for it, or name one that has it "
+            "(PYSPARK_PYTHON=/path/of/an/environment/bin/python)"
+        ) from None
 
 
 class _Counted:

@@ -26,7 +26,6 @@ from repl.export.target_url import target_of
 from repl.export.writing import COLUMNS, FORMATS, Plan
 from repl.spark.batch import VisibleReader
 from repl.spark.options import Use, read_options
-from repl.spark.workers import equip
 from vlsn.errors import BadArgument, Damaged, Lagging, Trimmed, Unreachable, VlsnLogError, said_of
 from vlsn.limits import MIB
 from vlsn.real.clock import SystemClock
@@ -143,7 +142,6 @@ class _Export:
             if held is not None and held.last >= self._end() and not self._request.continuous:
                 return held
             with spark_context(self._request.spark_master) as context:
-                equip(context)
                 self._on_spark()
                 self._committer.claim(self._settings, begin)
                 self._go_on(SparkJobs(context, self._progress))

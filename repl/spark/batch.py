@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql.datasource import (
@@ -120,22 +121,33 @@ class VisibleReader(DataSourceReader):  # type: ignore[misc]
                 return
             except Gone:
                 raise
-            except (Unreadable, Damaged):
-                copies = Copies.of(self._options.sources, asked)
-                if copies.first <= at:
-                    raise
-                left_out(at, copies.first, self._options)
-                at = copies.first
-                shares = copies.shares(at, last, self._options.partition_bytes)
+            except (Unreadable, Damaged) as error:
+                at, shares = again(partial(self._left, at, last, asked, error))
+
+    def _left(self, at: int, last: int, asked: Asked, error: VlsnLogError) -> tuple[int, list[Share]]:
+        """Finds what is left of VLSN ``at`` to ``last``, which a task has failed to read with ``error``, since the log
+        was cleaned past ``at`` meanwhile: where that begins, and its shares. Raises ``error`` where it was not, and
+        ``Trimmed`` unless what is gone may be left out."""
+        copies = Copies.of(self._options.sources, asked)
+        if copies.first <= at:
+            raise error
+        left_out(at, copies.first, self._options)
+        return copies.first, copies.shares(copies.first, last, self._options.partition_bytes)
 
 
 class PushdownReader(VisibleReader):
     """Reads no more than the query's own conditions on ``vlsn`` and ``key`` ask for; Spark calls it only where
-    ``spark.sql.python.filterPushdown.enabled`` is set."""
+    ``spark.sql.python.filterPushdown.enabled`` is set. PySpark 4.3 then has one plan for all uses of a load: the one
+    for the conditions that were pushed last."""
 
     @one_line
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        return iter([each for each in filters if not self._takes(each)])
+        left = [each for each in filters if not self._takes(each)]
+        if len(left) < len(filters):
+            tell(
+                "pushdown: whatever else uses this DataFrame reads no more than these conditions ask for; load another"
+            )
+        return iter(left)
 
     def _takes(self, condition: Filter) -> bool:
         """Narrows what is read by one condition; False for one that is left to Spark."""

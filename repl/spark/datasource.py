@@ -22,11 +22,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from repl.audit.workers import equip
 from repl.spark.errors import one_line
 from repl.spark.options import Mode, Use, check_names, read_options
 from repl.spark.schemas import SCHEMAS, check_schema
 from repl.spark.stream_options import sink_options, stream_options
-from repl.spark.workers import equip
 from vlsn.errors import VlsnLogError
 
 

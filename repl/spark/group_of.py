@@ -75,8 +75,8 @@ def _group_of(give_up_s: float, url: str) -> Group | Unreadable:
 
 
 def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Returns ``work`` of each item, in their order, in threads of their own: sources are waited for together."""
-    if len(items) == 1:
-        return [work(items[0])]
+    """Returns ``work`` of each item, in their order, in threads of their own: nodes are waited for together."""
+    if len(items) < 2:
+        return [work(item) for item in items]
     with ThreadPoolExecutor(len(items), "vlsnlog-source") as threads:
         return list(threads.map(work, items))

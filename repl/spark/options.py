@@ -199,8 +199,21 @@ OPTIONS: Final = {
 }
 
 
+_OF_A_CATALOG: Final = "provider"
+"""A property that Spark's catalogs add for the table that they make."""
+TABLES: Final = (
+    "PySpark gives the options of a table in its catalog to no Python data source, so a table cannot say which log it "
+    "is: CREATE TEMPORARY VIEW name USING vlsnlog OPTIONS (path 'URL,URL'), or say it in each query: "
+    "FROM name WITH (path = 'URL,URL')"
+)
+"""The words to who makes one, or reads one that could be made."""
+
+
 def check_names(given: Mapping[str, str]) -> None:
-    """Raises ``BadArgument`` for an option that there is none of, with the one that was probably meant."""
+    """Raises ``BadArgument`` for an option that there is none of, with the one that was probably meant, and for the
+    options of a table in a catalog."""
+    if _OF_A_CATALOG in map(str.lower, given):
+        raise BadArgument(f"CREATE TABLE … USING vlsnlog: {TABLES}")
     for name in sorted(given):
         if name.lower() not in OPTIONS:
             near = difflib.get_close_matches(name.lower(), OPTIONS, n=1, cutoff=0.5)
@@ -233,7 +246,7 @@ def sources_of(values: Mapping[str, Any]) -> tuple[str, ...]:
     texts += values.get("paths", ())
     found = tuple(dict.fromkeys(part.strip() for text in texts for part in text.split(",") if part.strip()))
     if not found:
-        raise BadArgument("vlsnlog needs a source: .load('URL,URL') or .load('DIR')")
+        raise BadArgument(f"vlsnlog needs a source: .load('URL,URL') or .load('DIR'). {TABLES}")
     if len(found) > SOURCES_MAX:
         raise BadArgument(f"{len(found)} sources; one group has at most {SOURCES_MAX}")
     return found

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from repl.client.sink_write import GIVE_UP_S
-from repl.spark.options import ReadOptions, Use, parsed, read_options, sources_of
+from repl.spark.options import TABLES, ReadOptions, Use, parsed, read_options, sources_of
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX
 from vlsn.limits import MIB
@@ -74,7 +74,7 @@ def _urls(values: Mapping[str, Any]) -> tuple[str, ...]:
     if "url" in values and ("path" in values or "paths" in values):
         raise BadArgument("option 'url' and a path: only one of them names the group")
     if not {"url", "path", "paths"} & values.keys():
-        raise BadArgument("vlsnlog needs a group to write to: .option('url', 'URL,URL')")
+        raise BadArgument(f"vlsnlog needs a group to write to: .option('url', 'URL,URL'). {TABLES}")
     urls = sources_of({**values, "path": values["url"]} if "url" in values else values)
     for text in urls:
         if not text.startswith(("http://", "https://")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
+from importlib.resources import files
 from typing import Any, Final
 
 import msgspec
@@ -18,9 +18,8 @@ from repl.audit.page.markup import Children, Markup, tag
 from repl.audit.page.vlsn_space import vlsn_space
 from repl.audit.report import AuditReport, SourceReport
 
-RULE_TEXTS: Final = msgspec.json.decode(
-    Path(__file__).with_name("rules.json").read_bytes(), type=dict[str, dict[str, str]]
-)
+_FILES: Final = files(__package__)
+RULE_TEXTS: Final = msgspec.json.decode(_FILES.joinpath("rules.json").read_bytes(), type=dict[str, dict[str, str]])
 """A rule's sentence, usual cause, and what to do: as docs/audit-rules.md has them, for who has the page alone."""
 FINDINGS_SHOWN: Final = 500
 """Rows of the table of findings; the JSON has them all."""
@@ -34,7 +33,7 @@ _ICON: Final = (
 
 def page_of(report: AuditReport) -> bytes:
     """Returns the page, UTF-8."""
-    style = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
+    style = _FILES.joinpath("style.css").read_text(encoding="utf-8")
     head = tag(
         "head",
         tag("meta", charset="utf-8"),

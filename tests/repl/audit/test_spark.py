@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,3 +125,46 @@ def test_ctrl_c_ends_an_audit_quietly_and_its_jvm_with_it(tmp_path: Path) -> Non
     while left := in_session(auditing.pid):
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
+
+
+SCRIPT = """
+import os, sys
+sys.path.insert(0, sys.argv.pop())
+from pyspark.sql import SparkSession
+from repl.audit import run_audit
+from repl.audit.source import Unreadable
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+print("equal", run_audit(sys.argv[1:3]).equal)
+os.environ["PYSPARK_PYTHON"] = spark.sparkContext.pythonExec = sys.argv[3]
+try:
+    run_audit(sys.argv[1:3])
+except Unreadable as error:
+    print(error)
+spark.stop()
+"""
+
+
+def test_it_runs_in_a_session_of_the_users_own(tmp_path: Path) -> None:
+    """Nobody has activated the environment of this interpreter; then the workers get one without packages."""
+    script, bare = tmp_path / "audit.py", tmp_path / "python"
+    script.write_text(SCRIPT)
+    bare.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -S "$@"\n')
+    bare.chmod(0o755)
+    keep = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "JAVA_HOME")}
+    here = str(Path(__file__).parents[3])
+    done = subprocess.run(
+        [sys.executable, str(script), *paths(copies(tmp_path))[:2], str(bare), here],
+        cwd=tmp_path,
+        env={**keep, "PATH": "/usr/local/bin:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    equal, refused = done.stdout.splitlines()
+    assert equal == "equal True"
+    assert re.match(
+        r"the Python of Spark's workers has no \w+: install vlsnlog for it, or name one that has it", refused
+    )

@@ -11,7 +11,10 @@ from pyspark.errors import StreamingQueryException
 
 from repl import connect_sync
 from repl.client.sync import SyncClient
+from repl.cluster import Node, free_base_port, prepare
+from repl.net.network import AiohttpNetwork
 from repl.spark import VlsnLogDataSource
+from repl.spark.stream import close_clients
 from tests.e2e.group import Group
 
 QUERY_S = 240
@@ -29,6 +32,22 @@ def running(directory: Path, **settings: str | int | float) -> Iterator[Group]:
         yield group
     finally:
         group.end()
+
+
+@contextmanager
+def alone(directory: Path, count: int, **settings: object) -> Iterator[Node]:
+    """A group of one node, with so many entries."""
+    cluster = prepare(directory, AiohttpNetwork(), nodes=1, base_port=free_base_port(), settings=settings)
+    (node,) = cluster.nodes
+    try:
+        node.start()
+        with connect_sync(node.url, timeout_s=60.0) as log:
+            if count:
+                log.append_many([b"%s %d" % (directory.name.encode(), number) for number in range(count)])
+        yield node
+    finally:
+        node.kill()
+        close_clients()
 
 
 def urls(group: Group) -> str:

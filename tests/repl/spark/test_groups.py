@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,34 +16,18 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from repl import connect_sync
 from repl.audit.directory import DirectorySource
-from repl.cluster import Node, free_base_port, prepare
-from repl.net.network import AiohttpNetwork
+from repl.cluster import Node
 from repl.spark.copies import again
 from repl.spark.datasource import VlsnLogDataSource
 from repl.spark.schemas import PHYSICAL, VISIBLE
-from repl.spark.stream import Offset, close_clients
+from repl.spark.stream import Offset
 from tests.e2e.calls import call
-from tests.repl.spark.groups import OFTEN, collected
+from tests.repl.spark.groups import OFTEN, alone, collected
 from vlsn.errors import BadArgument, NotInLog, WrongGroup
 
 pytestmark = pytest.mark.real
 LIMIT = ReadMaxBytes(1)
 MANY, FEW = 60, 20
-
-
-@contextmanager
-def alone(directory: Path, count: int, **settings: object) -> Iterator[Node]:
-    """A group of one node, with so many entries."""
-    cluster = prepare(directory, AiohttpNetwork(), nodes=1, base_port=free_base_port(), settings=settings)
-    (node,) = cluster.nodes
-    try:
-        node.start()
-        with connect_sync(node.url, timeout_s=60.0) as log:
-            log.append_many([b"%s %d" % (directory.name.encode(), number) for number in range(count)])
-        yield node
-    finally:
-        node.kill()
-        close_clients()
 
 
 @pytest.fixture(scope="module")

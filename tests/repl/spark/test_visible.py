@@ -71,6 +71,44 @@ def test_conditions_go_down_where_spark_lets_them(tmp_path: Path, source: Any, s
         spark.conf.set(setting, before)
 
 
+def test_a_plan_is_of_one_load_as_the_page_says(tmp_path: Path, source: Any, spark: Any) -> None:
+    """Spark keeps the plan of a load for all of its actions; a load, or a table's query, is planned anew."""
+    path = tmp_path / "n1"
+    log = Copy(path, "n1").add(*blocks(*[["x"] * 10] * 2)).checkpoint(20).write()
+    frame = source().load(str(path))
+    empty = source().option("from", 21).load(str(path))
+    spark.sql("create table plans (vlsn bigint) using vlsnlog")
+    queried = f"select count(*) from plans with (path = '{path}')"
+    try:
+        assert (frame.count(), empty.count(), spark.sql(queried).first()[0]) == (20, 0, 20)
+        log.add(*blocks(["y"] * 5, first_vlsn=21)).checkpoint(25).write()
+        assert (frame.count(), len(frame.collect()), empty.count()) == (20, 20, 0)
+        assert source().load(str(path)).count() == spark.sql(queried).first()[0] == 25
+        assert source().option("from", 21).load(str(path)).count() == 5
+    finally:
+        spark.sql("drop table plans")
+
+
+def test_a_table_is_refused_by_what_it_lacks_and_a_view_is_read(copies: list[Path], spark: Any) -> None:
+    spark.dataSource.register(VlsnLogDataSource)
+    lacks = r"PySpark gives the options of a table in its catalog to no .* FROM name WITH \(path = 'URL,URL'\)"
+    for how in ("options (path 'http://127.0.0.1:1')", f"location '{copies[0]}'", "options (url 'u', sink 's')", ""):
+        with pytest.raises(PySparkException, match=f"BadArgument: CREATE TABLE … USING vlsnlog: {lacks}") as refused:
+            spark.sql(f"create table refused using vlsnlog {how}")
+        assert "Traceback" not in str(refused.value)
+        assert not spark.catalog.tableExists("refused")
+    for column, query in (("vlsn bigint", "select * from refused"), ("value string", "insert into refused select 'x'")):
+        spark.sql(f"create table refused ({column}) using vlsnlog options (path '{copies[0]}')")
+        try:
+            with pytest.raises(PySparkException, match=f"BadArgument: vlsnlog needs a .* {lacks}"):
+                spark.sql(query).collect()
+        finally:
+            spark.sql("drop table refused")
+    spark.sql(f"create temporary view shown using vlsnlog options (path '{copies[0]},{copies[1]}', `from` '7')")
+    assert spark.sql("select min(vlsn) from shown").first()[0] == 7
+    spark.catalog.dropTempView("shown")
+
+
 def test_a_live_node_that_goes_away_is_left_for_another(tmp_path: Path, source: Any) -> None:
     """The first node's port is closed before the read; the second serves it, up to what it calls durable."""
     first = Copy(tmp_path / "n1", "n1").add(*STORY).write()

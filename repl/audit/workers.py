@@ -1,7 +1,11 @@
-"""The interpreter and the packages of Spark's Python workers, arranged when the source is registered.
+"""The interpreter and the packages of Spark's Python workers, arranged before there are tasks of ours.
 
 PySpark starts its workers with ``python3`` of the PATH unless ``PYSPARK_PYTHON`` says otherwise, so a script that is
 run by the interpreter of an environment that nobody activated would not find ``repl`` there.  What was set stays.
+
+    local      the workers are told where these packages lie
+    cluster    the packages go along as ``vlsnlog.zip``, made of their sources, or of the wheel that they came in:
+               Spark hands ``--py-files x.whl`` to the driver's Python, and to its workers' no wheel
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from shutil import copyfile
 from tempfile import mkdtemp
 from typing import Any, Final
 from zipfile import ZIP_DEFLATED, ZipFile
@@ -34,8 +39,12 @@ def equip(context: Any) -> None:
 
 
 def archive(root: Path, directory: Path) -> Path:
-    """Writes the packages' sources as one archive that Python imports from; its path."""
+    """Writes the packages' sources as one archive that Python imports from; its path. ``root`` is the directory that
+    they lie in, or a wheel, which is one."""
     path = directory / ARCHIVE
+    if root.is_file():
+        copyfile(root, path)
+        return path
     with ZipFile(path, "w", ZIP_DEFLATED) as file:
         for package in PACKAGES:
             for source in sorted((root / package).rglob("*.py")):
