@@ -227,9 +227,11 @@ class Destination:
         self._call(uuid, vlsns).add_done_callback(partial(_pass_on, told))
 
     async def nack(self, messages: Sequence[Message], reason: str = "given back") -> None:
-        """Gives messages back, as ``Message.nack`` does one."""
+        """Gives messages back, as ``Message.nack`` does one; more than ``ACKS_MAX`` in several calls."""
         for uuid, vlsns in _by_uuid(messages):
-            await self._destinations.nack(self.name, vlsns.tolist(), reason, uuid)
+            later = np.unique(vlsns)[::-1]  # the later ones first: one that comes back recalls those of its key
+            for at in range(0, len(later), ACKS_MAX):
+                await self._destinations.nack(self.name, later[at : at + ACKS_MAX].tolist(), reason, uuid)
 
     async def flush(self) -> None:
         """Returns once everything acknowledged so far is durable. Raises as ``Message.ack`` where some of it failed."""
