@@ -6,13 +6,14 @@
 
 1. The position is loaded before anything else, and the log is held from there on, whatever the state: running, paused,
    parked for failures.  A consumer too far behind (``hold_bytes_max``) loses its hold, and is told which VLSNs went.
-2. Parked consumers stay so until a person resumes, resets or skips; the others go on.
+2. Parked consumers stay so until a person resumes, resets or skips; the others go on.  A fault of ours parks one, too.
 3. Where there is no position yet it begins as its settings say, and that is stored before the first event is given.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -56,6 +57,7 @@ from vlsn.together import failure_of
 from vlsn.write.local_log import LocalLog
 
 T = TypeVar("T")
+logger = logging.getLogger("vlsnlog")
 BACKOFF_S = (0.1, 30.0)
 """The first and the longest pause after a failure; each is twice the one before."""
 LOADS_MAX = 5
@@ -88,7 +90,7 @@ class CdcRecord:
     parked: str = ""
     """Why it is parked."""
     parked_at: int = 0
-    """The stored position then."""
+    """The stored position then; 0: what is loaded next."""
     failures: int = 0
     """Failures one after another, with nothing committed in between."""
     failed_at: int = 0
@@ -181,22 +183,34 @@ class CdcWorker:
             while True:
                 self._changed.clear()
                 self._later = self._fault = ""
-                if await self._may_run():
-                    if self.record.child is None:
-                        await self._one_life()
-                    else:
-                        await self._ended(self.record.child)
-                elif self._fault:
-                    await self._failed(self._fault, 0)
-                elif self._later and not self.record.parked:
-                    self._loads = min(self._loads + 1, LOADS_MAX)
-                    await self._back_off(self._later, self._loads)
-                else:
+                try:
+                    waits = not await self._goes_on()
+                except Exception as error:  # a fault of ours: the node and the others go on
+                    logger.error("the worker of CDC consumer %s", self.settings.name, exc_info=error)
+                    self._park(f"internal: {type(error).__name__}: {error}")
+                    waits = True
+                if waits:
                     await self._changed.wait()
         finally:
             self._release()
             self._set(CdcState.WAITING, "the log is closed, or another node runs it")
             await self._positions.close()
+
+    async def _goes_on(self) -> bool:
+        """Does what is next; returns False where a person's order is."""
+        if await self._may_run():
+            if self.record.child is None:
+                await self._one_life()
+            else:
+                await self._ended(self.record.child)
+        elif self._fault:
+            await self._failed(self._fault, 0)
+        elif self._later and not self.record.parked:
+            self._loads = min(self._loads + 1, LOADS_MAX)
+            await self._back_off(self._later, self._loads)
+        else:
+            return False
+        return True
 
     async def _may_run(self) -> bool:
         record = self.record
@@ -228,6 +242,7 @@ class CdcWorker:
             self.record.paused_us = self._positions.paused_us()
             self.record.next, self.record.begins = at.next, at.begins
             self.record.moved, self.record.moved_us = bool(at.moved_us), at.moved_us
+            self.record.parked_at = self.record.parked_at or at.next
             if self.record.parked and at.next != self.record.parked_at:  # on another node it has gone on since
                 self.record.parked, self.record.lost = "", (0, 0)
             trimmed: Trimmed | None = None
@@ -255,6 +270,9 @@ class CdcWorker:
         except VlsnLogError as error:
             self.record.next = 0
             self._later = f"its position: {error}"
+        except Exception:
+            self.record.next = 0
+            raise
 
     def _beginning(self) -> At:
         wanted = self.settings.from_
