@@ -210,7 +210,7 @@ class CdcConsumers:
             "consumer": record.settings.consumer,
             "run_on": record.settings.run_on,
             "state": record.state.value,
-            "reason": record.reason,
+            "reason": record.why,
             "paused_us": record.paused_us or None,
             "mode": source.mode.value if source is not None else None,
             "pid": worker.pid if worker is not None and worker.pid else None,

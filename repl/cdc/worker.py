@@ -94,6 +94,8 @@ class CdcRecord:
     failures: int = 0
     """Failures one after another, with nothing committed in between."""
     failed_at: int = 0
+    failed: str = ""
+    """How it failed last, or what it waited for, with nothing committed in between."""
     waits: int = 0
     """Times one after another that what it writes to was away, with nothing committed in between."""
     slow: int = 0
@@ -111,6 +113,18 @@ class CdcRecord:
     child: Child | None = None
     """The last process that it had, until that has ended."""
     counts: CaptureCounts = field(default_factory=CaptureCounts)
+
+    @property
+    def why(self) -> str:
+        """Why it is in its state; of one that fails again and again how it failed last, whatever it does by now."""
+        if not self.failed or self.failed in self.reason or self.state is CdcState.WAITING:
+            return self.reason
+        return "; ".join(part for part in (self.reason, f"its last failure: {self.failed}") if part)
+
+    def works(self) -> None:
+        """Notes that it has got further, or that a person has it begin again."""
+        self.failures = self.waits = self.failed_at = 0
+        self.failed = ""
 
 
 Event = Callable[..., None]
@@ -307,7 +321,8 @@ class CdcWorker:
         began = record.next
         try:
             await self._fed(resend)
-            record.failures = 0 if resend is None else record.failures
+            if resend is None:
+                record.works()
         except Trimmed as error:
             if resend is not None:  # it has had them once: nothing is lost
                 self._resend = None
@@ -347,7 +362,7 @@ class CdcWorker:
 
     async def _waits(self, why: str, after_s: float = 0.0) -> None:
         """Backs off for what is no failure of the consumer."""
-        self.record.waits += 1
+        self.record.waits, self.record.failed = self.record.waits + 1, why
         if self.record.waits == 1:
             self.event("cdc.waits", consumer=self.settings.name, why=why)
         await self._back_off(why, self.record.waits, after_s)
@@ -423,8 +438,8 @@ class CdcWorker:
         self._segment = segment
         record = self.record
         record.counts.segments += 1 if segment != self._segment_of(record.next) else 0
-        record.next, record.failures, record.waits, record.moved = next_vlsn, 0, 0, False
-        record.moved_us, record.begins = 0, False
+        record.works()
+        record.next, record.moved, record.moved_us, record.begins = next_vlsn, False, 0, False
         if self._hold is not None:
             with self._log.latch:
                 self._hold.advance(Vlsn(next_vlsn))
@@ -458,7 +473,7 @@ class CdcWorker:
         record = self.record
         record.failures = record.failures + 1 if at <= record.failed_at else 1
         record.failed_at = at
-        last = reason.strip().splitlines()[-1] if reason.strip() else reason
+        record.failed = last = reason.strip().splitlines()[-1] if reason.strip() else reason
         self.event("cdc.failed", consumer=self.settings.name, at=at, failures=record.failures, why=last)
         if record.failures > self.settings.retries_max:
             self._park(
@@ -536,7 +551,8 @@ class CdcWorker:
             if record.paused_us:
                 await self._store_pause(0)
                 self.event("cdc.resumed", consumer=self.settings.name, next=record.next)
-            record.parked, record.failures, record.failed_at = "", 0, 0
+            record.parked = ""
+            record.works()
             if record.state in (CdcState.PAUSED, CdcState.PARKED):
                 self._set(CdcState.STARTING, "")
             self._changed.set()
@@ -578,7 +594,7 @@ class CdcWorker:
             await self._positions.place(At(next_vlsn, term, moved_us=ordered_us))
             record.next, record.parked, record.lost, self._resend = next_vlsn, "", (0, 0), None
             record.moved, record.moved_us, record.begins = True, ordered_us, False
-            record.failures = record.failed_at = 0
+            record.works()
             self._hold_from(next_vlsn)
             try:
                 await self._positions.confirm()

@@ -101,6 +101,33 @@ def test_a_disk_that_takes_no_position_is_tried_again(name: str) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("away", [False, True])
+def test_one_that_fails_shows_its_last_reason_whatever_it_does(away: bool) -> None:
+    async def main() -> None:
+        group = await started(17, one(retries_max=1000), size=1)
+        await group.appended(b"one")
+        await group.everything()
+        sink, children, why = group.sinks["orders", "n1"], group.children["n1"], "is away" if away else "is bad"
+        sink.bad, sink.is_away = b"two", away
+        await group.appended(b"two")
+        await group.state("n1", "backoff")
+        children.delay_s = children.start_s = 1.0
+        seen = set[str]()
+        for _ in range(300):
+            told = await group.told("n1")
+            assert why in told["reason"], told
+            seen.add(told["state"])
+            await asyncio.sleep(0.05)
+        assert seen == {"starting", "running", "backoff"}
+        sink.bad, sink.is_away = None, False
+        await group.everything()
+        await group.until(lambda: group.nodes["n1"].cdc.records["orders"].next == sink.committed, "it is stored")
+        assert (await group.told("n1"))["reason"] == ""
+        await group.stop()
+
+    run(main())
+
+
 def test_a_disk_that_takes_no_position_for_good_parks_it_and_a_resume_tries_again() -> None:
     async def main() -> None:
         group = await started(4, one(retries_max=2), size=1)
