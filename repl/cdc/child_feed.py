@@ -75,6 +75,10 @@ class ConsumerWaits(ConsumerFailed):
         self.after_s = after_s
 
 
+class KeepsItsOwn(Exception):
+    """A consumer that keeps its own position was to be given VLSNs once more: it begins behind them."""
+
+
 @dataclass(slots=True)
 class CaptureCounts:
     """The counts of what one consumer of a node was given since the node's start."""
@@ -171,6 +175,8 @@ class ChildFeed:
         self._timeout_s = events_timeout_s
         self._upto = upto
         self.source: Source | None = None
+        self.keeps = False
+        """It keeps its own position, and has said so."""
         self.next = 0
         """Behind the last VLSN that the consumer has taken."""
         self.kept = 0
@@ -190,8 +196,8 @@ class ChildFeed:
 
     async def run(self, start: Start, stop: asyncio.Event, switched: Callable[[Mode], None]) -> None:
         """Feeds it until ``stop``, or until everything up to ``upto`` is taken; then the consumer is stopped, and what
-        it has committed is stored. Raises ``ConsumerFailed``; ``Trimmed``, ``Damaged`` and what ``store`` raises, the
-        child ended without more ado."""
+        it has committed is stored. Raises ``ConsumerFailed``; ``KeepsItsOwn`` where ``upto`` is set; ``Trimmed``,
+        ``Damaged`` and what ``store`` raises, the child ended without more ado."""
         try:
             await self._run(start, stop, switched)
         finally:
@@ -205,6 +211,9 @@ class ChildFeed:
             return
         if not isinstance(ready, Ready):
             raise ConsumerFailed(f"it sent {type(ready).__name__} where READY was due")
+        self.keeps = ready.next is not None
+        if self.keeps and self._upto is not None:
+            raise KeepsItsOwn("it keeps its own position")
         self.next = self.kept = ready.next if ready.next is not None else start.next
         if ready.term and self.next > 1:
             self._reads.check_place(self.next - 1, ready.term)

@@ -31,6 +31,7 @@ from repl.cdc.child_feed import (
     ConsumerSlow,
     ConsumerWaits,
     Joined,
+    KeepsItsOwn,
 )
 from repl.cdc.children import Child, Children
 from repl.cdc.messages import Start
@@ -106,6 +107,8 @@ class CdcRecord:
     """The time of that order."""
     begins: bool = False
     """It has committed nothing ever."""
+    keeps: bool = False
+    """It keeps its own position, as its last process has said."""
     next: int = 0
     """The stored position; 0 while it is not known."""
     lost: tuple[int, int] = (0, 0)
@@ -323,10 +326,11 @@ class CdcWorker:
             await self._fed(resend)
             if resend is None:
                 record.works()
+        except KeepsItsOwn as error:
+            self._not_resent(str(error))
         except Trimmed as error:
             if resend is not None:  # it has had them once: nothing is lost
-                self._resend = None
-                self.event("cdc.not_resent", consumer=self.settings.name, first=resend[0], last=resend[1])
+                self._not_resent(str(error))
                 return
             kept = self.feed.kept if self.feed is not None else 0
             self._trimmed(kept or began, int(error.first))  # what it has not committed is lost, sent or not
@@ -359,6 +363,11 @@ class CdcWorker:
         finally:
             self.feed, self.pid = None, 0
             self._idle.set()
+
+    def _not_resent(self, why: str) -> None:
+        assert self._resend is not None
+        (first, last), self._resend = self._resend, None
+        self.event("cdc.not_resent", consumer=self.settings.name, first=first, last=last, why=why)
 
     async def _waits(self, why: str, after_s: float = 0.0) -> None:
         """Backs off for what is no failure of the consumer."""
@@ -411,7 +420,8 @@ class CdcWorker:
 
     def _source(self, next_vlsn: Vlsn, switched: Callable[[Mode], None]) -> Source:
         """Makes the source of a child that is ready. Raises ``Trimmed``, ``NotInLog``."""
-        self.record.slow = 0
+        assert self.feed is not None
+        self.record.slow, self.record.keeps = 0, self.feed.keeps
         first = self._log.range.first
         if first and next_vlsn < first:
             raise Trimmed(f"VLSN {next_vlsn} was cleaned away", first=first)
@@ -620,9 +630,15 @@ class CdcWorker:
                 self._log.holds.release(hold)
 
     async def resend(self, first: int, last: int) -> None:
-        """Gives VLSNs ``first`` to ``last`` once more, before it goes on where it was. Raises ``BadArgument``,
-        ``Trimmed``."""
+        """Gives VLSNs ``first`` to ``last`` once more, before it goes on where it was. Raises ``BadArgument``, also
+        where it keeps its own position; ``Trimmed``."""
         async with self._orders:
+            if self.record.keeps:
+                name = self.settings.name
+                raise BadArgument(
+                    f"{name} keeps its own position, and would begin behind them; it has them again, and all that "
+                    f"follow, by `vlsnlog cdc reset {name} --to {first}`"
+                )
             durable, begins = self._reads.durable, max(1, int(self._log.range.first))
             if not 1 <= first <= last <= durable:
                 raise BadArgument(f"VLSNs {first} to {last} are not in 1–{durable}, what is durable")

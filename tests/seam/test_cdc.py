@@ -642,6 +642,40 @@ def test_a_range_is_given_once_more_and_a_reset_moves_it() -> None:
     run(main())
 
 
+def test_one_that_keeps_its_own_position_is_given_nothing_once_more_and_says_so() -> None:
+    async def main() -> None:
+        group = Captured(8, one(), size=1)
+        sink = group.sinks["orders", "n1"]
+        sink.own = CdcPosition(1, 0)
+        await group.start()
+        await group.serving()
+        vlsns = [await group.appended(b"%d" % number) for number in range(10)]
+        await group.everything()
+        status, said = await group.cdc("n1", "/orders/resend", **{"from": vlsns[2], "to": vlsns[4]})
+        assert (status, said["type"]) == (400, "bad-argument") and "its own position" in said["detail"], said
+        assert (await group.told("n1"))["starts"] == len(sink.lives) == 1, "it was not even stopped"
+
+        await group.cdc("n1", "/orders/pause")
+        group.kill("n1")
+        await group.start()
+        await group.serving()
+        sink.own = CdcPosition(sink.committed, 0)
+        assert (await group.cdc("n1", "/orders/resend", **{"from": vlsns[2], "to": vlsns[4]}))[0] == 200, (
+            "not known yet"
+        )
+        await group.cdc("n1", "/orders/resume")
+        await group.appended(b"last")
+        await group.everything()
+        told = [
+            event for event in group.nodes["n1"].member.events.since(1, 1000)["events"] if "resent" in event["event"]
+        ]
+        assert [(each["event"], each["why"]) for each in told] == [("cdc.not_resent", "it keeps its own position")]
+        assert [each for _, given in sink.lives for each in given] == sorted(sink.given), "each event came once"
+        await group.stop()
+
+    run(main())
+
+
 def test_a_position_that_cannot_be_read_parks_it_and_never_begins_anew() -> None:
     async def main() -> None:
         group = await started(9, one(options={"moved": True}), size=1)
