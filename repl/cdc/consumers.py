@@ -222,6 +222,7 @@ class CdcConsumers:
             "in_flight_bytes": feed.in_flight if feed is not None else 0,
             "buffer_bytes": host.log.ring.bytes if host is not None else 0,
             "buffer_bytes_max": host.log.ring.bytes_max if host is not None else 0,
+            "last_captured": counts.last or None,
             "entries": counts.entries,
             "segments": counts.segments,
             "commits": counts.commits,

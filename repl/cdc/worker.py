@@ -391,6 +391,7 @@ class CdcWorker:
             joined=self._joined,
             counts=record.counts,
             store=self._store if resend is None else _not_stored,
+            segment_of=self._segment_of,
             ahead_bytes=settings.ahead_bytes,
             start_timeout_s=settings.start_timeout_s * 2**record.slow,
             events_timeout_s=settings.events_timeout_s,
@@ -441,13 +442,12 @@ class CdcWorker:
         """Stores a position that the consumer has committed, and lets go of the log below it."""
         if next_vlsn < self.record.next:
             return True  # it keeps its own, and began before this one
-        segment = self._segment_of(next_vlsn)
+        segment = self._segment_of(next_vlsn - 1)
         if self.settings.commit == "segment" and segment == self._segment and not final:
             return False
         await self._positions.store(At(next_vlsn, int(self._reads.term_before(next_vlsn))))
         self._segment = segment
         record = self.record
-        record.counts.segments += 1 if segment != self._segment_of(record.next) else 0
         record.works()
         record.next, record.moved, record.moved_us, record.begins = next_vlsn, False, 0, False
         if self._hold is not None:
@@ -456,7 +456,11 @@ class CdcWorker:
         return True
 
     def _segment_of(self, vlsn: int) -> int:
-        mapping = self._log.index.at_or_before(Vlsn(vlsn - 1)) if vlsn > 1 else None
+        """Finds the number of the segment of an entry; 0 where the index does not know it."""
+        try:
+            mapping = self._log.index.at_or_before(Vlsn(vlsn))
+        except VlsnLogError:
+            return 0
         return lsn_file(mapping[1]) if mapping is not None else 0
 
     def _hold_from(self, vlsn: int) -> None:

@@ -145,7 +145,9 @@ class Capture:
                     self._tell_commit()
         self._next = events.next_vlsn
         last, self._untold = self._untold, None
-        self._send(Taken(events.bytes, self._next, events.last_time, calls, self._monotonic_s() - began, last))
+        taken_s = self._monotonic_s() - began
+        taken = Taken(events.bytes, self._next, events.last_time, calls, taken_s, last, events.count, events.given)
+        self._send(taken)
 
     def _tell_commit(self) -> None:
         if self._untold is not None:

@@ -92,6 +92,7 @@ def feed_of(child: Says, clock: FakeClock) -> ChildFeed:
         joined=Joined(),
         counts=CaptureCounts(),
         store=stored,
+        segment_of=lambda vlsn: 1,
         ahead_bytes=1 << 22,
         start_timeout_s=30.0,
         events_timeout_s=30.0,
