@@ -75,13 +75,23 @@ class ConsumerWaits(ConsumerFailed):
         self.after_s = after_s
 
 
+class KeepsItsOwn(Exception):
+    """A consumer that keeps its own position was to be given VLSNs once more: it begins behind them."""
+
+
 @dataclass(slots=True)
 class CaptureCounts:
     """The counts of what one consumer of a node was given since the node's start."""
 
     entries: int = 0
+    """Entries of users, without the log's own."""
     bytes: int = 0
+    last: int = 0
+    """The VLSN of the one that was taken last; 0 for none."""
     segments: int = 0
+    """Segments that something was taken of."""
+    segment: int = 0
+    """The one that was taken of last; 0 for none."""
     to_buffer: int = 0
     to_archive: int = 0
     commits: int = 0
@@ -92,6 +102,13 @@ class CaptureCounts:
     """Seconds from a commit's arrival until its position was stored."""
     captured: Seconds = field(default_factory=Seconds)
     """Seconds from an entry's sealing, by the clock of its block, until the consumer had taken it."""
+
+    def of_segments(self, first: int, last: int) -> None:
+        """Counts the segments from which something was taken, but not twice the one in which it goes on; 0: not
+        known."""
+        if first and last:
+            self.segments += last - first + (first != self.segment)
+            self.segment = last
 
 
 class Patience:
@@ -152,13 +169,15 @@ class ChildFeed:
         joined: Joined,
         counts: CaptureCounts,
         store: Callable[[int, bool], Awaitable[bool]],
+        segment_of: Callable[[int], int],
         ahead_bytes: int,
         start_timeout_s: float,
         events_timeout_s: float,
         upto: int | None,
     ) -> None:
         """``store`` stores the position with that next VLSN, and says whether it did; what it puts off is asked again
-        with a later one, and, without choice, at the end.  ``upto``: the last VLSN to be given, None without end."""
+        with a later one, and, without choice, at the end.  ``segment_of`` finds the number of the segment of an entry,
+        0 where it cannot.  ``upto``: the last VLSN to be given, None without end."""
         self._child = child
         self._make_source = make_source
         self._reads = reads
@@ -166,11 +185,14 @@ class ChildFeed:
         self._joined = joined
         self._counts = counts
         self._store = store
+        self._segment_of = segment_of
         self._ahead_bytes = ahead_bytes
         self._start_timeout_s = start_timeout_s
         self._timeout_s = events_timeout_s
         self._upto = upto
         self.source: Source | None = None
+        self.keeps = False
+        """It keeps its own position, and has said so."""
         self.next = 0
         """Behind the last VLSN that the consumer has taken."""
         self.kept = 0
@@ -190,8 +212,8 @@ class ChildFeed:
 
     async def run(self, start: Start, stop: asyncio.Event, switched: Callable[[Mode], None]) -> None:
         """Feeds it until ``stop``, or until everything up to ``upto`` is taken; then the consumer is stopped, and what
-        it has committed is stored. Raises ``ConsumerFailed``; ``Trimmed``, ``Damaged`` and what ``store`` raises, the
-        child ended without more ado."""
+        it has committed is stored. Raises ``ConsumerFailed``; ``KeepsItsOwn`` where ``upto`` is set; ``Trimmed``,
+        ``Damaged`` and what ``store`` raises, the child ended without more ado."""
         try:
             await self._run(start, stop, switched)
         finally:
@@ -205,6 +227,9 @@ class ChildFeed:
             return
         if not isinstance(ready, Ready):
             raise ConsumerFailed(f"it sent {type(ready).__name__} where READY was due")
+        self.keeps = ready.next is not None
+        if self.keeps and self._upto is not None:
+            raise KeepsItsOwn("it keeps its own position")
         self.next = self.kept = ready.next if ready.next is not None else start.next
         if ready.term and self.next > 1:
             self._reads.check_place(self.next - 1, ready.term)
@@ -317,8 +342,12 @@ class ChildFeed:
             raise ConsumerFailed(f"it has taken what it was not sent: {taken}", self.next)
         if not taken.bytes:  # it says only that it is at work
             return
+        if not 0 <= taken.events <= taken.next - self.next or not 0 <= taken.last < taken.next:
+            raise ConsumerFailed(f"it has taken what it was not sent: {taken}", self.next)
         counts = self._counts
-        counts.entries += taken.next - self.next
+        counts.entries += taken.events
+        counts.last = taken.last or counts.last
+        counts.of_segments(self._segment_of(self.next), self._segment_of(taken.next - 1))
         counts.bytes += taken.bytes
         counts.events.add(taken.seconds)
         counts.captured.add(max(0.0, (self._clock.wall_us() - taken.time) / 1e6))

@@ -7,7 +7,6 @@ workers   orders  invoices                one log's life; ``mirror`` runs on the
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,14 +29,11 @@ from vlsn.errors import BadArgument, NotFound, NotMaster, VlsnLogError
 from vlsn.ids import Vlsn, lsn_file
 from vlsn.seams import Clock, Disk, Random
 from vlsn.state.consumers import positions_in
-from vlsn.together import failure_of, together
+from vlsn.together import together
 from vlsn.write.local_log import LocalLog
 
 LOOK_S = 0.1
 """Seconds between two looks at whether this node is the master."""
-logger = logging.getLogger("vlsnlog")
-FAULT_S = 5.0
-"""Seconds until a worker that had a fault of ours is made anew."""
 OTHERS_S = 1.0
 """Seconds between two looks at which consumers the group has."""
 NOT_HERE = "it runs on the master, which this node is not"
@@ -113,9 +109,6 @@ class CdcConsumers:
             try:
                 while not running.done() and (not follows_master or host.is_master()):
                     await asyncio.wait([running], timeout=LOOK_S if follows_master else None)
-                if running.done() and (fault := failure_of(running)) is not None:
-                    self._fault(record, fault)
-                    await asyncio.sleep(FAULT_S)
             finally:
                 self._workers.pop(record.settings.name, None)
                 running.cancel()
@@ -145,13 +138,6 @@ class CdcConsumers:
             for name, placed in (positions_in(small.as_of(host.reads.durable)) if small else {}).items()
             if name.startswith(REPLICATED_PREFIX) and name.removeprefix(REPLICATED_PREFIX) not in mine
         }
-
-    def _fault(self, record: CdcRecord, fault: BaseException) -> None:
-        """Parks a consumer whose worker has a fault of ours; the node and the others go on."""
-        record.parked = f"internal: {type(fault).__name__}: {fault}"
-        record.state, record.reason = CdcState.PARKED, record.parked
-        logger.error("the worker of CDC consumer %s", record.settings.name, exc_info=fault)
-        self.event("cdc.parked", consumer=record.settings.name, why=record.parked)
 
     def _made(self, record: CdcRecord, host: CdcHost, joined: Joined) -> CdcWorker:
         settings = record.settings
@@ -224,7 +210,7 @@ class CdcConsumers:
             "consumer": record.settings.consumer,
             "run_on": record.settings.run_on,
             "state": record.state.value,
-            "reason": record.reason,
+            "reason": record.why,
             "paused_us": record.paused_us or None,
             "mode": source.mode.value if source is not None else None,
             "pid": worker.pid if worker is not None and worker.pid else None,
@@ -236,6 +222,7 @@ class CdcConsumers:
             "in_flight_bytes": feed.in_flight if feed is not None else 0,
             "buffer_bytes": host.log.ring.bytes if host is not None else 0,
             "buffer_bytes_max": host.log.ring.bytes_max if host is not None else 0,
+            "last_captured": counts.last or None,
             "entries": counts.entries,
             "segments": counts.segments,
             "commits": counts.commits,

@@ -74,7 +74,7 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
 
 class Taken(msgspec.Struct, frozen=True, tag="taken"):
     """``next`` is behind the last VLSN of the message, ``time`` the µs since the epoch of its last block; ``commit`` is
-    that of the message's last call."""
+    that of the message's last call; of ``events`` in it the last one is at VLSN ``last``, 0 where there is none."""
 
     bytes: int
     next: int
@@ -82,6 +82,8 @@ class Taken(msgspec.Struct, frozen=True, tag="taken"):
     calls: int
     seconds: float
     commit: Commit | None = None
+    events: int = 0
+    last: int = 0
 
 
 class Committed(msgspec.Struct, frozen=True, tag="committed"):

@@ -6,13 +6,14 @@
 
 1. The position is loaded before anything else, and the log is held from there on, whatever the state: running, paused,
    parked for failures.  A consumer too far behind (``hold_bytes_max``) loses its hold, and is told which VLSNs went.
-2. Parked consumers stay so until a person resumes, resets or skips; the others go on.
+2. Parked consumers stay so until a person resumes, resets or skips; the others go on.  A fault of ours parks one, too.
 3. Where there is no position yet it begins as its settings say, and that is stored before the first event is given.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from repl.cdc.child_feed import (
     ConsumerSlow,
     ConsumerWaits,
     Joined,
+    KeepsItsOwn,
 )
 from repl.cdc.children import Child, Children
 from repl.cdc.messages import Start
@@ -56,6 +58,7 @@ from vlsn.together import failure_of
 from vlsn.write.local_log import LocalLog
 
 T = TypeVar("T")
+logger = logging.getLogger("vlsnlog")
 BACKOFF_S = (0.1, 30.0)
 """The first and the longest pause after a failure; each is twice the one before."""
 LOADS_MAX = 5
@@ -88,10 +91,12 @@ class CdcRecord:
     parked: str = ""
     """Why it is parked."""
     parked_at: int = 0
-    """The stored position then."""
+    """The stored position then; 0: what is loaded next."""
     failures: int = 0
     """Failures one after another, with nothing committed in between."""
     failed_at: int = 0
+    failed: str = ""
+    """How it failed last, or what it waited for, with nothing committed in between."""
     waits: int = 0
     """Times one after another that what it writes to was away, with nothing committed in between."""
     slow: int = 0
@@ -102,6 +107,8 @@ class CdcRecord:
     """The time of that order."""
     begins: bool = False
     """It has committed nothing ever."""
+    keeps: bool = False
+    """It keeps its own position, as its last process has said."""
     next: int = 0
     """The stored position; 0 while it is not known."""
     lost: tuple[int, int] = (0, 0)
@@ -109,6 +116,18 @@ class CdcRecord:
     child: Child | None = None
     """The last process that it had, until that has ended."""
     counts: CaptureCounts = field(default_factory=CaptureCounts)
+
+    @property
+    def why(self) -> str:
+        """Why it is in its state; of one that fails again and again how it failed last, whatever it does by now."""
+        if not self.failed or self.failed in self.reason or self.state is CdcState.WAITING:
+            return self.reason
+        return "; ".join(part for part in (self.reason, f"its last failure: {self.failed}") if part)
+
+    def works(self) -> None:
+        """Notes that it has got further, or that a person has it begin again."""
+        self.failures = self.waits = self.failed_at = 0
+        self.failed = ""
 
 
 Event = Callable[..., None]
@@ -181,22 +200,34 @@ class CdcWorker:
             while True:
                 self._changed.clear()
                 self._later = self._fault = ""
-                if await self._may_run():
-                    if self.record.child is None:
-                        await self._one_life()
-                    else:
-                        await self._ended(self.record.child)
-                elif self._fault:
-                    await self._failed(self._fault, 0)
-                elif self._later and not self.record.parked:
-                    self._loads = min(self._loads + 1, LOADS_MAX)
-                    await self._back_off(self._later, self._loads)
-                else:
+                try:
+                    waits = not await self._goes_on()
+                except Exception as error:  # a fault of ours: the node and the others go on
+                    logger.error("the worker of CDC consumer %s", self.settings.name, exc_info=error)
+                    self._park(f"internal: {type(error).__name__}: {error}")
+                    waits = True
+                if waits:
                     await self._changed.wait()
         finally:
             self._release()
             self._set(CdcState.WAITING, "the log is closed, or another node runs it")
             await self._positions.close()
+
+    async def _goes_on(self) -> bool:
+        """Does what is next; returns False where a person's order is."""
+        if await self._may_run():
+            if self.record.child is None:
+                await self._one_life()
+            else:
+                await self._ended(self.record.child)
+        elif self._fault:
+            await self._failed(self._fault, 0)
+        elif self._later and not self.record.parked:
+            self._loads = min(self._loads + 1, LOADS_MAX)
+            await self._back_off(self._later, self._loads)
+        else:
+            return False
+        return True
 
     async def _may_run(self) -> bool:
         record = self.record
@@ -228,6 +259,7 @@ class CdcWorker:
             self.record.paused_us = self._positions.paused_us()
             self.record.next, self.record.begins = at.next, at.begins
             self.record.moved, self.record.moved_us = bool(at.moved_us), at.moved_us
+            self.record.parked_at = self.record.parked_at or at.next
             if self.record.parked and at.next != self.record.parked_at:  # on another node it has gone on since
                 self.record.parked, self.record.lost = "", (0, 0)
             trimmed: Trimmed | None = None
@@ -255,6 +287,9 @@ class CdcWorker:
         except VlsnLogError as error:
             self.record.next = 0
             self._later = f"its position: {error}"
+        except Exception:
+            self.record.next = 0
+            raise
 
     def _beginning(self) -> At:
         wanted = self.settings.from_
@@ -289,11 +324,13 @@ class CdcWorker:
         began = record.next
         try:
             await self._fed(resend)
-            record.failures = 0 if resend is None else record.failures
+            if resend is None:
+                record.works()
+        except KeepsItsOwn as error:
+            self._not_resent(str(error))
         except Trimmed as error:
             if resend is not None:  # it has had them once: nothing is lost
-                self._resend = None
-                self.event("cdc.not_resent", consumer=self.settings.name, first=resend[0], last=resend[1])
+                self._not_resent(str(error))
                 return
             kept = self.feed.kept if self.feed is not None else 0
             self._trimmed(kept or began, int(error.first))  # what it has not committed is lost, sent or not
@@ -327,9 +364,14 @@ class CdcWorker:
             self.feed, self.pid = None, 0
             self._idle.set()
 
+    def _not_resent(self, why: str) -> None:
+        assert self._resend is not None
+        (first, last), self._resend = self._resend, None
+        self.event("cdc.not_resent", consumer=self.settings.name, first=first, last=last, why=why)
+
     async def _waits(self, why: str, after_s: float = 0.0) -> None:
         """Backs off for what is no failure of the consumer."""
-        self.record.waits += 1
+        self.record.waits, self.record.failed = self.record.waits + 1, why
         if self.record.waits == 1:
             self.event("cdc.waits", consumer=self.settings.name, why=why)
         await self._back_off(why, self.record.waits, after_s)
@@ -349,6 +391,7 @@ class CdcWorker:
             joined=self._joined,
             counts=record.counts,
             store=self._store if resend is None else _not_stored,
+            segment_of=self._segment_of,
             ahead_bytes=settings.ahead_bytes,
             start_timeout_s=settings.start_timeout_s * 2**record.slow,
             events_timeout_s=settings.events_timeout_s,
@@ -378,7 +421,8 @@ class CdcWorker:
 
     def _source(self, next_vlsn: Vlsn, switched: Callable[[Mode], None]) -> Source:
         """Makes the source of a child that is ready. Raises ``Trimmed``, ``NotInLog``."""
-        self.record.slow = 0
+        assert self.feed is not None
+        self.record.slow, self.record.keeps = 0, self.feed.keeps
         first = self._log.range.first
         if first and next_vlsn < first:
             raise Trimmed(f"VLSN {next_vlsn} was cleaned away", first=first)
@@ -398,22 +442,25 @@ class CdcWorker:
         """Stores a position that the consumer has committed, and lets go of the log below it."""
         if next_vlsn < self.record.next:
             return True  # it keeps its own, and began before this one
-        segment = self._segment_of(next_vlsn)
+        segment = self._segment_of(next_vlsn - 1)
         if self.settings.commit == "segment" and segment == self._segment and not final:
             return False
         await self._positions.store(At(next_vlsn, int(self._reads.term_before(next_vlsn))))
         self._segment = segment
         record = self.record
-        record.counts.segments += 1 if segment != self._segment_of(record.next) else 0
-        record.next, record.failures, record.waits, record.moved = next_vlsn, 0, 0, False
-        record.moved_us, record.begins = 0, False
+        record.works()
+        record.next, record.moved, record.moved_us, record.begins = next_vlsn, False, 0, False
         if self._hold is not None:
             with self._log.latch:
                 self._hold.advance(Vlsn(next_vlsn))
         return True
 
     def _segment_of(self, vlsn: int) -> int:
-        mapping = self._log.index.at_or_before(Vlsn(vlsn - 1)) if vlsn > 1 else None
+        """Finds the number of the segment of an entry; 0 where the index does not know it."""
+        try:
+            mapping = self._log.index.at_or_before(Vlsn(vlsn))
+        except VlsnLogError:
+            return 0
         return lsn_file(mapping[1]) if mapping is not None else 0
 
     def _hold_from(self, vlsn: int) -> None:
@@ -440,7 +487,7 @@ class CdcWorker:
         record = self.record
         record.failures = record.failures + 1 if at <= record.failed_at else 1
         record.failed_at = at
-        last = reason.strip().splitlines()[-1] if reason.strip() else reason
+        record.failed = last = reason.strip().splitlines()[-1] if reason.strip() else reason
         self.event("cdc.failed", consumer=self.settings.name, at=at, failures=record.failures, why=last)
         if record.failures > self.settings.retries_max:
             self._park(
@@ -518,7 +565,8 @@ class CdcWorker:
             if record.paused_us:
                 await self._store_pause(0)
                 self.event("cdc.resumed", consumer=self.settings.name, next=record.next)
-            record.parked, record.failures, record.failed_at = "", 0, 0
+            record.parked = ""
+            record.works()
             if record.state in (CdcState.PAUSED, CdcState.PARKED):
                 self._set(CdcState.STARTING, "")
             self._changed.set()
@@ -560,7 +608,7 @@ class CdcWorker:
             await self._positions.place(At(next_vlsn, term, moved_us=ordered_us))
             record.next, record.parked, record.lost, self._resend = next_vlsn, "", (0, 0), None
             record.moved, record.moved_us, record.begins = True, ordered_us, False
-            record.failures = record.failed_at = 0
+            record.works()
             self._hold_from(next_vlsn)
             try:
                 await self._positions.confirm()
@@ -586,9 +634,15 @@ class CdcWorker:
                 self._log.holds.release(hold)
 
     async def resend(self, first: int, last: int) -> None:
-        """Gives VLSNs ``first`` to ``last`` once more, before it goes on where it was. Raises ``BadArgument``,
-        ``Trimmed``."""
+        """Gives VLSNs ``first`` to ``last`` once more, before it goes on where it was. Raises ``BadArgument``, also
+        where it keeps its own position; ``Trimmed``."""
         async with self._orders:
+            if self.record.keeps:
+                name = self.settings.name
+                raise BadArgument(
+                    f"{name} keeps its own position, and would begin behind them; it has them again, and all that "
+                    f"follow, by `vlsnlog cdc reset {name} --to {first}`"
+                )
             durable, begins = self._reads.durable, max(1, int(self._log.range.first))
             if not 1 <= first <= last <= durable:
                 raise BadArgument(f"VLSNs {first} to {last} are not in 1–{durable}, what is durable")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 FINDINGS = ("parked", "not-configured")
 """States that need a person."""
+QUIET = ("waiting", "paused")
+"""States whose reasons are nobody's concern in a list."""
 Answer = dict[str, Any] | VlsnLogError
 _COLUMNS = ("node", "consumer", "state", "mode", "next VLSN", "behind", "for", "entries", "switches", "failures")
 
@@ -42,7 +44,7 @@ def list_all(url: list[str], as_json: bool) -> int:
     elif consumers:
         _print(consumers)
         for one in consumers:
-            if one["reason"] and one["state"] in (*FINDINGS, "backoff"):
+            if one["reason"] and one["state"] not in QUIET:
                 click.echo(f"{one['node']} {one['name']}: {one['reason']}")
     elif found:
         click.echo("these nodes have no CDC consumers in their settings")

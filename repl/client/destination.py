@@ -235,9 +235,12 @@ class Destination:
     async def nack(
         self, messages: Sequence[Message], reason: str = "given back", *, delay_s: float | None = None
     ) -> None:
-        """Gives messages back, as ``Message.nack`` does one."""
+        """Gives messages back, as ``Message.nack`` does one; more than ``ACKS_MAX`` in several calls."""
         for uuid, vlsns in _by_uuid(messages):
-            await self._destinations.nack(self.name, vlsns.tolist(), reason, uuid, delay_s=delay_s)
+            later = np.unique(vlsns)[::-1]  # the later ones first: one that comes back recalls those of its key
+            for at in range(0, len(later), ACKS_MAX):
+                part = later[at : at + ACKS_MAX].tolist()
+                await self._destinations.nack(self.name, part, reason, uuid, delay_s=delay_s)
 
     async def flush(self) -> None:
         """Returns once everything acknowledged so far is durable. Raises as ``Message.ack`` where some of it failed."""

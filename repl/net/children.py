@@ -3,13 +3,15 @@
 1. A child is started by ``exec`` of the node's own interpreter with its environment, on a thread that lives as long as
    the node: the kernel ties the child to it.  It stays in the node's session, so that its own priority is all that
    counts.
-2. Its output is read a little at a time: a child that prints without end waits for its own lines.
+2. Its output is read as it comes: no child waits for its log.  So much of it goes there in a second; of the lines above
+   that only the number does.
 3. Its end is learned from the kernel (a pidfd), and it is reaped there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import socket
@@ -28,9 +30,15 @@ LENGTH: Final = Struct("<I")
 MESSAGE_BYTES_MAX: Final = 256 * 1024
 """A message from a child."""
 LINE_BYTES_MAX: Final = 4096
+LINE_BYTES_MIN: Final = 64
+"""Bytes that the shortest line counts for: the log writes as much before each."""
 OUTPUT_BYTES_PER_S: Final = 64 * 1024
-"""Output of one child that is read in a second."""
-_OUTPUT_PERIOD_S: Final = 0.1
+"""Output of one child that goes to the log in a second."""
+_OUTPUT_PERIOD_S: Final = 0.05
+_SAID_AT_ONCE: Final = 16 * 1024
+"""Bytes that are read at once while they go to the log, and what else the loop has to do waits …"""
+_PIPE_BYTES: Final = 1024 * 1024
+"""… and when they are only counted; a pipe has room for as many, where the system lets it."""
 OUTPUT_DRAIN_S: Final = 5.0
 """Seconds that the output of a child is read on after its end: another process of its own may have the pipe, too."""
 NICENESS_LOWEST: Final = 19
@@ -109,19 +117,24 @@ class ProcessChild:
         asyncio.get_running_loop().call_later(OUTPUT_DRAIN_S, self._output.cancel)
 
     async def _read_output(self, said: Callable[[str], None]) -> None:
-        """Reads what the child prints, line by line, so much a second."""
+        """Reads what the child prints."""
         loop = asyncio.get_running_loop()
         assert self._process.stdout is not None
         pipe = self._process.stdout
         os.set_blocking(pipe.fileno(), False)
-        at_once = int(OUTPUT_BYTES_PER_S * _OUTPUT_PERIOD_S)
-        rest = b""
+        with suppress(OSError):  # a user has so much for all of its pipes
+            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        printed = Printed(said)
         ready = asyncio.Event()
         try:
             while True:
+                printed.at(loop.time())
                 try:
-                    piece = os.read(pipe.fileno(), at_once)
+                    piece = os.read(pipe.fileno(), _SAID_AT_ONCE if printed.room > 0 else _PIPE_BYTES)
                 except BlockingIOError:
+                    if printed.lost:  # their number is due
+                        await asyncio.sleep(_OUTPUT_PERIOD_S)
+                        continue
                     ready.clear()
                     loop.add_reader(pipe.fileno(), ready.set)
                     try:
@@ -131,15 +144,59 @@ class ProcessChild:
                     continue
                 if not piece:
                     break
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    said(line[:LINE_BYTES_MAX].decode(errors="replace"))
-                rest = rest[:LINE_BYTES_MAX]
+                printed.take(piece)
                 await asyncio.sleep(_OUTPUT_PERIOD_S)
-            if rest:
-                said(rest.decode(errors="replace"))
         finally:
+            printed.end()
             pipe.close()
+
+
+class Printed:
+    """The lines that a child prints: those that the log takes in a second go there, the others are counted."""
+
+    def __init__(self, said: Callable[[str], None]) -> None:
+        self._said = said
+        self._rest = b""
+        """The begin of the line that has not ended."""
+        self._until_s = 0.0
+        self.room = 0
+        """Bytes that the log still takes in this second."""
+        self.lost = 0
+        """Lines of this second that it did not take."""
+
+    def at(self, now_s: float) -> None:
+        """Begins another second once the one before is over, whose lost lines are told."""
+        if now_s >= self._until_s:
+            self._tell_lost()
+            self.room, self._until_s = OUTPUT_BYTES_PER_S, now_s + 1.0
+
+    def take(self, piece: bytes) -> None:
+        at = 0
+        while self.room > 0 and (end := piece.find(b"\n", at)) >= 0:
+            self._say(self._rest + piece[at : min(end, at + LINE_BYTES_MAX)])
+            self._rest, at = b"", end + 1
+        if lost := piece.count(b"\n", at):
+            self.lost += lost
+            self._rest, at = b"", piece.rindex(b"\n") + 1
+        self._rest = (self._rest + piece[at : at + LINE_BYTES_MAX])[:LINE_BYTES_MAX]
+
+    def end(self) -> None:
+        """Says what is left."""
+        self._tell_lost()
+        if self._rest:
+            self._say(self._rest)
+
+    def _say(self, line: bytes) -> None:
+        line = line[:LINE_BYTES_MAX]
+        self.room -= max(LINE_BYTES_MIN, len(line))
+        self._said(line.decode(errors="replace"))
+
+    def _tell_lost(self) -> None:
+        if self.lost:
+            self._said(
+                f"[{self.lost} more lines are thrown away: the log takes {OUTPUT_BYTES_PER_S // 1024} KiB a second]"
+            )
+            self.lost = 0
 
 
 class ProcessChildren:

@@ -34,6 +34,7 @@ def cdc_metrics(parts: NodeParts) -> Iterator[Metric]:
     yield from (modes, states, switches)
     for name, key, text in (
         ("next_vlsn", "next", "VLSN of the event that its stored position is at"),
+        ("last_captured_vlsn", "last_captured", "VLSN of the event that it has taken last"),
         ("lag_vlsns", "lag_vlsns", "Durable VLSNs that it has not taken"),
         ("lag_seconds", "lag_s", "Since when what it took last lies in the log, while it is behind"),
         ("lag_segments", "lag_segments", "Segments from the event that it takes next to the durable end"),
@@ -47,8 +48,8 @@ def cdc_metrics(parts: NodeParts) -> Iterator[Metric]:
                 family.add_metric([one["name"]], one[key])
         yield family
     for name, key, text in (
-        ("entries", "entries", "Entries that it has taken, those of the log's own too"),
-        ("segments", "segments", "Segments whose ends its position has passed"),
+        ("entries", "entries", "Events that it has taken, without the log's own entries"),
+        ("segments", "segments", "Segments that it has taken entries of"),
         ("commits", "commits", "Positions stored"),
         ("starts", "starts", "Starts of its process"),
     ):

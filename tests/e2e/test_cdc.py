@@ -54,6 +54,16 @@ class Prints(CdcConsumer):
         while True:
             print("x" * 1000)
 
+class Talks(Lines):
+    """Prints a page for each event."""
+
+    def on_events(self, events):
+        return super().on_events(self.said(each) for each in events)
+
+    def said(self, event):
+        print("\\n".join(f"{event.vlsn}.{number} {'x' * 1000}" for number in range(100)))
+        return event
+
 class Sleeps(CdcConsumer):
     def on_events(self, events):
         time.sleep(3600)
@@ -232,6 +242,20 @@ def test_what_a_consumer_may_do_to_itself_hurts_neither_its_node_nor_the_others(
 
 def vlsns_in(path: Path) -> list[int]:
     return [int(line.split(b" ", 1)[0]) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+
+def test_one_that_prints_much_is_not_held_back(node: Callable[..., One], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    one = node(table("talks", "Talks", f'options = {{ path = "{out}" }}', "events_timeout_s = 20.0"))
+    one.append(*[bytes(10)] * 50)  # which print 5 MB, 80 times what the log takes in a second
+    eventually(lambda: one.told("talks")["lag_vlsns"] == 0, "it is given everything")
+    told = one.told("talks")
+    assert (told["starts"], told["failures"], told["reason"], len(vlsns_in(out))) == (1, 0, "", 50)
+    assert one.end(signal.SIGTERM) == 0
+    log = (tmp_path / "node.log").read_text()
+    lost = sum(int(count) for count in re.findall(r" cdc talks: \[(\d+) more lines are thrown away", log))
+    assert len(re.findall(r" cdc talks: \d+\.\d+ x", log)) + lost == 5_000, "a line is in the log, or counted there"
+    assert lost > 0
 
 
 def test_one_that_is_stopped_and_never_reads_is_replaced_and_the_others_do_not_notice(

@@ -110,7 +110,7 @@ class FakeChildren:
         """Seconds between a message's coming and what is done of it."""
         self.start_s = 0.001
         """Seconds that a process takes to start."""
-        self.fails: OSError | None = None
+        self.fails: Exception | None = None
         """How each start fails."""
 
     async def start(self, name: str) -> FakeChild:

@@ -22,6 +22,7 @@ from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from vlsn.errors import BadArgument, VlsnLogError
+from vlsn.ids import Vlsn, lsn_file
 from vlsn.levels import LEVELS
 
 KIB = 1024
@@ -128,6 +129,15 @@ class Captured(Group):
                 return told
             await asyncio.sleep(0.01)
         raise AssertionError(f"{node} {name} is not {state}: {told}")
+
+    async def until_told(self, name: str, **wanted: Any) -> dict[str, Any]:
+        """Waits until ``n1`` tells that of a consumer; returns all that it tells."""
+        for _ in range(6000):
+            told = await self.told("n1", name)
+            if all(told[key] == value for key, value in wanted.items()):
+                return told
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{name} has no {wanted}: {told}")
 
     async def everything(self, *nodes: str, name: str = "orders", limit_s: float = 60.0) -> dict[int, bytes]:
         """Waits until the sinks of these nodes have the whole log, and returns that."""
@@ -642,6 +652,40 @@ def test_a_range_is_given_once_more_and_a_reset_moves_it() -> None:
     run(main())
 
 
+def test_one_that_keeps_its_own_position_is_given_nothing_once_more_and_says_so() -> None:
+    async def main() -> None:
+        group = Captured(8, one(), size=1)
+        sink = group.sinks["orders", "n1"]
+        sink.own = CdcPosition(1, 0)
+        await group.start()
+        await group.serving()
+        vlsns = [await group.appended(b"%d" % number) for number in range(10)]
+        await group.everything()
+        status, said = await group.cdc("n1", "/orders/resend", **{"from": vlsns[2], "to": vlsns[4]})
+        assert (status, said["type"]) == (400, "bad-argument") and "its own position" in said["detail"], said
+        assert (await group.told("n1"))["starts"] == len(sink.lives) == 1, "it was not even stopped"
+
+        await group.cdc("n1", "/orders/pause")
+        group.kill("n1")
+        await group.start()
+        await group.serving()
+        sink.own = CdcPosition(sink.committed, 0)
+        assert (await group.cdc("n1", "/orders/resend", **{"from": vlsns[2], "to": vlsns[4]}))[0] == 200, (
+            "not known yet"
+        )
+        await group.cdc("n1", "/orders/resume")
+        await group.appended(b"last")
+        await group.everything()
+        told = [
+            event for event in group.nodes["n1"].member.events.since(1, 1000)["events"] if "resent" in event["event"]
+        ]
+        assert [(each["event"], each["why"]) for each in told] == [("cdc.not_resent", "it keeps its own position")]
+        assert [each for _, given in sink.lives for each in given] == sorted(sink.given), "each event came once"
+        await group.stop()
+
+    run(main())
+
+
 def test_a_position_that_cannot_be_read_parks_it_and_never_begins_anew() -> None:
     async def main() -> None:
         group = await started(9, one(options={"moved": True}), size=1)
@@ -862,6 +906,44 @@ def test_once_a_segment_is_stored_at_its_end_and_at_a_stop() -> None:
         now = (await group.told("n1"))["next"]
         assert begun < now < behind
         assert (await group.cdc("n1", "/orders/pause"))[1]["next"] == behind
+        await group.stop()
+
+    run(main())
+
+
+def test_metrics_count_the_segments_and_events_that_were_captured_and_name_the_last_one() -> None:
+    async def main() -> None:
+        group = await started(20, one("orders") + one("others"), size=1)
+        group.sinks["others", "n1"].commits = False
+        for name in ("orders", "others"):
+            await group.cdc("n1", f"/{name}/pause")
+        for _ in range(40):
+            await group.appended(bytes(10 * KIB))
+        log = group.nodes["n1"].opened().log
+        for name in ("orders", "others"):
+            assert (await group.cdc("n1", f"/{name}/reset", to="start"))[0] == 200
+            assert (await group.cdc("n1", f"/{name}/resume"))[0] == 200
+            await group.everything(name=name)
+        wanted = await group.everything()
+        first, last = log.index.at_or_before(Vlsn(1)), log.index.at_or_before(Vlsn(max(wanted)))
+        assert first is not None and last is not None
+        segments = lsn_file(last[1]) - lsn_file(first[1]) + 1
+        assert segments >= 6 and max(wanted) > len(wanted), "and entries of the log's own are among them"
+        for again in (0, 1):
+            if again:  # what it had of the last segment is no segment more
+                group.children["n1"].alive["orders"].exit(1)
+                wanted[await group.appended(b"last")] = b"last"
+                await group.everything()
+            for name in ("orders", "others"):
+                told = await group.until_told(name, last_captured=max(wanted))
+                assert (told["segments"], told["entries"]) == (segments, len(wanted)), name
+        metrics = await group.client.request("GET", f"{group.url('n1')}/metrics", timeout_s=10.0)
+        for line in (
+            f'vlsnlog_cdc_segments_total{{consumer="others"}} {segments}.0',
+            f'vlsnlog_cdc_entries_total{{consumer="others"}} {len(wanted)}.0',
+            f'vlsnlog_cdc_last_captured_vlsn{{consumer="others"}} {max(wanted)}.0',
+        ):
+            assert line in bytes(metrics.body).decode().splitlines()
         await group.stop()
 
     run(main())

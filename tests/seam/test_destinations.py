@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from itertools import pairwise
 from random import Random
@@ -16,7 +16,7 @@ import pytest
 
 from repl import connect
 from repl.client.connect import Client
-from repl.client.destination import Message
+from repl.client.destination import PREFETCH_MAX, Message
 from repl.http.handed import Handed, Holder
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
@@ -977,6 +977,32 @@ def test_messages_found_for_an_asker_who_is_gone_go_to_the_next_one() -> None:
                     await asking
                 assert (await delivery.messages(10, 0.0, Holder(Handed()))).columns.vlsns.tolist() == wanted, part
             assert gone > 10
+        await group.stop()
+
+    run(main())
+
+
+def test_more_messages_than_one_call_takes_are_given_back_in_parts() -> None:
+    async def main() -> None:
+        group, most = await made(19), 12_000
+        async with client(group) as log:
+            await log.destinations.put("orders", from_="start", ack_timeout_s=3600.0)
+            for _ in range(6):
+                await log.append_many([b""] * (most // 6), keys=[b"a", b"b"] * (most // 12))
+            dest = log.destination("orders", prefetch=PREFETCH_MAX)
+            async with aclosing(dest.batches()) as batches:
+
+                async def taken() -> dict[int, Message]:
+                    found: dict[int, Message] = {}
+                    while len(found) < most:
+                        found |= {each.vlsn: each for each in await anext(batches)}
+                    return found
+
+                first = await taken()
+                await dest.nack(list(first.values()), "no stock")
+                again = await taken()
+            assert again.keys() == first.keys()
+            assert {each.attempt for each in again.values()} == {2}, "each attempt counts, whichever part it was in"
         await group.stop()
 
     run(main())

@@ -79,7 +79,7 @@ def test_what_is_on_its_way_when_a_master_hands_over_is_waited_for() -> None:
 
 
 def test_a_hand_over_whose_caller_goes_away_is_announced_no_more() -> None:
-    """Whoever is asked for a vote would else hear for ever that this lead has ended, while it goes on."""
+    """The nodes that are asked for a vote would else hear for ever that this lead has ended, while it goes on."""
 
     async def main() -> None:
         group = Group(46)

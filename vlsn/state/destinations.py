@@ -89,7 +89,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         try:
             return min(self.redelivery_delay_s * self.redelivery_factor ** (attempts - 1), most)
         except OverflowError:
-            return most
+            return most if self.redelivery_delay_s else 0.0
 
     def check(self) -> None:
         """Raises ``BadArgument`` for what no destination can be."""

@@ -97,7 +97,8 @@ class Capture:
         except BadBody:
             raise
         except CdcUnavailable as error:
-            self._fail(str(error)[:REASON_CHARACTERS_MAX], "unavailable", min(max(error.after_s, 0.0), WAIT_S_MAX))
+            why = str(error)[:REASON_CHARACTERS_MAX] or type(error).__name__
+            self._fail(why, "unavailable", min(max(error.after_s, 0.0), WAIT_S_MAX))
         except Exception as error:  # the user's code may raise anything
             refused = isinstance(error, BadArgument) and not self._started
             self._fail(str(error) if refused else _told(error), "refused" if refused else "failed")
@@ -144,7 +145,9 @@ class Capture:
                     self._tell_commit()
         self._next = events.next_vlsn
         last, self._untold = self._untold, None
-        self._send(Taken(events.bytes, self._next, events.last_time, calls, self._monotonic_s() - began, last))
+        taken_s = self._monotonic_s() - began
+        taken = Taken(events.bytes, self._next, events.last_time, calls, taken_s, last, events.count, events.given)
+        self._send(taken)
 
     def _tell_commit(self) -> None:
         if self._untold is not None:
@@ -189,8 +192,10 @@ def load(name: str) -> CdcConsumer:
 
 
 def _told(error: Exception) -> str:
-    """Formats an exception with its traceback; of a long one its end."""
-    text = "".join(traceback.format_exception(error))
+    """Formats an exception with its traceback; of a long one its end. The last line is all of its own message."""
+    text, own = "".join(traceback.format_exception(error)), "".join(traceback.format_exception_only(error))
+    if own.count("\n") > 1:
+        text += " ".join(own.split())
     return text if len(text) <= REASON_CHARACTERS_MAX else "…" + text[-REASON_CHARACTERS_MAX:]
 
 

@@ -77,6 +77,11 @@ class Events(Iterator[Entry]):
         return taken.vlsn if taken is not None else 0
 
     @property
+    def count(self) -> int:
+        """The events taken so far."""
+        return self._cut - length_hint(self._left)
+
+    @property
     def next_vlsn(self) -> int:
         """Behind the last event taken, and what is no event after it."""
         if self.over:

@@ -28,7 +28,7 @@ class OneByOne(CdcConsumer):
     def on_events(self, events: Iterator[CdcEvent]) -> bool:
         self._advance()
         if next(events).vlsn == self._fails_at:
-            raise ValueError("here")
+            raise ValueError("it fails\n  here\n  ^")
         return True
 
 
@@ -72,3 +72,8 @@ def test_what_was_committed_is_told_before_a_failure(fails_at: int) -> None:
     told = said(20e-6, fails_at)
     assert isinstance(told[-1], Failed)
     assert [each.next for each in told if isinstance(each, Commit)][-1] == fails_at
+
+
+def test_the_last_line_of_a_reason_is_all_that_was_raised() -> None:
+    failed = said(20e-6, 2)[-1]
+    assert isinstance(failed, Failed) and failed.reason.splitlines()[-1] == "ValueError: it fails here ^"

@@ -112,6 +112,7 @@ def feed_of(
         joined=Joined(),
         counts=CaptureCounts(),
         store=store,
+        segment_of=lambda vlsn: 1,
         ahead_bytes=1 << 22,
         start_timeout_s=30.0,
         events_timeout_s=30.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from repl.dest.delays import Delays
@@ -56,6 +56,7 @@ def test_what_came_in_before_its_time_is_not_kept_until_then() -> None:
 
 
 @given(st.floats(0.0, 86_400.0), st.floats(1.0, 100.0), st.floats(0.0, 86_400.0), st.integers(1, 1_000))
+@example(0.0, 42.0, 0.0, 191)
 def test_a_delay_grows_up_to_its_limit(delay_s: float, factor: float, most_s: float, attempts: int) -> None:
     made = DestinationSettings(
         "0" * 16, redelivery_delay_s=delay_s, redelivery_factor=factor, redelivery_delay_s_max=most_s

@@ -18,7 +18,7 @@ from repl.cdc import messages
 from repl.cdc.consumer import CdcConsumer, CdcContext
 from repl.cdc.messages import Start
 from repl.net import children
-from repl.net.children import ProcessChildren
+from repl.net.children import OUTPUT_BYTES_PER_S, ProcessChild, ProcessChildren
 from vlsn.errors import ChannelClosed
 
 pytestmark = pytest.mark.real
@@ -30,6 +30,19 @@ class Spawns(CdcConsumer):
     def start(self, context: CdcContext) -> None:
         print(subprocess.Popen(["sleep", "300"]).pid, flush=True)
         os._exit(3)
+
+
+class Prints(CdcConsumer):
+    """Prints more than the log takes in five minutes, and ends."""
+
+    def start(self, context: CdcContext) -> None:
+        for number in range(PRINTED):
+            print(f"{number:999}")
+        print("without an end", end="", flush=True)
+        os._exit(4)
+
+
+PRINTED = 20_000
 
 
 def descriptors() -> int:
@@ -66,6 +79,24 @@ async def started_once(starter: ProcessChildren) -> None:
     child = await starter.start("orders")
     child.kill()
     await child.ended()
+
+
+async def ended(child: ProcessChild, consumer: type[CdcConsumer]) -> int:
+    """Starts a consumer of this module, and returns its process's exit status."""
+    order = Start(
+        name="orders",
+        consumer=f"{__name__}:{consumer.__name__}",
+        node="n1",
+        group="g",
+        next=1,
+        options={},
+        memory_bytes_max=1 << 30,
+    )
+    await child.send(messages.encode(order))
+    with suppress(ChannelClosed):
+        while True:
+            await child.receive()
+    return await child.ended()
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.002, 0.005, 0.01, 0.05])
@@ -116,24 +147,7 @@ def test_output_that_another_process_keeps_open_is_let_go(monkeypatch: pytest.Mo
         await started_once(starter)
         await asyncio.sleep(1)
         open_before = descriptors()
-        child = await starter.start("orders")
-        await child.send(
-            messages.encode(
-                Start(
-                    name="orders",
-                    consumer=f"{__name__}:Spawns",
-                    node="n1",
-                    group="g",
-                    next=1,
-                    options={},
-                    memory_bytes_max=1 << 30,
-                )
-            )
-        )
-        with suppress(ChannelClosed):
-            while True:
-                await child.receive()
-        assert await child.ended() == 3
+        assert await ended(await starter.start("orders"), Spawns) == 3
         await eventually(lambda: descriptors() <= open_before, "nothing of it is open")
 
     try:
@@ -143,3 +157,22 @@ def test_output_that_another_process_keeps_open_is_let_go(monkeypatch: pytest.Mo
     finally:
         for line in lines:
             os.kill(int(line), signal.SIGKILL)
+
+
+def test_a_child_never_waits_for_its_log_which_counts_the_lines_that_it_does_not_take() -> None:
+    lines: list[str] = []
+
+    async def main() -> None:
+        starter = ProcessChildren(lambda name, line: lines.append(line))
+        async with asyncio.timeout(60):  # as fast as it is read, or five minutes
+            assert await ended(await starter.start("orders"), Prints) == 4
+        await eventually(lambda: lines[-1:] == ["without an end"], "all of its output is read")
+
+    before_s = time.monotonic()
+    asyncio.run(main())
+    seconds = time.monotonic() - before_s
+    lost = [int(line[1:].split()[0]) for line in lines if line.startswith("[")]
+    said = [int(line) for line in lines[:-1] if not line.startswith("[")]
+    assert said[:10] == list(range(10)) and said == sorted(said), "the first ones are there, in their order"
+    assert len(said) + sum(lost) == PRINTED, "and each of the others is counted"
+    assert 0 < len(said) * 999 <= (seconds + 2) * OUTPUT_BYTES_PER_S
