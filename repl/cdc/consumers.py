@@ -40,6 +40,8 @@ FAULT_S = 5.0
 """Seconds until a worker that had a fault of ours is made anew."""
 OTHERS_S = 1.0
 """Seconds between two looks at which consumers the group has."""
+STUCK = (CdcState.PARKED, CdcState.NOT_CONFIGURED)
+"""States that end by an order or by other settings alone."""
 NOT_HERE = "it runs on the master, which this node is not"
 
 
@@ -194,6 +196,12 @@ class CdcConsumers:
             *(self._told(record) for record in self.records.values()),
             *(self._told(_other(name, next_vlsn)) for name, next_vlsn in others.items()),
         ]
+
+    def stuck(self) -> dict[str, tuple[CdcState, str]]:
+        """Returns the state of each consumer that needs a person, and its reason, by name."""
+        others = self._not_configured(self._host)
+        records = (*self.records.values(), *(_other(name, next_vlsn) for name, next_vlsn in others.items()))
+        return {each.settings.name: (each.state, each.reason) for each in records if each.state in STUCK}
 
     def told_of(self, name: str) -> dict[str, Any]:
         """Tells of one consumer. Raises ``NotFound``."""

@@ -322,6 +322,14 @@ def test_status_without_any_node_is_degraded(shell: Shell) -> None:
     assert json.loads(result.out)["nodes"][0]["state"] == "UNREACHABLE"
 
 
+def test_status_that_reaches_no_node_says_so_and_nothing_of_a_master(shell: Shell) -> None:
+    result = shell("status", "--url", f"{NOWHERE},http://127.0.0.1:10")
+    assert result.status == 1
+    [said] = [line for line in result.out.decode().splitlines() if line.startswith("degraded: ")]
+    assert said.startswith("degraded: no node answers: ") and NOWHERE in said and "127.0.0.1:10" in said
+    assert b"master" not in result.out
+
+
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [
