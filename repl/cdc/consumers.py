@@ -23,7 +23,7 @@ from repl.cdc.positions import (
     Offload,
     ReplicatedPositions,
 )
-from repl.cdc.worker import CdcRecord, CdcState, CdcWorker
+from repl.cdc.worker import CdcRecord, CdcState, CdcWorker, not_below
 from repl.cdc_settings import CdcSettings
 from repl.read.reads import Reads
 from vlsn.errors import BadArgument, NotFound, NotMaster, VlsnLogError
@@ -276,9 +276,9 @@ class CdcConsumers:
         worker, record = self._worker(name), self._record(name)
         first = record.lost[0] or record.next
         if not first:
-            raise BadArgument(f"{name} has no position to skip from; `reset` sets one")
+            raise BadArgument(f"{name} has no position to skip from; `vlsnlog cdc reset {name} --to {to}` sets one")
         if to <= first:
-            raise BadArgument(f"{name} is at VLSN {first}, not below {to}; `reset` moves it back")
+            raise BadArgument(not_below(name, first, to))
         lost = record.lost[0]
         before = await worker.carry_out("skip", worker.move(to, forward=True))
         first = lost or before

@@ -15,7 +15,7 @@ from repl.group.founding import ALARMS_MAX, Alarm
 
 WHY_MAX: Final = 500
 """Characters of a reason that are told."""
-_ORDERS: Final = re.compile(r"(`vlsnlog cdc [^`]*)`")
+_ORDERS: Final = re.compile(r"`(vlsnlog cdc [^`]*)`")
 _VERDICTS: Final = {
     "drop": "appends to it are logged, and their messages dropped",
     "block": "appends to it wait",
@@ -42,4 +42,4 @@ def alarms_of(cdc: CdcConsumers, full: FullPolicies[Any] | None, url: str) -> li
 
 def _from_anywhere(why: str, url: str) -> str:
     """Has the commands to a node's consumers name that node: an alarm is read beside others, too."""
-    return _ORDERS.sub(rf"\1 --url {url}`", why)
+    return _ORDERS.sub(rf"`\1 --url {url}`", why)
