@@ -448,7 +448,7 @@ class CdcWorker:
         last = reason.strip().splitlines()[-1] if reason.strip() else reason
         self.event("cdc.failed", consumer=self.settings.name, at=at, failures=record.failures, why=last)
         if record.failures > self.settings.retries_max:
-            name, behind = record.settings.name, (record.next or at) + 1
+            name, behind = record.settings.name, max(record.next, at) + 1
             self._park(
                 f"it failed {record.failures} times at VLSN {at}, the last time with: {last}; mend it and "
                 f"`vlsnlog cdc resume {name}`, or go on behind it with `vlsnlog cdc skip {name} --to {behind}`"
