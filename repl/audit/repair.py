@@ -247,7 +247,7 @@ class Repair:
         if int(missing["size"].sum()) > REPLACED_BYTES_MAX:
             raise BadArgument(
                 f"{self._path}: {missing['size'].sum()} bytes differ, and at most {REPLACED_BYTES_MAX} are replaced in "
-                "place; have the node restored from the others: vlsnlog restore"
+                "place; have the node restored from the others (`vlsnlog restore --help`)"
             )
         places = here.places(there.blocks["digest"], missing["digest"])
         replacements, spans = _assigned(places, missing, there, self._path)
@@ -417,5 +417,5 @@ def _unfit(path: str, place: Place | None, vlsn: int) -> BadArgument:
     where = f"/{place.part.file} offset {place.start} ({place.end - place.start} bytes)" if place else ""
     return BadArgument(
         f"{path}{where}: what belongs there from VLSN {vlsn} on is of another size, and cannot be replaced in place; "
-        "have the node restored from the others: vlsnlog restore"
+        "have the node restored from the others (`vlsnlog restore --help`)"
     )

@@ -324,9 +324,9 @@ def read_report(path: str) -> AuditReport:
         with open(path, "rb") as file:
             return decode_report(file.read())
     except OSError as error:
-        raise BadArgument(f"{path}: {error.strerror}; name a report that vlsnlog audit --out FILE.json wrote") from None
+        raise BadArgument(f"{path}: {error.strerror}; name a report that an audit wrote by --out FILE.json") from None
     except ValueError as error:
-        raise BadArgument(f"{path}: {error}; name a report that vlsnlog audit --out FILE.json wrote") from None
+        raise BadArgument(f"{path}: {error}; name a report that an audit wrote by --out FILE.json") from None
 
 
 def decode_report(data: bytes) -> AuditReport:

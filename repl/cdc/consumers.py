@@ -22,7 +22,7 @@ from repl.cdc.positions import (
     Offload,
     ReplicatedPositions,
 )
-from repl.cdc.worker import CdcRecord, CdcState, CdcWorker
+from repl.cdc.worker import CdcRecord, CdcState, CdcWorker, not_below
 from repl.cdc_settings import CdcSettings
 from repl.read.reads import Reads
 from vlsn.errors import BadArgument, NotFound, NotMaster, VlsnLogError
@@ -36,6 +36,8 @@ LOOK_S = 0.1
 """Seconds between two looks at whether this node is the master."""
 OTHERS_S = 1.0
 """Seconds between two looks at which consumers the group has."""
+STUCK = (CdcState.PARKED, CdcState.NOT_CONFIGURED)
+"""States that end by an order or by other settings alone."""
 NOT_HERE = "it runs on the master, which this node is not"
 
 
@@ -181,6 +183,12 @@ class CdcConsumers:
             *(self._told(_other(name, next_vlsn)) for name, next_vlsn in others.items()),
         ]
 
+    def stuck(self) -> dict[str, tuple[CdcState, str]]:
+        """Returns the state of each consumer that needs a person, and its reason, by name."""
+        others = self._not_configured(self._host)
+        records = (*self.records.values(), *(_other(name, next_vlsn) for name, next_vlsn in others.items()))
+        return {each.settings.name: (each.state, each.reason) for each in records if each.state in STUCK}
+
     def told_of(self, name: str) -> dict[str, Any]:
         """Tells of one consumer. Raises ``NotFound``."""
         record, others = self.records.get(name), self._not_configured(self._host)
@@ -255,9 +263,9 @@ class CdcConsumers:
         worker, record = self._worker(name), self._record(name)
         first = record.lost[0] or record.next
         if not first:
-            raise BadArgument(f"{name} has no position to skip from; `reset` sets one")
+            raise BadArgument(f"{name} has no position to skip from; `vlsnlog cdc reset {name} --to {to}` sets one")
         if to <= first:
-            raise BadArgument(f"{name} is at VLSN {first}, not below {to}; `reset` moves it back")
+            raise BadArgument(not_below(name, first, to))
         lost = record.lost[0]
         before = await worker.carry_out("skip", worker.move(to, forward=True))
         first = lost or before

@@ -164,7 +164,7 @@ class LocalPositions:
                 raise PositionLost(
                     f"its position is gone: it has begun on this node before, and {self._directory}/{DIRECTORY} has no "
                     "file of that (another disk?); say to this node where it goes on: `vlsnlog cdc reset "
-                    f"{self._name} --to VLSN` (or start, end)"
+                    f"{self._name} --to start` (or end, or a VLSN)"
                 )
             await self._offload(file.set_known)
 

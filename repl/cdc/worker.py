@@ -67,6 +67,11 @@ SLOW_MAX = 4
 HOLD_PREFIX = "cdc/"
 
 
+def not_below(name: str, at: int, to: int) -> str:
+    """Says why a consumer is not skipped to ``to``."""
+    return f"{name} is at VLSN {at}, not below {to}; `vlsnlog cdc reset {name} --to {to}` moves it back"
+
+
 class CdcState(StrEnum):
     WAITING = "waiting"
     """The log is not open, or another node is to run it."""
@@ -490,9 +495,10 @@ class CdcWorker:
         record.failed = last = reason.strip().splitlines()[-1] if reason.strip() else reason
         self.event("cdc.failed", consumer=self.settings.name, at=at, failures=record.failures, why=last)
         if record.failures > self.settings.retries_max:
+            name, behind = record.settings.name, max(record.next, at) + 1
             self._park(
                 f"it failed {record.failures} times at VLSN {at}, the last time with: {last}; mend it and "
-                f"`vlsnlog cdc resume {record.settings.name}`, or go on behind it with `vlsnlog cdc skip`"
+                f"`vlsnlog cdc resume {name}`, or go on behind it with `vlsnlog cdc skip {name} --to {behind}`"
             )
         else:
             await self._back_off(last)
@@ -601,7 +607,7 @@ class CdcWorker:
             before = record.next
             if forward and before >= next_vlsn:  # its child has committed that meanwhile
                 name = self.settings.name
-                raise BadArgument(f"{name} is at VLSN {before}, not below {next_vlsn}; `reset` moves it back")
+                raise BadArgument(not_below(name, before, next_vlsn))
             record.next = 0  # until it is known what is stored
             ordered_us = self._clock.wall_us()
             term = int(self._reads.term_before(next_vlsn))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ async def _watch(made: Cluster, lost: list[Node]) -> None:
                 lost.append(node)
                 click.echo(
                     f"vlsnlog cluster: {node.name} {node.how_it_ended()} and is left so; start it with "
-                    f"`vlsnlog node --config {node.config_path}`",
+                    f"`vlsnlog node --config {shlex.quote(str(node.config_path))}`",
                     err=True,
                 )
         await asyncio.sleep(WATCH_S)

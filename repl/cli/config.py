@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, tuple) and value and isinstance(value[0], CdcSettings):
         return msgspec.to_builtins(value)
-    return str(value) if isinstance(value, Path) else value
+    return str(value.absolute()) if isinstance(value, Path) else value  # the output is read from elsewhere, too
 
 
 def _toml(value: Any) -> str:

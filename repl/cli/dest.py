@@ -155,8 +155,8 @@ def show(name: str, url: list[str], as_json: bool) -> int:
         print_json(found)
     else:
         flat = {**found, **found.get("counts", {})}
-        for part in ("depth", "refused", "pages"):
-            flat |= {f"{part}.{key}": value for key, value in flat.pop(part, {}).items()}
+        for part in ("depth", "refused", "pages", "full"):
+            flat |= {f"{part}.{key}": value for key, value in (flat.pop(part, None) or {}).items()}
         flat.pop("counts", None)
         print_table("", ("", name), [(key, str(value)) for key, value in flat.items() if key != "name"])
     return 0
@@ -261,6 +261,18 @@ def _shown(found: dict[str, Any], as_json: bool) -> int:
     return 0
 
 
+def _blocked(told: dict[str, Any]) -> str | None:
+    """Returns why nothing comes in, or goes out."""
+    if told["paused"]:
+        return "paused"
+    return _full(told) or told["blocked_by"] or told.get("pages", {}).get("blocked_by") or None
+
+
+def _full(told: dict[str, Any]) -> str:
+    full = told.get("full")
+    return f"full ({full['policy']}): {full['why']}" if full else ""
+
+
 def _print(found: Sequence[dict[str, Any]]) -> None:
     rows = [
         (
@@ -274,7 +286,7 @@ def _print(found: Sequence[dict[str, Any]]) -> None:
             count(each["pages"]["pages"]) if each.get("pages") else None,
             count(each["out"]),
             count(each["dead"]),
-            ("paused" if each["paused"] else each["blocked_by"] or each.get("pages", {}).get("blocked_by")) or None,
+            _blocked(each),
         )
         for each in found
     ]

@@ -22,7 +22,7 @@ PLACES_SHOWN = 20
 @click.command(cls=Command)
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
 @click.option(
-    "--from-audit", "report", required=True, metavar="FILE", help="A report of vlsnlog audit --out FILE.json."
+    "--from-audit", "report", required=True, metavar="FILE", help="A report that an audit wrote by --out FILE.json."
 )
 @click.option("--right", default="", metavar="SOURCE", help="The copy that is right, where no majority says so.")
 @click.option("--dry-run", is_flag=True, help="Say what would be replaced, and change nothing.")

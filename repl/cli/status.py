@@ -1,7 +1,7 @@
 """``vlsnlog status``: every member asked, one table.
 
 Degraded, and exit status 1: a member is silent or neither MASTER nor REPLICA, or has too little room on its disk,
-there is not exactly one master, or a listed member has no live feed.
+there is not exactly one master, a listed member has no live feed, or a node has an alarm (``repl.node.alarms``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from repl.client.endpoints import Endpoints, Status
 
 WATCH_S = 2.0
+UNREACHABLE = "UNREACHABLE"
 _CLEARED = "\x1b[H\x1b[2J"
 """The cursor goes to the first place of an empty screen."""
 
@@ -44,7 +45,7 @@ def status(url: list[str], as_json: bool, watch: bool) -> int:
 
 def _show(nodes: Sequence[dict[str, Any]], as_json: bool) -> list[str]:
     """Prints what the nodes said, and returns the reasons why the group is degraded."""
-    summary, reasons = summarise(nodes), degraded(nodes)
+    summary, reasons = summarise(nodes), degraded(nodes) + alarms(nodes)
     if as_json:
         print_json({**summary, "degraded": reasons})
     else:
@@ -105,7 +106,7 @@ async def _ask(endpoints: Endpoints, urls: Sequence[str]) -> list[dict[str, Any]
 
 def _document(url: str, answer: Status | VlsnLogError, name: str) -> dict[str, Any]:
     if isinstance(answer, VlsnLogError):
-        return {"node": name, "url": url, "state": "UNREACHABLE", "reason": str(answer)}
+        return {"node": name, "url": url, "state": UNREACHABLE, "reason": str(answer)}
     return {**answer.document, "url": url}
 
 
@@ -122,8 +123,27 @@ def summarise(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def alarms(nodes: Sequence[dict[str, Any]]) -> list[str]:
+    """Lists what needs a person: of a node that does not answer, what others know of it."""
+    answered = {node["node"] for node in nodes if node["state"] != UNREACHABLE}
+    found = {
+        (each["node"], each["kind"], each["name"]): f"{each['node']}: {each['what']}: {each['why']}"
+        for node in nodes
+        for each in node.get("alarms") or []
+        if each["node"] == node["node"] or each["node"] not in answered
+    }
+    return list(found.values())
+
+
+def none_answers(nodes: Sequence[dict[str, Any]]) -> bool:
+    """Says whether nothing is known of the group: a master may lead it all the same."""
+    return all(node["state"] == UNREACHABLE for node in nodes)
+
+
 def degraded(nodes: Sequence[dict[str, Any]]) -> list[str]:
     """Lists why the group is not whole, one reason a member; none when it is."""
+    if none_answers(nodes):
+        return [f"no node answers: {'; '.join(node['reason'] or node['url'] for node in nodes)}"]
     reasons = []
     for node in nodes:
         if node["state"] not in ("MASTER", "REPLICA"):
@@ -199,6 +219,8 @@ def _when(time_us: int) -> str:
 
 def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
     title = f"group {summary['group'] or '?'}, master {summary['master'] or 'none'}, term {summary['term'] or '?'}"
+    if none_answers(summary["nodes"]):
+        title = ""
     feeds = {feeder.get("replica"): feeder for node in summary["nodes"] for feeder in (node.get("feeders") or [])}
     rows = []
     for node in summary["nodes"]:

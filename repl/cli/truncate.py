@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,8 @@ def _cut(directory: Path, after: int, *, yes: bool, as_json: bool) -> int:
     if cut:
         _truncate(directory, after)
         if not as_json:
-            click.echo(f"done: the log ends at VLSN {after}; vlsnlog dump --all {directory} shows the rest, overmarked")
+            shown = f"`vlsnlog dump --all {shlex.quote(str(directory))}`"
+            click.echo(f"done: the log ends at VLSN {after}; {shown} shows the rest, overmarked")
     if as_json:
         print_json(_fields(loss) | {"done": cut})
     return _asked(lost=bool(loss.first), yes=yes)

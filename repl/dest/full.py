@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -40,6 +40,8 @@ from vlsn.write.queue import Pending
 A = TypeVar("A", bound="Held")
 HELD_MAX: Final = 16_384
 """Appends that wait for full destinations; their bytes are bounded where they came in."""
+FULL_S: Final = 2.0
+"""Seconds after an append that met a full destination for which that counts as full, whatever room there is."""
 COUNT_AGAIN_S: Final = 1.0
 """Seconds until a count is gone on with that met what could not be read."""
 RECOUNT_S: Final = 0.05
@@ -86,6 +88,20 @@ class Queued(NamedTuple):
     drop: bool
 
 
+@dataclass(slots=True)
+class Fullness:
+    """A destination met an append that it had no room for, and has none for another such one yet."""
+
+    policy: str
+    """``drop``, ``block`` or ``fail``: what became of the last one."""
+    why: str
+    messages: int
+    bytes: int
+    """The size of its messages in that append."""
+    since_us: int
+    met_s: float
+
+
 @dataclass(eq=False, slots=True)
 class Policy:
     """One destination that can be full."""
@@ -103,6 +119,8 @@ class Policy:
     """The first append that was weighed here, until it is sealed: messages before that one were not seen."""
     next_vlsn: int = 0
     """The VLSN behind the last message sealed; 0 while ``first_weighed`` is not."""
+    fullness: Fullness | None = None
+    """As of the last look: ``FullPolicies.fullness`` looks anew."""
     dropped: int = 0
     blocked: int = 0
     failed: int = 0
@@ -146,8 +164,6 @@ class FullPolicies(Generic[A]):
         self._put = put
         self._of: dict[str, Policy] = {}
         self._held: deque[tuple[A, int | None, asyncio.Future[None]]] = deque()
-        self._said: set[str] = set()
-        """The destinations that are full, as events have told."""
         self._counting: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -257,19 +273,17 @@ class FullPolicies(Generic[A]):
                 continue
             verdict, why = self._verdict(policy, count, size)
             if verdict in ("block", "fail"):
-                self._tell(policy, verdict)
+                self._met(policy, verdict, why, count, size)
                 return policy, f"destination {policy.delivery.name} is full: {why}", verdict
             rows = np.flatnonzero(mask)
             weighed.append((policy, Queued(count, size, int(rows[0]), int(rows[-1]), verdict == "drop")))
+            if verdict == "drop":
+                self._met(policy, verdict, why, count, size)
         for policy in self._of.values():
             if not policy.next_vlsn and getattr(policy.first_weighed, "settled", True):
                 policy.first_weighed = append
         for policy, queued in weighed:
             policy.queued[append] = queued
-            if queued.drop:
-                self._tell(policy, "drop")
-            elif policy.counted:
-                self._said.discard(policy.delivery.uuid)
         return None
 
     def _verdict(self, policy: Policy, count: int, size: int) -> tuple[str, str]:
@@ -331,12 +345,33 @@ class FullPolicies(Generic[A]):
         blocks: list[Buffer] = ring.take(position, end=ring.end, bytes_max=1 << 40)
         depth.add(blocks)
 
-    def _tell(self, policy: Policy, verdict: str) -> None:
-        uuid = policy.delivery.uuid
-        if uuid not in self._said:
-            self._said.add(uuid)
+    def _met(self, policy: Policy, verdict: str, why: str, messages: int, size: int) -> None:
+        """Notes that an append had no room."""
+        before, clock = self.fullness(policy.delivery.uuid), self._log.seams.clock
+        since_us = before.since_us if before is not None else clock.wall_us()
+        policy.fullness = Fullness(verdict, why, messages, size, since_us, clock.monotonic_s())
+        if before is None:
             event = self._event
-            event("destination.full", destination=policy.delivery.name, policy=verdict)
+            event("destination.full", destination=policy.delivery.name, policy=verdict, why=why)
+
+    def full_ones(self) -> Iterator[tuple[str, Fullness]]:
+        """Yields the destinations that are full, by name."""
+        for uuid, policy in self._of.items():
+            if (full := self.fullness(uuid)) is not None:
+                yield policy.delivery.name, full
+
+    def fullness(self, uuid: str) -> Fullness | None:
+        """Returns what a destination is full of: since an append met that, while another such one would meet it now,
+        and for ``FULL_S`` after the last one that did. So one that is emptied a message at a time is full all along."""
+        policy = self._of.get(uuid)
+        full = policy.fullness if policy is not None else None
+        if policy is None or full is None or self._log.seams.clock.monotonic_s() < full.met_s + FULL_S:
+            return full
+        if policy.counted or not policy.bounded:
+            full.policy, full.why = self._verdict(policy, full.messages, full.bytes)
+            if not full.policy:
+                policy.fullness = None
+        return policy.fullness
 
     # Held.
 

@@ -32,6 +32,8 @@ MasterName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{0,32}\Z")]
 MasterUrl = Annotated[str, Meta(pattern=r"^(http://[!-~]{1,256})?\Z")]
 FOUNDING: Final = "founding"
 DISCOVERY: Final = "discovery"
+ALARMS_MAX: Final = 32
+"""Alarms that a node tells the others; further ones are counted in the last one."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -73,6 +75,16 @@ class KnownGroup(msgspec.Struct, frozen=True):
     vlsn: Number
     upto: Number
     entry: GroupEntry
+
+
+class Alarm(msgspec.Struct, frozen=True):
+    """Something on one node that needs a person: ``what`` is so, and ``why``, both for eyes; ``kind`` stays the same
+    from release to release, ``name`` is that of the consumer or destination."""
+
+    kind: str
+    name: str
+    what: str
+    why: str
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +129,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     hands_to: MasterName = ""
     hands_term: Number = 0
     """Whom it has asked to take over, and from which term of its own."""
+    alarms: list[Alarm] = []  # msgspec copies it
+    """Its own alarms, at most ``ALARMS_MAX``; none from a release that knows of none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,4 +79,5 @@ def answer_of(member: Member, asker: int = 0, *, wants_group: bool = False) -> A
         holds=opened.holds.told() if opened.lead is not None else None,
         hands_to=hands_to,
         hands_term=hands_term,
+        alarms=member.alarms(),
     )

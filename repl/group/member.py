@@ -18,6 +18,7 @@ from typing import Any
 
 from repl.config import NodeConfig
 from repl.events import Events, level_of
+from repl.group.founding import Alarm
 from repl.group.member_holds import MemberHolds
 from repl.group.members import Members
 from repl.group.membership import is_listed
@@ -88,6 +89,8 @@ class Member:
         self.fatal = on_fatal
         self.damaged: Callable[[Damaged], None] = _unmended
         """Hears of damage that an offloaded job has met."""
+        self.alarms: Callable[[], list[Alarm]] = list
+        """Tells what on this node needs a person, in every answer to a hello."""
         self._known_master: tuple[NodeName, int] | None = None
         self._workers: dict[str, Worker] = {}
 

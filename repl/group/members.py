@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from feeder.acks import majority
 from repl.config import NodeConfig
+from repl.group.founding import Alarm
 from repl.group.old_images import Heard
 from vlsn.errors import Unreachable, VlsnLogError, WrongGroup, WrongName, WrongVersion
 from vlsn.format.records import GroupEntry
@@ -38,6 +39,8 @@ class Members:
         """The places where each was looked for last and not found."""
         self.silent: dict[NodeName, str] = {}
         """Members that could not be reached when last asked, and why; each is asked every ``peers.TELL_S``."""
+        self.alarms: dict[NodeName, list[Alarm]] = {}
+        """The alarms that each member told when last asked; a silent one has none but its silence."""
         self.levels: dict[NodeName, Levels] = {}
         """The levels that each has told."""
         self.strangers: dict[NodeName, str] = {}

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from repl.group import lost_group
-from repl.group.founding import DISCOVERY, Answer, Purpose, parse_hex, read_answer
+from repl.group.founding import ALARMS_MAX, DISCOVERY, Answer, Purpose, parse_hex, read_answer
 from repl.group.hello import answer_of, question_of
 from repl.group.member import Member
 from repl.group.old_images import Told
@@ -29,6 +29,7 @@ async def ask(member: Member, name: NodeName, url: str, purpose: Purpose) -> Ans
     try:
         body = await post(member, f"{url}/v1/peer/hello", question_of(member, name, purpose))
     except VlsnLogError as fault:
+        member.members.alarms.pop(name, None)
         member.members.answered(name, fault)
         member.members.not_at(name, url, fault)
         if isinstance(fault, NotListed):
@@ -48,6 +49,7 @@ async def ask(member: Member, name: NodeName, url: str, purpose: Purpose) -> Ans
         member.members.not_at(name, url, fault)
         raise
     member.members.levels[name] = answer.levels
+    member.members.alarms[name] = answer.alarms[:ALARMS_MAX]
     member.members.heard.note(
         parse_hex(answer.incarnation), Told(answer.sequence, answer.term, answer.told, answer.told_term)
     )

@@ -51,7 +51,7 @@ async def change_settings(lead: Tenure, settings: Settings) -> Vlsn:
     for good."""
     if lead.log.level < SETTINGS_LEVEL:
         raise WrongVersion(
-            f"the group is at level {lead.log.level}, which has no such settings; raise it: vlsnlog group upgrade"
+            f"the group is at level {lead.log.level}, which has no such settings; raise it: `vlsnlog group upgrade`"
         )
     vlsn = await log_settings(lead, settings, "the change of settings")
     lead.member.event("group.settings", vlsn=vlsn, **msgspec.to_builtins(settings))

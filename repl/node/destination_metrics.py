@@ -56,6 +56,11 @@ def destination_metrics(told: Sequence[dict[str, Any]]) -> Iterator[Metric]:
     for one in told:
         paused.add_metric([one["name"]], float(one["paused"]))
     yield paused
+    full = GaugeMetricFamily("vlsnlog_destination_full", "1 while it has no room for appends", labels=["destination"])
+    for one in told:
+        if "full" in one:
+            full.add_metric([one["name"]], float(one["full"] is not None))
+    yield full
     for name, text in _COUNTERS:
         counter = CounterMetricFamily(f"vlsnlog_destination_{name}", text, labels=["destination"])
         for one in told:

@@ -47,6 +47,8 @@ def told(
             oldest = delivery.oldest
             age = max(0, log.seams.clock.wall_us() - oldest.time_us) / 1e6 if oldest.vlsn else 0.0
             document |= {"oldest_vlsn": oldest.vlsn, "oldest_age_s": round(age, 1)}
+        full = deliveries.full.fullness(view.uuid)
+        document["full"] = None if full is None else {"policy": full.policy, "why": full.why, "since_us": full.since_us}
         policy = deliveries.full.policy(view.uuid)
         if policy is not None and policy.bounded:
             document["depth"] = {

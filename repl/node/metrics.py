@@ -67,6 +67,10 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
     for state in _STATES:
         role.add_metric([state], float(said["state"] == state))
     yield role
+    shown = GaugeMetricFamily("vlsnlog_alarms", "What needs a person, on all nodes", labels=["node", "kind"])
+    for (node, kind), number in Counter((each["node"], each["kind"]) for each in said["alarms"]).items():
+        shown.add_metric([node, kind], number)
+    yield shown
     yield from cdc_metrics(parts)
     yield from destination_metrics(said["destinations"])
     yield _gauge("ready", "1 when the node serves durable reads", not readiness(parts))

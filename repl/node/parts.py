@@ -9,11 +9,13 @@ from repl.cdc.consumers import CdcConsumers
 from repl.config import NodeConfig
 from repl.follow.following import Following
 from repl.group.confirming import Confirming
+from repl.group.founding import Alarm
 from repl.group.member import Member
 from repl.http.handed import Handed
 from repl.http.limits import Budget
 from repl.http.types import Listener, Network
 from repl.lead.leading import Leading
+from repl.node.alarms import alarms_of
 from repl.node.open_node import OpenNode
 from repl.repair.restoring import Restoration
 from vlsn.ids import NodeName
@@ -47,6 +49,7 @@ class NodeParts:
             random=seams.random,
             event=self.member.event,
         )
+        self.member.alarms = self._alarms
         self.open: OpenNode | None = None
         """``None`` between two logs; whoever needs it asks ``opened``."""
         self.readers: Budget | None = None
@@ -54,6 +57,10 @@ class NodeParts:
         self.handed: Handed | None = None
         """The messages of destinations that no socket has yet."""
         self.listener: Listener | None = None
+
+    def _alarms(self) -> list[Alarm]:
+        lead = self.lead
+        return alarms_of(self.cdc, lead.full if lead is not None else None, self.member.config.url)
 
     def opened(self) -> OpenNode:
         """Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged`` when it does not open."""

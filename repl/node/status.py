@@ -12,6 +12,7 @@ import msgspec
 
 from repl.follow.following import Following
 from repl.group.lost_group import REASON, is_lost
+from repl.group.member import Member
 from repl.group.membership import listed_as
 from repl.lead.leading import Leading
 from repl.lead.logged_settings import settings_of
@@ -75,6 +76,7 @@ def status(parts: NodeParts, long: Mapping[str, Any] | None = None) -> dict[str,
         ],
     }
     base["restore"] = restore_status(parts)
+    base["alarms"] = _alarms(parts.member)
     base["elections"] = _elections(parts)
     base["syncups"] = parts.member.events.recent("syncup", "syncup")
     if parts.member.reason:
@@ -191,6 +193,13 @@ def _place(parts: NodeParts, log: LocalLog, members: list[dict[str, Any]]) -> No
     for each in members:
         each["vlsn"] = known.get(each["name"]) or None
         each["lag_vlsns"] = newest - each["vlsn"] if each["vlsn"] is not None else None
+
+
+def _alarms(member: Member) -> list[dict[str, Any]]:
+    """Lists what this node knows of all members, its own first."""
+    known, own = member.members, member.name
+    told = {own: member.alarms(), **{name: known.alarms.get(name, []) for name in known.listed if name != own}}
+    return [{"node": name, **msgspec.structs.asdict(each)} for name, found in told.items() for each in found]
 
 
 def _elections(parts: NodeParts) -> dict[str, Any]:

@@ -37,12 +37,6 @@ from vlsn.format.json_messages import read_json
 from vlsn.ids import NodeName, Vlsn
 from vlsn.together import failure_of
 
-_ADVICE = (
-    "Nothing of this log was changed. Keep all directories, and compare them with 'vlsnlog audit'; 'vlsnlog restore' "
-    "gives this node's log up"
-)
-
-
 REST_S = 0.5
 """Seconds that the other members are waited for behind the first, before a log is given up."""
 
@@ -87,25 +81,34 @@ def weigh(copies: Mapping[NodeName, str], electable: Collection[NodeName], own: 
     return Weighed(Verdict.MINORITY if own in others else Verdict.SOUND, others, silent)
 
 
+def _advice(member: Member) -> str:
+    config = member.config
+    urls = " ".join(dict.fromkeys((config.url, *member.members.urls.values())))
+    return (
+        f"Nothing of this log was changed. Keep all directories, and compare them: `vlsnlog audit {urls}`; "
+        f"`vlsnlog restore --url {config.url}` gives this node's log up"
+    )
+
+
 async def resolve(member: Member, restoration: Restoration, vlsn: int, said: str) -> str:
     """Decides what becomes of a fault at ``vlsn`` that ``said`` describes. A restore is wanted, or why it is to be
     tried again is returned. Raises ``Halted``."""
     said = f"integrity: {said}"
     if not vlsn:
-        raise Halted(f"{said}. {_ADVICE}")
+        raise Halted(f"{said}. {_advice(member)}")
     try:
         weighed = await look(member, Vlsn(vlsn))
     except (NotFound, Damaged, Trimmed, NotMaster) as error:
         return f"{said}; it cannot be looked at here: {error}"
     if weighed.verdict is Verdict.SPLIT:
-        raise Halted(f"{said}; no majority of the members holds one of them. {_ADVICE}")
+        raise Halted(f"{said}; no majority of the members holds one of them. {_advice(member)}")
     if weighed.verdict is Verdict.OPEN:
         return f"{said}; waits for what {', '.join(weighed.silent)} will tell"
     if weighed.verdict is Verdict.SOUND:
         return f"{said}; most members hold what this node holds"
     said = f"{said}; most members hold another block"
     if vlsn <= member.opened().log.dtvlsn:
-        raise Halted(f"{said}, and this node knows its own durable. {_ADVICE}")
+        raise Halted(f"{said}, and this node knows its own durable. {_advice(member)}")
     silent = await agree_where_durable(member, said)
     restoration.want(said, avoid=weighed.others, silent=silent, keep=True)
     return f"{said}, this log is restored"
@@ -155,7 +158,7 @@ async def agree_where_durable(member: Member, said: str) -> frozenset[NodeName]:
         member.event("integrity", vlsn=at, verdict="durable", copies=" ".join(sorted(differ)), silent="")
         raise Halted(
             f"{said}; at VLSN {at}, up to which this node knows its log durable, {', '.join(sorted(differ))} "
-            f"hold{'s' * (len(differ) == 1)} another block. {_ADVICE}"
+            f"hold{'s' * (len(differ) == 1)} another block. {_advice(member)}"
         )
     return frozenset(others) - told
 

@@ -62,3 +62,29 @@ def test_the_commands_of_a_destination_do_and_print_what_they_say(group: Group) 
     assert (dropped.status, dropped.out) == (0, b"destination typed is dropped\n")
     assert dest("show", "typed").status == 2
     assert dest("list").out == b"there are no destinations\n"
+
+
+def test_a_full_destination_is_a_finding_of_the_status_and_shown_in_the_list(group: Group) -> None:
+    master = group.leader
+    other = group.urls[next(name for name in group.urls if name != master)]
+    made = ("--prefix", "narrow-", "--from", "end", "--full-policy", "drop", "--max-messages", "2")
+    assert run("dest", "create", "narrow", *made, "--url", group.master).status == 0
+    document = f"{group.master}/v1/destinations/narrow"
+    group.until(lambda: call("GET", document).ok()["depth"]["counted"], "its depth is counted")
+    assert run("status", "--url", other).status == 0
+    entries = b"\n".join(b'{"value":"a","key":"narrow-1"}' for _ in range(2))
+    for _ in range(2):
+        assert call("POST", f"{group.master}/v1/entries", headers=NDJSON, body=entries).status == 200
+    status = run("status", "--url", other)
+    wanted = f"degraded: {master}: destination narrow is full: appends to it are logged, and their messages dropped: "
+    assert (status.status, wanted + "2 messages" in status.out.decode()) == (1, True), status
+    listed = run("dest", "list", "--url", other)
+    assert (listed.status, b"full (drop): 2 messages" in listed.out) == (0, True), listed
+    assert b"full.why" in run("dest", "show", "narrow", "--url", other).out
+
+    def tell_it(url: str) -> bool:
+        return [each["node"] for each in call("GET", f"{url}/v1/status").ok()["alarms"]] == [master]
+
+    group.until(lambda: all(map(tell_it, group.urls.values())), "each node tells it")
+    assert run("dest", "drop", "narrow", "--url", group.master).status == 0
+    group.until(lambda: run("status", "--url", other).status == 0, "it is over")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -294,6 +295,30 @@ def test_one_that_fails_is_parked_alone_and_goes_on_when_told() -> None:
         assert status == 200
         await group.everything(node)
         assert (await group.told(node))["state"] == "running"
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_the_skip_that_a_parked_one_names_goes_on_behind_what_failed(commits: bool) -> None:
+    async def main() -> None:
+        group = await started(46, one(retries_max=0), size=1)
+        sink = group.sinks["orders", "n1"]
+        sink.bad, sink.commits = b"bad", commits
+        await group.appended(b"good")
+        await group.everything()
+        at = await group.appended(b"bad")
+        reason = (await group.state("n1", "parked"))["reason"]
+        typed = re.search(r"`vlsnlog cdc skip orders --to (\d+)`", reason)
+        assert typed is not None and int(typed[1]) == at + 1, reason
+        status, answer = await group.cdc("n1", "/orders/skip", to=1)
+        assert status == 400 and "`vlsnlog cdc reset orders --to 1` moves it back" in answer["detail"]
+        status, answer = await group.cdc("n1", "/orders/skip", to=int(typed[1]))
+        assert (status, answer["skipped"]["last"]) == (200, at)
+        behind = await group.appended(b"behind")
+        await group.until(lambda: behind in sink.given, "it goes on")
+        assert at not in sink.given
         await group.stop()
 
     run(main())

@@ -33,7 +33,7 @@ def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *
     """Reports what ``retention`` wants gone of the log in ``directory``. Raises ``LogInUse`` for a running node's,
     ``BadArgument`` where there is no state to go by, ``Damaged``."""
     if disk.is_locked(f"{directory}/{LOCK_NAME}"):
-        raise LogInUse(f"{directory} belongs to a running node; ask it: vlsnlog clean --dry-run --url URL")
+        raise LogInUse(f"{directory} belongs to a running node; ask it by its URL (`vlsnlog clean --help`)")
     limits, first_segment, trimmed_to = _limits(stores, directory)
     every = survey(disk, directory)
     numbers = [info.number for info in every if info.active and info.number >= first_segment]

@@ -82,7 +82,7 @@ def filled(disk: Disk, directory: str, replacements: Sequence[Replacement]) -> l
     if len(replacements) > REPLACEMENTS_MAX or sum(each.bytes for each in replacements) > REPLACED_BYTES_MAX:
         raise BadArgument(
             f"{directory}: more than {REPLACEMENTS_MAX} places or {REPLACED_BYTES_MAX >> 20} MiB would be replaced; "
-            "have the node restored: vlsnlog restore"
+            "have the node restored from the others (`vlsnlog restore --help`)"
         )
     term = node_file.read(disk, f"{directory}/{NODE_FILE_NAME}").term
     segments = []
@@ -112,7 +112,7 @@ def _filled(disk: Disk, directory: str, each: Replacement, before: Sequence[Fill
         vlsn = block_format.decode_header(each.blocks[0]).first_vlsn if each.blocks else 0
         raise BadArgument(
             f"{directory}/{_place(each, vlsn)} cannot be replaced in place: {error}; have the node restored "
-            "from the others: vlsnlog restore"
+            "from the others (`vlsnlog restore --help`)"
         ) from error
     return filling
 

@@ -66,7 +66,7 @@ def check_rollback(contents: LogContents, matchpoint: Vlsn) -> None:
     if matchpoint < contents.dtvlsn:
         raise RollbackProhibited(
             f"a rollback to VLSN {matchpoint} would undo durable entries up to {contents.dtvlsn}; it needs a person: "
-            "compare the copies with 'vlsnlog audit' before anything else",
+            "compare the copies by an audit before anything else",
             matchpoint=matchpoint,
             durable=contents.dtvlsn,
         )

@@ -32,7 +32,7 @@ def check_begins(context: CdcContext, found: str) -> None:
     if not (context.begins or context.moved):
         raise BadArgument(
             f"{found}, and this consumer has come to VLSN {context.next}: is that another place, or was it lost? Say "
-            f"where it goes on: `vlsnlog cdc reset {context.name} --to VLSN` (or start, end)"
+            f"where it goes on: `vlsnlog cdc reset {context.name} --to {context.next}` (or start, end)"
         )
 
 

@@ -322,6 +322,31 @@ def test_status_without_any_node_is_degraded(shell: Shell) -> None:
     assert json.loads(result.out)["nodes"][0]["state"] == "UNREACHABLE"
 
 
+def test_the_settings_name_the_same_directory_wherever_they_are_read_again(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, elsewhere = tmp_path / "group", tmp_path / "elsewhere"
+    (group / "n1").mkdir(parents=True)
+    elsewhere.mkdir()
+    (group / "n1" / "node.toml").write_text('name = "n1"\ndir = "data"\nmembers = { n1 = "http://127.0.0.1:7701" }\n')
+    monkeypatch.chdir(group)
+    printed = shell("config", "--config", "n1/node.toml")
+    (elsewhere / "node.toml").write_bytes(printed.out)
+    monkeypatch.chdir(elsewhere)
+    for path in ("node.toml", str(elsewhere / "node.toml")):
+        assert json.loads(shell("config", "--config", path, "--json").out)["dir"] == str(group / "n1" / "data")
+    monkeypatch.chdir(group)
+    assert json.loads(shell("config", "--config", "n1/node.toml", "--json").out)["dir"] == str(group / "n1" / "data")
+
+
+def test_status_that_reaches_no_node_says_so_and_nothing_of_a_master(shell: Shell) -> None:
+    result = shell("status", "--url", f"{NOWHERE},http://127.0.0.1:10")
+    assert result.status == 1
+    [said] = [line for line in result.out.decode().splitlines() if line.startswith("degraded: ")]
+    assert said.startswith("degraded: no node answers: ") and NOWHERE in said and "127.0.0.1:10" in said
+    assert b"master" not in result.out
+
+
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [

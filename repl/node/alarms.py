@@ -1,0 +1,45 @@
+"""Alarms: what on a node needs a person, told to all members in the answers to their hellos, and shown by each.
+
+n2: consumer orders is parked          ─►  hello answers of n2, every few seconds  ─►  status of n1, n2, n3
+n1: destination jobs is full: drops    ─►                                  n1
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from repl.cdc.consumers import CdcConsumers
+from repl.dest.full import FullPolicies
+from repl.group.founding import ALARMS_MAX, Alarm
+
+WHY_MAX: Final = 500
+"""Characters of a reason that are told."""
+_ORDERS: Final = re.compile(r"`(vlsnlog cdc [^`]*)`")
+_VERDICTS: Final = {
+    "drop": "appends to it are logged, and their messages dropped",
+    "block": "appends to it wait",
+    "fail": "appends to it are refused",
+}
+
+
+def alarms_of(cdc: CdcConsumers, full: FullPolicies[Any] | None, url: str) -> list[Alarm]:
+    """Lists a node's own: consumers that are stuck, and, on the master, destinations that are full."""
+    found = [
+        Alarm(f"cdc-{state}", name, f"consumer {name} is {state}", _from_anywhere(why, url)[:WHY_MAX])
+        for name, (state, why) in cdc.stuck().items()
+    ]
+    if full is not None:
+        found += [
+            Alarm("destination-full", name, f"destination {name} is full: {_VERDICTS[each.policy]}", each.why[:WHY_MAX])
+            for name, each in full.full_ones()
+        ]
+    if len(found) > ALARMS_MAX:
+        more = len(found) - ALARMS_MAX + 1
+        found[ALARMS_MAX - 1 :] = [Alarm("more", "", f"{more} more", "its own page shows them")]
+    return found
+
+
+def _from_anywhere(why: str, url: str) -> str:
+    """Has the commands to a node's consumers name that node: an alarm is read beside others, too."""
+    return _ORDERS.sub(rf"`\1 --url {url}`", why)
