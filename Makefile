@@ -27,9 +27,10 @@ CDC_SECONDS ?= 120
 EXPORT_KILLS ?= 30
 PEER_ROUNDS ?= 5
 MEGABYTES ?= 100,1000,6000
+DAMAGE_MB ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers mutants track-record sim jepsen hostile failover pipeline cdc-postgres spark-pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers mutants track-record sim jepsen hostile failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -98,6 +99,9 @@ pipeline: $(STAMP) ## read, transform, append under SIGKILL, within a group and 
 
 cdc-postgres: $(STAMP) ## a table of PostgreSQL is the log under SIGKILL of nodes, children and server: CDC_SECONDS=120 SEED=7
 	@$(BIN)/python jepsen-like cdc-postgres --time $(CDC_SECONDS) --seed $(SEED)
+
+audit-damages: needs-java $(STAMP) ## twelve kinds of damage to a log of real nodes, each found and mended as the audit says: DAMAGE_MB=300
+	@$(BIN)/python -m tests.repl.audit.damages $(DAMAGE_MB)
 
 audit-histories: $(STAMP) ## audit what simulated clusters leave, healthy all of them: SEEDS=1000 FIRST_SEED=1
 	@$(BIN)/python -m tests.repl.audit.histories $(SEEDS) $(FIRST_SEED)
