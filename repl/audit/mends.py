@@ -7,7 +7,8 @@
     a segment of another node, which no node starts with         mv, and the start
 
 The first, and ``rm`` and ``mv``, are for a node that is stopped, ``restore`` for one that runs.  A command is as it is
-typed where the audit was; "" where none mends it: the same in all copies, or in a client's history.
+typed where the audit was; "" where none mends it: what is the same in all copies, or in a client's history, and two
+copies that differ.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Final
 from repl.audit.findings import Finding
 from repl.audit.members import GroupAt
 from repl.audit.report import SourceReport
+from repl.audit.rules import AuditRule
 from vlsn.verify.inspection import Rule
 
 CONFIG_FILE: Final = "node.toml"
@@ -69,7 +71,7 @@ class Mender:
         if directory and finding.rule in (Rule.SIDECAR, Rule.INDEX):
             recursive = "-r " if finding.rule == Rule.INDEX else ""
             return f"rm {recursive}{quote(f'{directory}/{finding.file}')}"
-        if not alone or finding.rule.startswith("history-"):
+        if not alone or finding.rule.startswith("history-") or self._is_undecided(finding):
             return ""
         if directory and "of_node" in finding.more:
             file = f"{directory}/{finding.file}"
@@ -80,6 +82,10 @@ class Mender:
         if directory and (finding.rule in _FOUND_AT_START or not url):
             return self._start(copy)
         return f"vlsnlog restore --url {quote(url)}"
+
+    def _is_undecided(self, finding: Finding) -> bool:
+        """Says whether nobody knows which copy is right: two that differ, or that are cut into other blocks."""
+        return finding.rule == AuditRule.DIVERGENCE and (len(self.copies) == 2 or not finding.file)
 
     def _repair(self, copy: SourceReport) -> str:
         report, audit = self.report or REPORT_FILE, ""

@@ -85,7 +85,8 @@ class Stray:
 
     @property
     def detail(self) -> str:
-        return f"it is segment {self.holds}" + ("" if self.moved else ", which is there under its own name")
+        where = "" if self.moved else ", which is there under its own name"
+        return f"the header says that it is segment {self.holds}{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +219,11 @@ def _placed(segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
 
 
 def _strays(listed: Sequence[SegmentInfo], links: Sequence[Link]) -> Iterator[Stray]:
-    """Names the files of ``listed`` that have another segment's name."""
+    """Names the segments of ``listed`` that have another one's name; a standby is none."""
     firsts = {link.number: link.prev_last_vlsn + 1 for link in links}
     moved = {link.name for link in links}
     for info in listed:
-        if info.other is not None:
+        if info.other is not None and info.other.state is SegmentState.ACTIVE:
             vlsn = firsts.get(info.number, info.other.prev_last_vlsn + 1)
             yield Stray(info.name, info.other.number, vlsn, info.name in moved)
 

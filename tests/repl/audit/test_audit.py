@@ -176,6 +176,7 @@ def test_another_value_with_right_checksums_is_shown_with_both(tmp_path: Path) -
     assert finding.more["value"] == "paid 11"
     assert finding.more["other"]["value"] == "paid 10"
     assert finding.more["other"]["source"] == str(one.path)
+    assert (finding.owner, finding.mend) == ("n2", "")  # of two nobody knows who is right
     assert copies
 
 
