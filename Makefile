@@ -26,11 +26,12 @@ PIPELINE_SECONDS ?= 300
 CDC_SECONDS ?= 120
 EXPORT_KILLS ?= 30
 PEER_ROUNDS ?= 5
+SOAK_SECONDS ?= 1800
 MEGABYTES ?= 100,1000,6000
 DAMAGE_MB ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers mutants track-record sim jepsen hostile failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim jepsen hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -58,6 +59,9 @@ bench-readers: $(STAMP) ## what waiting readers cost: 10,000 on three nodes, 1,0
 	@$(BIN)/python -m repl.bench.readers --readers 10000 --rate 1 --die
 	@$(BIN)/python -m repl.bench.readers --node master
 	@$(BIN)/python -m repl.bench.readers --readers 100 --tails 100 --node master --rate 80
+
+bench-turns: $(STAMP) ## the loop's longest turn, and the longest gap between appends, under 400 sockets that pipeline each call
+	@$(BIN)/python -m repl.bench.turns
 
 bench-producers: $(STAMP) ## 50,000 exactly-once producers in turns: a node's table of them, then a group
 	@$(BIN)/vlsnlog bench producers
@@ -88,6 +92,9 @@ jepsen: $(STAMP) ## real nodes under faults, each workload: NEMESIS=kill,pause,p
 
 hostile: $(STAMP) ## what a stranger can do to a group, and how long each node is silent: KINDS="idle pings"
 	@$(BIN)/python jepsen-like hostile $(KINDS:%=--kind %)
+
+soak: $(STAMP) ## clients that leave in every state, and the master's memory meanwhile: SOAK_SECONDS=1800
+	@$(BIN)/python jepsen-like hostile --kind leaving --seconds $(SOAK_SECONDS)
 
 failover: $(STAMP) ## how long no append is taken when the master is killed, and when it hands over: ROUNDS=20
 	@$(BIN)/python jepsen-like failover --rounds $(ROUNDS)

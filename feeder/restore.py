@@ -74,7 +74,7 @@ class Restores:
             feeders=feeders,
             full=len(self._sessions) >= RESTORES_MAX,
             lacks_group=self._log.history.lacks_group(self._log.range.first, self._log.dtvlsn),
-            lacks_producers=self._log.history.producers.lacks_to,
+            lacks_producers=self._log.history.lacks_to,
             generation=self._log.rollbacks,
             level=self._log.history.level,
         )

@@ -38,6 +38,10 @@ class Offload(Protocol):
     def __call__(self, job: Callable[[], ReadRun]) -> asyncio.Future[ReadRun]: ...
 
 
+def _unheard(_: Mode) -> None:
+    """Stands for who is told, where nobody is."""
+
+
 class Source:
     """Blocks of one log from a VLSN on, for one reader."""
 
@@ -46,7 +50,7 @@ class Source:
         log: LocalLog,
         next_vlsn: Vlsn,
         offload: Offload,
-        on_switch: Callable[[Mode], None] = lambda _: None,
+        on_switch: Callable[[Mode], None] = _unheard,
         upto: Callable[[], Vlsn] | None = None,
     ) -> None:
         """Begins in ARCHIVE; ``on_switch`` is told of each change.  ``upto`` says the last VLSN that may be given by
@@ -114,7 +118,8 @@ class Source:
         return run.data
 
     def close(self) -> None:
-        """Closes the reader, once a read under way has ended."""
+        """Closes the reader, once a read under way has ended; nobody is told of anything from now on."""
+        self._on_switch = _unheard
         if self._ahead is not None and not self._ahead.done():
             self._ahead.add_done_callback(self._close_reader)
         else:

@@ -190,6 +190,29 @@ class ConsumerChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The term of the VLSN before ``next``, of another group's log; this group's log knows its own."""
 
 
+class SinkAt(msgspec.Struct, frozen=True):
+    """A sink, as it is told. ``at`` is the VLSN of the COMMIT that set its state."""
+
+    name: str
+    at: int
+    state: SinkState
+
+
+class SinkChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A state that the commit of a part sets. ``at``: the state that it starts from, by the VLSN of its COMMIT, 0 for
+    none."""
+
+    state: SinkState
+    at: int
+
+
+class CommitSets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The positions of consumers and the states of sinks that a commit sets, each by its name."""
+
+    positions: dict[str, ConsumerChange] = {}
+    sinks: dict[str, SinkChange] = {}
+
+
 class Span(msgspec.Struct, frozen=True):
     """A run of VLSNs up to ``next`` (exclusive), of about ``bytes`` of files; ``term`` is that of the VLSN before
     ``next``."""
@@ -205,22 +228,6 @@ class Spans(msgspec.Struct, frozen=True):
     first: int
     durable: int
     spans: tuple[Span, ...] = ()
-
-
-class SinkAt(msgspec.Struct, frozen=True):
-    """A sink, as it is told. ``at`` is the VLSN of the COMMIT that set its state."""
-
-    name: str
-    at: int
-    state: SinkState
-
-
-class SinkChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A state that the commit of a part sets. ``at``: the state that it starts from, by the VLSN of its COMMIT, 0 for
-    none."""
-
-    state: SinkState
-    at: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         "cdc.paused",
         "cdc.resumed",
         "cdc.moved",
+        "cdc.order_failed",
         "cdc.skipped",
         "cdc.resent",
         "cdc.not_resent",
@@ -70,7 +71,7 @@ WARNINGS: Final = frozenset(
         *("restore.refused", "destination.dead", "destination.lost"),
         *("scrub.unreadable", "state.rotten", "cleaning.paused", "hold.dropped", "background.failed"),
         *("producers.lost", "producers.waits", "producers.forgotten"),
-        *("cdc.failed", "cdc.waits", "cdc.skipped", "cdc.not_resent", "cdc.not_configured"),
+        *("cdc.failed", "cdc.waits", "cdc.skipped", "cdc.not_resent", "cdc.not_configured", "cdc.order_failed"),
         *("pages.note", "pages.unread", "pages.no_space"),
     }
 )

@@ -17,6 +17,10 @@ that names no producer.  The name is a producer's submission, or its own: a rand
 ``born`` of one that was never sent before may be ``NUMBER_MAX``: nothing of it can be forgotten.  Known from level 2 on
 (``level`` in a status); an older server ends the connection for it.
 
+Type 4 is a whole transaction that sets positions of consumers, or states of sinks, as the body of a staged commit does:
+behind ``sequence`` come ``sets_bytes``, a u64, then that JSON, padded with zeros to 8, then the batch, or nothing for a
+COMMIT alone.  For a server that takes it: the upgrade asks for ``?types=4``, which an older one refuses.
+
 Server to client, one message a wake-up, one or more answers in the order of the requests: 40 bytes each,
 then ``problem_bytes`` of a problem document, padded with zeros to 8.
 
@@ -56,19 +60,27 @@ ANSWER = Struct("<QBBHIQQQ")
 ANSWER_BYTES = 40
 _BORN = Struct("<Q")
 _NAMED = Struct("<QQQ")
-assert REQUEST.size == REQUEST_BYTES and ANSWER.size == ANSWER_BYTES
+_NAMED_REQUEST = Struct("<BBHIQQQQ")
+_SETS = Struct("<Q")
+assert (
+    REQUEST.size == REQUEST_BYTES and _NAMED_REQUEST.size == REQUEST_BYTES + _NAMED.size and ANSWER.size == ANSWER_BYTES
+)
 
 APPEND = 1
 APPEND_ONCE = 2
 TRANSACTION = 3
+TRANSACTION_SETS = 4
+TYPES_MAX = TRANSACTION_SETS
+"""The highest type that this server takes."""
 DONE = 0
 REFUSED = 1
 REPEATED = 2
 TIMEOUT_MS_MAX = 600_000
 PROBLEM_BYTES_MAX = 4 * 1024
+SETS_BYTES_MAX = 64 * 1024
 REQUESTS_IN_FLIGHT_MAX = 1024
 """Requests of one connection that have no answer yet; past it the server stops reading."""
-REQUEST_MESSAGE_BYTES_MAX = REQUEST_BYTES + _NAMED.size + BATCH_BYTES + BODY_BYTES_MAX
+REQUEST_MESSAGE_BYTES_MAX = REQUEST_BYTES + _NAMED.size + _SETS.size + SETS_BYTES_MAX + BATCH_BYTES + BODY_BYTES_MAX
 ANSWERS_MESSAGE_BYTES_MAX = REQUESTS_IN_FLIGHT_MAX * (ANSWER_BYTES + PROBLEM_BYTES_MAX)
 
 _ACKS = (Acks.NONE, Acks.MAJORITY, Acks.ALL)
@@ -111,6 +123,8 @@ class Asked(NamedTuple):
     transaction: tuple[int, int] | None = None
     """The name of a whole transaction: a producer, or a handle's id, and its sequence."""
     durability: GroupDurability | None = None
+    sets: bytes = b""
+    """JSON of what that transaction sets; with any, there may be no batch."""
 
 
 def request_header(
@@ -120,13 +134,16 @@ def request_header(
     born: int | None = None,
     transaction: tuple[int, int] | None = None,
     durability: GroupDurability | None = None,
+    sets: bytes = b"",
 ) -> bytes:
-    """Packs what goes before the batch in one message; ``transaction`` is the name of a whole one, born at ``born``."""
+    """Packs what goes before the batch in one message; ``transaction`` is the name of a whole one, born at ``born``,
+    and ``sets`` what that sets."""
     asked = 0 if durability is None else asked_code(durability)
     if transaction is not None:
         assert born is not None
-        head = REQUEST.pack(TRANSACTION, _ACKS_CODE[acks], asked, timeout_ms, id)
-        return head + _NAMED.pack(born, *transaction)
+        kind = TRANSACTION_SETS if sets else TRANSACTION
+        head = _NAMED_REQUEST.pack(kind, _ACKS_CODE[acks], asked, timeout_ms, id, born, *transaction)
+        return head + _SETS.pack(len(sets)) + sets + _PADDING[-len(sets) % 8] if sets else head
     if born is None:
         return REQUEST.pack(APPEND, _ACKS_CODE[acks], asked, timeout_ms, id)
     return REQUEST.pack(APPEND_ONCE, _ACKS_CODE[acks], asked, timeout_ms, id) + _BORN.pack(born)
@@ -137,7 +154,7 @@ def decode_request(message: Buffer) -> Asked:
     if len(message) < REQUEST_BYTES:
         raise BadBody(f"a produce message of {len(message)} bytes has no whole header ({REQUEST_BYTES} bytes)")
     kind, acks, code, timeout_ms, id = REQUEST.unpack_from(message)
-    if kind not in (APPEND, APPEND_ONCE, TRANSACTION):
+    if not APPEND <= kind <= TYPES_MAX:
         raise BadBody(f"a produce message of unknown type {kind}")
     if acks >= len(_ACKS):
         raise BadBody(f"unknown acks code {acks}")
@@ -146,8 +163,8 @@ def decode_request(message: Buffer) -> Asked:
     durability = _durability(code) if code else None
     if kind == APPEND:
         return Asked(id, _ACKS[acks], timeout_ms, None, REQUEST_BYTES, None, durability)
-    if kind == TRANSACTION:
-        return _transaction(message, id, _ACKS[acks], timeout_ms, durability)
+    if kind >= TRANSACTION:
+        return _transaction(kind, message, id, _ACKS[acks], timeout_ms, durability)
     if len(message) < REQUEST_BYTES + _BORN.size:
         raise BadBody(f"a produce message of {len(message)} bytes ends before its producer's VLSN")
     [born] = _BORN.unpack_from(message, REQUEST_BYTES)
@@ -163,14 +180,24 @@ def _durability(code: int) -> GroupDurability | None:
         raise BadBody(f"unknown durability code {code:#x}") from None
 
 
-def _transaction(message: Buffer, id: int, acks: Acks, timeout_ms: int, durability: GroupDurability | None) -> Asked:
-    if len(message) < REQUEST_BYTES + _NAMED.size:
-        raise BadBody(f"a produce message of {len(message)} bytes ends before its transaction's name")
+def _transaction(
+    kind: int, message: Buffer, id: int, acks: Acks, timeout_ms: int, durability: GroupDurability | None
+) -> Asked:
+    size, batch_at, sets = len(message), REQUEST_BYTES + _NAMED.size, b""
+    if size < batch_at:
+        raise BadBody(f"a produce message of {size} bytes ends before its transaction's name")
     born, producer, sequence = _NAMED.unpack_from(message, REQUEST_BYTES)
     is_handle = sequence == HANDLE_SEQUENCE
     if born > NUMBER_MAX or not producer or (producer > NUMBER_MAX if is_handle else sequence > SEQUENCE_MAX):
         raise BadBody(f"a transaction named {producer:#x}, {sequence}, born at VLSN {born}")
-    return Asked(id, acks, timeout_ms, born, REQUEST_BYTES + _NAMED.size, (producer, sequence), durability)
+    if kind == TRANSACTION_SETS:
+        at = batch_at + _SETS.size
+        [sets_bytes] = _SETS.unpack_from(message, batch_at) if size >= at else (0,)
+        end, batch_at = at + sets_bytes, at + padded(sets_bytes)
+        if not 0 < sets_bytes <= SETS_BYTES_MAX or size < batch_at or any(message[end:batch_at]):
+            raise BadBody(f"a produce message of {size} bytes with {sets_bytes} bytes of what it sets")
+        sets = bytes(message[at:end])
+    return Asked(id, acks, timeout_ms, born, batch_at, (producer, sequence), durability, sets)
 
 
 def done_answer(id: int, appended: Appended) -> bytes:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from vlsn.errors import anew
+
 T = TypeVar("T")
 
 
@@ -24,7 +26,7 @@ class Shared(Generic[T]):
     async def get(self) -> T:
         """Raises what the call raised, or what ``close`` was given."""
         if self._closed is not None:
-            raise self._closed
+            raise anew(self._closed)
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         if self._task is None:
@@ -36,7 +38,7 @@ class Shared(Generic[T]):
         self._closed = error
         if self._task is not None:
             self._task.cancel()
-        _fail(self._next, error)
+        _fail(self._next, anew(error))
 
     async def _run(self) -> None:
         try:
@@ -45,7 +47,7 @@ class Shared(Generic[T]):
                 try:
                     result = await self._call()
                 except asyncio.CancelledError:
-                    _fail(due, self._closed or asyncio.CancelledError())
+                    _fail(due, anew(self._closed) if self._closed is not None else asyncio.CancelledError())
                     raise
                 except Exception as error:  # the boundary of a task: it belongs to those who asked
                     _fail(due, error)

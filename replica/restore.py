@@ -28,13 +28,10 @@ from vlsn.format.feed_messages import TermRun
 from vlsn.format.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader
 from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn, lsn_file, lsn_offset
 from vlsn.limits import RESTORE_LAG_VLSNS_MAX, RESTORE_RANGE_BYTES, RESTORE_RANGE_BYTES_MAX, UNSYNCED_BYTES_MAX
+from vlsn.repair.restore import End
 from vlsn.repair.restore_messages import Offer
 from vlsn.state.state_store import StateRecord
 from vlsn.write.local_log import LocalLog
-
-End = tuple[int, int]
-"""Term and VLSN of a log's end, or of its durable end."""
-NULL_END: End = (0, 0)
 
 
 class Disagrees(IntegrityFault):
@@ -55,13 +52,13 @@ class Provider(Protocol):
 
 
 def choose(offers: Sequence[Offer], *, have: Vlsn, durable: End, rotten: Collection[str] = frozenset()) -> list[Offer]:
-    """Chooses those to restore from, best first. None knows less durable than ``durable``, which this node knew, in
-    VLSNs or in terms (a master of a later term has all that was durable before), and none is far behind the best.
+    """Chooses those to restore from, best first. None knows less durable than ``durable``, what this node may have
+    acknowledged, in VLSNs or in terms; or it knows its log durable in a later term than any of that, and then has all
+    of it that counts. None is far behind the best.
     ``have``: what is restored already; who begins at or before what follows comes first, so that it need not be thrown
     away. Behind all others come the ``rotten``, who gave wrong bytes before: it may be that nobody can mend them."""
-    term, vlsn = durable
-    useful = [offer for offer in offers if offer.dtvlsn and not offer.full and offer.dtvlsn >= max(have, vlsn)]
-    useful = [offer for offer in useful if not offer.dtvlsn_term or offer.dtvlsn_term >= term]
+    useful = [offer for offer in offers if offer.dtvlsn and not offer.full and offer.dtvlsn >= have]
+    useful = [offer for offer in useful if _has_all(offer, durable)]
     best = max((offer.dtvlsn for offer in useful), default=0)
     fresh = [offer for offer in useful if offer.dtvlsn >= best - RESTORE_LAG_VLSNS_MAX]
     return sorted(
@@ -77,6 +74,11 @@ def choose(offers: Sequence[Offer], *, have: Vlsn, durable: End, rotten: Collect
             offer.name,
         ),
     )
+
+
+def _has_all(offer: Offer, end: End) -> bool:
+    in_time = not offer.dtvlsn_term or offer.dtvlsn_term >= end.term
+    return (offer.dtvlsn >= end.vlsn and in_time) or offer.dtvlsn_term > end.newest
 
 
 def agree(mine: Sequence[TermRun], theirs: Sequence[tuple[int, int, int]]) -> bool:

@@ -12,8 +12,11 @@ A class says ``retry_safe`` itself or inherits it from one that does; never from
 
 from __future__ import annotations
 
+import copy
 import os
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class VlsnLogError(Exception):
@@ -22,6 +25,17 @@ class VlsnLogError(Exception):
     slug: ClassVar[str] = "internal"
     retry_safe: ClassVar[bool] = False
     transient: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles by ``args`` and attributes, without ``__init__``: a pool of processes that cannot read an
+        error back is broken for good."""
+        reduced = super().__reduce__()
+        assert isinstance(reduced, tuple)
+        return _made, (type(self), *reduced[1]), *reduced[2:]
+
+
+def _made(kind: type[VlsnLogError], *arguments: object) -> VlsnLogError:
+    return kind.__new__(kind, *arguments)
 
 
 # What a client sent.
@@ -393,9 +407,15 @@ class DuplicateFeed(FeedRefused):
 
 
 class ChannelClosed(VlsnLogError):
-    """The other side of a message channel is gone; it may have taken what was sent last."""
+    """The other side of a message channel is gone; it may have taken what was sent last.
+
+    ``code``: the one of its close, 0 where it has said none."""
 
     retry_safe = False
+
+    def __init__(self, message: str = "", *, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Unreachable(VlsnLogError):
@@ -434,6 +454,19 @@ def said_of(error: BaseException) -> str:
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
     named = isinstance(error.filename, str | bytes) and error.filename  # of a call on a descriptor: its number
     return f"{error.filename}: {reason}" if named else reason or type(error).__name__
+
+
+def bare(error: E) -> E:
+    """Returns ``error`` itself, with no traceback, cause or context. For whoever keeps it: its frames hold what they
+    worked with, and a frame that holds the keeper makes a cycle, which stays until a collection."""
+    error.__cause__ = error.__context__ = error.__traceback__ = None
+    return error
+
+
+def anew(error: E) -> E:
+    """Returns another error that says the same: for one that is kept, and raised again and again. Each time that it is
+    raised itself, it keeps the frames of whoever raised it."""
+    return bare(copy.copy(error))
 
 
 def classes() -> dict[str, type[VlsnLogError]]:

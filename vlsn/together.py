@@ -40,10 +40,16 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         failure_of(task)  # nobody else may ask, and asyncio would say that nobody did
     if cancelled is not None:
-        raise cancelled
+        try:
+            raise cancelled
+        finally:
+            del cancelled  # else this frame, which its traceback knows, would know it
 
 
-def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
+def failure_of(task: asyncio.Future[Any]) -> BaseException | None:
     """Returns why a task that has ended did, None if by returning or by a cancel. Who asks has seen it: asyncio tells
     of it on stderr else."""
-    return None if task.cancelled() else task.exception()
+    try:
+        return task.exception()
+    except asyncio.CancelledError:  # taken out of the task: its traceback knows frames that know the task
+        return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from repl.client.starting import Begin, keys_of
 from repl.client.sync import connect_sync
-from repl.client.tail import DURABLE
+from repl.client.tail import DURABLE, Consistency
 from vlsn.errors import BadArgument
 from vlsn.format.rows import Rows
 from vlsn.offline.stopped_log import StoppedLog
@@ -36,7 +36,7 @@ def read_arrow(
     at: datetime | int | None = None,
     key: Buffer | None = None,
     key_prefix: Buffer | None = None,
-    consistency: str = DURABLE,
+    consistency: Consistency = DURABLE,
     timeout_s: float = 10.0,
 ) -> pa.RecordBatchReader:
     """Reads entries as Arrow record batches, a row an entry: ``vlsn`` and ``term`` (uint64), ``time`` (timestamp of µs,
@@ -79,7 +79,12 @@ def read_arrow(
 
 
 def _of_group(
-    urls: str, from_vlsn: Begin, to_vlsn: int | None, at: datetime | int | None, consistency: str, timeout_s: float
+    urls: str,
+    from_vlsn: Begin,
+    to_vlsn: int | None,
+    at: datetime | int | None,
+    consistency: Consistency,
+    timeout_s: float,
 ) -> Iterator[Asked]:
     with connect_sync(urls, timeout_s=timeout_s) as log:
         begin = from_vlsn if isinstance(from_vlsn, int) else 1  # other places are where a block begins

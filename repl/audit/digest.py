@@ -47,7 +47,7 @@ Digests = NDArray[np.bytes_]
 
 
 class Checksums(StrEnum):
-    """What a block stands for itself by."""
+    """The bytes that stand for a block."""
 
     SHA256 = "sha256"
     CRC = "crc"

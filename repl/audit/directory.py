@@ -128,6 +128,7 @@ class DirectorySource:
             sizes=sizes,
             stated=_noted(stated, None if live else promised),  # it may be elected while the log is read
             configured=disk.exists(f"{self.path}/{CONFIG_FILE}"),
+            founding=stated.record.founding if stated.record is not None else "",
         )
 
     def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:

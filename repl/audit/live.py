@@ -10,9 +10,12 @@ A checksum guards every frame, so the transport needs none.  Sidecars are not se
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
+from math import inf
+from time import monotonic
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
@@ -32,8 +35,9 @@ from repl.audit.findings import Finding
 from repl.audit.plan import Part, Survey
 from repl.audit.report import Sizes
 from repl.audit.source import Gone, Unreadable
-from vlsn.errors import BadBody, said_of
+from vlsn.errors import BadBody, WrongGroup, said_of
 from vlsn.format import scan
+from vlsn.format.own_entries import FOUNDING_FIELD
 from vlsn.format.records import RollbackStart
 from vlsn.format.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
 from vlsn.ids import Lsn
@@ -43,8 +47,12 @@ from vlsn.verify.segment_chain import rollbacks_in
 
 PIECE_BYTES: Final = 8 << 20
 TIMEOUT_S: Final = 30.0
+TRY_S_MIN: Final = 0.1
+"""Seconds that even the last try of a node is given."""
 BUSY_S: Final = 300.0
 """Seconds for which a node that answers 429 is asked again: a cluster's tasks may be more than it serves at once."""
+DOCUMENT_BYTES_MAX: Final = 4 << 10
+"""Bytes that are read of an error's document."""
 _OPENER: Final = build_opener(ProxyHandler({}))  # nodes are asked directly
 
 
@@ -63,6 +71,10 @@ class _Busy(_Again):
 @dataclass(frozen=True, slots=True)
 class LiveSource:
     text: str
+    founding: str = ""
+    """The name of the log that is meant: a node of another one refuses it. Empty: any."""
+    give_up_s: float = 0.0
+    """Seconds after which a node that does not answer is given up; 0: after six tries, however long they take."""
 
     @property
     def path(self) -> str:
@@ -96,8 +108,17 @@ class LiveSource:
             dtvlsn=dtvlsn,
             findings=found,
             incarnation=f"{newest.incarnation:016x}" if newest is not None else "",
+            founding=str(status.get("founding", "")),
             sizes=Sizes(segments=sum(part.end for part in parts)),
         )
+
+    def group(self) -> tuple[str, str]:
+        """Returns the name of the node's group, and of its log. Raises ``Unreadable``."""
+        status = self._json("/v1/status")
+        try:
+            return str(status["group"]), str(status.get("founding", ""))
+        except KeyError as error:
+            raise Unreadable(f"{self.text}: status lacks {error}; is it a vlsnlog node?") from error
 
     def dtvlsn(self) -> int:
         """Returns the last VLSN that the node knows to be durable. Raises ``Unreadable``."""
@@ -181,11 +202,15 @@ class LiveSource:
 
     def _get(self, path: str, start: int = 0, end: int = 0, into: memoryview | None = None) -> bytes:
         """Fetches a body; of a range exactly ``end - start`` bytes, which come ``into`` it where that is given, and
-        nothing is returned then. Raises ``Unreadable``."""
-        url = self.text + path
-        fetch = _fetch_once if self.text in _GIVEN_UP else _fetch
+        nothing is returned then. Raises ``Unreadable``, ``WrongGroup``."""
+        deadline = monotonic() + (self.give_up_s or inf)
+        fetch: Callable[..., bytes] = _fetch
+        if self.text in _GIVEN_UP:
+            fetch = _fetch_once
+        elif self.give_up_s:
+            fetch = _fetch.retry_with(stop=partial(_is_late, deadline))
         try:
-            body = fetch(url, start, end, into)
+            body = fetch(self.text + path, start, end, into, self.founding, deadline)
         except (RetryError, _Again) as error:
             _GIVEN_UP.add(self.text)
             last = error.last_attempt.exception() if isinstance(error, RetryError) else error
@@ -196,19 +221,29 @@ class LiveSource:
 
 def _given_up(state: RetryCallState) -> bool:
     """Says whether it was tried often enough: a busy node for long, any other six times."""
-    busy = state.outcome is not None and isinstance(state.outcome.exception(), _Busy)
-    return bool(stop_after_delay(BUSY_S)(state) if busy else stop_after_attempt(6)(state))
+    return bool(stop_after_delay(BUSY_S)(state) if _is_busy(state) else stop_after_attempt(6)(state))
+
+
+def _is_late(deadline: float, state: RetryCallState) -> bool:
+    """Says whether the next try would be too late: a busy node is asked for long, any other until ``deadline``."""
+    return bool(stop_after_delay(BUSY_S)(state) if _is_busy(state) else monotonic() + state.upcoming_sleep >= deadline)
+
+
+def _is_busy(state: RetryCallState) -> bool:
+    return state.outcome is not None and isinstance(state.outcome.exception(), _Busy)
 
 
 @retry(retry=retry_if_exception_type(_Again), wait=wait_random_exponential(0.1, max=3), stop=_given_up)
-def _fetch(url: str, start: int, end: int, into: memoryview | None = None) -> bytes:
-    return _fetch_once(url, start, end, into)
+def _fetch(url: str, start: int, end: int, into: memoryview | None, founding: str, deadline: float) -> bytes:
+    return _fetch_once(url, start, end, into, founding, deadline)
 
 
-def _fetch_once(url: str, start: int, end: int, into: memoryview | None = None) -> bytes:
-    request = Request(url, headers={"Range": f"bytes={start}-{end - 1}"} if end else {})
+def _fetch_once(url: str, start: int, end: int, into: memoryview | None, founding: str, deadline: float) -> bytes:
+    timeout_s = min(TIMEOUT_S, max(deadline - monotonic(), TRY_S_MIN))
+    headers = {"Range": f"bytes={start}-{end - 1}"} if end else {}
+    request = Request(url, headers=headers | ({FOUNDING_FIELD: founding} if founding else {}))
     try:
-        with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
+        with _OPENER.open(request, timeout=timeout_s) as answer:
             got = 0
             if into is not None:
                 while got < len(into) and (count := answer.readinto(into[got:])):
@@ -218,14 +253,25 @@ def _fetch_once(url: str, start: int, end: int, into: memoryview | None = None) 
             whole = not end or (answer.status == 206 and got == end - start)
     except HTTPError as error:
         with error:
-            reason = f"{url} answered {error.code}: {error.read(500).decode(errors='replace')}"
+            said = error.read(DOCUMENT_BYTES_MAX).decode(errors="replace")
+        reason = f"{url} answered {error.code}: {said[:500]}"
         if error.code == 429:
             raise _Busy(reason) from None
         if error.code in (500, 502, 503, 504):
             raise _Again(reason) from None
+        if founding and error.code == 409:
+            raise WrongGroup(f"{url}: {_detail(said)}") from None
         raise Unreadable(reason) from None
     except (OSError, HTTPException) as error:
         raise _Again(f"{url}: {said_of(getattr(error, 'reason', error))}") from None
     if not whole:
         raise _Again(f"{url} gave {got} bytes of {end - start}")
     return body
+
+
+def _detail(document: str) -> str:
+    """Returns what a problem document says has happened."""
+    try:
+        return str(json.loads(document)["detail"])
+    except (ValueError, TypeError, KeyError):
+        return document[:500]

@@ -91,6 +91,8 @@ class Survey:
     stated: Noted = Noted()
     configured: bool = False
     """It has a node's settings beside its log."""
+    founding: str = ""
+    """The log's name, which no other log has, as a node or its ``state`` says it; empty where neither does."""
 
     @property
     def bytes(self) -> int:

@@ -35,7 +35,7 @@ from vlsn.errors import BadArgument
 
 REPORT_VERSION: Final = 2
 _REFUSED: Final = {1: "its digests are sums of 64 bits, which a forged block may keep: audit again"}
-"""What is to be said of versions that are read no more."""
+"""The answer to reports of versions that are read no more."""
 REPORT_BYTES_MAX: Final = 1 << 30
 """The largest report that is read: some millions of segments."""
 _SUMMARY: Final = ("source", "node", "first", "last", "dtvlsn", "bytes", "blocks", "entries", "live", "torn_tail")
@@ -248,7 +248,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     history: HistoryReport | None = None
     version: int = REPORT_VERSION
     checksums: Checksums = Checksums.SHA256
-    """What blocks were compared by: ``crc`` finds faults, and no forger."""
+    """The way in which blocks were compared: ``crc`` finds faults, and no forger."""
     tool: str = ""
     """The version of the vlsnlog that made it."""
     group: str = ""

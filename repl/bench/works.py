@@ -3,6 +3,8 @@
     append     N writers, each awaits its append before the next, through the native client
     bulk       N batches under way at a time on one pipelined connection, each atomic
     transactions  N writers, a transaction of a batch each, and as many plain batches, by turns: both rates, their ratio
+    positions  N workers, a transaction of a batch each with the position of a consumer, beside the same without, plain
+               batches and positions alone, by turns: all rates, their ratios
     linearizable  N readers of an entry each, without and beside idle transactions (as many as a batch), by turns
     http       N connections, a POST an entry; by wrk where it is installed
     catchup    a replica that missed everything comes back; bytes of log a second until it has all
@@ -20,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,8 +36,11 @@ from repl.bench.report import Outcome, Samples
 from repl.bench.target import NODES, Given, Own, master_url, own_only
 from repl.bench.wrk import run_wrk, wrk_installed
 from repl.client.connect import Client, connect
+from repl.client.consumer import Consumer
 from repl.cluster import Node
-from vlsn.errors import Unreachable, VlsnLogError
+from vlsn.errors import BadArgument, Unreachable, VlsnLogError
+from vlsn.format.block import Entry
+from vlsn.state.consumers import CONSUMERS_MAX
 
 VALUES = 1024
 FRAMING_BYTES = 16
@@ -96,9 +101,77 @@ async def transactions(target: Given | Own, load: Load) -> Outcome:
     )
 
 
-async def _append(client: Client, load: Load, *, atomic: bool = False, transactions: bool = False) -> Outcome:
+async def positions(target: Given | Own, load: Load) -> Outcome:
+    """Runs transactions with a position, transactions, plain batches and positions alone by turns."""
+    if load.writers > CONSUMERS_MAX:
+        raise BadArgument(f"writers: {load.writers} is more than a log's {CONSUMERS_MAX} consumers")
+    turn = replace(load, seconds=load.seconds / (4 * TURNS), bytes_max=load.bytes_max // (4 * TURNS))
+    async with connect(target.urls, acks=load.acks, durability=load.durability) as client:
+        first = await client.append(b"in")
+        await client.append(b"in")
+        consumers = [client.consumer(f"bench-{number}", from_vlsn=first) for number in range(load.writers)]
+        read = [[entry async for entry in _two(consumer)] for consumer in consumers]
+        done, whole, plain, alone = [], [], [], []
+        for _ in range(TURNS):
+            done.append(await _append(client, turn, transactions=True, consumers=consumers))
+            whole.append(await _append(client, turn, transactions=True))
+            plain.append(await _append(client, turn, atomic=True))
+            alone.append(await _commit(consumers, read, turn.seconds))
+    with_position, without, batches = (
+        sum(each.entries for each in side) / sum(each.seconds for each in side) for side in (done, whole, plain)
+    )
+    return Outcome(
+        sum(each.entries for each in done),
+        sum(each.bytes for each in done),
+        sum(each.seconds for each in done),
+        np.concatenate([each.latencies_ms for each in done]),
+        sum(each.errors for each in (*done, *whole, *plain)),
+        {
+            "transaction_entries_per_s": round(without, 1),
+            "plain_entries_per_s": round(batches, 1),
+            "ratio": round(with_position / max(without, 1e-9), 3),
+            "transaction_ratio": round(without / max(batches, 1e-9), 3),
+            "commits_per_s": round(sum(alone) / len(alone), 1),
+        },
+    )
+
+
+async def _two(consumer: Consumer) -> AsyncIterator[Entry]:
+    """Reads two entries, for a position that goes to and fro between them."""
+    count = 0
+    async for entry in consumer:
+        count += 1
+        yield entry
+        if count == 2:
+            break
+
+
+async def _commit(consumers: Sequence[Consumer], read: Sequence[Sequence[Entry]], seconds: float) -> float:
+    """Commits positions alone, one at a time each; how many a second."""
+    start, done = time.perf_counter(), 0
+
+    async def worker(consumer: Consumer, entries: Sequence[Entry]) -> None:
+        nonlocal done
+        while time.perf_counter() < start + seconds:
+            for entry in entries:
+                consumer.given(entry)
+                await consumer.commit()
+                done += 1
+
+    await asyncio.gather(*map(worker, consumers, read))
+    return done / (time.perf_counter() - start)
+
+
+async def _append(
+    client: Client,
+    load: Load,
+    *,
+    atomic: bool = False,
+    transactions: bool = False,
+    consumers: Sequence[Consumer] = (),
+) -> Outcome:
     """Runs ``load.writers`` coroutines, one append at a time each. ``atomic`` keeps single entries apart, which else
-    share batches; ``transactions``: each append is one."""
+    share batches; ``transactions``: each append is one, with the position of one of ``consumers`` each."""
     values = load.values()
     samples = Samples()
     errors = 0
@@ -112,9 +185,13 @@ async def _append(client: Client, load: Load, *, atomic: bool = False, transacti
         alone = load.batch == 1 and not atomic and not transactions
         append, now, take = client.append, samples.now, samples.take
 
+        consumer = consumers[at] if consumers else None
+
         async def transact(values: list[bytes]) -> None:
             async with client.transaction() as transaction:
                 await transaction.append_many(values)
+                if consumer is not None:
+                    await transaction.commit_position(consumer)
 
         append_many = transact if transactions else client.append_many
         ended = now()
@@ -326,6 +403,7 @@ WORKS: dict[str, Work] = {
     "append": Work(run=append, writers=64),
     "bulk": Work(run=append, writers=16, batch=1000, cache_bytes_per_s=_BULK_BYTES_PER_S),
     "transactions": Work(run=transactions, writers=64, batch=10),
+    "positions": Work(run=positions, writers=64, batch=10),
     "linearizable": Work(run=linearizable, writers=3, batch=100),
     "http": Work(run=http, writers=64),
     "catchup": Work(

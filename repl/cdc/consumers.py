@@ -247,18 +247,20 @@ class CdcConsumers:
 
     async def pause(self, name: str) -> dict[str, Any]:
         self._record(name)
-        await self._worker(name).pause()
+        worker = self._worker(name)
+        await worker.carry_out("pause", worker.pause())
         return self.told_of(name)
 
     async def resume(self, name: str) -> dict[str, Any]:
         self._record(name)
-        await self._worker(name).resume()
+        worker = self._worker(name)
+        await worker.carry_out("resume", worker.resume())
         return self.told_of(name)
 
     async def reset(self, name: str, to: int | str) -> dict[str, Any]:
         """Moves it to a VLSN, ``start`` or ``end``. Raises ``NotFound``, ``NotMaster``, and as ``CdcWorker.move``."""
         worker = self._worker(name)
-        before = await worker.move(self._place(to))
+        before = await worker.carry_out("reset", worker.move(self._place(to)))
         return {**self.told_of(name), "before": before}
 
     async def skip(self, name: str, to: int) -> dict[str, Any]:
@@ -270,13 +272,14 @@ class CdcConsumers:
         if to <= first:
             raise BadArgument(f"{name} is at VLSN {first}, not below {to}; `reset` moves it back")
         lost = record.lost[0]
-        before = await worker.move(to, forward=True)
+        before = await worker.carry_out("skip", worker.move(to, forward=True))
         first = lost or before
         self.event("cdc.skipped", consumer=name, first=first, last=to - 1)
         return {**self.told_of(name), "skipped": {"first": first, "last": to - 1}}
 
     async def resend(self, name: str, first: int, last: int) -> dict[str, Any]:
-        await self._worker(name).resend(first, last)
+        worker = self._worker(name)
+        await worker.carry_out("resend", worker.resend(first, last))
         return {**self.told_of(name), "resending": {"first": first, "last": last}}
 
     def _place(self, to: int | str) -> int:

@@ -13,10 +13,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
+from typing import Any, TypeVar
 
 from feeder.source import Mode, Offload, Source
 from repl.cdc.child_feed import (
@@ -50,8 +52,10 @@ from vlsn.ids import Vlsn, lsn_file
 from vlsn.seams import Clock
 from vlsn.state.holds import Hold, Owner
 from vlsn.times import text_of
+from vlsn.together import failure_of
 from vlsn.write.local_log import LocalLog
 
+T = TypeVar("T")
 BACKOFF_S = (0.1, 30.0)
 """The first and the longest pause after a failure; each is twice the one before."""
 LOADS_MAX = 5
@@ -147,6 +151,8 @@ class CdcWorker:
         self._hold: Hold | None = None
         self._stop = asyncio.Event()
         self._orders = asyncio.Lock()
+        self._ordered: set[asyncio.Task[Any]] = set()
+        """Orders that are carried out."""
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
         """Set while no child lives."""
@@ -473,6 +479,25 @@ class CdcWorker:
 
     # A person's orders.
 
+    async def carry_out(self, name: str, order: Coroutine[Any, Any, T]) -> T:
+        """Carries out an order whole, though its caller may leave; then an event says how it failed. Raises as the
+        order, and ``NotMaster`` where the node closes first."""
+        task = asyncio.create_task(order, name=f"{name} {self.settings.name}")
+        self._ordered.add(task)
+        task.add_done_callback(self._ordered.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise NotMaster(f"{self.settings.name}: the node closes; ask again where it goes on") from None
+            task.add_done_callback(partial(self._failed_alone, name))
+            raise
+
+    def _failed_alone(self, name: str, task: asyncio.Future[T]) -> None:
+        error = failure_of(task)
+        if error is not None:
+            self.event("cdc.order_failed", consumer=self.settings.name, order=name, why=str(error))
+
     async def pause(self) -> None:
         """Stops it where it is until a person resumes it, also past a restart; its hold stays. Raises what storing that
         raises: then it does as what is stored says."""
@@ -518,27 +543,47 @@ class CdcWorker:
                 raise BadArgument(f"VLSN {next_vlsn} is not in 1–{durable + 1}: what is durable ends at {durable}")
             if next_vlsn < first:
                 raise Trimmed(f"VLSN {next_vlsn} was cleaned away; the first still here is {first}", first=Vlsn(first))
-            async with self._halting() as record:
-                if not record.next:
-                    await self._load()  # what replaces a position of the group must know it
-                before = record.next
-                if forward and before >= next_vlsn:  # its child has committed that meanwhile
-                    name = self.settings.name
-                    raise BadArgument(f"{name} is at VLSN {before}, not below {next_vlsn}; `reset` moves it back")
-                record.next = 0  # until it is known what is stored
-                ordered_us = self._clock.wall_us()
-                term = int(self._reads.term_before(next_vlsn))
-                await self._positions.place(At(next_vlsn, term, moved_us=ordered_us))
-                record.next, record.parked, record.lost, self._resend = next_vlsn, "", (0, 0), None
-                record.moved, record.moved_us, record.begins = True, ordered_us, False
-                record.failures = record.failed_at = 0
-                self._hold_from(next_vlsn)
-                try:
-                    await self._positions.confirm()
-                except VlsnLogError:
-                    record.next = 0  # for want of a master: it is loaded, and confirmed, before it runs
-            self.event("cdc.moved", consumer=self.settings.name, before=before, next=next_vlsn)
-            return before
+            with self._held_for_order(next_vlsn):
+                return await self._moved(next_vlsn, forward=forward)
+
+    async def _moved(self, next_vlsn: int, *, forward: bool) -> int:
+        async with self._halting() as record:
+            if not record.next:
+                await self._load()  # what replaces a position of the group must know it
+            before = record.next
+            if forward and before >= next_vlsn:  # its child has committed that meanwhile
+                name = self.settings.name
+                raise BadArgument(f"{name} is at VLSN {before}, not below {next_vlsn}; `reset` moves it back")
+            record.next = 0  # until it is known what is stored
+            ordered_us = self._clock.wall_us()
+            term = int(self._reads.term_before(next_vlsn))
+            await self._positions.place(At(next_vlsn, term, moved_us=ordered_us))
+            record.next, record.parked, record.lost, self._resend = next_vlsn, "", (0, 0), None
+            record.moved, record.moved_us, record.begins = True, ordered_us, False
+            record.failures = record.failed_at = 0
+            self._hold_from(next_vlsn)
+            try:
+                await self._positions.confirm()
+            except VlsnLogError:
+                record.next = 0  # for want of a master: it is loaded, and confirmed, before it runs
+        self.event("cdc.moved", consumer=self.settings.name, before=before, next=next_vlsn)
+        return before
+
+    @contextmanager
+    def _held_for_order(self, vlsn: int) -> Iterator[None]:
+        """Holds the log from ``vlsn`` on while an order is carried out: no cleaning overtakes it. Raises ``Trimmed``,
+        nothing ordered."""
+        if not self._holds:
+            yield
+            return
+        with self._log.latch:
+            name = f"{HOLD_PREFIX}{self.settings.name} (moving)"
+            hold = self._log.holds.place(Owner.CONSUMER, name, Vlsn(vlsn), on_dropped=self._dropped)
+        try:
+            yield
+        finally:
+            with self._log.latch:
+                self._log.holds.release(hold)
 
     async def resend(self, first: int, last: int) -> None:
         """Gives VLSNs ``first`` to ``last`` once more, before it goes on where it was. Raises ``BadArgument``,
@@ -566,6 +611,9 @@ class CdcWorker:
     async def close(self) -> None:
         """Stops its child as a pause does, for good."""
         self._closing = True
+        for order in self._ordered:
+            order.cancel()
+        await asyncio.gather(*self._ordered, return_exceptions=True)
         await self._stopped()
 
     async def _stopped(self) -> None:

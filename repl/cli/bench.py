@@ -15,6 +15,7 @@ WORKS: Final = {
     "append": "Writers that each await their append before the next.",
     "bulk": "Batches, pipelined on one connection.",
     "transactions": "Transactions of a batch each, and plain batches, by turns.",
+    "positions": "Transactions with a consumer's position, without, plain batches, and positions alone, by turns.",
     "linearizable": "Readers that have a majority asked, without and beside idle transactions, by turns.",
     "http": "Connections that POST an entry at a time.",
     "catchup": "A replica that missed everything comes back.",

@@ -18,6 +18,7 @@ from repl.cli.signals import run
 
 if TYPE_CHECKING:
     from repl.client.connect import Client
+    from repl.client.tail import Consistency
     from vlsn.format.block import Entry
 
 
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 @click.option("--undurable", is_flag=True, help="Of DIR: also what may be on no other node, up to the log's end.")
 def read(
     url: list[str], directory: Path | None, begin: Place | None, upto: Place | None, limit: int | None,
-    key: str | None, key_prefix: str | None, follow: bool, format: str, as_json: bool, consistency: str,
+    key: str | None, key_prefix: str | None, follow: bool, format: str, as_json: bool, consistency: Consistency,
     all_kinds: bool, txns: bool, undurable: bool,
 ) -> None:  # fmt: skip
     """Print entries of a group, or of a stopped node's DIR, up to what is durable at the start.
@@ -126,7 +127,7 @@ def _read_directory(
 
 
 async def _read(
-    urls: list[str], begin: Place | None, upto: Place | None, follow: bool, consistency: str, wanted: Wanted,
+    urls: list[str], begin: Place | None, upto: Place | None, follow: bool, consistency: Consistency, wanted: Wanted,
     chosen: Chosen,
 ) -> None:  # fmt: skip
     from repl.cli.append import require_a_node

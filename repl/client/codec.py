@@ -13,13 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from vlsn.embedded.owned_values import owned, owned_keys, owned_list
 from vlsn.errors import BadArgument
 from vlsn.format.codec import encode_json, encode_text
 from vlsn.limits import BATCH_ENTRIES_MAX
+from vlsn.seams import Buffer
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    V = TypeVarWithDefault("V", default=Buffer)
+else:
+    V = TypeVar("V")
 T = TypeVar("T")
 CodecName = Literal["bytes", "utf8", "json"]
 NAME_A_CODEC: Final = 'or name a codec: codec="utf8" or "json"'

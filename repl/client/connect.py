@@ -10,16 +10,16 @@ batches.  URLs need not name the master: the client asks any node for it, and ag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from operator import index
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
+from typing import Any, Generic, Literal, Self, cast, overload
 
 from repl.api import Acks, Appended, ProducerAt, Spans
 from repl.client.block_pages import BlockReader, BlocksPage
-from repl.client.codec import BYTES, Codec, CodecName, codec_of
+from repl.client.codec import BYTES, Codec, CodecName, V, codec_of
 from repl.client.consumer import Consumer, Keeper
 from repl.client.destination import PREFETCH, Destination
 from repl.client.destinations import Destinations
@@ -28,8 +28,9 @@ from repl.client.identity import HandleNames, Identity
 from repl.client.positions import Positions
 from repl.client.produce import Producer
 from repl.client.sinks import Sinks
+from repl.client.staging import Stages
 from repl.client.starting import Begin, check_begin, keys_of, limited, started
-from repl.client.tail import DURABLE, Page, Reader
+from repl.client.tail import DURABLE, Consistency, Page, Reader, VlsnPlace
 from repl.client.transaction import Transaction
 from repl.config import split_urls
 from repl.http.types import Network
@@ -43,15 +44,6 @@ from vlsn.real.clock import SystemRandom
 from vlsn.seams import Buffer
 from vlsn.state.consumers import is_of_another_group, key_of
 from vlsn.times import time_us as microseconds
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    V = TypeVar("V", default=Buffer)
-else:
-    from typing import TypeVar
-
-    V = TypeVar("V")
 
 FORKED = "the client was opened before this process was forked; connect again behind the fork"
 _NOT_OPEN = "the client is not open; use it inside `async with connect(…)`"
@@ -90,6 +82,8 @@ class Client(Generic[V]):
         self._put: Callable[[Any, Any], Awaitable[int]] = _not_open
         self._gone = _NOT_OPEN
         """The reason why there is no producer."""
+        self._consuming: set[asyncio.Task[None]] = set()
+        """The reads of its consumers."""
 
     async def __aenter__(self) -> Self:
         if self._given_network is not None:
@@ -98,9 +92,10 @@ class Client(Generic[V]):
             self._network = real_network()
         self._endpoints = Endpoints(self._network, self._urls)
         self._reader = Reader(self._endpoints, self._network, give_up_s=self._timeout_s)
-        self._sinks = Sinks(self._endpoints, self._network, self._reader, timeout_s=self._timeout_s)
+        self._stages = Stages(self._endpoints, self._network, self._names, timeout_s=self._timeout_s)
+        self._sinks = Sinks(self._reader, self._stages)
         self._destinations = Destinations(self._endpoints, self._network, timeout_s=self._timeout_s)
-        self._positions = Positions(self._endpoints, self._network, self._reader, timeout_s=self._timeout_s)
+        self._positions = Positions(self._reader, self._stages)
         self._producer = Producer(
             self._endpoints,
             self._network,
@@ -138,9 +133,12 @@ class Client(Generic[V]):
                         await producer.last_answers()
             finally:  # after a cancel too: each of these is one turn of the loop or few
                 producer.close()
-                self._task.cancel()
+                self._endpoints.close()
+                tasks = [self._task, *self._consuming]
+                for task in tasks:
+                    task.cancel()
                 try:
-                    await asyncio.gather(self._task, return_exceptions=True)
+                    await asyncio.gather(*tasks, self._stages.close(), return_exceptions=True)
                 finally:
                     if self._given_network is None:
                         await self._network.close()
@@ -272,7 +270,9 @@ class Client(Generic[V]):
         policy = None if acks is None else acks_of(acks)
         return await self._append_batch(values, keys, policy, codec, _given(durability))
 
-    def transaction(self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None) -> Transaction:
+    def transaction(
+        self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None
+    ) -> Transaction[V]:
         """Begins a transaction, whose entries are logged together as its block is left, or not at all. Nothing is sent
         before; ``acks`` and ``durability``: its own where they are others than the client's.
 
@@ -283,17 +283,37 @@ class Client(Generic[V]):
         producer = self._open_producer()
         policy = self._acks if acks is None else acks_of(acks)
         return Transaction(
-            self._endpoints,
-            self._network,
+            self._stages,
             producer,
             codec=self.codec,
             acks=policy,
             durability=self._durability if durability is None else group_durability(durability),
-            timeout_s=self._timeout_s,
             names=self._names,
             positions=self._positions,
         )
 
+    @overload
+    async def submit(
+        self,
+        values: Iterable[V],
+        *,
+        producer: int,
+        sequence: int,
+        born: int,
+        keys: Iterable[V | Buffer | None] | None = None,
+        codec: None = None,
+    ) -> Appended: ...
+    @overload
+    async def submit(
+        self,
+        values: Iterable[Any],
+        *,
+        producer: int,
+        sequence: int,
+        born: int,
+        keys: Iterable[str | Buffer | None] | None = None,
+        codec: CodecName,
+    ) -> Appended: ...
     async def submit(
         self,
         values: Iterable[Any],
@@ -332,9 +352,9 @@ class Client(Generic[V]):
     async def durable_vlsn(self) -> int:
         """Returns the highest VLSN that a node calls durable, or that this client was told is. Raises
         ``Unreachable``."""
-        producer = self._open_producer()
-        _, _, durable = await self._reader.look(None)
-        return max(durable, producer.highest_durable)
+        self._open_producer()
+        await self._reader.look(None)
+        return self._endpoints.durable
 
     async def vlsn_at(self, time_us: datetime | int) -> int:
         """Finds the first VLSN at which the highest block time so far is at or past ``time_us``: a ``datetime`` (UTC
@@ -350,12 +370,12 @@ class Client(Generic[V]):
         to_vlsn: int | None = None,
         *,
         at: datetime | int | None = None,
-        key: Buffer | None = None,
-        key_prefix: Buffer | None = None,
+        key: V | Buffer | None = None,
+        key_prefix: V | Buffer | None = None,
         limit: int | None = None,
         all_kinds: bool = False,
-        consistency: str = DURABLE,
-    ) -> AsyncIterator[Entry]:
+        consistency: Consistency = DURABLE,
+    ) -> AsyncGenerator[Entry, None]:
         """Yields DATA entries from ``from_vlsn`` (default: the first there is) to ``to_vlsn``, both included. The
         default end is what is durable when it starts. VLSNs rise, with gaps where the log keeps entries of its own.
         What this client was told is durable is waited for, also where a node lags.
@@ -391,17 +411,18 @@ class Client(Generic[V]):
         to_vlsn: int | None = None,
         *,
         at: datetime | int | None = None,
-        key: Buffer | None = None,
-        key_prefix: Buffer | None = None,
+        key: V | Buffer | None = None,
+        key_prefix: V | Buffer | None = None,
         limit: int | None = None,
         all_kinds: bool = False,
-        consistency: str = DURABLE,
-    ) -> AsyncIterator[Page]:
+        consistency: Consistency = DURABLE,
+    ) -> AsyncGenerator[Page, None]:
         """Yields pages as they come from a node, as ``read`` does entries: less work an entry."""
-        at_least = self._open_producer().highest_durable
-        keys = keys_of(key, key_prefix)
+        self._open_producer()
+        at_least = self._endpoints.durable
+        keys = keys_of(self.codec.key(key), self.codec.key(key_prefix))
 
-        def pages(first: int | None) -> AsyncIterator[Page]:
+        def pages(first: int | None) -> AsyncGenerator[Page, None]:
             return self._reader.pages(
                 first, to_vlsn, at_least=at_least, all_kinds=all_kinds, consistency=consistency, keys=keys
             )
@@ -414,24 +435,25 @@ class Client(Generic[V]):
         to_vlsn: int | None = None,
         *,
         at: datetime | int | None = None,
-        consistency: str = DURABLE,
+        consistency: Consistency = DURABLE,
         after_term: int | None = None,
         at_least: int = 0,
-    ) -> AsyncIterator[BlocksPage]:
+    ) -> AsyncGenerator[BlocksPage, None]:
         """Yields pages of whole blocks, checked, with what ``read`` gives and the log's own entries among it: for who
         takes columns (``page.rows``), not entries. Blocks are not cut where ``from_vlsn`` or ``to_vlsn`` lies within
         one. ``after_term`` as for ``tail``; ``at_least``: a VLSN that is known to be durable, which a node that lags is
         given time to reach. ``read_arrow`` makes tables of them. Raises as ``read``, and ``NotInLog``."""
-        at_least = max(at_least, self._open_producer().highest_durable)
+        self._open_producer()
+        at_least = max(at_least, self._endpoints.durable)
         if after_term is not None and not isinstance(from_vlsn, int):
             raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
         reader = BlockReader(self._endpoints, self._network, give_up_s=self._timeout_s)
 
-        def pages(first: int | None) -> AsyncIterator[Page]:
+        def pages(first: int | None) -> AsyncGenerator[Page, None]:
             term = after_term or 0
             return reader.pages(first, to_vlsn, at_least=at_least, consistency=consistency, after_term=term)
 
-        return cast("AsyncIterator[BlocksPage]", started(self, from_vlsn, at, pages))
+        return cast("AsyncGenerator[BlocksPage, None]", started(self, from_vlsn, at, pages))
 
     async def spans(
         self,
@@ -461,12 +483,12 @@ class Client(Generic[V]):
         from_vlsn: Begin = None,
         *,
         at: datetime | int | None = None,
-        key: Buffer | None = None,
-        key_prefix: Buffer | None = None,
+        key: V | Buffer | None = None,
+        key_prefix: V | Buffer | None = None,
         limit: int | None = None,
         after_term: int | None = None,
         all_kinds: bool = False,
-    ) -> AsyncIterator[Entry]:
+    ) -> AsyncGenerator[Entry, None]:
         """Yields DATA entries from ``from_vlsn`` (default: the first there is) on, for ever, each as soon as it is
         durable. It goes on through the loss of nodes and changes of the master, with no gap and no repeat. What to
         begin at and which entries are wanted is said as for ``read``; behind ``limit`` entries it ends.
@@ -492,19 +514,19 @@ class Client(Generic[V]):
         from_vlsn: Begin = None,
         *,
         at: datetime | int | None = None,
-        key: Buffer | None = None,
-        key_prefix: Buffer | None = None,
+        key: V | Buffer | None = None,
+        key_prefix: V | Buffer | None = None,
         limit: int | None = None,
         after_term: int | None = None,
         all_kinds: bool = False,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         """Yields pages, as ``tail`` does entries."""
         self._open_producer()
-        keys = keys_of(key, key_prefix)
+        keys = keys_of(self.codec.key(key), self.codec.key(key_prefix))
         if after_term is not None and not isinstance(from_vlsn, int):
             raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
 
-        def pages(first: int | None) -> AsyncIterator[Page]:
+        def pages(first: int | None) -> AsyncGenerator[Page, None]:
             return self._reader.follow(first, after_term=after_term, all_kinds=all_kinds, keys=keys)
 
         return limited(started(self, from_vlsn, at, pages), limit)
@@ -528,7 +550,14 @@ class Client(Generic[V]):
         check_begin(from_vlsn, at)
         by = f"{SystemRandom().u64():016x}"
         positions = (kept_in or self).positions
-        return Consumer(self, name, from_vlsn=from_vlsn, at=at, kept_in=positions, by=by)
+
+        async def follow(place: VlsnPlace) -> Page | None:
+            self._open_producer()
+            return await self._reader.next_page(place)
+
+        return Consumer(
+            self, name, from_vlsn=from_vlsn, at=at, kept_in=positions, by=by, follow=follow, tasks=self._consuming
+        )
 
     def destination(self, name: str, *, prefetch: int = PREFETCH) -> Destination:
         """Makes a worker of the destination ``name``: iterated over it takes messages, ``prefetch`` at once at most,

@@ -9,29 +9,39 @@
    that it has not read is cleaned away, up to the cap of holds.
 2. A commit names the position that it starts from.  Where another worker of that name has committed meanwhile it is
    refused (``StaleTerm``), and nothing is logged: a worker that slept through its replacement does no harm.
-3. The position is behind the last entry that the loop was given.  What was read and not committed is read again by
-   whoever comes next; also by this one, when it is iterated over again or a commit of it has failed.
+3. A commit sets the position behind the last entry that the loop was given.  What was given and not committed is given
+   again: to whoever comes next, and to this one once it is iterated over anew, or where a commit has failed.
 4. With the position in a transaction, beside what came of the entries, each entry takes effect once.  Where that
    transaction is another group's, the position lies there (``kept_in``), and this group is told so that it may clean.
+5. A transaction that ends without its commit, in the body of the loop, counts as a failed commit: the loop may catch
+   the error, and is given the entry again.  An error that no transaction has seen is the loop's own affair: it calls
+   ``rewind``, or its next commit passes the entry.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import replace
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final, Never, Protocol, TypeVar
+from weakref import ref
 
 from repl.api import ConsumerAt, ConsumerChange
-from repl.client.starting import Begin, Places, first_of
-from repl.client.tail import Page
-from vlsn.errors import BadArgument, StaleTerm, VlsnLogError
+from repl.client.starting import Begin, Places, first_of, vlsn_of
+from repl.client.tail import Page, VlsnPlace
+from vlsn.errors import BadArgument, LogClosed, StaleTerm, VlsnLogError
 from vlsn.format.block import Entry
 from vlsn.ids import NULL_TERM, is_name
+from vlsn.together import failure_of
 
+T = TypeVar("T")
 TELL_S: Final = 1.0
 """Seconds between two words to the input's group of a position that lies elsewhere."""
+Follow = Callable[[VlsnPlace], Awaitable[Page | None]]
+"""Waits a while for what lies behind a place; None where nothing came."""
 
 
 class Positions(Protocol):
@@ -59,11 +69,31 @@ class Log(Keeper, Places, Protocol):
 
     async def first_vlsn(self) -> int: ...
 
-    def tail_pages(self, from_vlsn: Begin = None, *, after_term: int | None = None) -> AsyncIterator[Page]: ...
+
+class _Read:
+    """The page that was read last, and ``left``, its entries that were not given; ``ahead`` is the place behind it. It
+    counts while ``turn`` is the consumer's."""
+
+    __slots__ = ("ahead", "left", "page", "turn")
+
+    def __init__(self, turn: int, ahead: VlsnPlace, page: Page | None = None) -> None:
+        self.turn = turn
+        self.ahead = ahead
+        self.page = page
+        self.left = iter(page.entries if page is not None else ())
+
+
+_in_hand: ContextVar[tuple[ref[Consumer], ...]] = ContextVar("consumers in hand", default=())
+
+
+def in_hand() -> list[Consumer]:
+    """Lists the consumers that have given something to this task, or to one that has begun it."""
+    return [consumer for each in _in_hand.get() if (consumer := each()) is not None]
 
 
 class Consumer:
-    """One worker of the consumer ``name``; made by ``Client.consumer``.  Iterate over it, again after a fault too."""
+    """One worker of the consumer ``name``; made by ``Client.consumer``.  Iterate over it, again after a fault too, or
+    ``poll`` it."""
 
     def __init__(
         self,
@@ -74,9 +104,11 @@ class Consumer:
         at: datetime | int | None,
         kept_in: Positions,
         by: str,
+        follow: Follow,
+        tasks: set[asyncio.Task[None]],
     ) -> None:
         """Makes one; ``kept_in`` are the positions of the group in which this one lies, ``by`` 16 hex digits that are
-        its own."""
+        its own. Its reading is among ``tasks``, which the client ends as it closes."""
         self.name = name
         self._log = log
         self._from_vlsn, self._at_time = from_vlsn, at
@@ -84,11 +116,22 @@ class Consumer:
         self._positions = kept_in
         self._elsewhere = kept_in is not log.positions
         self._key = "" if self._elsewhere else name
+        self._follow = follow
+        self._tasks = tasks
         self._placed: ConsumerAt | None = None
-        """The position as it is known to lie in the log; None before the first read, and after a fault."""
+        """The position that a commit starts from; None before the first read."""
+        self._asks = True
+        """The log is asked for the position before the next read: before the first one, and after a fault."""
         self._next = 0
         """Behind the last entry that was given."""
         self._term = int(NULL_TERM)
+        self._sought = 0
+        """The VLSN at which the next turn begins; 0 for the position."""
+        self._turn = 0
+        """Counts how often it began to read at another place than behind the page before."""
+        self._read: _Read | None = None
+        self._filling: asyncio.Task[None] | None = None
+        self._me = ref(self)
         self._told, self._tell_s = 0, 0.0
         """The position that the input's group was told, and the time when it is told again."""
 
@@ -100,7 +143,7 @@ class Consumer:
     @property
     def begins_anew(self) -> bool:
         """Says whether the next read begins where the log says: before the first one, and after a fault."""
-        return self._placed is None
+        return self._asks
 
     def lies_in(self, positions: Positions) -> bool:
         """Says whether its position is one of these: a transaction of that client may commit it."""
@@ -111,64 +154,165 @@ class Consumer:
         return await self._positions.get(await self._name())
 
     def __aiter__(self) -> AsyncIterator[Entry]:
-        return self._entries()
+        self.turn()
+        return _Steps(self._entry)
 
-    async def _entries(self) -> AsyncIterator[Entry]:
-        async for page in self.pages():
-            for entry in page.entries:
-                self.given(entry)
-                yield entry
-                if self.begins_anew:
-                    break
-
-    async def pages(self) -> AsyncIterator[Page]:
+    def pages(self) -> AsyncIterator[Page]:
         """Yields pages in place of entries; ``given`` says how far the caller has come in one."""
-        while True:
-            await self._begin()
-            after = self._term if self._next > 1 else 0
-            async for page in self._log.tail_pages(self._next, after_term=after or None):
-                yield page
-                if self.begins_anew:
-                    break  # a commit has failed: the log says where to go on
-                self._next, self._term = page.next_vlsn, page.term or self._term
-                await self._tell_input()
+        self.turn()
+        return _Steps(self._page)
+
+    async def poll(self, timeout_s: float | None = None) -> Entry | None:
+        """Gives the entry behind the last one given, by a loop too; None where it did not come within ``timeout_s``
+        seconds (None: no limit), whatever the reason. What is on its way then is there for the next call.  Raises
+        ``Trimmed``, ``NotInLog``, ``BadArgument``, and as ``Positions.get``."""
+        if timeout_s is not None and not timeout_s >= 0:
+            raise BadArgument(f"timeout_s is {timeout_s}; it is 0 or more")
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout_s is None else loop.time() + timeout_s
+        while (entry := self.take()) is None:
+            if not await self.fill(None if deadline is None else deadline - loop.time()):
+                return None
+        return entry
 
     def given(self, entry: Entry) -> None:
         self._next, self._term = entry.vlsn + 1, entry.term
 
+    def rewind(self) -> None:
+        """Goes back to the last committed position: the next read begins there, and a commit before it changes
+        nothing."""
+        self.not_committed()
+        if self._placed is not None:
+            self._next, self._term = self._placed.next, self._placed.term
+
+    def seek(self, vlsn: int) -> None:
+        """Goes to ``vlsn``, back or ahead: the next read begins there. Once it has read anything, a commit sets that
+        position. Raises ``BadArgument``."""
+        sought = vlsn_of(vlsn, "vlsn")
+        self.turn()
+        self._sought = sought
+        if self._placed is not None:
+            self._next, self._term = self._sought, int(NULL_TERM)
+
     async def commit(self) -> ConsumerAt:
         """Commits the position, durable on return. Raises ``StaleTerm`` where another worker has committed since,
         nothing logged; and as ``Positions.set``. After any of them the next read begins where the log says."""
-        if self._placed is None:
-            raise BadArgument(f"consumer {self.name} has nothing to commit: it has read nothing since it began")
-        if self._next == self._placed.next:
-            return self._placed
+        placed = self._known()
+        if self._next == placed.next:
+            return placed
         try:
-            placed = await self._set()
+            self._placed = await self._set()
         except BaseException:
-            self._placed = None
+            self.not_committed()
             raise
-        self.committed(placed)
-        return placed
+        return self._placed
+
+    # Steps of its readers.
+
+    def turn(self) -> None:
+        """Has the next read begin at the position."""
+        self._turn += 1
+        self._filling = None
+
+    def take(self) -> Entry | None:
+        """Gives the next entry that was read; None where all were given."""
+        read = self._read
+        if read is None or read.turn != self._turn:
+            return None
+        entry = next(read.left, None)
+        if entry is not None:
+            self._next, self._term = entry.vlsn + 1, entry.term
+            self.hold()
+        return entry
+
+    def take_page(self) -> Page | None:
+        """Gives the page that was read, without the entries that were given; None where it was given."""
+        read = self._read
+        if read is None or read.turn != self._turn or read.page is None:
+            return None
+        page, read.page = read.page, None
+        self.hold()
+        return replace(page, entries=list(read.left))
+
+    async def fill(self, timeout_s: float | None = None) -> bool:
+        """Reads on, once all that was read is given. Says whether it is done; what is not done in time, or is
+        cancelled, goes on until the next call. Raises as ``poll``."""
+        filling = self._filling
+        if filling is None:
+            filling = self._filling = asyncio.create_task(self._fill(self._turn), name=f"consumer-{self.name}")
+            self._tasks.add(filling)
+            filling.add_done_callback(self._tasks.discard)
+            filling.add_done_callback(failure_of)
+        await asyncio.wait((filling,), timeout=timeout_s)
+        if not filling.done():
+            return False
+        if self._filling is filling:
+            self._filling = None
+        if filling.cancelled():
+            raise LogClosed("the client was closed while a consumer read")
+        filling.result()
+        return True
+
+    async def _entry(self) -> Entry:
+        while (entry := self.take()) is None:
+            await self.fill()
+        return entry
+
+    async def _page(self) -> Page:
+        while (page := self.take_page()) is None:
+            await self.fill()
+        return page
+
+    async def _fill(self, turn: int) -> None:
+        read = self._read
+        if read is None or read.turn != turn:
+            placed = await self._begin()
+            if turn != self._turn:
+                return
+            self._placed, self._asks = placed, False
+            begins, self._sought = self._sought, 0
+            term = placed.term if not begins and placed.next > 1 else int(NULL_TERM)
+            read = self._read = _Read(turn, VlsnPlace(begins or placed.next, term))
+        assert read.ahead.vlsn is not None
+        self._next, self._term = read.ahead.vlsn, read.ahead.term
+        await self._tell_input()
+        page = await self._follow(read.ahead)
+        if page is not None and turn == self._turn:
+            self._read = _Read(turn, read.ahead.after(page), page)
+
+    def hold(self) -> None:
+        """Notes that this task, and those that it begins, have in hand what it has given."""
+        held = _in_hand.get()
+        if not held or held[-1] is not self._me:
+            _in_hand.set((*(each for each in held if each() not in (None, self)), self._me))
+
+    # Steps of transactions.
 
     def change(self) -> tuple[str, ConsumerChange]:
         """Returns what a transaction commits for it: the position's name, and where it is to be. Raises
         ``BadArgument`` before the first read."""
-        if self._placed is None:
-            raise BadArgument(f"consumer {self.name} has nothing to commit: it has read nothing since it began")
+        placed = self._known()
         term = self._term if self._elsewhere else 0
-        return self._key, ConsumerChange(self._next, self._placed.at, self._by, term)
-
-    def committed(self, placed: ConsumerAt | None) -> None:
-        """Notes where the position lies by now; None: the log is asked before the next read."""
-        self._placed = placed
+        return self._key, ConsumerChange(self._next, placed.at, self._by, term)
 
     def committed_by(self, change: ConsumerChange, vlsn: int) -> None:
         """Notes that the COMMIT at ``vlsn`` has set what ``change`` asked for."""
         term = self._term if self._next == change.next else int(NULL_TERM)
         self._placed = ConsumerAt(self._key, change.next, term, vlsn, by=change.by)
 
+    def not_committed(self) -> None:
+        """Notes that a commit has failed, or was not made: the next read begins where the log says. Until then what was
+        given can be committed as before."""
+        self._asks = True
+        self._sought = 0
+        self.turn()
+
     # The position.
+
+    def _known(self) -> ConsumerAt:
+        if self._placed is None:
+            raise BadArgument(f"consumer {self.name} has nothing to commit: it has read nothing yet")
+        return self._placed
 
     async def _name(self) -> str:
         """Returns the position's name, which has the input's group in front where it lies in another one."""
@@ -179,18 +323,16 @@ class Consumer:
             self._key = f"{group}/{self.name}"
         return self._key
 
-    async def _begin(self) -> None:
-        """Finds where to go on. One that has no position yet gets one, so that it holds what it will read."""
-        placed = self._placed
-        if placed is None:
-            name = await self._name()
-            placed = await self._positions.get(name)
+    async def _begin(self) -> ConsumerAt:
+        """Finds the position. A consumer that has none yet gets one, so that it holds what it will read."""
+        if self._placed is not None and not self._asks:
+            return self._placed
+        name = await self._name()
+        placed = await self._positions.get(name)
         if placed is None:
             first = await first_of(self._log, self._from_vlsn, self._at_time) or await self._log.first_vlsn()
-            change = ConsumerChange(first, 0, self._by)
-            placed = await self._positions.set(name, change)
-        self._placed, self._next, self._term = placed, placed.next, placed.term
-        await self._tell_input()
+            placed = await self._positions.set(name, ConsumerChange(first, 0, self._by))
+        return placed
 
     async def _set(self) -> ConsumerAt:
         name, change = self.change()
@@ -214,3 +356,21 @@ class Consumer:
         with suppress(VlsnLogError):
             await self._log.positions.set(self.name, ConsumerChange(placed.next, None, self._by))
             self._told = placed.next
+
+
+class _Steps(AsyncIterator[T]):
+    """An iteration.  No generator: those are over once a step of theirs was cancelled, as ``asyncio.wait_for`` does."""
+
+    def __init__(self, step: Callable[[], Awaitable[T]]) -> None:
+        self._step = step
+
+    def __anext__(self) -> Awaitable[T]:
+        return self._step()
+
+    async def aclose(self) -> None:
+        """Ends it."""
+        self._step = _ended
+
+
+async def _ended() -> Never:
+    raise StopAsyncIteration

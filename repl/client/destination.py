@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -153,10 +153,10 @@ class Destination:
         self._stream: DestinationStream | None = None
         """The connection that was made last."""
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncGenerator[Message, None]:
         return self._messages()
 
-    async def _messages(self) -> AsyncIterator[Message]:
+    async def _messages(self) -> AsyncGenerator[Message, None]:
         async with aclosing(self.batches()) as batches:
             async for batch in batches:
                 seen = 0

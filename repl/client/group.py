@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from repl.api import Acks
 from repl.client.codec import BYTES
@@ -35,6 +35,18 @@ WAKE_AT_ONCE: Final = 512
 Key = bytes | None
 
 
+class Waiter(Protocol):
+    """Who waits for an answer: a future, or what is to have it in any case."""
+
+    def done(self) -> bool:
+        """Says whether it takes no answer any more."""
+        ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, error: VlsnLogError, /) -> None: ...
+
+
 class Group:
     """Appends that gathered while others were sent, each with its waiter; or one ``batch``, with one waiter."""
 
@@ -50,6 +62,7 @@ class Group:
         "large_bytes",
         "sent_at",
         "sequence",
+        "sets",
         "transaction",
         "uncertain",
         "values",
@@ -64,7 +77,7 @@ class Group:
         self.batch: list[Buffer] | None = None
         self.values: list[bytes] = []
         self.keys: list[Key] | None = None
-        self.waiters: list[asyncio.Future[Any]] = []
+        self.waiters: list[Waiter] = []
         self.large_bytes = 0
         self.bytes = 0
         """Known once it is closed."""
@@ -76,6 +89,8 @@ class Group:
         self.sequence = 0
         self.transaction = False
         """The batch is a whole transaction; its ``identity`` is its own."""
+        self.sets = b""
+        """JSON of what that sets; then there may be no batch."""
         self.uncertain = False
         """Sent, and not answered: it may be in the log."""
 
@@ -95,7 +110,7 @@ class Group:
     def close(self) -> None:
         """Closes the group to appends, and counts its bytes."""
         if self.batch is not None:
-            self.bytes = sum(map(len, self.batch))
+            self.bytes = sum(map(len, self.batch)) + len(self.sets)
             return
         key_bytes = sum(len(key) for key in self.keys if key) if self.keys is not None else 0
         self.bytes = sum(map(len, self.values)) + key_bytes + ENTRY_OVERHEAD_BYTES * len(self.values)
@@ -116,7 +131,8 @@ class Group:
             return request_header(self.id, policy, timeout_ms, identity.born, None, asked)
         may_be_logged = self.uncertain or identity.broken
         born = identity.born if may_be_logged else NUMBER_MAX
-        return request_header(self.id, policy, timeout_ms, born, (identity.producer, self.sequence), asked)
+        name = identity.producer, self.sequence
+        return request_header(self.id, policy, timeout_ms, born, name, asked, self.sets)
 
     def acknowledge(self, answer: Answer, acks: Acks, start: int, end: int) -> None:
         """Wakes the waiters from ``start`` to ``end`` (exclusive); ``acks``: the client's policy."""
@@ -178,10 +194,10 @@ def batch_of(values: Sequence[bytes], keys: Sequence[Key] | None, *, named: bool
 
 def check_longest(values: Sequence[bytes], keys: Sequence[Key] | None) -> None:
     """Checks each of these entries against the limits. Raises ``TooLarge``."""
-    longest, longest_key = max(map(len, values)), max(map(len, filter(None, keys or ())), default=0)
+    longest = max(map(len, values))
     if longest > ENTRY_BYTES_MAX:
         raise TooLarge(f"an entry of {longest} bytes; the limit is {ENTRY_BYTES_MAX}")
-    if longest_key > KEY_BYTES_MAX:
+    if keys is not None and (longest_key := max(map(len, filter(None, keys)), default=0)) > KEY_BYTES_MAX:
         raise TooLarge(f"a key of {longest_key} bytes; the limit is {KEY_BYTES_MAX}")
 
 

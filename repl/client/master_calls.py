@@ -1,6 +1,7 @@
-"""Calls of a group's small state: changes at the master, made again through its changes; answers, decoded.
+"""Calls of a group's master, made again through its changes; answers, decoded.
 
-A master that has answered is asked again without a look at the others, until it fails.
+A master that has answered is asked again without a look at the others, until it fails.  Past its time a call raises
+what kept it waiting: of a try that the end of the time cut short that is what was answered before, if anything was.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Never, TypeVar
 
 import msgspec
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from repl.client.backoff import Backoff
 from repl.client.endpoints import Endpoints
@@ -25,6 +26,7 @@ ANSWER_S: Final = 2.0
 """Seconds that a node is given beyond the time in which it is to have made a change."""
 TRY_S: Final = 5.0
 """Seconds in which one master is to have made a change, before it is looked for anew."""
+LEFT_S_MIN: Final = 0.001
 _JSON: Final = {"Content-Type": "application/json"}
 
 
@@ -37,21 +39,22 @@ class MasterCalls:
         self._timeout_s = timeout_s
         self._master = ""
         """The node that made a change last; empty where it has to be looked for."""
+        self._looking = asyncio.Lock()
 
     async def put(self, path: str, body: bytes, *, again: bool) -> Response:
         """Puts ``body``. ``again``: also where it may have been done. Raises what the master refuses it with; past
         the time what kept it waiting, or ``OutcomeUnknown``."""
 
-        async def put(url: str) -> Response:
+        async def put(url: str, _: float) -> Response:
             return await self._ask("PUT", url, path, body)
 
-        return await self._at_master(put, again=again)
+        return await self.at_master(put, again=again)
 
     async def delete(self, path: str, *, again: bool) -> None:
         """Deletes ``path``, durable on return. Raises ``NotFound``, and as ``put``."""
         asked = False
 
-        async def delete(url: str) -> None:
+        async def delete(url: str, _: float) -> None:
             nonlocal asked
             asked_before, asked = asked, True
             try:
@@ -60,7 +63,7 @@ class MasterCalls:
                 if not asked_before:  # a call that had no answer has deleted it
                     raise
 
-        await self._at_master(delete, again=again)
+        await self.at_master(delete, again=again)
 
     async def call(
         self, method: str, path: str, body: bytes = b"", *, again: bool, answer_s: float = TRY_S, accept: str = ""
@@ -68,63 +71,82 @@ class MasterCalls:
         """Calls ``path`` as it is, answered within ``answer_s``. Raises as ``put``."""
         headers = {**_JSON, "Accept": accept} if accept else _JSON
 
-        async def call(url: str) -> Response:
+        async def call(url: str, _: float) -> Response:
             target = f"{url}{path}"
-            return _right(
-                await self._network.request(method, target, headers=headers, body=body, timeout_s=answer_s + ANSWER_S)
+            return right(
+                await self._endpoints.request(method, target, headers=headers, body=body, timeout_s=answer_s + ANSWER_S)
             )
 
-        return await self._at_master(call, again=again)
+        return await self.at_master(call, again=again)
 
     async def channel(self, path: str, *, message_bytes_max: int) -> Channel:
         """Connects to ``path`` at the master. Raises as ``call``."""
 
-        async def connect(url: str) -> Channel:
+        async def connect(url: str, _: float) -> Channel:
             return await self._network.connect(f"{url}{path}", message_bytes_max=message_bytes_max, timeout_s=TRY_S)
 
-        return await self._at_master(connect, again=True)
+        return await self.at_master(connect, again=True)
 
     def left(self) -> None:
         """Notes that the master may be another one: it is looked for before the next call."""
         self._master = ""
 
-    async def _at_master(self, ask: Callable[[str], Awaitable[T]], *, again: bool) -> T:
-        """Asks the master, whoever that is, until it answers."""
+    async def at_master(
+        self, ask: Callable[[str, float], Awaitable[T]], *, again: bool, timeout_s: float = 0.0, try_s: float = 0.0
+    ) -> T:
+        """Asks the master, whoever that is, until it answers, for ``timeout_s`` (0: the client's). ``ask`` is called
+        with its URL and the seconds of this try: ``try_s``, or the rest of the time. ``again``: also where it may have
+        been done. Raises as ``put``."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (timeout_s or self._timeout_s)
+        told: VlsnLogError | None = None
 
         async def once() -> T:
-            if not self._master:
-                async with self._endpoints.turns:
-                    self._master = await self._endpoints.master()
+            nonlocal told
+            url = self._master or await self._look()
+            left_s = max(LEFT_S_MIN, min(try_s or TRY_S, deadline - loop.time()))
             try:
-                return await ask(self._master)
-            except (NotMaster, Unreachable, OutcomeUnknown):
-                self._master = ""
+                return await ask(url, left_s)
+            except VlsnLogError as error:
+                if isinstance(error, NotMaster | Unreachable | OutcomeUnknown) and self._master == url:
+                    self._master = ""
+                if isinstance(error, Unreachable) and left_s < try_s and told is not None:
+                    raise told from error  # nobody was silent for long: the time was over
+                told = error
                 raise
 
         def may_pass(error: BaseException) -> bool:
             unsure = isinstance(error, Unreachable | OutcomeUnknown)
             return isinstance(error, VlsnLogError) and (error.transient or (again and unsure))
 
+        def is_over(state: RetryCallState) -> bool:
+            return loop.time() + state.upcoming_sleep >= deadline
+
         retrying = AsyncRetrying(
-            wait=Backoff(),
-            stop=stop_after_delay(self._timeout_s),
-            retry=retry_if_exception(may_pass),
-            sleep=asyncio.sleep,
-            reraise=True,
+            wait=Backoff(), stop=is_over, retry=retry_if_exception(may_pass), sleep=asyncio.sleep, reraise=True
         )
         return await retrying(once)
+
+    async def _look(self) -> str:
+        """Finds the master; of many callers at once one does."""
+        async with self._looking:
+            if not self._master:
+                async with self._endpoints.turns:
+                    self._master = await self._endpoints.master()
+            return self._master
 
     async def _ask(self, method: str, url: str, path: str, body: bytes) -> Response:
         try_s = min(TRY_S, self._timeout_s)
         target = f"{url}{path}?timeout={try_s:g}"
-        answer = await self._network.request(method, target, headers=_JSON, body=body, timeout_s=try_s + ANSWER_S)
-        return _right(answer)
+        answer = await self._endpoints.request(method, target, headers=_JSON, body=body, timeout_s=try_s + ANSWER_S)
+        return right(answer)
 
 
-def _right(answer: Response) -> Response:
+def right(answer: Response) -> Response:
+    """Returns the answer that is none of an error. Raises what it says."""
     if answer.status == 307:
         raise NotMaster("another node leads by now")
-    if answer.status not in (200, 201):
+    if answer.status not in (200, 201, 204):
         raise problem.error_of(bytes(answer.body))
     return answer
 

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from repl.api import Acks, Appended, ConsumerAt, ConsumerChange
-from repl.client.endpoints import Endpoints
-from repl.client.master_calls import MasterCalls, decoded, encoded
+from repl.api import Appended, ConsumerAt, ConsumerChange
+from repl.client.master_calls import decoded, encoded
+from repl.client.staging import Stages
 from repl.client.tail import Reader
-from repl.client.transaction import Staging
-from repl.http.types import Network
 from vlsn.state.consumers import key_of
 
 PATH = "/v1/consumers"
@@ -29,12 +27,10 @@ class _Listed(msgspec.Struct):
 class Positions:
     """The positions in one group."""
 
-    def __init__(self, endpoints: Endpoints, network: Network, reader: Reader, *, timeout_s: float) -> None:
-        self._endpoints = endpoints
-        self._network = network
-        self._timeout_s = timeout_s
-        self._calls = MasterCalls(endpoints, network, timeout_s=timeout_s)
+    def __init__(self, reader: Reader, stages: Stages) -> None:
         self._reader = reader
+        self._stages = stages
+        self._calls = stages.calls
 
     @property
     def group(self) -> object:
@@ -69,11 +65,7 @@ class Positions:
         ``TransactionGone``, ``TooLarge``, ``BadArgument``, ``WrongVersion``; past the client's time
         ``OutcomeUnknown``, or what kept it waiting."""
         key_of(name)
-        staging = Staging(self._endpoints, self._network, self._timeout_s)
-        await staging.begin()
-        for batch, count in parts:
-            await staging.stage(batch, count)
-        return await staging.commit(Acks.MAJORITY, {"positions": {name: change}})
+        return await self._stages.commit(parts, {"positions": {name: change}})
 
     async def delete(self, name: str) -> None:
         """Deletes a position, durable on return. Raises ``NotFound``, and as ``set``."""

@@ -3,13 +3,16 @@
 A group goes out as one batch; its answer wakes every waiter of the group.  Costs are by the group, except
 one list append and one future for each append.
 
-1. An append is sent again only if it cannot have been logged: it was never sent, or its refusal says so.
+1. An append is sent again only if it cannot have been logged: it was never sent, its refusal says so, or the node has
+   closed an idle connection that it came too late on.
    What was sent and never answered raises ``OutcomeUnknown``.  An exactly-once client's groups have names in the log
    (``identity.py``): it sends them again, in their order, until they are answered or their time is over.
 2. Groups go out in the order of their appends; a refusal refuses all groups sent after it, and they go out
    again in the same order.
 3. Every append has a deadline; past it, it fails with what kept it waiting.
 4. Memory is bounded: at most ``IN_FLIGHT_*`` unanswered, and what the queue holds.
+5. A master of an older vlsnlog takes no transaction that sets something in one message: it fails with ``NoSets``,
+   unsent.
 """
 
 from __future__ import annotations
@@ -28,11 +31,13 @@ from repl.client.group import Group, Waking
 from repl.client.identity import Identities
 from repl.client.queue import AppendQueue
 from repl.http import problem
-from repl.http.types import Network
-from repl.produce_messages import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, Answer, decode_answers
+from repl.http.types import GAVE_WAY, Network
+from repl.produce_messages import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, TRANSACTION_SETS, Answer, decode_answers
 from vlsn.durability import GroupDurability
 from vlsn.errors import (
+    BadArgument,
     BadBody,
+    ChannelClosed,
     LogClosed,
     OutcomeUnknown,
     OutOfSequence,
@@ -67,6 +72,12 @@ class _Refusal(msgspec.Struct):
     after: int | None = None
 
 
+class NoSets(VlsnLogError):
+    """The master takes no transaction that sets something in one message; nothing was sent."""
+
+    retry_safe = True
+
+
 class Producer:
     """The queue's connection.  All on one event loop."""
 
@@ -83,8 +94,6 @@ class Producer:
         """Prepares the connection; an exactly-once client draws its names from ``random``."""
         self.queue = AppendQueue(timeout_s, named=random is not None)
         self._identities = Identities(random) if random is not None else None
-        self.highest_durable = 0
-        """The highest VLSN that an answer called durable."""
         self._endpoints = endpoints
         self._network = network
         self._acks = acks
@@ -99,6 +108,8 @@ class Producer:
         """This connection's first refusal: nothing more is sent on it."""
         self._last_fault: VlsnLogError = Unreachable("no master took the append in time")
         self._progress = False
+        self._takes_sets = False
+        """This connection's master takes transactions that set something."""
         self._closing = False
         self._leaving: set[asyncio.Task[None]] = set()
         """Connections that are being closed."""
@@ -106,11 +117,6 @@ class Producer:
         self._settled = asyncio.Event()
         self._silent = asyncio.Event()
         self._hung = asyncio.Event()
-
-    @property
-    def known_durable(self) -> int:
-        """The highest VLSN that any node called durable."""
-        return max(self._endpoints.durable, self.highest_durable)
 
     async def flush(self) -> None:
         """Returns when every append put so far, and any put meanwhile, is answered or failed."""
@@ -195,13 +201,12 @@ class Producer:
             return
         async with self._endpoints.turns:
             url, term = await self._endpoints.master(), self._endpoints.term
-            channel = await self._network.connect(
-                f"{url}/v1/produce", message_bytes_max=ANSWERS_MESSAGE_BYTES_MAX, timeout_s=CONNECT_TIMEOUT_S
-            )
+            channel = await self._connect(url)
         self._progress, self._fault = False, None
         self._silent.clear()
         self._hung.clear()
         fault: VlsnLogError = Unreachable(f"the connection to {url} was lost")
+        untaken = False
         try:
             await together(
                 send=self._send(channel),
@@ -211,11 +216,27 @@ class Producer:
             )
         except* VlsnLogError as faults:
             fault = self._fault or _first(faults)
+            untaken = faults.subgroup(_gave_way) is not None
         finally:
-            self._end_session(fault)
+            self._end_session(fault, untaken=untaken)
             await self._leave(channel)
         if not self._progress:
             raise fault
+
+    async def _connect(self, url: str) -> Channel:
+        try:
+            channel = await self._network.connect(
+                f"{url}/v1/produce?types={TRANSACTION_SETS}",
+                message_bytes_max=ANSWERS_MESSAGE_BYTES_MAX,
+                timeout_s=CONNECT_TIMEOUT_S,
+            )
+        except BadArgument:  # an older one
+            self._takes_sets = False
+            return await self._network.connect(
+                f"{url}/v1/produce", message_bytes_max=ANSWERS_MESSAGE_BYTES_MAX, timeout_s=CONNECT_TIMEOUT_S
+            )
+        self._takes_sets = True
+        return channel
 
     async def _leave(self, channel: Channel) -> None:
         """Closes it; a silent node's part in that is not waited for, unless this client ends, too."""
@@ -231,10 +252,13 @@ class Producer:
         self._leaving.discard(task)
         failure_of(task)  # the connection is gone either way
 
-    def _end_session(self, fault: VlsnLogError) -> None:
-        """Puts what was refused back to the front. Of an exactly-once client what was sent and not answered goes there,
-        too; of another one that is unknown."""
+    def _end_session(self, fault: VlsnLogError, *, untaken: bool) -> None:
+        """Puts what was refused back to the front; with ``untaken``, what was sent and not answered is as good as that.
+        Of an exactly-once client it goes there, too; of another one it is unknown."""
         self._last_fault = fault
+        if untaken and not self._closing:
+            self._refused += self._in_flight
+            self._in_flight.clear()
         if self._closing:
             self._fail_in_flight(f"not acknowledged: {fault}")
         elif self._identities is None:
@@ -280,7 +304,12 @@ class Producer:
                 may_send.clear()
                 await may_send.wait()
             elif self.queue:
-                await channel.send(self._next_message())
+                group = self.queue.take()
+                if group.sets and not self._takes_sets:
+                    group.fail(NoSets("the master is of an older vlsnlog"))
+                    self._settle()
+                    continue
+                await channel.send(self._message(group))
             elif self._closing:
                 return
 
@@ -293,9 +322,8 @@ class Producer:
             and self._loop.time() - self._in_flight[0].sent_at < SILENCE_S
         )
 
-    def _next_message(self) -> bytes:
-        """Takes a group from the queue; from here on it may have been logged."""
-        group = self.queue.take()
+    def _message(self, group: Group) -> bytes:
+        """Makes the message of a group; from here on it may have been logged."""
         now = group.sent_at = self._loop.time()
         group.id = self._next_id
         self._next_id += 1
@@ -303,7 +331,7 @@ class Producer:
         self._in_flight_bytes += group.bytes
         timeout_ms = min(max(1, int((group.deadline - now) * 1000)), TIMEOUT_MS_MAX)
         if self._identities is not None:
-            self._identities.name(group, self.known_durable)
+            self._identities.name(group, self._endpoints.durable)
         return b"".join((group.header(self._acks, timeout_ms, self._durability), *group.parts()))
 
     # Answers.
@@ -340,7 +368,7 @@ class Producer:
             return
         self._progress = True
         if answer.durable:
-            self.highest_durable = max(self.highest_durable, answer.last)
+            self._endpoints.called_durable(answer.last)
         if self._identities is not None:
             self._identities.acknowledged(group)
         self._waking.put(group, answer)
@@ -446,6 +474,11 @@ def _was_not_submitted(document: bytes) -> bool:
         return msgspec.json.decode(document, type=_Refusal).after is not None
     except JSON_FAULTS:
         return False
+
+
+def _gave_way(fault: BaseException) -> bool:
+    """Says whether the node has closed an idle connection: it has taken nothing that it did not answer."""
+    return isinstance(fault, ChannelClosed) and fault.code == GAVE_WAY
 
 
 def _first(faults: BaseExceptionGroup[VlsnLogError]) -> VlsnLogError:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from repl.api import Acks, Appended
-from repl.client.group import GROUP_ENTRIES_MAX, SMALL_BYTES, Group, Key, batch_of, checked_value
+from repl.client.group import GROUP_ENTRIES_MAX, SMALL_BYTES, Group, Key, Waiter, batch_of, checked_value
 from repl.client.identity import Identity
 from vlsn.durability import GroupDurability
 from vlsn.errors import LogClosed, VlsnLogError
@@ -80,43 +80,38 @@ class AppendQueue:
     ) -> Awaitable[Appended]:
         """Queues one atomic append of many, with ``acks``, ``durability`` and under its own ``name`` where it has
         them."""
-        return self._put_parts(batch_of(values, keys, named=self._named), acks, durability, name, False)
+        batch = batch_of(values, keys, named=self._named)
+        if self.full:
+            return self._when_room(self._put_batch, batch, acks, durability, name)
+        return self._put_batch(batch, acks, durability, name)
 
     def put_transaction(
         self,
         values: Sequence[bytes],
         keys: Sequence[Key] | None,
+        waiter: Waiter,
         *,
         acks: Acks,
         durability: GroupDurability | None,
         name: Name,
-    ) -> Awaitable[Appended]:
-        """Queues a whole transaction, each of whose entries was checked before."""
-        return self._put_parts(encode_parts(values, keys), acks, durability, name, True)
-
-    def _put_parts(
-        self,
-        batch: list[Buffer],
-        acks: Acks | None,
-        durability: GroupDurability | None,
-        name: Name | None,
-        transaction: bool,
-    ) -> Awaitable[Appended]:
-        if self._full:
-            return self._when_room(self._put_batch, batch, acks, durability, name, transaction)
-        return self._put_batch(batch, acks, durability, name, transaction)
+        sets: bytes = b"",
+    ) -> None:
+        """Queues a whole transaction, each of whose entries was checked before, with what it ``sets`` (JSON). Whoever
+        calls has waited for ``room``."""
+        batch = encode_parts(values, keys) if values else []
+        group = self._begin()
+        group.batch, group.acks, group.durability = batch, acks, durability
+        group.identity, group.sequence = name
+        group.transaction, group.sets = True, sets
+        group.waiters.append(waiter)
+        group.close()
+        self._bytes += group.bytes
 
     def _put_batch(
-        self,
-        batch: list[Buffer],
-        acks: Acks | None,
-        durability: GroupDurability | None,
-        name: Name | None,
-        transaction: bool,
+        self, batch: list[Buffer], acks: Acks | None, durability: GroupDurability | None, name: Name | None
     ) -> Awaitable[Appended]:
         group = self._begin()
-        group.batch, group.acks, group.transaction = batch, acks, transaction
-        group.durability = durability
+        group.batch, group.acks, group.durability = batch, acks, durability
         if name is not None:
             group.identity, group.sequence = name
         return self._waiter(group)
@@ -155,7 +150,7 @@ class AppendQueue:
         value, key = checked_value(value, key)
         group = self._open
         if group is None or group.full:
-            if self._full:
+            if self.full:
                 return self._when_room(self.put, value, key)
             self._open = group = self._begin()
         group.add(value, key)
@@ -187,7 +182,7 @@ class AppendQueue:
 
     def _left(self, group: Group) -> None:
         self._bytes -= group.bytes
-        if not self._full:
+        if not self.full:
             self._room.set()
 
     def _fail(self, groups: Iterable[Group], fault: VlsnLogError) -> None:
@@ -200,11 +195,15 @@ class AppendQueue:
             self.work.clear()
 
     @property
-    def _full(self) -> bool:
+    def full(self) -> bool:
         return self._bytes > QUEUED_BYTES_MAX
 
-    async def _when_room(self, put: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        while self._full and not self._closed:
+    async def room(self) -> None:
+        """Waits while it is ``full``."""
+        while self.full and not self._closed:
             self._room.clear()
             await self._room.wait()
+
+    async def _when_room(self, put: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        await self.room()
         return await put(*arguments)

@@ -2,8 +2,9 @@
 
     logged last                 comes now                 then
     nothing                     any batch                 it begins
-    batch 41, 3 of 3 parts      batch 41, same query      it is done: skipped
     batch 41, 2 of 3 parts      batch 41, same query      goes on behind part 2
+    batch 41, 3 of 3 parts      batch 41, same query      nothing is left to log
+    batch 41                    the same, other rows      refused: the batch has changed
     batch 41, 3 of 3 parts      batch 42, same query      it begins
     batch 41, 2 of 3 parts      batch 42, same query      refused: the rest of batch 41 would be lost
     batch 41                    batch 40, same query      refused: the checkpoint is older than the sink
@@ -39,8 +40,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The place to go on at: behind ``part`` parts with ``rows`` rows, the first of them at VLSN ``first``. ``at`` is
-    the state that it starts from."""
+    """The place to go on at: behind ``part`` parts, whose ``rows`` rows have that ``digest``, and the batch's must too.
+    The first of them is at VLSN ``first``; ``at`` is the state that it starts from."""
 
     at: int = 0
     part: int = 0
@@ -48,7 +49,6 @@ class Plan:
     first: int = 0
     digest: str = ""
     former: tuple[str, ...] = ()
-    done: bool = False
 
     def change(self, batch: Batch, *, parts: int, rows: int, digest: str) -> SinkChange:
         """Makes what the next part's commit sets: ``parts`` are left with it, and ``rows`` logged."""
@@ -69,7 +69,7 @@ class Plan:
     def after(self, change: SinkChange, first: int, last: int) -> Plan:
         """Returns the place behind a part that lies from VLSN ``first`` to its COMMIT, ``last``."""
         state = change.state
-        return Plan(last, state.part, state.rows, self.first or first, state.digest, self.former, state.finished)
+        return Plan(last, state.part, state.rows, self.first or first, state.digest, self.former)
 
 
 def plan_of(batch: Batch, placed: SinkAt | None, reset: int | bool = False) -> Plan:
@@ -91,8 +91,6 @@ def plan_of(batch: Batch, placed: SinkAt | None, reset: int | bool = False) -> P
         if not state.finished:
             raise _refused(batch, placed, f"only {state.part} of {state.parts} parts of the earlier batch are logged")
         return Plan(placed.at, former=state.former)
-    if state.finished:
-        return Plan(placed.at, state.part, state.rows, done=True)
     if state.total != batch.total:
         raise changed(batch, placed, f"it had {state.total} rows when its first part was logged, and has {batch.total}")
     first = state.first or placed.at - state.rows  # part 1 lies right before its COMMIT
@@ -116,6 +114,6 @@ def _refused(batch: Batch, placed: SinkAt, why: str) -> SinkRefused:
     state = placed.state
     return SinkRefused(
         f"sink {batch.sink!r} has batch {state.batch} of query {state.query}, and {batch} is to be written: {why}. "
-        "Nothing was logged. Go on from the old checkpoint, or write under another sink name, or, if rows may be there "
+        "Nothing was logged. Go on from the old checkpoint, or write under another name, or, if rows may be there "
         f"twice or be missing, give .option('sinkReset', {placed.at}), which forgets that state once"
     )

@@ -8,17 +8,19 @@
    whoever sends it, and none is left out.
 2. A repeat may bring the same rows in another order.  The state has a digest of the rows in the parts that are logged;
    where the repeat's first rows have another one, the parts are read back from the log and taken out by their content.
+   So is the repeat of a batch that is whole: it is a success where all its rows are logged, and refused otherwise.
 3. So rows keep the order in which the batch has them, but for a repeat whose order is another one.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from tenacity import AsyncRetrying, retry_if_exception
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from repl.api import SinkAt
 from repl.client.backoff import Backoff
@@ -33,7 +35,7 @@ from repl.client.batch_rows import (
 )
 from repl.client.connect import Client
 from repl.client.sink_plan import Batch, Plan, changed, plan_of
-from vlsn.errors import OutcomeUnknown, SinkRefused, StaleTerm, TransactionGone, VlsnLogError
+from vlsn.errors import OutcomeUnknown, SinkRefused, StaleTerm, TransactionGone, Trimmed, Unreachable, VlsnLogError
 from vlsn.format.block import EntryKind
 from vlsn.format.records import CommitEntry
 from vlsn.ids import Vlsn
@@ -69,24 +71,29 @@ async def write_batch(
 
     Raises ``SinkRefused`` for a batch that does not follow on what the sink has; what the log refuses a part with; and
     what stood in the way where no part was logged for ``give_up_s``. Then it may be in the log to any part."""
-    writing = _Writing(log, batch, rows, reset, part_bytes_max, part_entries_max)
-    loop = asyncio.get_running_loop()
-    while True:
-        parts, deadline = writing.written.parts, loop.time() + give_up_s
+    loop, limit = asyncio.get_running_loop(), asyncio.timeout(give_up_s)
+    urls = ", ".join(log.endpoints.urls)
+    stood: BaseException = Unreachable(f"no node answers at {urls}: silence for {give_up_s:g} s")
 
-        def is_over(_: object, parts: int = parts, deadline: float = deadline) -> bool:
-            return loop.time() >= deadline and writing.written.parts == parts
+    def failed(state: RetryCallState) -> None:
+        nonlocal stood
+        stood = (state.outcome and state.outcome.exception()) or stood
 
-        retrying = AsyncRetrying(
-            wait=Backoff(), stop=is_over, retry=retry_if_exception(_may_pass), sleep=asyncio.sleep, reraise=True
-        )
-        try:
+    def logged() -> None:
+        limit.reschedule(loop.time() + give_up_s)
+
+    writing = _Writing(log, batch, rows, reset, (part_bytes_max, part_entries_max), logged)
+    retrying = AsyncRetrying(
+        wait=Backoff(), retry=retry_if_exception(_may_pass), sleep=asyncio.sleep, reraise=True, before_sleep=failed
+    )
+    try:
+        async with limit:
             await retrying(writing.run)
-        except VlsnLogError as error:
-            if _may_pass(error) and writing.written.parts > parts:
-                continue  # something was logged: the time begins anew
+    except TimeoutError:
+        if not limit.expired():
             raise
-        return writing.written
+        raise stood from None
+    return writing.written
 
 
 async def write_rows(log: Client[Any], rows: BatchRows, *, give_up_s: float = GIVE_UP_S) -> Written:
@@ -113,23 +120,26 @@ class _Writing:
     """One call of ``write_batch``; ``run`` begins again where the log is."""
 
     def __init__(
-        self, log: Client[Any], batch: Batch, rows: BatchRows, reset: int | bool, bytes_max: int, entries_max: int
+        self,
+        log: Client[Any],
+        batch: Batch,
+        rows: BatchRows,
+        reset: int | bool,
+        limits: tuple[int, int],
+        logged: Callable[[], None],
     ) -> None:
+        """``limits``: bytes and entries of a part; ``logged`` is called behind each."""
         self._log = log
         self._batch = batch
         self._rows = rows
         self._reset = reset
-        self._limits = bytes_max, entries_max
+        self._limits = limits
+        self._logged = logged
         self.written = Written()
 
     async def run(self) -> None:
-        if not self._rows.count:
-            return
         placed = await self._log.sinks.get(self._batch.sink)
         plan = plan_of(self._batch, placed, self._reset)
-        if plan.done:
-            self.written.done_before = not self.written.parts
-            return
         digest, left = await self._left(plan, placed)
         cuts = left.cuts(*self._limits)
         for number, (start, end) in enumerate(pairwise(cuts)):
@@ -140,11 +150,13 @@ class _Writing:
             )
             appended = await self._log.sinks.commit(self._batch.sink, list(part.pieces()), change)
             self.written.parts += 1
+            self._logged()
             plan = plan.after(change, appended.first, appended.last)
+        self.written.done_before = plan.part > 0 and not self.written.parts
 
     async def _left(self, plan: Plan, placed: SinkAt | None) -> tuple[RowsDigest, BatchRows]:
         """Finds the rows that are not logged, and the digest of those that are. Raises ``SinkRefused`` where those are
-        not among the batch's rows, ``Trimmed``."""
+        not among the batch's rows, or where that cannot be known any more."""
         digest = RowsDigest()
         if not plan.rows:
             return digest, self._rows
@@ -152,7 +164,13 @@ class _Writing:
         digest.add(self._rows.only(0, plan.rows))
         if digest.hex() == plan.digest:
             return digest, self._rows.only(plan.rows, self._rows.count)
-        digest, logged = await self._read_back(plan)
+        try:
+            digest, logged = await self._read_back(plan)
+        except Trimmed:
+            lost = f"VLSN {plan.first} to {plan.at}, which would tell, were cleaned away"
+            raise changed(
+                self._batch, placed, f"its logged rows are others, or came in another order, and {lost}"
+            ) from None
         if len(logged) != plan.rows or digest.hex() != plan.digest:
             raise SinkRefused(
                 f"sink {self._batch.sink!r}: {len(logged)} rows of {self._batch} are in the log from VLSN {plan.first} "

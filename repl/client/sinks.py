@@ -13,12 +13,10 @@ from typing import Final
 
 import msgspec
 
-from repl.api import Acks, Appended, SinkAt, SinkChange
-from repl.client.endpoints import Endpoints
-from repl.client.master_calls import MasterCalls, decoded
+from repl.api import Appended, SinkAt, SinkChange
+from repl.client.master_calls import decoded
+from repl.client.staging import Stages
 from repl.client.tail import Reader
-from repl.client.transaction import Staging
-from repl.http.types import Network
 from vlsn.state.sinks import key_of
 
 PATH: Final = "/v1/sinks"
@@ -32,12 +30,10 @@ class _Listed(msgspec.Struct):
 class Sinks:
     """The sinks of one group."""
 
-    def __init__(self, endpoints: Endpoints, network: Network, reader: Reader, *, timeout_s: float) -> None:
-        self._endpoints = endpoints
-        self._network = network
+    def __init__(self, reader: Reader, stages: Stages) -> None:
         self._reader = reader
-        self._timeout_s = timeout_s
-        self._calls = MasterCalls(endpoints, network, timeout_s=timeout_s)
+        self._stages = stages
+        self._calls = stages.calls
 
     async def get(self, name: str) -> SinkAt | None:
         """Returns what was logged last, as anybody was told before the call; None where nothing is known. Raises
@@ -67,8 +63,4 @@ class Sinks:
         sets = {} if change is None else {"sinks": {name: change}}
         if change is not None:
             key_of(name)
-        staging = Staging(self._endpoints, self._network, self._timeout_s)
-        await staging.begin()
-        for batch, count in parts:
-            await staging.stage(batch, count)
-        return await staging.commit(Acks.MAJORITY, sets)
+        return await self._stages.commit(parts, sets)

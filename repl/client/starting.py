@@ -6,13 +6,14 @@ from another node.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from datetime import datetime
 from operator import index
 from typing import Literal, Protocol
 
 from repl.client.tail import Page
+from vlsn.embedded.owned_values import owned
 from vlsn.errors import BadArgument
 from vlsn.format.key_filter import KeyFilter
 from vlsn.ids import NUMBER_MAX
@@ -29,8 +30,8 @@ class Places(Protocol):
 
 
 def keys_of(key: Buffer | None, key_prefix: Buffer | None) -> KeyFilter | None:
-    """Raises ``BadArgument``."""
-    return KeyFilter.of(None if key is None else bytes(key), None if key_prefix is None else bytes(key_prefix))
+    """Raises ``BadArgument``, ``TypeError``."""
+    return KeyFilter.of(None if key is None else owned(key), None if key_prefix is None else owned(key_prefix))
 
 
 def check_begin(from_vlsn: Begin, at: datetime | int | None) -> None:
@@ -42,16 +43,19 @@ def check_begin(from_vlsn: Begin, at: datetime | int | None) -> None:
     elif isinstance(from_vlsn, str):
         if from_vlsn not in ("start", "end"):
             raise BadArgument(f"from_vlsn: {from_vlsn!r:.60} is neither a VLSN nor one of start, end")
-    elif from_vlsn is not None and not 1 <= _number(from_vlsn) <= NUMBER_MAX:
-        raise BadArgument(f"from_vlsn is {from_vlsn}; VLSNs are 1 to {NUMBER_MAX}")
+    elif from_vlsn is not None:
+        vlsn_of(from_vlsn)
 
 
-def _number(vlsn: object) -> int:
-    """Returns a number as it is, NumPy's too. Raises ``BadArgument`` for what is none."""
+def vlsn_of(given: object, what: str = "from_vlsn") -> int:
+    """Returns a VLSN as it is, NumPy's too. Raises ``BadArgument`` for what is none."""
     try:
-        return index(vlsn)  # type: ignore[arg-type]
+        vlsn = index(given)  # type: ignore[arg-type]
     except TypeError:
-        raise BadArgument(f"from_vlsn: {vlsn!r:.60} is neither a VLSN nor one of start, end") from None
+        vlsn = 0
+    if not 1 <= vlsn <= NUMBER_MAX:
+        raise BadArgument(f"{what} is {given!r:.60}; a VLSN is 1 to {NUMBER_MAX}")
+    return vlsn
 
 
 async def first_of(places: Places, from_vlsn: Begin, at: datetime | int | None) -> int | None:
@@ -64,8 +68,11 @@ async def first_of(places: Places, from_vlsn: Begin, at: datetime | int | None) 
 
 
 def started(
-    places: Places, from_vlsn: Begin, at: datetime | int | None, pages: Callable[[int | None], AsyncIterator[Page]]
-) -> AsyncIterator[Page]:
+    places: Places,
+    from_vlsn: Begin,
+    at: datetime | int | None,
+    pages: Callable[[int | None], AsyncGenerator[Page, None]],
+) -> AsyncGenerator[Page, None]:
     """Returns ``pages`` from that place on. Raises ``BadArgument``."""
     check_begin(from_vlsn, at)
     if at is None and not isinstance(from_vlsn, str):
@@ -74,13 +81,16 @@ def started(
 
 
 async def _started(
-    places: Places, from_vlsn: Begin, at: datetime | int | None, pages: Callable[[int | None], AsyncIterator[Page]]
-) -> AsyncIterator[Page]:
+    places: Places,
+    from_vlsn: Begin,
+    at: datetime | int | None,
+    pages: Callable[[int | None], AsyncGenerator[Page, None]],
+) -> AsyncGenerator[Page, None]:
     async for page in pages(await first_of(places, from_vlsn, at)):
         yield page
 
 
-def limited(pages: AsyncIterator[Page], limit: int | None) -> AsyncIterator[Page]:
+def limited(pages: AsyncGenerator[Page, None], limit: int | None) -> AsyncGenerator[Page, None]:
     """Returns the pages with the first ``limit`` entries (None: all). Raises ``BadArgument``."""
     if limit is None:
         return pages
@@ -89,7 +99,7 @@ def limited(pages: AsyncIterator[Page], limit: int | None) -> AsyncIterator[Page
     return _limited(pages, index(limit))
 
 
-async def _limited(pages: AsyncIterator[Page], left: int) -> AsyncIterator[Page]:
+async def _limited(pages: AsyncGenerator[Page, None], left: int) -> AsyncGenerator[Page, None]:
     async for page in pages:
         if len(page.entries) < left:
             left -= len(page.entries)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from datetime import datetime
 from types import TracebackType
@@ -18,14 +18,14 @@ from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from repl.api import Acks, Appended, ProducerAt, Spans
 from repl.client.block_pages import BlocksPage
-from repl.client.codec import BYTES, Codec, CodecName, codec_of
-from repl.client.connect import FORKED, Client, V, connect
+from repl.client.codec import BYTES, Codec, CodecName, V, codec_of
+from repl.client.connect import FORKED, Client, connect
 from repl.client.destination import PREFETCH
 from repl.client.starting import Begin
 from repl.client.sync_consumer import OfAnotherLoop, SyncConsumer, SyncPositions
 from repl.client.sync_destination import SyncDestination, SyncDestinations
 from repl.client.sync_sinks import SyncSinks
-from repl.client.tail import DURABLE, Page
+from repl.client.tail import DURABLE, Consistency, Page
 from repl.client.transaction import Transaction
 from vlsn.durability import GivenDurability
 from vlsn.embedded.forks import tell_of_forks
@@ -174,14 +174,36 @@ class SyncClient(Generic[V]):
 
     def transaction(
         self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None
-    ) -> SyncTransaction:
+    ) -> SyncTransaction[V]:
         """Begins one as ``Client.transaction``."""
 
-        async def begin() -> Transaction:
+        async def begin() -> Transaction[V]:
             return self._client.transaction(acks=acks, durability=durability)
 
         return SyncTransaction(self._run(begin()), self._run, self._client.codec)
 
+    @overload
+    def submit(
+        self,
+        values: Iterable[V],
+        *,
+        producer: int,
+        sequence: int,
+        born: int,
+        keys: Iterable[V | Buffer | None] | None = None,
+        codec: None = None,
+    ) -> Appended: ...
+    @overload
+    def submit(
+        self,
+        values: Iterable[Any],
+        *,
+        producer: int,
+        sequence: int,
+        born: int,
+        keys: Iterable[str | Buffer | None] | None = None,
+        codec: CodecName,
+    ) -> Appended: ...
     def submit(
         self,
         values: Iterable[Any],
@@ -216,12 +238,12 @@ class SyncClient(Generic[V]):
         to_vlsn: int | None = None,
         *,
         at: datetime | int | None = None,
-        key: Buffer | None = None,
-        key_prefix: Buffer | None = None,
+        key: V | Buffer | None = None,
+        key_prefix: V | Buffer | None = None,
         limit: int | None = None,
         all_kinds: bool = False,
-        consistency: str = DURABLE,
-    ) -> Iterator[Entry]:
+        consistency: Consistency = DURABLE,
+    ) -> Generator[Entry, None]:
         """Reads as ``Client.read``."""
         pages = self.read_pages(
             from_vlsn,
@@ -241,12 +263,12 @@ class SyncClient(Generic[V]):
         to_vlsn: int | None = None,
         *,
         at: datetime | int | None = None,
-        key: Buffer | None = None,
-        key_prefix: Buffer | None = None,
+        key: V | Buffer | None = None,
+        key_prefix: V | Buffer | None = None,
         limit: int | None = None,
         all_kinds: bool = False,
-        consistency: str = DURABLE,
-    ) -> Iterator[Page]:
+        consistency: Consistency = DURABLE,
+    ) -> Generator[Page, None]:
         """Reads as ``Client.read_pages``."""
         pages = self._client.read_pages(
             from_vlsn,
@@ -266,10 +288,10 @@ class SyncClient(Generic[V]):
         to_vlsn: int | None = None,
         *,
         at: datetime | int | None = None,
-        consistency: str = DURABLE,
+        consistency: Consistency = DURABLE,
         after_term: int | None = None,
         at_least: int = 0,
-    ) -> Iterator[BlocksPage]:
+    ) -> Generator[BlocksPage, None]:
         """Reads as ``Client.block_pages``. The next page is on its way while one is worked on."""
         pages = self._client.block_pages(
             from_vlsn, to_vlsn, at=at, consistency=consistency, after_term=after_term, at_least=at_least
@@ -303,12 +325,12 @@ class SyncClient(Generic[V]):
         from_vlsn: Begin = None,
         *,
         at: datetime | int | None = None,
-        key: Buffer | None = None,
-        key_prefix: Buffer | None = None,
+        key: V | Buffer | None = None,
+        key_prefix: V | Buffer | None = None,
         limit: int | None = None,
         after_term: int | None = None,
         all_kinds: bool = False,
-    ) -> Iterator[Entry]:
+    ) -> Generator[Entry, None]:
         """Reads as ``Client.tail``."""
         pages = self.tail_pages(
             from_vlsn,
@@ -326,12 +348,12 @@ class SyncClient(Generic[V]):
         from_vlsn: Begin = None,
         *,
         at: datetime | int | None = None,
-        key: Buffer | None = None,
-        key_prefix: Buffer | None = None,
+        key: V | Buffer | None = None,
+        key_prefix: V | Buffer | None = None,
         limit: int | None = None,
         after_term: int | None = None,
         all_kinds: bool = False,
-    ) -> Iterator[Page]:
+    ) -> Generator[Page, None]:
         """Reads as ``Client.tail_pages``."""
         pages = self._client.tail_pages(
             from_vlsn,
@@ -410,11 +432,11 @@ class SyncClient(Generic[V]):
         given = self._codec_of(codec)
         return given.values(values), given.keys(keys)
 
-    def _pages(self, pages: AsyncIterator[Page]) -> Iterator[Page]:
+    def _pages(self, pages: AsyncGenerator[Page, None]) -> Generator[Page, None]:
         while (page := self._run(_next(pages))) is not None:
             yield page
 
-    def _ahead(self, pages: AsyncIterator[P]) -> Iterator[P]:
+    def _ahead(self, pages: AsyncGenerator[P, None]) -> Generator[P, None]:
         coming = self._begin(_next(pages))
         try:
             while (page := coming.result()) is not None:
@@ -443,10 +465,12 @@ class SyncClient(Generic[V]):
         raise LogClosed(self._gone)
 
 
-class SyncTransaction:
+class SyncTransaction(Generic[V]):
     """``Transaction``, blocking."""
 
-    def __init__(self, transaction: Transaction, run: Callable[[Coroutine[Any, Any, Any]], Any], codec: Codec) -> None:
+    def __init__(
+        self, transaction: Transaction[V], run: Callable[[Coroutine[Any, Any, Any]], Any], codec: Codec
+    ) -> None:
         self._transaction = transaction
         self._run = run
         self._codec = codec
@@ -463,11 +487,23 @@ class SyncTransaction:
     ) -> None:
         self._run(self._transaction.__aexit__(kind, error, trace))
 
+    @overload
+    def append(self, value: V, *, key: V | Buffer | None = None, codec: None = None) -> None: ...
+    @overload
+    def append(self, value: Any, *, key: str | Buffer | None = None, codec: CodecName) -> None: ...
     def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> None:
         """Adds as ``Transaction.append``."""
         given = self._codec if codec is None else codec_of(codec)
         self._run(self._transaction.append(given.value(value), key=given.key(key), codec="bytes"))
 
+    @overload
+    def append_many(
+        self, values: Iterable[V], *, keys: Iterable[V | Buffer | None] | None = None, codec: None = None
+    ) -> None: ...
+    @overload
+    def append_many(
+        self, values: Iterable[Any], *, keys: Iterable[str | Buffer | None] | None = None, codec: CodecName
+    ) -> None: ...
     def append_many(
         self, values: Iterable[Any], *, keys: Iterable[Any] | None = None, codec: CodecName | None = None
     ) -> None:
@@ -493,7 +529,7 @@ _of_parents: list[object] = []
 """Parts of a child process's parents' loops: garbage would be closed."""
 
 
-def _entries(pages: Iterator[Page]) -> Iterator[Entry]:
+def _entries(pages: Generator[Page, None]) -> Generator[Entry, None]:
     for page in pages:
         yield from page.entries
 
@@ -507,7 +543,7 @@ async def _end_all() -> None:
     await asyncio.get_running_loop().shutdown_asyncgens()
 
 
-async def _next(pages: AsyncIterator[P]) -> P | None:
+async def _next(pages: AsyncGenerator[P, None]) -> P | None:
     return await anext(pages, None)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from repl.api import Appended, ConsumerAt, ConsumerChange
@@ -45,22 +46,40 @@ class SyncConsumer:
         return self.inner.begins_anew
 
     def __iter__(self) -> Iterator[Entry]:
-        for page in self.pages():
-            for entry in page.entries:
-                self.given(entry)
+        self._client.run(_done(self.inner.turn))
+        while True:
+            if (entry := self.inner.take()) is not None:
                 yield entry
-                if self.begins_anew:
-                    break
+            else:
+                self._client.run(self.inner.fill())
 
     def pages(self) -> Iterator[Page]:
         """Yields as ``Consumer.pages``."""
-        pages = self.inner.pages()
-        while (page := self._client.run(_next(pages))) is not None:
-            yield page
+        self._client.run(_done(self.inner.turn))
+        while True:
+            if (page := self.inner.take_page()) is not None:
+                yield page
+            else:
+                self._client.run(self.inner.fill())
+
+    def poll(self, timeout_s: float | None = None) -> Entry | None:
+        """Gives as ``Consumer.poll``."""
+        if (entry := self.inner.take()) is None:
+            entry = self._client.run(self.inner.poll(timeout_s))
+            self.inner.hold()
+        return entry
 
     def given(self, entry: Entry) -> None:
         """Notes as ``Consumer.given``."""
         self.inner.given(entry)
+
+    def rewind(self) -> None:
+        """Goes back as ``Consumer.rewind``."""
+        self._client.run(_done(self.inner.rewind))
+
+    def seek(self, vlsn: int) -> None:
+        """Goes as ``Consumer.seek``."""
+        self._client.run(_done(partial(self.inner.seek, vlsn)))
 
     def commit(self) -> ConsumerAt:
         """Commits as ``Consumer.commit``."""
@@ -124,5 +143,5 @@ class OfAnotherLoop:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
-async def _next(pages: AsyncIterator[Page]) -> Page | None:
-    return await anext(pages, None)
+async def _done(act: Callable[[], None]) -> None:
+    act()

@@ -95,7 +95,7 @@ class SyncDestination:
     def name(self) -> str:
         return self._inner.name
 
-    def __iter__(self) -> Iterator[SyncMessage]:
+    def __iter__(self) -> Generator[SyncMessage, None]:
         with closing(self.batches()) as batches:
             for batch in batches:
                 seen = 0

@@ -11,29 +11,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from math import inf
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_never
+from tenacity import AsyncRetrying, retry_if_exception
 
 from repl.api import ProducerAt, Spans
 from repl.client.backoff import Backoff
 from repl.client.endpoints import SILENT_S, Endpoints
 from repl.http import ndjson, problem
 from repl.http.limits import READ_LIMIT_MAX
+from repl.http.types import DURABLE as DURABLE_END
 from repl.http.types import Network
 from vlsn.errors import (
     BadArgument,
     BadBody,
+    Lagging,
     NotFound,
     NotInLog,
     Trimmed,
+    Unreachable,
     UnsupportedType,
     VlsnLogError,
+    WrongGroup,
 )
 from vlsn.format import block
 from vlsn.format.block import Entry, EntryKind
@@ -54,6 +59,8 @@ ANSWER_TIMEOUT_MAX_S: Final = 32.0
 FOLLOW_WAIT_S: Final = 2.0
 CONFIRM_S: Final = 2.0
 """Seconds that a node is given to confirm a linearizable read, before the next one is asked."""
+Consistency = Literal["durable", "linearizable"]
+"""The entries that a read must show: see ``Client.read``."""
 DURABLE: Final = "durable"
 LINEARIZABLE: Final = "linearizable"
 DATA_ONLY: Final = frozenset({int(EntryKind.DATA)})
@@ -132,33 +139,55 @@ class Reader:
         *,
         at_least: int = 0,
         all_kinds: bool = False,
-        consistency: str = DURABLE,
+        consistency: Consistency = DURABLE,
         keys: KeyFilter | None = None,
         after_term: int = 0,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         """Pages up to ``to_vlsn`` or what is durable at the first answer, whichever is less.  ``at_least``:
         a VLSN known to be durable, which a node that lags is given time to reach.  Linearizable is only the first
         question: its answer says how far the others must go.
 
-        Raises ``Trimmed``, ``Damaged``, and ``Unreachable`` when no node served for ``give_up_s``.
+        Raises ``Trimmed``, ``Damaged``, and when ``give_up_s`` brought nothing new ``Unreachable``, what the nodes
+        refused it with, or ``Lagging`` where they have not got so far.
         """
         if consistency not in (DURABLE, LINEARIZABLE):
             raise BadArgument(f"consistency: {consistency!r} is not one of {DURABLE}, {LINEARIZABLE}")
+        loop = asyncio.get_running_loop()
         end: int | None = None
         durable = 0
         place = VlsnPlace(_checked(from_vlsn), after_term)
         ask = f"consistency={LINEARIZABLE}&timeout={CONFIRM_S:g}&" if consistency == LINEARIZABLE else ""
+        deadline = loop.time() + self._give_up_s
+        await self._endpoints.look(self._give_up_s)
         while end is None or (place.vlsn is not None and place.vlsn <= end):
             lacking = end is not None and (place.vlsn or 0) > durable
-            wanted = _Wanted(FOLLOW_WAIT_S if lacking else 0.0, all_kinds, keys)
-            page = await self._page(place, ask, wanted)
+            wait_s = min(FOLLOW_WAIT_S, max(0.0, deadline - loop.time())) if lacking else 0.0
+            try:
+                page = await self._page(place, ask, _Wanted(wait_s, all_kinds, keys), deadline)
+            except VlsnLogError as error:
+                if lacking and _may_pass(error):
+                    raise self._lagging(end or 0, durable) from error
+                raise
             durable = page.durable
             if end is None:
                 end = max(page.durable, at_least)
                 end = end if to_vlsn is None else min(end, to_vlsn)
                 ask = ""
+            moved = page.next_vlsn != place.vlsn
+            if lacking and not moved:
+                self._current += 1
+                if loop.time() >= deadline:
+                    raise self._lagging(end or 0, durable)
             place = place.after(page)
             yield _until(page, end)
+            if moved:  # the time of whoever used the page is not counted
+                deadline = loop.time() + self._give_up_s
+
+    def _lagging(self, end: int, durable: int) -> Lagging:
+        return Lagging(
+            f"VLSN {end} was called durable, and no node has shown it within {self._give_up_s:g} s; the last one that "
+            f"answered has VLSN {durable}"
+        )
 
     async def follow(
         self,
@@ -167,40 +196,51 @@ class Reader:
         after_term: int | None = None,
         all_kinds: bool = False,
         keys: KeyFilter | None = None,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         """Yields pages for ever, some without entries to show. It waits for what is not durable yet, through the loss
         of any node. ``after_term``: that of the VLSN before ``from_vlsn``, which the caller has read. Raises
         ``Trimmed``, ``NotInLog``."""
         place = VlsnPlace(_checked(from_vlsn), after_term or 0)
         if after_term is not None and (from_vlsn is None or from_vlsn < 2 or after_term < 1):
             raise BadArgument(f"after_term is {after_term}: it is 1 or more, and of the VLSN before from_vlsn")
+        await self._endpoints.look(self._give_up_s)
         while True:
-            page = await self._page(place, "", _Wanted(FOLLOW_WAIT_S, all_kinds, keys), for_ever=True)
-            moved = page.next_vlsn != place.vlsn
-            place = place.after(page)
-            if moved:
+            page = await self.next_page(place, all_kinds=all_kinds, keys=keys)
+            if page is not None:
+                place = place.after(page)
                 yield page
-            else:
-                self._current += 1
+
+    async def next_page(
+        self, place: VlsnPlace, *, all_kinds: bool = False, keys: KeyFilter | None = None
+    ) -> Page | None:
+        """Waits for what lies behind ``place``, through the loss of any node; None where the node that answered had
+        nothing new for ``FOLLOW_WAIT_S``. Raises as ``follow``."""
+        page = await self._page(place, "", _Wanted(FOLLOW_WAIT_S, all_kinds, keys), inf)
+        if page.next_vlsn != place.vlsn:
+            return page
+        self._current += 1
+        return None
 
     async def vlsn_at(self, time_us: int) -> int:
         """Finds the first VLSN at which the highest block time so far is at or past ``time_us``, as the node that is
         asked knows the log; one past its durable end where none is. Raises as ``pages``."""
+        await self._endpoints.look(self._give_up_s)
         found, _, durable = await self._retried(partial(self._look, f"at={time_us}&"))
         return found or durable + 1
 
     async def look(self, vlsn: int | None) -> tuple[int, int, int]:
         """Returns VLSN and time of the first entry from ``vlsn`` on (0 and 0: none). The third is the durable end of
         who was asked."""
+        await self._endpoints.look(self._give_up_s)
         return await self._retried(partial(self._look, "" if vlsn is None else f"from={vlsn}&"))
 
     async def _look(self, wanted: str, url: str) -> tuple[int, int, int]:
         target = f"{url}/v1/entries?{wanted}limit=1&kinds=all"
-        response = await self._network.request("GET", target, timeout_s=self._answer_s)
+        response = await self._endpoints.request("GET", target, timeout_s=self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
-            durable = int(response.headers["Vlsnlog-Durable"])
+            durable = int(response.headers[DURABLE_END])
             said = msgspec.json.decode(response.body, type=_EntrySaid) if response.body else _EntrySaid()
         except (KeyError, ValueError, *JSON_FAULTS):
             raise BadBody(f"{url} answered no entry; is it a vlsnlog node?") from None
@@ -230,7 +270,7 @@ class Reader:
             return await self._retried(ask)
 
     async def _spans(self, wanted: str, url: str) -> Spans:
-        response = await self._network.request("GET", f"{url}/v1/spans?{wanted}", timeout_s=self._answer_s)
+        response = await self._endpoints.request("GET", f"{url}/v1/spans?{wanted}", timeout_s=self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
@@ -245,7 +285,7 @@ class Reader:
 
     async def _told(self, path: str, url: str) -> bytes | None:
         target = f"{url}{path}?consistency={LINEARIZABLE}&timeout={CONFIRM_S:g}"
-        response = await self._network.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
+        response = await self._endpoints.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
         if response.status == 200:
             return bytes(response.body)
         error = problem.error_of(bytes(response.body))
@@ -268,7 +308,7 @@ class Reader:
 
     async def _producer_of(self, producer: int, url: str) -> ProducerAt:
         target = f"{url}/v1/producers/{producer:016x}?timeout={CONFIRM_S:g}"
-        response = await self._network.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
+        response = await self._endpoints.request("GET", target, timeout_s=CONFIRM_S + self._answer_s)
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
@@ -277,26 +317,53 @@ class Reader:
             raise BadBody(f"{url} answered nothing of a producer; is it a vlsnlog node?") from None
         return ProducerAt(ProducerPlace(said.next, said.first, said.last, said.term), said.durable, said.forgotten_to)
 
-    async def _page(self, place: VlsnPlace, ask: str, wanted: _Wanted, *, for_ever: bool = False) -> Page:
+    async def _page(self, place: VlsnPlace, ask: str, wanted: _Wanted, deadline: float) -> Page:
         silent_s = wanted.wait_s + SILENT_S if wanted.wait_s else None
         page_of = partial(self._page_of, place, ask, wanted)
-        return await self._retried(page_of, for_ever=for_ever, silent_s=silent_s)
+        return await self._retried(page_of, deadline, silent_s)
 
     async def _retried(
-        self, ask: Callable[[str], Coroutine[Any, Any, T]], *, for_ever: bool = False, silent_s: float | None = None
+        self,
+        ask: Callable[[str], Coroutine[Any, Any, T]],
+        deadline: float | None = None,
+        silent_s: float | None = None,
     ) -> T:
+        """Asks all nodes, round by round, until ``deadline``; that is in ``give_up_s`` where none is named."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._give_up_s if deadline is None else deadline
+
+        fault: VlsnLogError = Unreachable(f"no answer in time of {', '.join(self._endpoints.urls)}")
+
+        async def ask_all() -> T:
+            nonlocal fault
+            try:
+                return await self._of_any(ask, until, silent_s)
+            except TimeoutError:
+                raise fault from None  # of an earlier round, if there was one
+            except VlsnLogError as error:
+                fault = error
+                raise
+
+        async def pause(seconds: float) -> None:
+            await asyncio.sleep(min(seconds, max(0.0, until - loop.time())))
+            await self._endpoints.look(max(0.0, until - loop.time()))
+
         retrying = AsyncRetrying(
             wait=Backoff(),
-            stop=stop_never if for_ever else stop_after_delay(self._give_up_s),
+            stop=lambda _: loop.time() >= until,
             retry=retry_if_exception(_may_pass),
-            sleep=asyncio.sleep,
+            sleep=pause,
             reraise=True,
         )
-        return await retrying(self._of_any, ask, silent_s)
+        return await retrying(ask_all)
 
-    async def _of_any(self, ask: Callable[[str], Coroutine[Any, Any, T]], silent_s: float | None) -> T:
-        """Asks all nodes in one round, one after the other; hears who was silent for ``silent_s`` still."""
-        urls = self._endpoints.urls
+    async def _of_any(
+        self, ask: Callable[[str], Coroutine[Any, Any, T]], until: float = inf, silent_s: float | None = None
+    ) -> T:
+        """Asks all nodes in one round, one after the other; hears who was silent for ``silent_s`` still. Raises
+        ``TimeoutError`` where it is ``until`` before any has answered."""
+        loop = asyncio.get_running_loop()
+        urls = self._endpoints.readable
         fault: VlsnLogError | None = None
         left = deque((self._current + turn) % len(urls) for turn in range(len(urls)))
         asked: dict[asyncio.Task[T], int] = {}
@@ -305,13 +372,17 @@ class Reader:
                 if left:
                     index = left.popleft()
                     asked[asyncio.create_task(ask(urls[index]))] = index
-                silence = silent_s if left else None
-                done, _ = await asyncio.wait(asked, timeout=silence, return_when=asyncio.FIRST_COMPLETED)
+                spare_s = max(0.0, until - loop.time())
+                silence_s = spare_s if silent_s is None or not left else min(silent_s, spare_s)
+                timeout_s = None if silence_s == inf else silence_s
+                done, _ = await asyncio.wait(asked, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done and loop.time() >= until:
+                    raise fault or TimeoutError
                 for task in done:
                     index = asked.pop(task)
                     try:
                         answer = task.result()
-                    except (Trimmed, NotInLog, BadArgument):
+                    except (Trimmed, NotInLog, BadArgument, WrongGroup):
                         raise
                     except VlsnLogError as error:
                         fault = fault or error
@@ -331,16 +402,16 @@ class Reader:
         begin = f"from={place.vlsn}&" if place.vlsn is not None else ""
         if place.term:
             begin += f"after_term={place.term}&"
-        response = await self._network.request(
+        response = await self._endpoints.request(
             "GET",
-            f"{url}/v1/entries?{begin}{ask}{wanted.parameters}wait={wanted.wait_s:g}",
+            f"{url}/v1/entries?{begin}{ask}{wanted.parameters}wait={wanted.wait_s:.3f}",
             headers={"Accept": BLOCKS_TYPE if wanted.keys is None else ndjson.CONTENT_TYPE},
             timeout_s=wanted.wait_s + (CONFIRM_S if ask else 0.0) + self._answer_s,
         )
         if response.status != 200:
             raise problem.error_of(bytes(response.body))
         try:
-            durable, next_vlsn = int(response.headers["Vlsnlog-Durable"]), int(response.headers["Vlsnlog-Next"])
+            durable, next_vlsn = int(response.headers[DURABLE_END]), int(response.headers["Vlsnlog-Next"])
             term_before = int(response.headers.get("Vlsnlog-Term", "0"))
         except (KeyError, ValueError):
             raise BadBody(f"{url} answered a page without its position; is it a vlsnlog node?") from None
@@ -394,5 +465,5 @@ def _checked(from_vlsn: int | None) -> int | None:
 def _may_pass(error: BaseException) -> bool:
     """Says whether asking again later can help."""
     return isinstance(error, VlsnLogError) and not isinstance(
-        error, Trimmed | NotInLog | BadArgument | BadBody | NotFound | UnsupportedType
+        error, Trimmed | NotInLog | BadArgument | BadBody | NotFound | UnsupportedType | WrongGroup
     )

@@ -7,101 +7,107 @@
 
 1. Up to ``KEPT_BYTES_MAX`` of entries are kept here and go out with the commit, in one message: one round trip, and a
    commit whose answer was lost is sent again with them, to whoever leads.
-2. More than that is staged at the master, piece by piece.  A master that is no more takes it along: the commit is
-   refused with ``TransactionGone``, nothing logged, and the block is to be run again.
+2. More than that is staged at the master by the piece (``staging.py``).  A master that is no more takes it along: the
+   commit is refused with ``TransactionGone``, nothing logged, and the block is to be run again.
 3. Every transaction has a name of its own in the log, so its commit is made once however often it is asked for.
-4. One that commits the position of a consumer is staged too: its entries and the position are in one block, or neither.
+4. One that commits positions of consumers takes the same ways: its entries and the positions are in one block, or none
+   of them.  A master of an older vlsnlog takes those by the calls of a staged one only.
+5. An append that raises, also for a cancel, is not in the transaction; what was in it before is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Generic, Self, overload
 
 import msgspec
-from tenacity import AsyncRetrying, retry_if_exception
 
-from repl.api import Acks, Appended, ConsumerChange, SinkChange
-from repl.client.backoff import Backoff
-from repl.client.codec import Codec, CodecName, codec_of
-from repl.client.consumer import Consumer, Positions
-from repl.client.endpoints import Endpoints
+from repl.api import Acks, Appended, ConsumerChange
+from repl.client.codec import Codec, CodecName, V, codec_of
+from repl.client.consumer import Consumer, Positions, in_hand
 from repl.client.group import Key, check_longest
 from repl.client.identity import HandleNames, Identity
-from repl.client.produce import Producer
-from repl.http import problem
-from repl.http.types import Network
+from repl.client.produce import NoSets, Producer
+from repl.client.staging import Stage, Stages
 from vlsn.durability import GroupDurability
 from vlsn.errors import (
     BadArgument,
     BadBody,
-    NotMaster,
     OutcomeUnknown,
     StaleTerm,
     TransactionClosed,
     TransactionGone,
-    Unreachable,
     VlsnLogError,
-    WrongVersion,
 )
 from vlsn.format.batch import encode
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
-from vlsn.format.records import JSON_FAULTS
 from vlsn.levels import TRANSACTIONS
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
 
-T = TypeVar("T")
 KEPT_BYTES_MAX: Final = MIB
 """Bytes of entries that a transaction keeps until its commit."""
 ENTRY_COST_BYTES: Final = 17
 """Bytes that each entry is counted with beside its own."""
-ATTEMPT_S: Final = 3.0
-"""Seconds after which a silent master is asked again, or the next one."""
-ABORT_S: Final = 2.0
-GRACE_S: Final = 1.0
-"""Seconds past a commit's time that the node's own answer is waited for."""
-
-_JSON: Final = {"Content-Type": "application/json"}
-_BATCH: Final = {"Content-Type": "application/x-vlsnlog-batch"}
+POSITION_COST_BYTES: Final = 256
+"""Bytes that a position is counted with beside its name."""
 
 
-class _Begun(msgspec.Struct):
-    transaction: str
+class _Answer:
+    """The answer to a commit that went out in one message: who asked for it may be cancelled before it comes."""
+
+    __slots__ = ("_waiting", "appended", "failed")
+
+    def __init__(self) -> None:
+        self.appended: Appended | None = None
+        self.failed = False
+        self._waiting: asyncio.Future[Appended] | None = None
+
+    def wait(self) -> asyncio.Future[Appended]:
+        """Returns what has the answer, where it has not failed before; for one who waits."""
+        waiting = self._waiting = asyncio.get_running_loop().create_future()
+        if self.appended is not None:
+            waiting.set_result(self.appended)
+        return waiting
+
+    def done(self) -> bool:
+        return self.appended is not None or self.failed
+
+    def set_result(self, appended: Appended) -> None:
+        self.appended = appended
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(appended)
+
+    def set_exception(self, error: VlsnLogError) -> None:
+        self.failed = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
 
 
-class _Staged(msgspec.Struct):
-    staged: int
-
-
-class Transaction:
+class Transaction(Generic[V]):
     """One transaction: an async context manager that commits as it is left, and aborts where an exception leaves it.
 
-    Several coroutines may append to it.  After ``OutcomeUnknown`` ``commit`` may be called again, for the same one."""
+    Several coroutines may append to it.  ``commit`` may be called again after ``OutcomeUnknown``, and where one was
+    cancelled: that is the same one."""
 
     def __init__(
         self,
-        endpoints: Endpoints,
-        network: Network,
+        stages: Stages,
         producer: Producer,
         *,
         codec: Codec,
         acks: Acks,
         durability: GroupDurability | None,
-        timeout_s: float,
         names: HandleNames,
         positions: Positions,
     ) -> None:
         self.appended: Appended | None = None
         """Where it lies, its COMMIT at ``last``; None before it is committed, and where nothing was appended."""
-        self._staging: Staging | None = None
+        self._stages = stages
+        self._stage: Stage | None = None
         """Made once something is staged, or its position is committed."""
-        self._endpoints = endpoints
-        self._network = network
-        self._timeout_s = timeout_s
         self._producer = producer
         self._codec = codec
         self._acks = acks
@@ -111,11 +117,17 @@ class Transaction:
         self._consumers: dict[str, tuple[Consumer, ConsumerChange]] = {}
         """The consumers whose positions it commits, by their names in this group."""
         self._values: list[bytes] = []
-        self._keys: list[Key] = []
+        self._keys: list[Key] | None = None
+        """None while none has a key."""
         self._bytes = 0
+        """Bytes of what is kept here, with ``ENTRY_COST_BYTES`` for each."""
+        self._entries, self._size = 0, 0
+        """All that is in it, or on its way, and its bytes."""
         self._turn = asyncio.Lock()
         self._identity: Identity | None = None
         """Its name, once it went out in one message."""
+        self._answer: _Answer | None = None
+        """That message's answer, where its commit was cancelled or had no certain answer."""
         self._over = ""
         """The reason why nothing more is appended."""
         self._may_be_logged = False
@@ -131,35 +143,62 @@ class Transaction:
     ) -> None:
         if kind is None:
             if not self._over:
-                await self.commit()
+                try:
+                    await self.commit()
+                except asyncio.CancelledError:
+                    self._cancelled()
+                    raise
         elif issubclass(kind, Exception):
-            await self.abort()
+            try:
+                await self.abort()
+            except OutcomeUnknown:
+                if not issubclass(kind, OutcomeUnknown):  # which says so already
+                    raise
         else:
-            self._end("it was cancelled")  # what is staged of it ends by itself
+            self._cancelled()
 
+    @overload
+    async def append(self, value: V, *, key: V | Buffer | None = None, codec: None = None) -> None: ...
+    @overload
+    async def append(self, value: Any, *, key: str | Buffer | None = None, codec: CodecName) -> None: ...
     async def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> None:
-        """Adds one entry, which is in no log before the commit. Raises ``TypeError``, ``TooLarge``; what the master
-        refuses a piece with, once there is more than is kept here; ``TransactionGone``."""
+        """Adds one entry, which is in no log before the commit. Raises ``TypeError``, ``TooLarge``,
+        ``TransactionClosed``; what the master refuses a piece with, once there is more than is kept here. The entry is
+        not in the transaction then, and what was in it is, unless the error is ``TransactionGone``."""
         given = self._codec if codec is None else codec_of(codec)
-        await self._add([given.value(value)], [given.key(key)])
+        entry, name = [given.value(value)], None if key is None else [given.key(key)]
+        if not self._kept(entry, name):
+            await self._staged(entry, name)
 
+    @overload
+    async def append_many(
+        self, values: Iterable[V], *, keys: Iterable[V | Buffer | None] | None = None, codec: None = None
+    ) -> None: ...
+    @overload
+    async def append_many(
+        self, values: Iterable[Any], *, keys: Iterable[str | Buffer | None] | None = None, codec: CodecName
+    ) -> None: ...
     async def append_many(
         self, values: Iterable[Any], *, keys: Iterable[Any] | None = None, codec: CodecName | None = None
     ) -> None:
-        """Adds entries in their order; ``keys`` as many as values. Raises as ``append``, and ``BadBody``."""
+        """Adds entries in their order, all or none; ``keys`` as many as values. Raises as ``append``, and
+        ``BadBody``."""
         given = self._codec if codec is None else codec_of(codec)
         data, names = given.values(values), given.keys(keys)
         if names is not None and len(names) != len(data):
             raise BadBody(f"{len(data)} values and {len(names)} keys")
-        await self._add(data, [None] * len(data) if names is None else names)
+        if data and not self._kept(data, names):
+            await self._staged(data, names)
 
     async def commit_position(self, consumer: Consumer) -> None:
         """Commits with it where ``consumer`` is now: behind the last entry that it has given. Raises ``BadArgument``
-        for one that has read nothing, or whose position lies in another group (``kept_in``)."""
+        for one that has read nothing, or whose position lies in another group (``kept_in``), ``TooLarge``."""
         self._check_not_committing()
         if not consumer.lies_in(self._positions):
             raise BadArgument(f"the position of consumer {consumer.name} lies in another group than this transaction")
         name, change = consumer.change()
+        if name not in self._consumers:
+            self._count(0, POSITION_COST_BYTES + len(name))
         self._consumers[name] = consumer, change
 
     async def commit(self) -> Appended | None:
@@ -168,26 +207,21 @@ class Transaction:
         Raises, nothing logged, what an append is refused with (and may be called again), ``TransactionGone``, and
         ``StaleTerm`` where another worker has replaced the position of a consumer, ``WrongVersion`` where the group's
         level has no transactions; ``OutcomeUnknown`` where no answer came, or where none had come before and this one
-        is no certain one either."""
+        is no certain one either. A cancel leaves it possibly logged: called again, it is answered as the one before,
+        a ``duplicate``."""
         async with self._turn:
             if self.appended is not None:
                 return self.appended
             self._check_open()
-            unsure, self._committing = self._may_be_logged, True
+            unsure, self._committing, done = self._may_be_logged, True, False
             try:
-                if self._consumers or (self._staging is not None and self._staging.handle):
-                    self._forget_consumers()
-                    await self._stage()
-                    staging = self._staged()
-                    await staging.begin()
-                    self._may_be_logged = True
-                    changes = {name: change for name, (_, change) in self._consumers.items()}
-                    self.appended = await staging.commit(self._acks, {"positions": changes}, self._durability)
-                elif self._values:
-                    self._may_be_logged = True
-                    if self._endpoints.level < TRANSACTIONS:
-                        await self._staged().find_level()
-                    self.appended = await self._put_whole()
+                if self._stage is not None and self._stage.staged:
+                    appended = await self._commit_staged()
+                elif self._values or self._consumers:
+                    appended = await self._commit_whole()
+                else:
+                    appended = None
+                done = True
             except (TransactionGone, StaleTerm) as error:
                 self._may_be_logged = False
                 self._end(str(error))
@@ -196,66 +230,154 @@ class Transaction:
                 self._may_be_logged = unsure or (self._may_be_logged and not error.retry_safe)
                 if unsure and error.retry_safe:  # of this commit alone: the one before may be in the log
                     raise OutcomeUnknown(f"asked again, and not acknowledged: {error}; it may be logged") from error
+                if not self._may_be_logged:
+                    self._identity = self._answer = None
                 raise
             finally:
                 self._committing = False
-            if self.appended is not None:
-                for consumer, change in self._consumers.values():
-                    consumer.committed_by(change, self.appended.last)
-            self._end("it is committed")
-            return self.appended
+                if not done:
+                    self._not_committed()
+            self._committed(appended)
+            return appended
 
     async def abort(self) -> None:
-        """Forgets it. Where nothing can be told to the master, what is staged there ends by itself."""
+        """Forgets it: nothing of it is in the log, nor will be. What is staged at a silent master ends there by itself.
+
+        Raises ``TransactionClosed`` while a commit is under way and where it is committed, ``OutcomeUnknown`` behind a
+        commit that had no certain answer: only that one, called again, has it."""
+        if self.appended is None and self._answer is not None and self._answer.appended is not None:
+            self._committed(self._answer.appended)
         if self.appended is not None:
             raise TransactionClosed("the transaction is committed")
+        if self._committing:
+            raise TransactionClosed("the transaction's commit is under way")
+        if self._may_be_logged:
+            raise OutcomeUnknown(
+                "the transaction may be logged, by a commit that had no certain answer: commit it again"
+            )
         if not self._over:
-            self._end("it was aborted")
-            if self._staging is not None:
-                with suppress(VlsnLogError, TimeoutError):
-                    await self._staging.abort()
+            giving_back = self._end("it was aborted")
+            if giving_back is not None:
+                await asyncio.wait([giving_back])
 
     # Entries.
 
-    async def _add(self, values: list[bytes], keys: Sequence[Key]) -> None:
+    def _kept(self, values: list[bytes], keys: Sequence[Key] | None) -> bool:
+        """Keeps entries, where they are few; says whether it does."""
         self._check_not_committing()
-        if not values:
-            return
         check_longest(values, keys)
+        size = _size(values, keys)
+        if self._bytes + size > KEPT_BYTES_MAX:
+            return False
+        self._count(len(values), size)
+        if keys is not None and self._keys is None:
+            self._keys = [None] * len(self._values)
+        if self._keys is not None:
+            self._keys += keys if keys is not None else [None] * len(values)
         self._values += values
-        self._keys += keys
-        self._bytes += sum(map(len, values)) + sum(map(len, filter(None, keys))) + ENTRY_COST_BYTES * len(values)
-        if self._bytes > KEPT_BYTES_MAX:
-            async with self._turn:
-                if self._bytes > KEPT_BYTES_MAX:
-                    await self._stage()
+        self._bytes += size
+        return True
 
-    async def _stage(self) -> None:
-        """Stages what is kept. What others append meanwhile is kept behind it."""
-        count, size = len(self._values), self._bytes
-        if not count:
-            return
+    async def _staged(self, values: list[bytes], keys: Sequence[Key] | None) -> None:
+        """Stages entries, and before them what is kept."""
+        async with self._turn:
+            if not self._kept(values, keys):
+                await self._stage_with(values, keys, _size(values, keys))
+
+    async def _stage_with(self, values: list[bytes], keys: Sequence[Key] | None, size: int) -> None:
+        """Stages what is kept, and these behind it. What others append meanwhile is kept, and comes behind them."""
+        stage = self._stage = self._stage or self._stages.stage()
+        counted = False
         try:
-            await self._staged().stage(encode(self._values, self._keys), count)
-        except TransactionGone as gone:
-            self._end(str(gone))
+            await stage.begin()
+            self._count(len(values), size)
+            counted = True
+            kept, kept_bytes = len(self._values), self._bytes
+            names = [*(self._keys or [None] * kept), *(keys or [None] * len(values))]
+            await stage.stage(encode([*self._values, *values], names), kept + len(values))
+            self._check_open()
+        except BaseException as error:
+            if counted:
+                self._entries -= len(values)
+                self._size -= size
+            if isinstance(error, TransactionGone):
+                self._end(str(error))
+            elif self._over:  # aborted meanwhile, and perhaps begun since
+                self._stages.give_back(stage)
             raise
-        del self._values[:count], self._keys[:count]
-        self._bytes -= size
+        del self._values[:kept]
+        if self._keys is not None:
+            del self._keys[:kept]
+        self._bytes -= kept_bytes
 
-    def _staged(self) -> Staging:
-        if self._staging is None:
-            self._staging = Staging(self._endpoints, self._network, self._timeout_s)
-        return self._staging
+    def _count(self, entries: int, size: int) -> None:
+        """Counts what is added. Raises ``TooLarge``, nothing counted; what is kept fits."""
+        if self._stage is not None:
+            self._stage.check_fits(self._entries + entries, self._size + size)
+        self._entries += entries
+        self._size += size
 
-    def _put_whole(self) -> Awaitable[Appended]:
-        """Sends all of it as one message, and gives it its name before."""
-        if self._identity is None:
-            self._identity = Identity(self._names.next(), self._producer.known_durable, fixed=True)
-        name = self._identity, HANDLE_SEQUENCE
-        return self._producer.queue.put_transaction(
-            self._values, self._keys, acks=self._acks, durability=self._durability, name=name
+    # Commits.
+
+    async def _commit_staged(self) -> Appended:
+        if self._values:
+            await self._stage_with([], None, 0)
+        stage = self._stage = self._stage or self._stages.stage()
+        await stage.begin()
+        self._may_be_logged = True
+        return await stage.commit(self._acks, {"positions": self._changes()}, self._durability)
+
+    async def _commit_whole(self) -> Appended:
+        """Sends all of it as one message. Of one that was sent before, by a call that was cancelled, the answer is
+        waited for: by the time that it is sent again the log may have forgotten its name."""
+        if self._answer is not None and not self._answer.failed:
+            try:
+                return msgspec.structs.replace(await self._answer.wait(), duplicate=True)
+            except VlsnLogError:
+                pass  # its time is over, and it goes out again under its name
+        queue, sets = self._producer.queue, b""
+        if self._consumers:
+            sets = msgspec.json.encode({"positions": self._changes()})
+        if self._stages.level < TRANSACTIONS:
+            await self._stages.check_level()
+        if queue.full:
+            await queue.room()
+        name = self._identity
+        if name is None:
+            name = self._identity = Identity(self._names.next(), self._stages.durable, fixed=True)
+        unsure, self._may_be_logged = self._may_be_logged, True
+        answer = self._answer = _Answer()
+        queue.put_transaction(
+            self._values,
+            self._keys,
+            answer,
+            acks=self._acks,
+            durability=self._durability,
+            name=(name, HANDLE_SEQUENCE),
+            sets=sets,
         )
+        try:
+            return await answer.wait()
+        except NoSets:
+            if unsure:
+                raise
+        self._may_be_logged, self._identity, self._answer = False, None, None
+        return await self._commit_staged()
+
+    def _changes(self) -> dict[str, ConsumerChange]:
+        return {name: change for name, (_, change) in self._consumers.items()}
+
+    def _committed(self, appended: Appended | None) -> None:
+        self.appended = appended
+        if appended is not None:
+            for consumer, change in self._consumers.values():
+                consumer.committed_by(change, appended.last)
+        self._end("it is committed", committed=True)
+
+    def _cancelled(self) -> None:
+        """Ends it where whoever left it was cancelled, unless it may be logged: then it may be committed again."""
+        if not self._over and not self._committing and not self._may_be_logged:
+            self._end("it was cancelled")
 
     def _check_open(self) -> None:
         if self._over:
@@ -268,147 +390,20 @@ class Transaction:
                 "the transaction's commit is under way, or may be in the log: commit it again, or let go of it"
             )
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, *, committed: bool = False) -> asyncio.Task[None] | None:
+        """Ends it, and gives back what is staged of it; returns the task that does so."""
         self._over = why
-        if self._consumers and self.appended is None:
-            self._forget_consumers()
-        self._values, self._keys, self._bytes = [], [], 0
+        if not committed:
+            self._not_committed()
+        self._values, self._keys, self._bytes = [], None, 0
+        return self._stages.give_back(self._stage) if self._stage is not None else None
 
-    def _forget_consumers(self) -> None:
-        """Leaves it to the log where its consumers are, until it is certain that this has committed them."""
-        for consumer, _ in self._consumers.values():
-            consumer.committed(None)
-
-
-class Staging:
-    """A transaction that is staged at the master, by its HTTP calls.  Each is asked again until ``timeout_s`` is over:
-    what was lost on the way is known again there."""
-
-    def __init__(self, endpoints: Endpoints, network: Network, timeout_s: float) -> None:
-        self.handle = ""
-        self._endpoints = endpoints
-        self._network = network
-        self._timeout_s = timeout_s
-        self._staged = 0
-        self._url = ""
-
-    async def begin(self) -> None:
-        """Begins it, where it has not begun yet."""
-        if not self.handle:
-            deadline = self._deadline()
-            begun = await self._retried(lambda: self._call("POST", "", deadline, _Begun), deadline)
-            self.handle = begun.transaction
-
-    async def stage(self, batch: bytes, count: int) -> None:
-        """Stages a batch of ``count`` entries; begins the transaction before the first one."""
-        await self.begin()
-        deadline = self._deadline()
-        path = f"/{self.handle}/entries?after={self._staged}"
-        await self._retried(lambda: self._call("POST", path, deadline, _Staged, batch), deadline)
-        self._staged += count
-
-    async def commit(
-        self,
-        acks: Acks,
-        sets: Mapping[str, Mapping[str, ConsumerChange | SinkChange]],
-        durability: GroupDurability | None = None,
-    ) -> Appended:
-        """Commits it, with the positions and the states of sinks that it ``sets``."""
-        asked = "" if durability is None else f"&durability={durability}"
-        deadline = self._deadline()
-        body = msgspec.json.encode(sets) if any(sets.values()) else b""
-        unsure = False
-
-        async def ask() -> Appended:
-            nonlocal unsure
-            left_s = max(0.001, min(ATTEMPT_S, deadline - asyncio.get_running_loop().time()))
-            path = f"/{self.handle}/commit?acks={acks}&timeout={left_s:.3f}{asked}"
-            url = await self._master()
-            try:
-                return await self._request(url, "POST", path, left_s + GRACE_S, Appended, body, _JSON)
-            except (Unreachable, OutcomeUnknown):
-                unsure = True
-                raise
-
-        try:
-            return await self._retried(ask, deadline)
-        except VlsnLogError as error:
-            if unsure and not isinstance(error, TransactionGone | OutcomeUnknown):
-                raise OutcomeUnknown(f"asked, but not acknowledged: {error}; it may have been logged") from error
-            raise
-
-    async def abort(self) -> None:
-        if self.handle:
-            async with asyncio.timeout(ABORT_S):
-                url = await self._master()
-                await self._network.request("DELETE", f"{url}/v1/transactions/{self.handle}", timeout_s=ABORT_S)
-
-    async def find_level(self) -> None:
-        """Raises ``WrongVersion`` where the group has no transactions."""
-        await self._retried(self._endpoints.master, self._deadline())
-        if self._endpoints.level < TRANSACTIONS:
-            raise WrongVersion(
-                f"transactions need level {TRANSACTIONS}, the group is at level {self._endpoints.level}: once "
-                "all members run a vlsnlog that speaks it, `vlsnlog group upgrade`"
-            )
-
-    async def _master(self) -> str:
-        """Returns who was the master at the last call, until that has failed: it has what is staged."""
-        if not self._url:
-            self._url = await self._endpoints.master()
-        return self._url
-
-    def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._timeout_s
-
-    async def _retried(self, ask: Callable[[], Awaitable[T]], deadline: float) -> T:
-        loop = asyncio.get_running_loop()
-
-        async def once() -> T:
-            return await ask()
-
-        retrying = AsyncRetrying(
-            wait=Backoff(),
-            stop=lambda _: loop.time() >= deadline,
-            retry=retry_if_exception(may_pass),
-            sleep=asyncio.sleep,
-            reraise=True,
-        )
-        return await retrying(once)
-
-    async def _call(self, method: str, path: str, deadline: float, said: type[T], batch: bytes = b"") -> T:
-        left_s = max(0.001, min(ATTEMPT_S, deadline - asyncio.get_running_loop().time()))
-        return await self._request(await self._master(), method, path, left_s, said, batch)
-
-    async def _request(
-        self,
-        url: str,
-        method: str,
-        path: str,
-        timeout_s: float,
-        said: type[T],
-        body: Buffer = b"",
-        headers: Mapping[str, str] = _BATCH,
-    ) -> T:
-        try:
-            response = await self._network.request(
-                method,
-                f"{url}/v1/transactions{path}",
-                headers=headers if body else _JSON,
-                body=body,
-                timeout_s=timeout_s,
-            )
-            if response.status != 200:
-                raise problem.error_of(bytes(response.body))
-        except (NotMaster, Unreachable, OutcomeUnknown):
-            self._url = ""
-            raise
-        try:
-            return msgspec.json.decode(response.body, type=said)
-        except JSON_FAULTS:
-            raise BadBody(f"{url} answered nothing of a transaction; is it a vlsnlog node?") from None
+    def _not_committed(self) -> None:
+        """Has its consumers, and those in whose loop it was, give again what no commit has passed."""
+        for consumer in {*in_hand(), *(consumer for consumer, _ in self._consumers.values())}:
+            consumer.not_committed()
 
 
-def may_pass(error: BaseException) -> bool:
-    """Says whether a call that is known again may be made again."""
-    return isinstance(error, VlsnLogError) and (error.transient or isinstance(error, OutcomeUnknown))
+def _size(values: Sequence[bytes], keys: Sequence[Key] | None) -> int:
+    size = sum(map(len, values)) + ENTRY_COST_BYTES * len(values)
+    return size if keys is None else size + sum(map(len, filter(None, keys)))

@@ -13,8 +13,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-import msgspec
-
 from repl.api import Appended
 from repl.dest.delivery import Dead, Delivery, DeliveryParts, PageSource, Source
 from repl.dest.full import FullPolicies
@@ -22,6 +20,7 @@ from repl.dest.gauges import PERIOD_S, SAMPLED_ROWS
 from repl.dest.limits import REASON_BYTES_MAX
 from repl.dest.notes import Notes, Submit
 from vlsn.errors import NotFound, NotMaster, ProducersMissing, VlsnLogError, WrongVersion
+from vlsn.format.messages import dead_letter
 from vlsn.format.records import AckNote, CommitEntry
 from vlsn.format.submission import Transaction, Values
 from vlsn.format.vlsn_set import VlsnSet
@@ -231,13 +230,11 @@ class Deliveries:
         """Moves messages to the dead letters: one transaction appends what says so, and acknowledges them."""
         settings, vlsns = delivery.settings, VlsnSet.of([each.vlsn for each in dead])
         letters = [
-            msgspec.json.encode(
-                {
-                    "destination": delivery.name,
-                    "vlsn": each.vlsn,
-                    "attempts": each.attempts,
-                    "reason": each.reason.encode()[:REASON_BYTES_MAX].decode("utf-8", "ignore"),
-                }
+            dead_letter(
+                delivery.name,
+                each.vlsn,
+                each.attempts,
+                each.reason.encode()[:REASON_BYTES_MAX].decode("utf-8", "ignore"),
             )
             for each in dead
         ]

@@ -44,11 +44,12 @@ from repl.dest.limits import (
 )
 from repl.dest.notes import Notes
 from repl.dest.window import Hashes, Window
-from repl.http.limits import READ_BYTES_MAX
+from repl.http.limits import MESSAGE_BYTES, READ_BYTES_MAX
 from repl.http.message_batch import MessageColumns
-from vlsn.errors import BadArgument, Damaged, NotFound, QueueFull, Trimmed, VlsnLogError
+from repl.http.services import Room
+from vlsn.errors import BadArgument, Damaged, NotFound, QueueFull, Trimmed, VlsnLogError, anew
 from vlsn.format.block import Entry
-from vlsn.format.key_filter import KeyFilter
+from vlsn.format.messages import MessageFilter
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.ids import Vlsn
 from vlsn.limits import ACK_INTERVALS_MAX
@@ -259,10 +260,7 @@ class Delivery:
 
     def _use(self, settings: DestinationSettings) -> None:
         self.settings = settings
-        prefix, self._without = settings.prefix.encode(), settings.dead_letter.encode()
-        self._keys = KeyFilter(prefix, prefix=True) if prefix else None
-        self._dead = KeyFilter(self._without) if self._without.startswith(prefix) else None
-        """Its own dead letters, where they are among what the prefix says."""
+        self.wanted = MessageFilter(self.name, settings.prefix.encode(), settings.dead_letter.encode())
         self._windows: list[Window] = []
         """The messages that were looked at last: by who goes on with its keys, and by the others, far ahead of it."""
         self._window_used = False
@@ -313,6 +311,12 @@ class Delivery:
         return len(self._flight)
 
     @property
+    def intervals_left(self) -> int:
+        """The intervals of acknowledged VLSNs that may be added to the table: what is out has its own."""
+        acked = self._parts.table(self.uuid)
+        return ACK_INTERVALS_MAX - (acked.done.intervals if acked else 0) - self._acking.intervals - len(self._flight)
+
+    @property
     def waiting(self) -> int:
         """The askers that wait for messages."""
         return len(self._askers)
@@ -340,10 +344,10 @@ class Delivery:
         self._workers += 1
         return Worker(self, -self._workers)
 
-    async def messages(self, most: int, wait_s: float) -> Delivered:
+    async def messages(self, most: int, wait_s: float, room: Room) -> Delivered:
         """Takes up to ``most`` messages, each to one asker; waits up to ``wait_s`` for the first. Raises ``QueueFull``,
         ``NotFound``, ``NotMaster``, ``Damaged``."""
-        delivered, answer = await self.hand_out(most, wait_s)
+        delivered, answer = await self.hand_out(most, wait_s, room)
         if answer:
             try:
                 await self.confirm()
@@ -352,9 +356,10 @@ class Delivery:
                 raise
         return delivered
 
-    async def hand_out(self, most: int, wait_s: float, *, owner: int = 0) -> tuple[Delivered, int]:
+    async def hand_out(self, most: int, wait_s: float, room: Room, *, owner: int = 0) -> tuple[Delivered, int]:
         """Takes messages as ``messages``, and returns the answer's number, 0 for none. Who asked sends them after
-        ``confirm``, or recalls them. ``owner``: a worker's name, 0 for somebody who asks this once."""
+        ``confirm``, or recalls them, and gives the room back. ``owner``: a worker's name, 0 for somebody who asks this
+        once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:
@@ -363,7 +368,13 @@ class Delivery:
                 await self._wait(self._barren_until)  # another one has just looked, for all of them
                 continue
             async with self._lock:
-                delivered, answer = await self._take(most, deadline, owner)
+                if await room.wait(max(deadline, loop.time() + LOOK_S)):
+                    delivered, answer = await self._take(most, deadline, owner)
+                else:
+                    self.blocked_by = "workers that do not take what they are sent"
+                    delivered, answer = self._nothing()
+                if answer:
+                    room.take(answer, delivered.columns.bytes + MESSAGE_BYTES * len(delivered.columns))
             now = loop.time()
             if answer or now >= deadline:
                 return delivered, answer
@@ -414,16 +425,14 @@ class Delivery:
 
     def _check(self) -> None:
         if self._closed is not None:
-            raise self._closed
+            raise anew(self._closed)
 
     async def _take(self, most: int, deadline: float, owner: int) -> tuple[Delivered, int]:
         """Hands messages out, under the lock, and returns the answer's number; 0 for none."""
-        nothing = Delivered(MessageColumns(), {}, self.uuid), 0
         if self.settings.paused:
             self.blocked_by = "paused"
-            return nothing
-        acked = self._acked()
-        room = ACK_INTERVALS_MAX - acked.done.intervals - self._acking.intervals - len(self._flight)
+            return self._nothing()
+        acked, room = self._acked(), self.intervals_left
         self.blocked_by = "" if room > 0 else "a gap in what is acknowledged"
         if room <= 0:
             # The first message alone can be delivered: whatever becomes of it, no interval is added.
@@ -455,11 +464,14 @@ class Delivery:
         if not found.count:
             if found.blocked:
                 self._barren_until = loop.time() + BLOCKED_S
-            return nothing
+            return self._nothing()
         handed = self._hand_out(found)
         if self._at <= self._parts.source.durable and not self.is_barren:
             self.wake()
         return handed
+
+    def _nothing(self) -> tuple[Delivered, int]:
+        return Delivered(MessageColumns(), {}, self.uuid), 0
 
     async def _look(self, found: _Found, limit: int, *, first_only: bool) -> bool:
         """Looks at what comes next; False where there is nothing more to be had now."""
@@ -478,7 +490,7 @@ class Delivery:
             return False
         acked = self._acked()
         start = int(np.searchsorted(window.vlsns, at))
-        end = window.fitting(start, limit, READ_BYTES_MAX - found.bytes)
+        end = start + window.fitting(slice(start, start + limit), READ_BYTES_MAX - found.bytes)
         whole = end == len(window.vlsns)
         if end == start:
             self._at = window.end
@@ -597,13 +609,13 @@ class Delivery:
             if run.lacks is not None and not run.entries:
                 self.blocked_by = f"VLSNs {run.lacks[0]}–{run.lacks[1]}, which this node has to fetch"
                 return None
-            entries = [entry for entry in run.entries if self._dead is None or entry.key != self._without]
+            entries = [entry for entry in run.entries if self.wanted.has(entry.key, entry.value)]
             return Window.of_messages(MessageColumns.of(entries), at, max(int(run.next_vlsn), at))
         if not blocks.data:
             if at <= blocks.durable:
                 raise Damaged(f"VLSN {at} is durable, but cannot be read here", vlsn=at)
             return None
-        return Window.of_blocks(blocks.data, self._keys, self._dead)
+        return Window.of_blocks(blocks.data, self.wanted)
 
     def _lost(self, first: int, last: int) -> None:
         self.counts.lost += 1
@@ -614,18 +626,22 @@ class Delivery:
             self._skipped.append(vlsns)
 
     async def peek(self, most: int) -> Delivered:
-        """Shows messages from the first on that is not acknowledged, out or not, and takes none. Raises as
-        ``messages``."""
+        """Shows messages from the first on that is not acknowledged, out or not, and takes none; as many bytes as an
+        answer has. Raises as ``messages``."""
         acked, loop = self._acked(), asyncio.get_running_loop()
         at, found, attempts = int(acked.floor) + 1, list[MessageColumns](), dict[int, int]()
-        until, left = loop.time() + LOOK_S, most
-        while left and at <= self._parts.source.durable and loop.time() < until:
+        until, left, room = loop.time() + LOOK_S, most, READ_BYTES_MAX
+        while left and room > 0 and at <= self._parts.source.durable and loop.time() < until:
             window = await self._read(at)
             if window is None or window.end <= at:
                 break
             rows = np.flatnonzero(~self.is_done(window.vlsns) & (window.vlsns >= at))[:left]
-            found.append(window.columns(rows))
-            at, left = window.end, left - len(rows)
+            fits = window.fitting(rows, room)
+            part = window.columns(rows[:fits])
+            found.append(part)
+            if fits < len(rows):
+                break
+            at, left, room = window.end, left - fits, room - part.bytes
         columns = MessageColumns.joined([part for part in found if len(part)])
         out, answers = self._flight.answers_of(columns.vlsns)
         for vlsn, answer in zip(columns.vlsns[out].tolist(), answers.tolist(), strict=True):
@@ -636,7 +652,7 @@ class Delivery:
 
     def look_at_incoming(self, now: float, ring: Ring) -> int:
         """Looks how much comes; returns how many entries it has looked at for that."""
-        return self.incoming.look(now, ring, self._keys, self._dead)
+        return self.incoming.look(now, ring, self.wanted)
 
     async def look_at_oldest(self) -> None:
         """Looks which message has waited longest, a part of the way where it is far. Raises as ``messages``."""
@@ -781,6 +797,16 @@ class Delivery:
             stays = self._waiting_from < self._at
             self._waiting_keys, self._waiting_from = self._waiting_keys[stays], self._waiting_from[stays]
 
+    def check_retry(self, dead: VlsnSet) -> None:
+        """Checks that the table takes it when ``dead`` are not acknowledged any more. Raises ``QueueFull``."""
+        done = self._acked().done
+        more = done.minus(dead).intervals - done.intervals
+        if more > max(0, self.intervals_left):
+            raise QueueFull(
+                f"{more} more intervals of acknowledged VLSNs, {ACK_INTERVALS_MAX} are kept: acknowledge first what is "
+                "out, and what lies between"
+            )
+
     def retry(self, dead: VlsnSet) -> None:
         """Delivers these again: they are not dead any more."""
         self._acking, self.oldest = self._acking.minus(dead), Oldest()
@@ -804,14 +830,13 @@ class Delivery:
 
     def _check_intervals(self, vlsns: VlsnSet) -> None:
         """Refuses what no table would take: a note past the limit counts for nothing, though it is durable. What is out
-        has its room since it was handed out."""
-        done = self._acked().done
-        if done.intervals + self._acking.intervals + vlsns.intervals <= ACK_INTERVALS_MAX:
+        has its room since it was handed out, and keeps it."""
+        if vlsns.intervals <= self.intervals_left:
             return
-        strange = vlsns.minus(VlsnSet.of(self._flight.vlsns)) if len(self._flight) else vlsns
-        known = done.union(self._acking)
+        known = self._acked().done.union(self._acking)
+        left = len(self._flight) - int(np.count_nonzero(vlsns.has(self._flight.vlsns)))
         more = known.union(vlsns).intervals
-        if strange and more > max(ACK_INTERVALS_MAX, known.intervals):
+        if more + left > max(ACK_INTERVALS_MAX, known.intervals + left):
             raise QueueFull(
                 f"{more} intervals of acknowledged VLSNs, {ACK_INTERVALS_MAX} are kept: acknowledge what lies between"
             )
@@ -819,7 +844,12 @@ class Delivery:
     # What its notes say.
 
     def skipped(self) -> VlsnSet:
-        taken, self._skipped = VlsnSet.covering_all(self._skipped), []
+        taken = VlsnSet.covering_all(self._skipped)
+        if taken.intervals > self.intervals_left:
+            known = self._acked().done.union(self._acking)
+            if known.union(taken).intervals > known.intervals:
+                return VlsnSet()  # waits until there is room: acknowledgements go first
+        self._skipped, self._acking = [], self._acking.union(taken)
         return taken
 
     def noted(self, done: VlsnSet) -> None:
@@ -830,10 +860,11 @@ class Delivery:
         if self._askers:
             self.wake()
 
-    def drop(self, vlsns: VlsnSet) -> None:
-        """Acknowledges messages that the master drops, because the destination is full."""
+    def drop(self, vlsns: VlsnSet, messages: int) -> None:
+        """Acknowledges ``messages`` that the master drops, because the destination is full; ``vlsns`` has them, and
+        VLSNs before them that are none of its messages."""
         self._acking = self._acking.union(vlsns)
-        self.counts.dropped += vlsns.count
+        self.counts.dropped += messages
         self._parts.notes.add(self, vlsns, wait=False)
 
     def is_done(self, vlsns: Vlsns) -> npt.NDArray[np.bool_]:
@@ -884,8 +915,8 @@ class Worker:
     def uuid(self) -> str:
         return self.delivery.uuid
 
-    async def take(self, most: int, wait_s: float) -> tuple[Delivered, int]:
-        return await self.delivery.hand_out(most, wait_s, owner=self.owner)
+    async def take(self, most: int, wait_s: float, room: Room) -> tuple[Delivered, int]:
+        return await self.delivery.hand_out(most, wait_s, room, owner=self.owner)
 
     async def confirm(self) -> None:
         await self.delivery.confirm()

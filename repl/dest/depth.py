@@ -12,12 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from vlsn.format.batch import Batch
-from vlsn.format.block import EntryKind
-from vlsn.format.columns import BODY_AT
-from vlsn.format.key_filter import KeyFilter
+from vlsn.format.messages import MessageFilter
 from vlsn.format.rows import EntryRows
-from vlsn.format.submission import Submission, Transaction, Values
+from vlsn.format.submission import Submission, Transaction
 from vlsn.seams import Buffer
 
 I64 = npt.NDArray[np.int64]
@@ -25,27 +22,20 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Depth:
-    """One destination's, by its ``prefix``; ``without`` is the one key that is none of its messages'."""
+    """The depth of the destination whose messages ``wanted`` marks."""
 
-    def __init__(self, prefix: bytes, without: bytes, counted_to: int) -> None:
+    def __init__(self, wanted: MessageFilter, counted_to: int) -> None:
         self.messages = 0
         """At least as many as are not acknowledged; exact after ``let_go``."""
         self.bytes = 0
         self.counted_to = counted_to
-        self._prefix, self._without = prefix, without
-        self._keys = KeyFilter(prefix, prefix=True) if prefix else None
-        self._dead = KeyFilter(without) if without.startswith(prefix) else None
+        self._wanted = wanted
         self._chunks: list[tuple[I64, I64]] = []
 
     def add(self, blocks: Sequence[Buffer]) -> None:
         """Counts the messages of blocks, the first of which holds the VLSN behind ``counted_to``."""
         rows = EntryRows.joined(blocks)
-        mask = rows.kinds() == EntryKind.DATA
-        if self._keys is not None:
-            mask &= self._keys.mask(rows)
-        if self._dead is not None:
-            mask &= ~self._dead.mask(rows)
-        vlsns = rows.vlsns()
+        mask, vlsns = self._wanted.mask(rows), rows.vlsns()
         mask &= vlsns > self.counted_to
         if mask.any():
             vlsns, sizes = vlsns[mask], rows.sizes()[mask]
@@ -89,36 +79,7 @@ class Depth:
         parts = submission.parts if isinstance(submission, Transaction) else (submission,)
         masks, total = [], 0
         for part in parts:
-            sizes, mask = self._of_batch(part) if isinstance(part, Batch) else self._of_values(part)
+            sizes, mask = self._wanted.of_part(part)
             masks.append(mask)
             total += int(sizes[mask].sum())
         return (np.concatenate(masks) if masks else np.zeros(0, np.bool_)), total
-
-    def _of_values(self, part: Values) -> tuple[I64, Mask]:
-        sizes = np.fromiter(map(len, part.values), np.int64, part.count)
-        if part.keys is None:
-            return sizes, np.full(part.count, not self._prefix)
-        sizes += np.fromiter(map(len, part.keys), np.int64, part.count)
-        begins = (key.startswith(self._prefix) and key != self._without for key in part.keys)
-        return sizes, np.fromiter(begins, np.bool_, part.count)
-
-    def _of_batch(self, part: Batch) -> tuple[I64, Mask]:
-        lay = part.layout
-        values = np.frombuffer(part.body, "<i4", part.count + 1, lay.value_offsets - BODY_AT).astype(np.int64)
-        sizes = values[1:] - values[:-1]
-        if not part.keyed:
-            return sizes, np.full(part.count, not self._prefix)
-        cuts = np.frombuffer(part.body, "<i4", part.count + 1, lay.key_offsets - BODY_AT).astype(np.int64)
-        lengths = cuts[1:] - cuts[:-1]
-        data = np.frombuffer(part.body, np.uint8, part.key_bytes, lay.keys - BODY_AT)
-        mask = _begins(data, cuts[:-1], lengths, self._prefix)
-        if self._dead is not None:
-            mask &= ~((lengths == len(self._without)) & _begins(data, cuts[:-1], lengths, self._without))
-        return sizes + lengths, mask
-
-
-def _begins(data: npt.NDArray[np.uint8], starts: I64, lengths: I64, prefix: bytes) -> Mask:
-    mask: Mask = lengths >= len(prefix)
-    for place, byte in enumerate(prefix):
-        mask &= data[np.minimum(starts + place, len(data) - 1)] == byte
-    return mask

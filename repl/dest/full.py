@@ -21,17 +21,17 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from repl.dest.delivery import Delivery, PageSource
-from repl.dest.depth import Depth, Mask
+from repl.dest.depth import Depth
 from vlsn.errors import DestinationFull, NotMaster, QueueFull, Trimmed, VlsnLogError
 from vlsn.format.submission import Submission
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import NULL_VLSN, Vlsn
-from vlsn.limits import MIB
+from vlsn.limits import ACK_INTERVALS_MAX, MIB
 from vlsn.seams import Buffer
 from vlsn.state.destinations import FULL_POLICIES, DestinationSettings
 from vlsn.write.local_log import LocalLog
@@ -40,6 +40,8 @@ from vlsn.write.queue import Pending
 A = TypeVar("A", bound="Held")
 HELD_MAX: Final = 16_384
 """Appends that wait for full destinations; their bytes are bounded where they came in."""
+COUNT_AGAIN_S: Final = 1.0
+"""Seconds until a count is gone on with that met what could not be read."""
 RECOUNT_S: Final = 0.05
 """Seconds until the count is gone on with, where what comes next lies in the ring no more and is not durable yet."""
 
@@ -74,6 +76,16 @@ class BlockSource(Protocol):
     async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> Blocks: ...
 
 
+class Queued(NamedTuple):
+    """One destination's messages of an append that is not sealed yet."""
+
+    messages: int
+    bytes: int
+    first_row: int
+    last_row: int
+    drop: bool
+
+
 @dataclass(eq=False, slots=True)
 class Policy:
     """One destination that can be full."""
@@ -85,9 +97,12 @@ class Policy:
     """``Delivery.since`` of what is counted: moved, a destination may want again what was let go of."""
     counted: bool = False
     """The messages that were there when the lead began are counted; never where nothing is to be counted."""
-    queued: dict[object, tuple[int, int]] = field(default_factory=dict)
-    """Messages and bytes of appends that are not sealed yet."""
-    dropping: dict[object, Mask] = field(default_factory=dict)
+    queued: dict[object, Queued] = field(default_factory=dict)
+    """Its messages of appends that are not sealed yet."""
+    first_weighed: object = None
+    """The first append that was weighed here, until it is sealed: messages before that one were not seen."""
+    next_vlsn: int = 0
+    """The VLSN behind the last message sealed; 0 while ``first_weighed`` is not."""
     dropped: int = 0
     blocked: int = 0
     failed: int = 0
@@ -97,10 +112,16 @@ class Policy:
         """Its messages are counted; else only its pages can be full."""
         return self.settings.full_policy != FULL_POLICIES[0]
 
+    @property
+    def can_drop(self) -> bool:
+        """Says whether one more append can be dropped: at most one interval of acknowledged VLSNs each."""
+        return self.delivery.intervals_left > sum(each.drop for each in self.queued.values())
+
     def has_room(self, messages: int, size: int) -> bool:
         limits = self.settings
-        there = sum(each[0] for each in self.queued.values()) + self.depth.messages
-        held = sum(each[1] for each in self.queued.values()) + self.depth.bytes
+        taken = [each for each in self.queued.values() if not each.drop]
+        there = sum(each.messages for each in taken) + self.depth.messages
+        held = sum(each.bytes for each in taken) + self.depth.bytes
         if not there:
             return True
         over = limits.max_messages and there + messages > limits.max_messages
@@ -185,6 +206,7 @@ class FullPolicies(Generic[A]):
     def _count_anew(self, policy: Policy) -> None:
         """Counts from the floor on. What is queued, and what is to be dropped of it, stays noted."""
         policy.depth, policy.since, policy.counted = _depth_of(policy.delivery), policy.delivery.since, False
+        policy.first_weighed, policy.next_vlsn = None, 0  # another key of dead letters: others are messages now
         if policy.bounded:
             self._begin_count()
         else:
@@ -227,64 +249,74 @@ class FullPolicies(Generic[A]):
         """Notes the append's messages where all of them have room; else says which destination refuses, why, and by
         which policy."""
         assert append.submission is not None
-        taken: list[tuple[Policy, int, int]] = []
-        dropping: list[tuple[Policy, Mask]] = []
+        weighed: list[tuple[Policy, Queued]] = []
         for policy in self._of.values():
             mask, size = policy.depth.matched(append.submission)
             count = int(mask.sum())
-            why = self._why_paged(policy.settings) if count else ""
-            if why:
-                self._tell(policy, policy.settings.page_full_policy)
-                if policy.settings.page_full_policy == "drop":
-                    dropping.append((policy, mask))
-                    continue
-                return policy, f"destination {policy.delivery.name} is full: {why}", "fail"
-            if not count or not policy.counted:
+            if not count:
                 continue
+            verdict, why = self._verdict(policy, count, size)
+            if verdict in ("block", "fail"):
+                self._tell(policy, verdict)
+                return policy, f"destination {policy.delivery.name} is full: {why}", verdict
+            rows = np.flatnonzero(mask)
+            weighed.append((policy, Queued(count, size, int(rows[0]), int(rows[-1]), verdict == "drop")))
+        for policy in self._of.values():
+            if not policy.next_vlsn and getattr(policy.first_weighed, "settled", True):
+                policy.first_weighed = append
+        for policy, queued in weighed:
+            policy.queued[append] = queued
+            if queued.drop:
+                self._tell(policy, "drop")
+            elif policy.counted:
+                self._said.discard(policy.delivery.uuid)
+        return None
+
+    def _verdict(self, policy: Policy, count: int, size: int) -> tuple[str, str]:
+        """Returns what becomes of ``count`` messages, "" for nothing, and why."""
+        verdict, why = "", self._why_paged(policy.settings)
+        if why:
+            verdict = policy.settings.page_full_policy
+        elif policy.counted:
             self._catch_up(policy)
             if not policy.has_room(count, size):
                 policy.depth.let_go(policy.delivery.is_done)
                 self._purge(policy)
-            if policy.has_room(count, size):
-                taken.append((policy, count, size))
-            elif policy.settings.full_policy == "drop":
-                dropping.append((policy, mask))
-            else:
-                verdict = policy.settings.full_policy
-                self._tell(policy, verdict)
-                return policy, f"destination {policy.delivery.name} is full: {policy.depth.messages} messages", verdict
-        for policy, count, size in taken:
-            policy.queued[append] = count, size
-            self._said.discard(policy.delivery.uuid)
-        for policy, mask in dropping:
-            policy.dropping[append] = mask
-            self._tell(policy, "drop")
-        return None
+            if not policy.has_room(count, size):
+                verdict, why = policy.settings.full_policy, f"{policy.depth.messages} messages"
+        if verdict == "drop" and not policy.can_drop:
+            return "fail", f"{why}, and no more can be dropped: {ACK_INTERVALS_MAX} intervals of VLSNs are acknowledged"
+        return verdict, why
 
     def sealed(self, pendings: Sequence[Pending]) -> None:
-        """Hears that these have their VLSNs: what is to be dropped of them is acknowledged."""
+        """Hears that these have their VLSNs: what is to be dropped of them is acknowledged, with the VLSNs before it
+        back to the message before, which are none of this destination's. So drops in a row are one interval."""
         for policy in self._of.values():
-            if not policy.queued and not policy.dropping:
+            if not policy.queued and policy.first_weighed is None:
                 continue
             for pending in pendings:
-                policy.queued.pop(pending, None)
-                mask = policy.dropping.pop(pending, None)
-                if mask is not None:
-                    vlsns = np.flatnonzero(mask) + pending.first
-                    policy.dropped += len(vlsns)
-                    policy.delivery.drop(VlsnSet.of(vlsns))
+                if pending is policy.first_weighed:
+                    policy.first_weighed, policy.next_vlsn = None, int(pending.first)
+                queued = policy.queued.pop(pending, None)
+                if queued is None:
+                    continue
+                first, last = int(pending.first) + queued.first_row, int(pending.first) + queued.last_row
+                if queued.drop:
+                    policy.dropped += queued.messages
+                    policy.delivery.drop(VlsnSet.between(policy.next_vlsn or first, last), queued.messages)
+                policy.next_vlsn = last + 1 if policy.next_vlsn else 0
 
     def left(self, append: A) -> None:
         """Hears that an append was refused after it was admitted here."""
         for policy in self._of.values():
             policy.queued.pop(append, None)
-            policy.dropping.pop(append, None)
+            if policy.first_weighed is append:
+                policy.first_weighed = None
 
     def _purge(self, policy: Policy) -> None:
         """Forgets appends that were never sealed."""
-        for of in (policy.queued, policy.dropping):
-            for append in [append for append in of if getattr(append, "settled", False)]:
-                of.pop(append, None)
+        for append in [append for append in policy.queued if getattr(append, "settled", False)]:
+            del policy.queued[append]
 
     def _catch_up(self, policy: Policy) -> None:
         """Counts what the log has got since."""
@@ -364,11 +396,11 @@ class FullPolicies(Generic[A]):
             except Trimmed as trimmed:
                 try:
                     await self._count_paged(policy, int(trimmed.first))
-                except VlsnLogError:
-                    await asyncio.sleep(1.0)
+                except (VlsnLogError, OSError):
+                    await asyncio.sleep(COUNT_AGAIN_S)
                 continue
-            except VlsnLogError:
-                await asyncio.sleep(1.0)
+            except (VlsnLogError, OSError):
+                await asyncio.sleep(COUNT_AGAIN_S)
                 continue
             if policy.depth is not depth:
                 return  # it was moved meanwhile, and is counted anew
@@ -401,8 +433,7 @@ class FullPolicies(Generic[A]):
 
 
 def _depth_of(delivery: Delivery) -> Depth:
-    settings = delivery.settings
-    return Depth(settings.prefix.encode(), settings.dead_letter.encode(), delivery.floor)
+    return Depth(delivery.wanted, delivery.floor)
 
 
 def _decided(doubt: asyncio.Future[None]) -> None:

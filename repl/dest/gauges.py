@@ -14,8 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from vlsn.format.block import EntryKind
-from vlsn.format.key_filter import KeyFilter
+from vlsn.format.messages import MessageFilter
 from vlsn.format.rows import EntryRows
 from vlsn.ids import Vlsn
 from vlsn.write.ring import Ring
@@ -42,7 +41,7 @@ class Incoming:
     def is_due(self, now: float) -> bool:
         return now - self.since_s >= PERIOD_S
 
-    def look(self, now: float, ring: Ring, keys: KeyFilter | None, without: KeyFilter | None) -> int:
+    def look(self, now: float, ring: Ring, wanted: MessageFilter) -> int:
         """Looks at what has come since the last look; returns how many entries were looked at."""
         span, before, last = now - self.since_s, self.to, int(ring.last_vlsn)
         begun, self.since_s, self.to = self.since_s > 0.0, now, last
@@ -52,12 +51,7 @@ class Incoming:
             self.per_s = 0.0
             return 0
         rows = EntryRows.joined(ring.take(position, end=ring.end, bytes_max=SAMPLE_BYTES))
-        mask = rows.kinds() == EntryKind.DATA
-        if keys is not None:
-            mask &= keys.mask(rows)
-        if without is not None:
-            mask &= ~without.mask(rows)
-        fresh = mask[max(at - int(rows.first_vlsn), 0) :]
+        fresh = wanted.mask(rows)[max(at - int(rows.first_vlsn), 0) :]
         self.per_s = float(np.count_nonzero(fresh)) * (last - before) / len(fresh) / span
         return int(rows.rows)
 

@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from repl.http.message_batch import MessageColumns
-from vlsn.format.block import EntryKind
 from vlsn.format.columns import KEYS
-from vlsn.format.key_filter import KeyFilter
+from vlsn.format.messages import MessageFilter
 from vlsn.format.rows import I64, EntryRows
 from vlsn.pages.record import gathered
 from vlsn.seams import Buffer
@@ -49,16 +48,10 @@ class Window:
     key_ends: I64
 
     @classmethod
-    def of_blocks(cls, blocks: Sequence[Buffer], wanted: KeyFilter | None, without: KeyFilter | None) -> Window:
-        """Looks at checked blocks that follow on one another: DATA entries with ``wanted`` keys, without one key."""
+    def of_blocks(cls, blocks: Sequence[Buffer], wanted: MessageFilter) -> Window:
+        """Looks at checked blocks that follow on one another."""
         rows = EntryRows.joined([*blocks])
-        kinds = rows.kinds()
-        mask = kinds == EntryKind.DATA
-        if wanted is not None:
-            mask &= wanted.mask(rows)
-        if without is not None:
-            mask &= ~without.mask(rows)
-        chosen = np.flatnonzero(mask)
+        chosen = np.flatnonzero(wanted.mask(rows))
         starts, ends = rows.value_cuts()
         key_starts, key_ends = None, chosen
         if rows.has(KEYS).any():
@@ -99,15 +92,14 @@ class Window:
         """The bytes that it keeps."""
         return len(self.values) + 40 * len(self.vlsns)
 
-    def fitting(self, start: int, most: int, bytes_max: int) -> int:
-        """Returns the row before which an answer from row ``start`` on ends: of ``most`` messages and so many bytes,
-        though one at least where there is one."""
-        end = min(start + most, len(self.vlsns))
-        sizes = self.value_ends[start:end] - self.value_starts[start:end]
+    def fitting(self, rows: slice | I64, bytes_max: int) -> int:
+        """Returns how many of these rows, from the first on, go into an answer of so many bytes; one at least where
+        there is one."""
+        sizes = self.value_ends[rows] - self.value_starts[rows]
         if self.key_starts is not None:
-            sizes = sizes + self.key_ends[start:end] - self.key_starts[start:end]
+            sizes = sizes + self.key_ends[rows] - self.key_starts[rows]
         fits = int(np.searchsorted(np.cumsum(sizes), bytes_max, side="right"))
-        return start + max(fits, min(1, end - start))
+        return max(fits, min(1, len(sizes)))
 
     def columns(self, chosen: slice | I64) -> MessageColumns:
         """Copies messages out."""

@@ -14,7 +14,6 @@ node.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from functools import partial
 
 from repl.api import FeedHello
@@ -43,6 +42,7 @@ from vlsn.errors import (
     Trimmed,
     Unreachable,
     VlsnLogError,
+    bare,
 )
 from vlsn.format.feed_messages import MESSAGE_BYTES_MAX, Position
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
@@ -95,8 +95,10 @@ class Following(Role):
 
     async def run(self) -> None:
         while True:
-            with suppress(*_Again):
+            try:
                 await self._follow()
+            except _Again as error:
+                bare(error)  # it holds the feed that ended
             await asyncio.wait([self._called], timeout=self._backoff_s())
 
     def _backoff_s(self) -> float:
@@ -189,6 +191,7 @@ class Following(Role):
         self.unlisted_by = unlisted
         if unlisted:
             raise NotListed("; ".join(sorted(said)))
+        member.check_listed()
         if behind is not None and not called.done():
             return behind
         member.members.check_strangers()
@@ -273,6 +276,8 @@ class Following(Role):
         raise error
 
     def _stopped(self, error: BaseException) -> None:
+        if isinstance(error, NotListed):
+            self._reads.fail(error)
         slug = error.reason if isinstance(error, FeedRejected) else getattr(error, "slug", "internal")
         reason = f"{slug}: {error}" if slug != "internal" else str(error) or type(error).__name__
         if self.reason != reason:
@@ -298,6 +303,7 @@ class Following(Role):
         """Notes that a feed has got past its syncup."""
         member, feed = self.member, self.feed
         assert self.master is not None and feed is not None
+        member.members.unlisted_by.clear()
         member.master_is(self.master, feed.term)
         member.event("syncup", master=self.master, term=feed.term, at=feed.matchpoint, rolled_back=feed.rolled_back)
 

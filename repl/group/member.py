@@ -20,12 +20,13 @@ from repl.config import NodeConfig
 from repl.events import Events, level_of
 from repl.group.member_holds import MemberHolds
 from repl.group.members import Members
+from repl.group.membership import is_listed
 from repl.group.old_images import Told, both
 from repl.group.role import Role, Stage
 from repl.http.types import Network
 from repl.offload import Offload, settle, settle_error
 from vlsn.duration_histogram import Seconds
-from vlsn.errors import Damaged, NotMaster, VlsnLogError, WrongVersion
+from vlsn.errors import Damaged, NotListed, NotMaster, VlsnLogError, WrongVersion
 from vlsn.format.records import GroupEntry
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
 from vlsn.pages.source import PageSource
@@ -193,6 +194,24 @@ class Member:
         """Returns what that one has told of itself."""
         heard, role = self.members.heard.of(incarnation), self.role
         return both(heard, role.heard_of(incarnation)) if role is not None else heard
+
+    # Whether it is one.
+
+    def removed(self) -> str:
+        """Returns why this node counts as no member any more: its log's list, or another member, says so, and nobody
+        feeds it. "" where it may be one."""
+        log = self.log
+        if log is None or self.master_name() is not None:
+            return ""
+        at, group = log.history.group_vlsn, log.history.group
+        if group is not None and log.dtvlsn >= at and not is_listed(group, self.name):
+            return f"the GROUP entry at VLSN {at} lists {self.name} no more"
+        return "; ".join(f"{name}: {said}" for name, said in sorted(self.members.unlisted_by.items()))
+
+    def check_listed(self) -> None:
+        """Raises ``NotListed`` while this node knows that it was removed: what it shows gets older without end."""
+        if why := self.removed():
+            raise NotListed(f"{self.name} is no member of the group any more: {why}")
 
     # Who leads.
 

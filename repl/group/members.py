@@ -42,6 +42,8 @@ class Members:
         """The levels that each has told."""
         self.strangers: dict[NodeName, str] = {}
         """Members with whom this node had no level in common when it last asked."""
+        self.unlisted_by: dict[NodeName, str] = {}
+        """Members whose last answer was that the group lists this node no more; silence unsays nothing, a feed does."""
 
     # Where they are.
 

@@ -15,7 +15,7 @@ from repl.group.member import Member
 from repl.group.old_images import Told
 from repl.group.vote_messages import Stand, VoteReply, VoteRequest, read_reply
 from repl.http.problem import error_of
-from vlsn.errors import Unreachable, VlsnLogError, WrongGroup, WrongName
+from vlsn.errors import NotListed, Unreachable, VlsnLogError, WrongGroup, WrongName
 from vlsn.ids import NodeName, Term
 
 TELL_S = 5.0
@@ -31,8 +31,11 @@ async def ask(member: Member, name: NodeName, url: str, purpose: Purpose) -> Ans
     except VlsnLogError as fault:
         member.members.answered(name, fault)
         member.members.not_at(name, url, fault)
+        if isinstance(fault, NotListed):
+            member.members.unlisted_by[name] = str(fault)
         raise
     member.members.answered(name)
+    member.members.unlisted_by.pop(name, None)
     answer = read_answer(body)
     try:
         if answer.group != member.config.group:

@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeVar
 
 from repl.api import Acks, Appended, Pending
 from repl.http import ndjson, problem, query
-from repl.http.limits import TIMEOUT_S_MAX, AppendLimits, Budget
+from repl.http.limits import PIECE_BYTES, TIMEOUT_S_MAX, AppendLimits, Budget
 from repl.http.services import Appends, Mastership
+from repl.http.slices import Slices
 from repl.http.types import Answer, Leave, Request, Response, Start, in_time
 from vlsn.durability import GroupDurability, group_durability
 from vlsn.errors import BadArgument, NotMaster, TooLarge, UnsupportedType, VlsnLogError
@@ -31,7 +31,6 @@ from vlsn.format.producer_columns import SEQUENCE_MAX
 from vlsn.format.submission import Values, values_of
 from vlsn.seams import Buffer
 
-T = TypeVar("T")
 OCTETS = "application/octet-stream"
 BATCH = "application/x-vlsnlog-batch"
 
@@ -43,10 +42,11 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class AppendRoutes:
-    def __init__(self, appends: Appends, bodies: Budget, limits: AppendLimits) -> None:
+    def __init__(self, appends: Appends, bodies: Budget, limits: AppendLimits, pieces: Slices) -> None:
         self._appends = appends
         self._bodies = bodies
         self._limits = limits
+        self._pieces = pieces
         self._decoding = asyncio.Lock()
 
     async def append(self, request: Request) -> Response:
@@ -85,17 +85,19 @@ class AppendRoutes:
         fails. One at a time, since lines as objects take several times the bytes that the budget counts."""
         try:
             async with self._decoding:
-                decoded = await _in_turns(ndjson.decode_in_steps(body))
-                parts = batch.encode_parts(*decoded, producer=terms.producer)
-                await asyncio.sleep(0)  # each of these steps goes through up to 16 MiB
-                data = b"".join(parts)
-                await asyncio.sleep(0)
-                submission = decode_batch(data, self._limits)
-                await asyncio.sleep(0)
-                return submission
+                return await self._pieces.run(self._decoded(terms, body))
         except BaseException:
             self._bodies.give(len(body))
             raise
+
+    def _decoded(self, terms: _Terms, body: bytes) -> Generator[int, None, Batch]:
+        decoded = yield from ndjson.decode_in_steps(body)
+        yield len(body)  # each of these goes through all of it
+        parts = batch.encode_parts(*decoded, producer=terms.producer)
+        yield len(body)
+        data = b"".join(parts)
+        yield len(body)
+        return decode_batch(data, self._limits)
 
     def quick(self, request: Request) -> Start | None:
         """Returns how to serve appends with exactly this head; ``None`` when ``append`` is to find the fault."""
@@ -146,17 +148,6 @@ class AppendRoutes:
         return bytes(body)
 
 
-async def _in_turns(steps: Generator[None, None, T]) -> T:
-    """Returns what ``steps`` returns; between two of them everybody else has a turn."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        await asyncio.sleep(0)
-
-
 class _Terms:
     """The terms of an append's head: how to read its body, and when to answer."""
 
@@ -205,7 +196,7 @@ class _Terms:
 
     def long(self, length: int) -> bool:
         """Says whether decoding so many bytes in one go would hold up everybody else."""
-        return self.kind == ndjson.CONTENT_TYPE and length > ndjson.SLICE_BYTES
+        return self.kind == ndjson.CONTENT_TYPE and length > PIECE_BYTES
 
 
 def decode_batch(data: Buffer, limits: AppendLimits) -> Batch:
@@ -304,9 +295,6 @@ def _content_type(request: Request) -> str:
     kind = given if given in _KINDS else given.partition(";")[0].strip().lower()
     if kind not in _KINDS:
         raise UnsupportedType(f"content type {given[:80]!r}; this call reads {', '.join(_KINDS)}")
-    encoding = request.headers.get("Content-Encoding", "identity")
-    if encoding.lower() != "identity":
-        raise UnsupportedType(f"content encoding {encoding[:40]!r}; bodies are read as they are")
     return kind
 
 

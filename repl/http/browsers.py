@@ -38,8 +38,7 @@ class Browsers:
 
     def check(self, request: Request) -> None:
         """Raises ``Misdirected``, ``Forbidden``."""
-        headers = request.headers
-        host = headers.get("Host")
+        headers, host = request.headers, request.host
         if host is not None and host not in self._accepted:
             self._check_host(host)
         if (origin := headers.get("Origin")) is not None:

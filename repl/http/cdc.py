@@ -66,6 +66,7 @@ class CdcRoutes:
     def methods(self, path: str) -> Mapping[str, Handler]:
         """Returns the methods of one consumer's path, or of an order to it. Raises ``NotFound``."""
         name, _, order = path.removeprefix(PATH + "/").partition("/")
+        name = query.named(name)
         orders: Mapping[str, Callable[[str, Request], Awaitable[dict[str, Any]]]] = {
             "pause": self._pause,
             "resume": self._resume,

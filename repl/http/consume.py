@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -31,15 +32,18 @@ from repl.http.consume_messages import (
     head,
     parted,
 )
+from repl.http.handed import Handed, Holder
 from repl.http.services import DestinationWorker, Messages
 from vlsn.errors import BadBody, ChannelClosed, TooLarge, VlsnLogError
 from vlsn.format.vlsn_set import VlsnSet
-from vlsn.seams import Buffer, Channel
+from vlsn.seams import Channel
 from vlsn.together import together
 
 MESSAGES_MAX = 10_000
-ANSWERS_MAX = 8
-"""Answers of one worker that are handed out, and not sent yet."""
+
+
+def _nothing() -> None:
+    """Stands for what there is to do once a message is sent."""
 
 
 class Consuming:
@@ -47,27 +51,28 @@ class Consuming:
 
     _channel: Channel
 
-    def __init__(self, worker: DestinationWorker, most: int) -> None:
+    def __init__(self, worker: DestinationWorker, most: int, handed: Handed) -> None:
         self._worker = worker
         self._most = most
         self._greeted = False
         self._credit = 0
         self._may_take = asyncio.Event()
-        self._handed: deque[int] = deque()
+        self._handed = Holder(handed)
         """Answers that are handed out, and not sent."""
-        self._unconfirmed: list[Messages] = []
+        self._unconfirmed: deque[Messages] = deque()
         """Those of them for which the lead is not confirmed yet."""
         self._to_confirm = asyncio.Event()
-        self._out: deque[tuple[list[Buffer], bool]] = deque()
-        """Pieces to be sent, and whether they are the first answer that was handed out."""
+        self._out: deque[tuple[bytes, Callable[[], None]]] = deque()
+        """Messages to be sent, each with a call for when it was."""
         self._to_send = asyncio.Event()
-        self._acking = 0
+        self._unanswered = 0
+        """Acknowledgements whose answer is not sent."""
         self._room = asyncio.Event()
         self._done: list[int] = []
-        """Acknowledgements that are durable, and not told yet."""
+        """Those that are durable."""
 
     def idle(self) -> bool:
-        return not self._handed and not self._out and not self._acking
+        return not self._handed.answers and not self._out and not self._unanswered
 
     async def run(self, channel: Channel) -> None:
         """Serves the worker until it leaves, or sends what nobody can read; tells it what else ended it."""
@@ -83,14 +88,16 @@ class Consuming:
             assert isinstance(fault, VlsnLogError)
             channel.send_now(head(END) + problem.document(fault))
         finally:
-            self._worker.recall(self._handed)
+            self._worker.recall(self._handed.answers)
+            self._handed.leave()
+            self._out.clear()  # what is called once they are sent knows this worker
 
     # What the worker says.
 
     async def _receive(self) -> None:
         while True:
             await self._channel.deliver(self._heard)
-            while self._acking >= ACKS_UNANSWERED_MAX:
+            while self._unanswered >= ACKS_UNANSWERED_MAX:
                 self._room.clear()
                 await self._room.wait()
 
@@ -98,7 +105,7 @@ class Consuming:
         kind, number, rest = parted(message)
         if not self._greeted:  # in every protocol here who connects speaks first: what came before would be lost
             self._greeted = True
-            self._put(head(HELLO), self._worker.uuid.encode())
+            self._put(head(HELLO) + self._worker.uuid.encode())
         match kind:
             case consume_messages.CREDIT:
                 self._credit += number
@@ -113,56 +120,68 @@ class Consuming:
                     self._worker.unread(unread.vlsns())
             case _:
                 raise BadBody(f"a worker says nothing of the kind {kind!r}")
-        return self._acking < ACKS_UNANSWERED_MAX
+        return self._unanswered < ACKS_UNANSWERED_MAX
 
     def _ack(self, number: int, vlsns: VlsnSet) -> None:
+        self._unanswered += 1
         try:
             if vlsns.count > MESSAGES_MAX:
                 raise TooLarge(f"{vlsns.count} VLSNs; at most {MESSAGES_MAX}")
             told = self._worker.ack(vlsns)
         except VlsnLogError as error:
-            self._put(head(FAILED, number), problem.document(error))
-            return
-        self._acking += 1
-        told.add_done_callback(partial(self._acked, number))
+            self._refuse(number, error)
+        else:
+            told.add_done_callback(partial(self._acked, number))
 
     def _acked(self, number: int, told: asyncio.Future[None]) -> None:
-        self._acking -= 1
-        self._room.set()
-        if told.cancelled():
-            return
-        error = told.exception()
+        error = None if told.cancelled() else told.exception()
         if isinstance(error, VlsnLogError):
-            self._put(head(FAILED, number), problem.document(error))
+            self._refuse(number, error)
         elif error is None:
             self._done.append(number)
             self._to_send.set()
+
+    def _refuse(self, number: int, error: VlsnLogError) -> None:
+        self._put(head(FAILED, number) + problem.document(error), partial(self._answered, 1))
+
+    def _answered(self, count: int) -> None:
+        self._unanswered -= count
+        self._room.set()
 
     # What it is sent.
 
     async def _take(self) -> None:
         while True:
-            while self._credit <= 0 or len(self._handed) >= ANSWERS_MAX:
+            while self._credit <= 0 or self._handed.is_full:
                 self._may_take.clear()
                 await self._may_take.wait()
-            messages, number = await self._worker.take(min(self._credit, self._most), ALIVE_S)
-            if number:
-                self._credit -= len(messages.columns)
-                self._handed.append(number)
-                self._unconfirmed.append(messages)
-            self._to_confirm.set()
+            self._taken(*await self._worker.take(min(self._credit, self._most), ALIVE_S, self._handed))
+
+    def _taken(self, messages: Messages, number: int) -> None:
+        """A call of its own, so that nobody holds the messages while the next are waited for; as ``_send_first`` is."""
+        if number:
+            self._credit -= len(messages.columns)
+            self._unconfirmed.append(messages)
+        self._to_confirm.set()
 
     async def _confirm(self) -> None:
         while True:
             await self._to_confirm.wait()
             self._to_confirm.clear()
-            handed, self._unconfirmed = self._unconfirmed, []
+            count = len(self._unconfirmed)
             await self._worker.confirm()
-            for messages in handed:
-                self._out.append(([head(MESSAGES), message_batch.encode(messages.columns, messages.attempts)], True))
-            if not handed:
+            for _ in range(count):
+                self._confirmed(self._unconfirmed.popleft())
+            if not count and not self._out:
                 self._put(head(MESSAGES))
-            self._to_send.set()
+
+    def _confirmed(self, messages: Messages) -> None:
+        encoded = message_batch.encode(messages.columns, messages.attempts, behind=head(MESSAGES))
+        self._put(encoded, self._answer_sent)
+
+    def _answer_sent(self) -> None:
+        self._handed.sent()
+        self._may_take.set()
 
     async def _send(self) -> None:
         while True:
@@ -171,15 +190,17 @@ class Consuming:
                 await self._to_send.wait()
             if self._done:
                 done, self._done = self._done, []
-                await self._channel.send(head(ACKED) + np.array(done, "<u4").tobytes())
+                await self._handed.send(self._channel.send(head(ACKED) + np.array(done, "<u4").tobytes()))
+                self._answered(len(done))
             if self._out:
-                pieces, is_answer = self._out[0]
-                await self._channel.send(b"".join(pieces))
-                self._out.popleft()
-                if is_answer:
-                    self._handed.popleft()
-                    self._may_take.set()
+                await self._send_first()
 
-    def _put(self, *pieces: Buffer) -> None:
-        self._out.append(([*pieces], False))
+    async def _send_first(self) -> None:
+        message, sent = self._out[0]
+        await self._handed.send(self._channel.send(message))
+        self._out.popleft()
+        sent()
+
+    def _put(self, message: bytes, sent: Callable[[], None] = _nothing) -> None:
+        self._out.append((message, sent))
         self._to_send.set()

@@ -40,7 +40,7 @@ class ConsumerRoutes:
 
     def methods(self, path: str) -> Mapping[str, Handler]:
         """Returns the methods of one consumer's path."""
-        name = path.removeprefix(PATH + "/")
+        name = query.named(path.removeprefix(PATH + "/"))
         return {
             "GET": partial(self._get, name),
             "PUT": partial(self._put, name),

@@ -16,6 +16,7 @@ POST …/{name}/pause · resume · retry-dead · move      the last with {"to": 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import partial
 
@@ -28,9 +29,18 @@ from repl.http.append import redirect
 from repl.http.consume import Consuming
 from repl.http.consume_messages import WORKER_MESSAGE_BYTES_MAX
 from repl.http.feed import require_upgrade
+from repl.http.handed import Handed, Holder
 from repl.http.json_objects import HEADERS, answered, nothing_asked
-from repl.http.limits import TIMEOUT_S, TIMEOUT_S_MAX, WAIT_S_MAX, Budget
-from repl.http.services import Destinations
+from repl.http.limits import (
+    LOOKS_AT_ONCE_MAX,
+    TIMEOUT_S,
+    TIMEOUT_S_MAX,
+    WAIT_S_MAX,
+    WORKER_AHEAD_BYTES,
+    Budget,
+)
+from repl.http.services import Destinations, Messages
+from repl.http.slices import Slices
 from repl.http.types import Handler, Request, Response, Upgrade
 from vlsn.errors import BadArgument, BadBody, NotFound, TooLarge
 from vlsn.format.records import JSON_FAULTS
@@ -72,13 +82,17 @@ _orders = msgspec.json.Decoder(_Order)
 
 
 class DestinationRoutes:
-    def __init__(self, destinations: Destinations, readers: Budget) -> None:
+    def __init__(self, destinations: Destinations, readers: Budget, handed: Handed, pieces: Slices) -> None:
         self._destinations = destinations
         self._readers = readers
+        self._handed = handed
+        self._pieces = pieces
+        self._looks = asyncio.Semaphore(LOOKS_AT_ONCE_MAX)
 
     def methods(self, path: str) -> Mapping[str, Handler]:
         """Returns the methods of a path below ``PATH``. Raises ``NotFound``."""
         name, *call = path.removeprefix(PATH + "/").split("/")
+        name = query.named(name)
         match call:
             case []:
                 found = {"GET": self._get, "PUT": self._put, "DELETE": self._drop}
@@ -134,13 +148,20 @@ class DestinationRoutes:
         wait_s = query.seconds(fields, "wait", 0.0, 0.0, WAIT_S_MAX)
         with self._readers.hold():
             if query.choice(fields, "peek", False, _PEEK):
-                found = await self._destinations.peek(name, most)
-            else:
-                found = await self._destinations.messages(name, most, wait_s)
+                async with self._looks:
+                    return await self._shown(request, await self._destinations.peek(name, most))
+            room = Holder(self._handed)
+            try:
+                return await self._shown(request, await self._destinations.messages(name, most, wait_s, room))
+            finally:
+                room.leave()
+
+    async def _shown(self, request: Request, found: Messages) -> Response:
         if message_batch.CONTENT_TYPE in request.headers.get("Accept", ""):
             kind, body = message_batch.CONTENT_TYPE, message_batch.encode(found.columns, found.attempts)
         else:
-            kind, body = ndjson.CONTENT_TYPE, ndjson.encode_messages(found.columns.entries(), found.attempts)
+            kind = ndjson.CONTENT_TYPE
+            body = await self._pieces.run(ndjson.encode_messages(found.columns.entries(), found.attempts))
         return Response(200, {"Content-Type": kind, "Cache-Control": "no-store", UUID: found.uuid}, body)
 
     async def _consume(self, name: str, request: Request) -> Upgrade:
@@ -148,13 +169,13 @@ class DestinationRoutes:
         most = query.whole(request.query, "max", MESSAGES, 1, MESSAGES_MAX)
         require_upgrade(request)
         self._readers.check(1)
-        consuming = Consuming(await self._destinations.worker(name), most)
+        consuming = Consuming(await self._destinations.worker(name), most, self._handed)
 
         async def run(channel: Channel) -> None:
             with self._readers.hold():
                 await consuming.run(channel)
 
-        return Upgrade(run, WORKER_MESSAGE_BYTES_MAX, consuming.idle)
+        return Upgrade(run, WORKER_MESSAGE_BYTES_MAX, consuming.idle, ahead_bytes=WORKER_AHEAD_BYTES)
 
     async def _ack(self, name: str, request: Request) -> Response:
         query.only(request.query, _ACK)

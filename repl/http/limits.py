@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from vlsn.errors import QueueFull
-from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX, MIB
+from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX, KIB, MIB
 
 TIMEOUT_S = 10.0
 TIMEOUT_S_MAX = 600.0
@@ -23,6 +23,8 @@ CONFIRM_S = 5.0
 READ_LIMIT = 1_000
 READ_LIMIT_MAX = 10_000
 READ_BYTES_MAX = 4 * MIB
+ENCODED_TIMES_MAX = 2
+"""A page of lines ends where it is so many times as long as the bytes of its entries may be: each may take six."""
 WAITED_BYTES_MAX = 256 * 1024
 """Bytes that a read which had to wait returns at most: few new entries wake it, and many may wait."""
 READS_MAX = 1_024
@@ -33,17 +35,39 @@ READERS_MAX = 4_096
 """Readers that wait at once, tails and long-polls, where the setting ``readers_max`` says nothing else."""
 UNTAKEN_BYTES_MAX = 64 * MIB
 """Bytes written for readers that their sockets have not taken; past it the longest stalled is given up."""
+HANDED_BYTES_MAX = 64 * MIB
+"""Messages of destinations that are handed out, and that no socket has taken yet."""
+WORKER_BYTES_MAX = 4 * MIB
+"""Those of one worker; past it, it is handed no more."""
+WORKER_AHEAD_BYTES = 64 * 1024
+"""Those of one worker that lie before its socket, not counted any more."""
+ANSWERS_MAX = 8
+"""Answers of one worker that are handed out, and not sent yet."""
+STALLED_S = 1.0
+"""Seconds for which a worker's socket may take nothing of a message while others have no room for theirs."""
+MESSAGE_BYTES = 32
+"""Memory that a message takes on its way, beside its key and value."""
+LOOKS_AT_ONCE_MAX = 2
+"""Looks at messages that take none (``?peek=true``), of 4 MiB each, that are made at once."""
 PAGES_AT_ONCE_MAX = 2
 """Pages of what was there before that are made at once for tails and long-polls, some milliseconds each."""
 DELIVERIES_A_TURN = 16
 """Readers that are given their page in one turn of the event loop, about 0.2 ms."""
 DELIVERY_BYTES = 32 * 1024
 """A page that is larger counts as so many more deliveries."""
+PIECE_BYTES = 64 * KIB
+"""Bytes of pages and bodies that are encoded or decoded without a stop: 1 or 2 ms of the worst of them."""
+ENTRY_COST = 256
+"""The bytes that an entry counts there, beside its own …"""
+PIECE_COST = KIB
+"""… and each piece."""
+PIECES_A_TURN_BYTES = 4 * PIECE_BYTES
+"""All that is encoded and decoded so in one turn of the event loop, metrics among it."""
+TOLD_S = 0.25
+"""Seconds for which metrics, and what may be long in a status, are told again as they were made."""
 TAIL_COMMENT_S = 15.0
 TAIL_PAGE_ENTRIES_MAX = 1_000
 FEEDS_MAX = 64
-PRODUCERS_MAX = 4_096
-"""Producers at once, as many as connections: what one costs is what it has under way, and that is counted."""
 PRODUCERS_WAITING_BYTES_MAX = 64 * MIB
 """Messages of producers that wait for room, one of each at most."""
 PRODUCER_BYTES_IN_FLIGHT_MAX = 16 * MIB

@@ -115,16 +115,16 @@ def _offsets(lengths: I64) -> I64:
     return offsets
 
 
-def encode(messages: MessageColumns, attempts: Mapping[int, int]) -> bytes:
-    """Encodes messages; no bytes for none."""
+def encode(messages: MessageColumns, attempts: Mapping[int, int], *, behind: bytes = b"") -> bytes:
+    """Encodes messages, behind these bytes; nothing more for none."""
     if not len(messages):
-        return b""
+        return behind
     key_offsets = b"" if messages.key_lengths is None else _offsets(messages.key_lengths).astype("<i4").tobytes()
     value_offsets = _offsets(messages.value_lengths).astype("<i4").tobytes()
     body = batch.encode_columns(Columns(len(messages), value_offsets, messages.values, key_offsets, messages.keys))
     tried = msgspec.json.encode(attempts) if attempts else b""
     head = _HEAD.pack(_MAGIC, len(messages), len(body), len(tried))
-    return b"".join((head, messages.vlsns.astype("<i8").data, messages.times.astype("<i8").data, body, tried))
+    return b"".join((behind, head, messages.vlsns.astype("<i8").data, messages.times.astype("<i8").data, body, tried))
 
 
 class Taken(NamedTuple):

@@ -10,10 +10,11 @@ Out: ``vlsn``, ``term``, ``time``, then ``key`` or ``key_b64`` if there is one, 
 (base64 when the bytes are not UTF-8), when all kinds are asked for ``kind``, and where those or transactions are asked
 for ``txn``, the first VLSN of the transaction that it is of, if it is of one.
 
-Lines are decoded by the slice, each slice in one call.  That call takes the last of two equal members, and reads
-an object that spans lines or two objects on one.  So its result is taken only if every line begins with ``{`` and
-ends with ``}``, there are as many objects as lines, and the quotes (escaped ones apart) are exactly four for each
-member found: a member given twice would make four more.  Any other slice is read line by line.
+Lines are decoded by the slice, each slice in one call; a longer line is a slice of its own, which is decoded in pieces
+(``long_lines.py``).  That call takes the last of two equal members, and reads an object that spans lines or two objects
+on one.  So its result is taken only if every line begins with ``{`` and ends with ``}``, there are as many objects as
+lines, and the quotes (escaped ones apart) are exactly four for each member found: a member given twice would make four
+more.  Any other slice is read line by line.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from repl.http import long_lines
+from repl.http.limits import ENTRY_COST, PIECE_BYTES, PIECE_COST
+from repl.http.slices import at_once
 from vlsn.errors import BadBody, TooLarge
 from vlsn.format.block import Entry, EntryKind
 from vlsn.ids import Term, Vlsn
-from vlsn.limits import BATCH_ENTRIES_MAX, KIB
+from vlsn.limits import BATCH_ENTRIES_MAX
 
 CONTENT_TYPE = "application/x-ndjson"
-SLICE_BYTES = 64 * KIB
-"""Bytes of lines that are decoded without a stop, 10 ms of the worst of them at most. A longer line is a slice of its
-own."""
 
 
 class Line(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -62,6 +63,11 @@ class Row(msgspec.Struct, gc=False):
     value_b64: str | UnsetType = UNSET
 
 
+_COUNTED_BYTES = 16 * PIECE_BYTES
+"""Bytes in which lines are counted without a stop, a millisecond."""
+_BASE64_BYTES = PIECE_BYTES // 4 * 4
+_LONG_BYTES = PIECE_BYTES // 3 * 3
+"""Bytes, or characters, of a long value that are encoded without a stop: base64 of as many has no padding."""
 _decoder = msgspec.json.Decoder(Line)
 _printed = msgspec.json.Decoder(Printed)
 _rows_decoder = msgspec.json.Decoder(Row)
@@ -91,32 +97,32 @@ Decoded = tuple[list[bytes], list[bytes | None] | None]
 
 def decode(body: bytes) -> Decoded:
     """Decodes a whole body, at once. About 1 µs a line."""
-    steps = decode_in_steps(body)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            decoded: Decoded = end.value
-            return decoded
+    return at_once(decode_in_steps(body))
 
 
-def decode_in_steps(body: bytes) -> Generator[None, None, Decoded]:
-    """Decodes as ``decode``, some ``SLICE_BYTES`` of lines a step. Whoever must not stop for long can do something else
-    between two of them."""
+def decode_in_steps(body: bytes) -> Generator[int, None, Decoded]:
+    """Decodes as ``decode``, some ``PIECE_BYTES`` of lines a step, and yields before each its bytes. Whoever must not
+    stop for long can do something else there."""
     if not body:
         raise BadBody("the body is empty: it needs one line of JSON an entry")
-    count = body.count(b"\n") + (not body.endswith(b"\n"))
+    count = 0 if body.endswith(b"\n") else 1
+    for at in range(0, len(body), _COUNTED_BYTES):
+        yield PIECE_BYTES
+        count += body.count(b"\n", at, at + _COUNTED_BYTES)
     if count > BATCH_ENTRIES_MAX:
         raise TooLarge(f"a body of {count} lines; at most {BATCH_ENTRIES_MAX}")
     values: list[bytes] = []
     keys: list[bytes | None] = []
     keyed = False
     for lines in _slices(body):
-        more, their_keys = _decode_lines(lines, len(values) + 1)
+        yield len(lines) if len(lines) <= PIECE_BYTES else PIECE_COST
+        if len(lines) <= PIECE_BYTES:
+            more, their_keys = _decode_lines(lines, len(values) + 1)
+        else:
+            more, their_keys = yield from _decode_long(lines.removesuffix(b"\n"), len(values) + 1)
         values += more
         keys += their_keys
         keyed = keyed or any(their_keys)
-        yield
     return values, keys if keyed else None
 
 
@@ -124,7 +130,7 @@ def _slices(body: bytes) -> Iterator[bytes]:
     """Yields the body in pieces of whole lines."""
     start = 0
     while start < len(body):
-        end = start + SLICE_BYTES
+        end = start + PIECE_BYTES
         end = (body.rfind(b"\n", start, end) + 1) or (body.find(b"\n", end) + 1) or len(body)
         yield body[start:end]
         start = end
@@ -159,6 +165,25 @@ def _decode_all(body: bytes, count: int) -> list[Line] | None:
     # With four a line, each has its value and nothing else, or one has too little and is refused for that.
     proven = len(rows) == count and (quotes == 4 * count or quotes == 4 * sum(map(_members, rows)))
     return rows if proven else None
+
+
+def _decode_long(line: bytes, number: int) -> Generator[int, None, tuple[list[bytes], list[bytes | None]]]:
+    """Decodes one line as ``_decode_lines``, in steps."""
+    try:
+        short, strings = yield from long_lines.cut(line)
+    except BadBody as error:
+        raise BadBody(f"line {number}: {error}") from None
+    row = _decode_line(short, number)
+    value, key = _value(row, number), _key(row, number)
+    if row.value is not UNSET:
+        value = strings.of(row.value)
+    elif row.value_b64 is not UNSET:
+        value = yield from _base64_in_steps(strings.of(row.value_b64), "value_b64", number)
+    if row.key is not UNSET:
+        key = strings.of(row.key) or None
+    elif row.key_b64 is not UNSET:
+        key = (yield from _base64_in_steps(strings.of(row.key_b64), "key_b64", number)) or None
+    return [value], [key]
 
 
 def _decode_line(line: bytes, number: int) -> Line:
@@ -213,13 +238,24 @@ def _key(row: Line, number: int) -> bytes | None:
 
 def _base64(text: str, name: str, number: int) -> bytes:
     """Decodes canonical base64 only: alphabet, padding and unused bits."""
-    try:
-        data = binascii.a2b_base64(text, strict_mode=True)
-    except ValueError as error:
-        raise BadBody(f"line {number}: {name} is not base64: {error}") from None
-    if binascii.b2a_base64(data, newline=False) != text.encode():
-        raise BadBody(f"line {number}: {name} is not canonical base64")
-    return data
+    return at_once(_base64_in_steps(text.encode(), name, number))
+
+
+def _base64_in_steps(text: bytes, name: str, number: int) -> Generator[int, None, bytes]:
+    parts: list[bytes] = []
+    for at in range(0, len(text), _BASE64_BYTES):
+        yield _BASE64_BYTES
+        piece = text[at : at + _BASE64_BYTES]
+        try:
+            data = binascii.a2b_base64(piece, strict_mode=True)
+        except ValueError as error:
+            raise BadBody(f"line {number}: {name} is not base64: {error}") from None
+        if binascii.b2a_base64(data, newline=False) != piece:
+            raise BadBody(f"line {number}: {name} is not canonical base64")
+        if parts and len(parts[-1]) % 3:
+            raise BadBody(f"line {number}: {name} is not base64: padding before its end")
+        parts.append(data)
+    return b"".join(parts)
 
 
 def encode(entries: Sequence[Entry], *, kinds: bool, txns: bool = False) -> bytes:
@@ -252,6 +288,55 @@ def _bytes(text: str | UnsetType) -> bytes:
     return b"" if text is UNSET else binascii.a2b_base64(text, strict_mode=True)
 
 
+def runs(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """Cuts entries into runs that are encoded without a stop: of one entry, or of ``PIECE_BYTES`` by their costs."""
+    begin = cost = 0
+    for at, entry in enumerate(entries):
+        more = cost_of(entry)
+        if cost + more > PIECE_BYTES and at > begin:
+            yield entries[begin:at]
+            begin, cost = at, 0
+        cost += more
+    if begin < len(entries):
+        yield entries[begin:]
+
+
+def cost_of(entry: Entry) -> int:
+    return len(entry.value) + len(entry.key or b"") + ENTRY_COST
+
+
+def is_long(entry: Entry) -> bool:
+    """Says whether ``runs`` gives an entry alone, because it is too long for a piece."""
+    return cost_of(entry) > PIECE_BYTES
+
+
+def encode_long(entry: Entry, *, kinds: bool, txns: bool = False) -> Generator[int, None, bytes]:
+    """Encodes the object of one entry as ``encode_each``, in steps; yields before each the cost."""
+    yield PIECE_COST
+    (row,) = _rows([msgspec.structs.replace(entry, value=b"")], kinds, txns)
+    return (yield from _encode_long(row, entry.value))
+
+
+def _encode_long(row: Row | MessageRow, value: bytes) -> Generator[int, None, bytes]:
+    """Encodes a row that has all but its value, which is the last of its members."""
+    yield _LONG_BYTES
+    encoded: Iterator[bytes]
+    try:
+        text = str(value, "utf-8")
+    except UnicodeDecodeError:
+        row.value, row.value_b64 = UNSET, ""
+        pieces = (value[at : at + _LONG_BYTES] for at in range(0, len(value), _LONG_BYTES))
+        encoded = (binascii.b2a_base64(piece, newline=False) for piece in pieces)
+    else:
+        row.value = ""
+        encoded = (_encoder.encode(text[at : at + _LONG_BYTES])[1:-1] for at in range(0, len(text), _LONG_BYTES))
+    parts = [_encoder.encode(row).removesuffix(b'"}')]
+    for part in encoded:
+        parts.append(part)
+        yield _LONG_BYTES
+    return b"".join([*parts, b'"}'])
+
+
 def encode_each(entries: Sequence[Entry], *, kinds: bool, txns: bool = False) -> list[bytes]:
     """Encodes the same objects one by one, without newlines."""
     encode_one = _encoder.encode
@@ -273,14 +358,20 @@ class MessageRow(msgspec.Struct, gc=False):
 _messages_decoder = msgspec.json.Decoder(MessageRow)
 
 
-def encode_messages(entries: Sequence[Entry], attempts: Mapping[int, int]) -> bytes:
-    """Encodes one line a message, each ended by a newline."""
-    rows = []
-    for entry in entries:
-        row = MessageRow(entry.vlsn, attempts.get(entry.vlsn, 1) if attempts else 1, entry.time)
-        _name(row, entry)
-        rows.append(row)
-    return _encoder.encode_lines(rows) if rows else b""
+def encode_messages(entries: Sequence[Entry], attempts: Mapping[int, int]) -> Generator[int, None, bytes]:
+    """Encodes one line a message, each ended by a newline, in steps; yields before each the cost."""
+    lines: list[bytes] = []
+    for run in runs(entries):
+        rows = [MessageRow(entry.vlsn, attempts.get(entry.vlsn, 1) if attempts else 1, entry.time) for entry in run]
+        if is_long(run[0]):
+            _name_key(rows[0], run[0])
+            lines += (yield from _encode_long(rows[0], run[0].value)), b"\n"
+            continue
+        yield PIECE_COST + sum(map(cost_of, run))
+        for row, entry in zip(rows, run, strict=True):
+            _name(row, entry)
+        lines.append(_encoder.encode_lines(rows))
+    return b"".join(lines)
 
 
 def decode_messages(body: bytes) -> list[tuple[int, int, int, bytes | None, bytes]]:
@@ -306,6 +397,10 @@ def _name(row: Row | MessageRow, entry: Entry) -> None:
         row.value = str(entry.value, "utf-8")
     except UnicodeDecodeError:
         row.value_b64 = binascii.b2a_base64(entry.value, newline=False).decode()
+    _name_key(row, entry)
+
+
+def _name_key(row: Row | MessageRow, entry: Entry) -> None:
     key = entry.key
     if key is not None:
         try:

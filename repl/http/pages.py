@@ -14,24 +14,27 @@ something for them.  Who wants the same, from the same VLSN on, in the same form
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator, Sequence
 from contextlib import nullcontext
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from repl.api import EntryPage
 from repl.http import ndjson, problem
 from repl.http.deadlines import Deadlines, Due
 from repl.http.limits import (
     DELIVERIES_A_TURN,
     DELIVERY_BYTES,
+    ENCODED_TIMES_MAX,
     PAGES_AT_ONCE_MAX,
+    PIECE_COST,
     TAIL_PAGE_ENTRIES_MAX,
     WAITED_BYTES_MAX,
 )
 from repl.http.services import Reads
 from repl.http.slices import Slices
-from repl.http.types import Piece, Response
+from repl.http.types import DURABLE, Piece, Response
 from vlsn.errors import VlsnLogError
+from vlsn.format.block import Entry
 from vlsn.format.key_filter import KeyFilter
 
 BLOCKS = "application/x-vlsnlog-blocks"
@@ -81,7 +84,7 @@ class Page:
         headers = {
             "Content-Type": BLOCKS if self.form is Form.BLOCKS else ndjson.CONTENT_TYPE,
             "Vlsnlog-Next": str(self.next_vlsn),
-            "Vlsnlog-Durable": str(self.durable),
+            DURABLE: str(self.durable),
         }
         if self.term:
             headers["Vlsnlog-Term"] = str(self.term)
@@ -118,8 +121,10 @@ class Audience:
 
 
 class Pages:
-    def __init__(self, reads: Reads) -> None:
+    def __init__(self, reads: Reads, pieces: Slices) -> None:
+        """``pieces`` share what is encoded in a turn of the event loop."""
         self._reads = reads
+        self._pieces = pieces
         self._at_once = asyncio.Semaphore(PAGES_AT_ONCE_MAX)
         self._audiences: dict[Wanted, Audience] = {}
         """Places that can be joined."""
@@ -143,6 +148,7 @@ class Pages:
             if not audience.readers and audience.task is not None:
                 self._close(audience)
                 audience.task.cancel()
+                audience.task = None  # its cancel knows the audience
 
     async def get(self, wanted: Wanted, wait_s: float = 0.0) -> Page:
         """Returns the next page for ``wanted``; where that waits, an empty one after ``wait_s``."""
@@ -171,7 +177,12 @@ class Pages:
                 all_kinds=wanted.all_kinds,
                 keys=wanted.keys,
             )
-            page = Page(wanted.form, _encoded(entries, wanted), entries.next_vlsn, entries.durable, entries.term)
+            data, count = await self._pieces.run(_encoded(entries.entries, wanted, ENCODED_TIMES_MAX * bytes_max))
+            next_vlsn, term = entries.next_vlsn, entries.term
+            if count < len(entries.entries):
+                next_vlsn = entries.entries[count].vlsn
+                term = self._reads.term_before(next_vlsn)
+            page = Page(wanted.form, data, next_vlsn, entries.durable, term)
         if wanted.after_term:  # the read may rest on more of the log
             self._reads.check_place(wanted.after_vlsn, wanted.after_term)
         return page
@@ -272,11 +283,34 @@ def _looked_for_nothing(page: Page) -> bool:
     return page.form is Form.LINES and page.next_vlsn <= page.durable
 
 
-def _encoded(page: EntryPage, wanted: Wanted) -> bytes:
-    if wanted.form is Form.LINES or not page.entries:
-        return ndjson.encode(page.entries, kinds=wanted.all_kinds, txns=wanted.txns)
-    each = ndjson.encode_each(page.entries, kinds=wanted.all_kinds, txns=wanted.txns)
-    rows = zip(page.entries, each, strict=True)
+def _encoded(entries: Sequence[Entry], wanted: Wanted, bytes_max: int) -> Generator[int, None, tuple[bytes, int]]:
+    """Encodes entries until ``bytes_max`` are reached, at least one; returns the bytes, and of how many they are."""
+    parts: list[bytes] = []
+    size = count = 0
+    for run in ndjson.runs(entries):
+        part = yield from _encoded_run(run, wanted)
+        if parts and size + len(part) > bytes_max:
+            break
+        parts.append(part)
+        size += len(part)
+        count += len(run)
+        if size >= bytes_max:
+            break
+    return b"".join(parts), count
+
+
+def _encoded_run(run: Sequence[Entry], wanted: Wanted) -> Generator[int, None, bytes]:
+    kinds, txns = wanted.all_kinds, wanted.txns
+    if ndjson.is_long(run[0]):
+        each = [(yield from ndjson.encode_long(run[0], kinds=kinds, txns=txns))]
+        if wanted.form is Form.LINES:
+            return each[0] + b"\n"
+    else:
+        yield PIECE_COST + sum(map(ndjson.cost_of, run))
+        if wanted.form is Form.LINES:
+            return ndjson.encode(run, kinds=kinds, txns=txns)
+        each = ndjson.encode_each(run, kinds=kinds, txns=txns)
+    rows = zip(run, each, strict=True)
     if wanted.form is Form.EVENTS_WITH_TERMS:
         return b"".join([b"id: %d@%d\ndata: %b\n\n" % (entry.vlsn, entry.term, row) for entry, row in rows])
     return b"".join([b"id: %d\ndata: %b\n\n" % (entry.vlsn, row) for entry, row in rows])

@@ -10,6 +10,8 @@ While nobody knows yet whether one is refused (``Pending.doubt``), nothing more 
 3. At most ``REQUESTS_IN_FLIGHT_MAX`` requests and about ``PRODUCER_BYTES_IN_FLIGHT_MAX`` bytes have no answer yet;
 then nothing more is read.  4. When the producer leaves, what it submitted stays submitted; its answers are dropped.
 5. Where others have taken all the room, one request waits in line for it (``line.py``), and nothing more is read.
+6. Producers are as many as connections: one with nothing under way is closed where others have no place
+(``types.GAVE_WAY``), and knows by the code that what it has no answer for was not taken.
 """
 
 from __future__ import annotations
@@ -18,28 +20,30 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
-from repl.api import Appended, Pending
+from repl.api import Appended, CommitSets, Pending
 from repl.http import problem, query
 from repl.http.append import decode_batch, redirect
 from repl.http.feed import require_upgrade
-from repl.http.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, PRODUCERS_MAX, AppendLimits, Budget
+from repl.http.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, AppendLimits, Budget
 from repl.http.line import Line
 from repl.http.services import Appends
+from repl.http.transactions import decode_sets
 from repl.http.types import Request, Response, Upgrade
 from repl.produce_messages import (
     REQUEST_MESSAGE_BYTES_MAX,
     REQUESTS_IN_FLIGHT_MAX,
+    TYPES_MAX,
     Asked,
     decode_request,
     done_answer,
     refused_answer,
 )
-from vlsn.errors import BadBody, ChannelClosed, QueueFull, VlsnLogError
+from vlsn.errors import BadBody, ChannelClosed, QueueFull, VlsnLogError, bare
 from vlsn.format.submission import Submission, Transaction
 from vlsn.seams import Channel
 from vlsn.together import together
 
-_NONE: frozenset[str] = frozenset()
+_KNOWN = frozenset({"types"})
 
 
 class ProduceRoutes:
@@ -47,22 +51,16 @@ class ProduceRoutes:
         self._appends = appends
         self._bodies = bodies
         self._limits = limits
-        self._producers = Budget("producers", PRODUCERS_MAX)
         self._line = Line(bodies)
 
     async def produce(self, request: Request) -> Response | Upgrade:
-        query.only(request.query, _NONE)
+        query.only(request.query, _KNOWN)
+        query.whole(request.query, "types", None, 1, TYPES_MAX)  # those that it will send: all are known here
         if not self._appends.is_master():
             return redirect(self._appends, request)
         require_upgrade(request)
-        self._producers.check(1)
         producer = _Producer(self._appends, self._bodies, self._limits, self._line)
-
-        async def run(channel: Channel) -> None:
-            with self._producers.hold():
-                await producer.run(channel)
-
-        return Upgrade(run, REQUEST_MESSAGE_BYTES_MAX, producer.idle)
+        return Upgrade(producer.run, REQUEST_MESSAGE_BYTES_MAX, producer.idle)
 
 
 class _Slot:
@@ -93,6 +91,7 @@ class _Waiting(NamedTuple):
 
     slot: _Slot
     submission: Submission
+    sets: CommitSets | None
     asked: Asked
     size: int
 
@@ -171,17 +170,23 @@ class _Producer:
         return not self._full
 
     def _submit(self, slot: _Slot, message: bytes, asked: Asked) -> None:
-        batch = decode_batch(memoryview(message)[asked.batch_at :], self._limits)
-        if asked.born is not None and (asked.transaction is None) != (batch.producer != 0):
-            raise BadBody("a producer's message names it in its batch, a transaction's does not")
-        submission = batch if asked.transaction is None else Transaction([batch], b"", asked.transaction)
-        if self._line or not self._put(slot, submission, asked, len(message)):
+        submission: Submission
+        sets = decode_sets(asked.sets) if asked.sets else None
+        if sets is not None and len(message) == asked.batch_at:
+            submission = Transaction((), b"", asked.transaction or (0, 0))
+        else:
+            submission = batch = decode_batch(memoryview(message)[asked.batch_at :], self._limits)
+            if asked.born is not None and (asked.transaction is None) != (batch.producer != 0):
+                raise BadBody("a producer's message names it in its batch, a transaction's does not")
+            if asked.transaction is not None:
+                submission = Transaction([batch], b"", asked.transaction)
+        if self._line or not self._put(slot, submission, sets, asked, len(message)):
             self._line.wait(self._again, len(message))
-            self._waiting = _Waiting(slot, submission, asked, len(message))
+            self._waiting = _Waiting(slot, submission, sets, asked, len(message))
         if self._timer is None or slot.deadline < self._timer_s:
             self._arm(slot.deadline)
 
-    def _put(self, slot: _Slot, submission: Submission, asked: Asked, size: int) -> bool:
+    def _put(self, slot: _Slot, submission: Submission, sets: CommitSets | None, asked: Asked, size: int) -> bool:
         """Submits what there is room for, and says whether there was. Raises what the node refuses it with for good."""
         try:
             self._bodies.take(size)
@@ -190,7 +195,7 @@ class _Producer:
         slot.held = size
         self._bytes += size
         try:
-            slot.pending = self._appends.submit(submission, asked.acks, slot.done, asked.born, asked.durability)
+            slot.pending = self._appends.submit(submission, asked.acks, slot.done, asked.born, asked.durability, sets)
         except QueueFull:
             self._release(slot)
             return False
@@ -221,7 +226,7 @@ class _Producer:
     def refuse(self, id: int, error: VlsnLogError) -> bytes:
         """Returns the answer of a request that failed; once one has by itself, later ones are refused for it."""
         if self._refused is None:
-            self._refused = (id, error)
+            self._refused = (id, bare(error))
             self._take_back(id)
         first, why = self._refused
         if id > first and error.retry_safe:  # nothing of it is logged
@@ -308,3 +313,4 @@ class _Producer:
             self._release(slot)
             if slot.pending is not None and not slot.answer:
                 slot.pending.expire()
+        self._slots.clear()  # each knows its producer

@@ -1,4 +1,4 @@
-"""Parameters of a query: known names only, numbers in plain ASCII digits and in range.
+"""Parameters of a query, and of a path: known names only, numbers in plain ASCII digits and in range.
 
 Everything else is a ``BadArgument`` that names the parameter; nothing is guessed or clipped.
 """
@@ -9,6 +9,7 @@ import binascii
 import re
 from collections.abc import Mapping
 from typing import TypeVar
+from urllib.parse import unquote
 
 from vlsn.errors import BadArgument
 from vlsn.format.key_filter import KeyFilter
@@ -28,6 +29,11 @@ def only(query: Mapping[str, str], known: frozenset[str]) -> None:
         if name not in known:
             names = ", ".join(sorted(known)) or "none"
             raise BadArgument(f"unknown parameter {_shown(name)}; this call takes: {names}")
+
+
+def named(part: str) -> str:
+    """Decodes a part of a path that is somebody's name or number: it may be percent-written, as nothing else there."""
+    return unquote(part) if "%" in part else part
 
 
 def whole(query: Mapping[str, str], name: str, default: T, low: int, high: int) -> int | T:

@@ -8,9 +8,10 @@ a problem document here and nowhere else.  A GET also answers HEAD.  A fault of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
-from repl.http import problem
+from repl.http import problem, query
 from repl.http.admin import AdminRoutes
 from repl.http.append import AppendRoutes
 from repl.http.browsers import Browsers, check_json
@@ -21,7 +22,8 @@ from repl.http.consumers import ConsumerRoutes
 from repl.http.destinations import PATH as DESTINATIONS
 from repl.http.destinations import DestinationRoutes
 from repl.http.feed import FeedRoutes
-from repl.http.limits import READERS_MAX, AppendLimits, Budget
+from repl.http.handed import Handed
+from repl.http.limits import PIECES_A_TURN_BYTES, READERS_MAX, AppendLimits, Budget
 from repl.http.pages import Pages
 from repl.http.peers import PeerRoutes
 from repl.http.produce import ProduceRoutes
@@ -31,17 +33,24 @@ from repl.http.segments import SegmentRoutes
 from repl.http.services import Services
 from repl.http.sinks import PATH as SINKS
 from repl.http.sinks import SinkRoutes
+from repl.http.slices import Slices
 from repl.http.spans import PATH as SPANS
 from repl.http.spans import SpanRoutes
 from repl.http.status import StatusRoutes
 from repl.http.tail import TailRoutes
 from repl.http.transactions import PATH as TRANSACTIONS
 from repl.http.transactions import TransactionRoutes
-from repl.http.types import Handler, Quick, Request, Response, Start, Upgrade
-from vlsn.errors import NotAllowed, NotFound, VlsnLogError
+from repl.http.types import DURABLE, Handler, Quick, Request, Response, Start, Upgrade
+from vlsn.errors import NotAllowed, NotFound, UnsupportedType, VlsnLogError
+from vlsn.format.own_entries import FOUNDING_FIELD
 
 Methods = Mapping[str, Handler]
 _APPENDS = "/v1/entries"
+_OF_COMMITS = (TRANSACTIONS, CONSUMERS, SINKS, DESTINATIONS)
+"""Calls that answer for what COMMIT entries say: how far the log is durable, their clients will want to see."""
+_READS = ("GET", "HEAD")
+_CODINGS = {"content-encoding": "identity", "transfer-encoding": "chunked"}
+"""The fields that name codings of a body, and the one that each may name."""
 
 
 class Gateway:
@@ -52,20 +61,25 @@ class Gateway:
     ) -> None:
         limits = limits or AppendLimits()
         bodies = limits.budget()
-        appends = AppendRoutes(services.appends, bodies, limits)
+        pieces = Slices(PIECES_A_TURN_BYTES)
+        appends = AppendRoutes(services.appends, bodies, limits, pieces)
         transactions = TransactionRoutes(services.transactions, appends, limits)
         producers = ProduceRoutes(services.appends, bodies, limits)
-        pages = Pages(services.reads)
+        pages = Pages(services.reads, pieces)
         self.readers = Budget("waiting readers", readers_max)
+        self.handed = Handed()
         reads, tails = ReadRoutes(services.reads, pages, self.readers), TailRoutes(services.reads, pages, self.readers)
         segments, feeds = SegmentRoutes(services.files), FeedRoutes(services.feeds)
         peers, repairs = PeerRoutes(services.peers), RepairRoutes(services.repairs)
         self._consumers = consumers = ConsumerRoutes(services.consumers)
         self._sinks = sinks = SinkRoutes(services.sinks)
         self._cdc = cdc = CdcRoutes(services.cdc)
-        self._destinations = destinations = DestinationRoutes(services.destinations, self.readers)
-        admin, status = AdminRoutes(services.administration), StatusRoutes(services.monitoring)
+        self._destinations = destinations = DestinationRoutes(services.destinations, self.readers, self.handed, pieces)
+        admin = AdminRoutes(services.administration)
+        self._status = status = StatusRoutes(services.monitoring, pieces)
+        self._reads = services.reads
         self._browsers = Browsers(services.monitoring.addresses)
+        self._check_founding = services.monitoring.check_founding
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
         self._entry, self._producer, self._segment = reads.entry, reads.producer, segments.segment
         self._transaction = transactions.methods
@@ -109,7 +123,7 @@ class Gateway:
     async def handle(self, request: Request) -> Response | Upgrade:
         """Answers any request; never raises, but for a cancel."""
         try:
-            self._browsers.check(request)
+            self._check(request)
             methods = self._paths.get(request.path) or self._item(request.path)
             handler = methods.get(request.method)
             if handler is None:
@@ -119,11 +133,22 @@ class Gateway:
                 return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
             if request.method in ("POST", "PUT") and not _takes_entries(request.path):
                 check_json(request)
-            return await handler(request)
+            if request.method in _READS or request.path == _APPENDS:
+                return self._with_durable(request, await handler(request))
+            try:
+                return self._with_durable(request, await handler(request))
+            finally:
+                self._status.changed()
         except VlsnLogError as error:
             return problem.response(error)
         except Exception as fault:  # the boundary of a request's task
             return problem.response(problem.internal(fault, f"{request.method} {request.path}"))
+
+    def _with_durable(self, request: Request, answer: Response | Upgrade) -> Response | Upgrade:
+        """Adds how far the log is durable to the answers that clients will want to see in a read."""
+        if isinstance(answer, Response) and answer.status < 300 and request.path.startswith(_OF_COMMITS):
+            return replace(answer, headers={**answer.headers, DURABLE: str(self._reads.end() - 1)})
+        return answer
 
     def quick(self, request: Request) -> Start | None:
         """Returns the short way, for appends and long-polls; none for a head that ``handle`` refuses."""
@@ -131,10 +156,20 @@ class Gateway:
         if quick is None or request.path != _APPENDS:
             return None
         try:
-            self._browsers.check(request)
+            self._check(request)
             return quick(request)
         except VlsnLogError:
             return None
+
+    def _check(self, request: Request) -> None:
+        """Checks what holds for every call. Raises ``Misdirected``, ``Forbidden``, ``UnsupportedType``, and
+        ``WrongGroup`` for a call of another log."""
+        self._browsers.check(request)
+        if any(name in request.headers for name in _CODINGS):
+            _check_codings(request)
+        named = request.headers.get(FOUNDING_FIELD)
+        if named is not None:
+            self._check_founding(named)
 
     def _item(self, path: str) -> Methods:
         """Finds the methods of a path with a number or a name in it. Raises ``NotFound``, ``BadArgument``."""
@@ -149,6 +184,7 @@ class Gateway:
         if path.startswith(CDC + "/"):
             return self._cdc.methods(path)
         collection, _, item = path.rpartition("/")
+        item = query.named(item)
         if item and collection == "/v1/entries":
             return {"GET": partial(self._entry, item=item)}
         if item and collection == "/v1/producers":
@@ -156,6 +192,14 @@ class Gateway:
         if item and collection == "/v1/segments":
             return {"GET": partial(self._segment, item=item)}
         raise NotFound(f"there is no {path[:100]}")
+
+
+def _check_codings(request: Request) -> None:
+    """Checks that a body is as it was before it was sent, but for its chunks. Raises ``UnsupportedType``."""
+    for name, value in request.headers.items():  # each that is there: two fields of a name are one list
+        plain = _CODINGS.get(name.lower())
+        if plain is not None and value.strip().lower() != plain:
+            raise UnsupportedType(f"{name}: {value[:40]}; bodies are read as they are")
 
 
 def _takes_entries(path: str) -> bool:

@@ -8,13 +8,14 @@ and none blocks it.  A node listens before its log is open: until then, what nee
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from repl.api import (
     Acks,
     BlockPage,
+    CommitSets,
     ConsumerAt,
     ConsumerChange,
     DestinationChange,
@@ -25,7 +26,6 @@ from repl.api import (
     Pending,
     ProducerAt,
     SinkAt,
-    SinkChange,
     Spans,
 )
 from repl.http.message_batch import MessageColumns
@@ -66,15 +66,17 @@ class Appends(Mastership, Protocol):
         done: Done,
         born: int | None = None,
         durability: GroupDurability | None = None,
+        sets: CommitSets | None = None,
     ) -> Pending:
-        """Queues one atomic append. A producer's that is in the queue or the log already is not queued again, and
-        answered when its original meets ``acks``. ``born``: a VLSN that was durable before the producer's first.
-        ``durability``: less than the group's setting, None for that.
+        """Queues one atomic append, a transaction with what its COMMIT ``sets``. A producer's that is in the queue or
+        the log already is not queued again, and answered when its original meets ``acks``. ``born``: a VLSN that was
+        durable before the producer's first. ``durability``: less than the group's setting, None for that.
 
         ``done`` is called exactly once, never from inside this call.  Raises at once, with nothing logged:
         ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``,
         ``StrongerDurability``, ``WrongVersion`` for less than a sync at level 1; of a producer ``OutOfSequence``,
-        ``UnknownProducer``, ``DuplicateForgotten``.
+        ``UnknownProducer``, ``DuplicateForgotten``; for what it sets ``BadArgument``. What another one has replaced
+        ``done`` is told: ``StaleTerm``.
         """
         ...
 
@@ -82,13 +84,16 @@ class Appends(Mastership, Protocol):
 class Transactions(Mastership, Protocol):
     """Transactions of the master's memory, until their commits log them whole."""
 
-    def begin(self) -> Handle:
-        """Raises ``NotMaster``, ``QueueFull``, ``WrongVersion`` below the level that has them."""
+    def begin(self, id: int | None) -> tuple[Handle, int]:
+        """Begins one named ``id``, None for any name; returns with it the bytes of a segment that it may take. Raises
+        ``NotMaster``, ``QueueFull``, ``BadArgument`` for another one's name, ``WrongVersion`` below the level that has
+        them."""
         ...
 
-    async def stage(self, handle: Handle, part: Values | Batch, after: int | None) -> int:
-        """Stages more entries, and returns how many there are; ``after``: how many there were. Raises ``TooLarge``,
-        ``QueueFull``, ``BadArgument``, ``TransactionGone``, ``TransactionClosed``, ``OutcomeUnknown``."""
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
+        """Stages more entries, and returns how many there are; ``after``: how many there were, ``rewinds``: how many
+        calls were given up. Raises ``TooLarge``, ``QueueFull``, ``BadArgument``, ``TransactionGone``,
+        ``TransactionClosed``, ``OutcomeUnknown``."""
         ...
 
     async def commit(
@@ -99,12 +104,13 @@ class Transactions(Mastership, Protocol):
         *,
         name: tuple[int, int] | None,
         born: int | None,
-        positions: Mapping[str, ConsumerChange],
-        sinks: Mapping[str, SinkChange],
-        durability: GroupDurability | None = None,
+        sets: CommitSets | None,
+        durability: GroupDurability | None,
+        after: int | None,
+        rewinds: int,
     ) -> Pending:
-        """Submits all that is staged as one append, the producer's submission where it has a ``name``, and sets the
-        ``positions`` of consumers and the states of ``sinks`` with it. Asked again it is answered as the first time.
+        """Submits all that is staged as one append, the producer's submission where it has a ``name``, with what its
+        COMMIT ``sets``. Asked again it is answered as the first time. ``after`` and ``rewinds`` as in ``stage``.
         ``done`` and what it raises: as for ``Appends.submit``; ``StaleTerm`` for what another one has replaced."""
         ...
 
@@ -231,13 +237,25 @@ class Messages(Protocol):
         ...
 
 
+class Room(Protocol):
+    """Room in memory for messages that are handed out."""
+
+    async def wait(self, until: float) -> bool:
+        """Waits for some, to ``until`` of the loop's time at most, and says whether there is."""
+        ...
+
+    def take(self, answer: int, size: int) -> None:
+        """Takes it for an answer of so many bytes. Whoever asked for the messages gives it back."""
+        ...
+
+
 class DestinationWorker(Protocol):
     """One worker of a destination that stays connected."""
 
     @property
     def uuid(self) -> str: ...
 
-    async def take(self, most: int, wait_s: float) -> tuple[Messages, int]:
+    async def take(self, most: int, wait_s: float, room: Room) -> tuple[Messages, int]:
         """Hands messages out, and returns the answer's number, 0 for none; waits so long for the first. They may be
         sent after ``confirm``. Raises as ``Destinations.messages``."""
         ...
@@ -282,7 +300,7 @@ class Destinations(Mastership, Protocol):
 
     async def worker(self, name: str) -> DestinationWorker: ...
 
-    async def messages(self, name: str, most: int, wait_s: float) -> Messages:
+    async def messages(self, name: str, most: int, wait_s: float, room: Room) -> Messages:
         """Takes messages, each for one asker. Raises ``QueueFull``, ``Damaged``."""
         ...
 
@@ -443,8 +461,16 @@ class Monitoring(Protocol):
         """Lists the names that this node may be called by: hosts, with a port or without, and URLs."""
         ...
 
-    def status(self) -> dict[str, Any]:
-        """Returns the object of ``GET /v1/status``."""
+    def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Returns the object of ``GET /v1/status``, as it is now; ``long`` is what ``long_status`` gave of late."""
+        ...
+
+    def long_status(self) -> dict[str, Any]:
+        """Returns the fields of a status that grow with the group's names."""
+        ...
+
+    def check_founding(self, named: str) -> None:
+        """Raises ``WrongGroup`` where this node's log is known to have another name than ``named``."""
         ...
 
     def events_since(self, number: int, limit: int) -> dict[str, Any]:
@@ -455,8 +481,8 @@ class Monitoring(Protocol):
         """Reasons why this node is not ready to serve durable reads; none when it is."""
         ...
 
-    def metrics_text(self) -> bytes:
-        """Prometheus' text format."""
+    def metrics_text(self) -> Generator[int, None, bytes]:
+        """Makes Prometheus' text format, in steps that tell what each costs (``repl.http.slices``)."""
         ...
 
 

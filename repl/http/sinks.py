@@ -33,7 +33,7 @@ class SinkRoutes:
 
     def methods(self, path: str) -> Mapping[str, Handler]:
         """Returns the methods of one sink's path."""
-        name = path.removeprefix(PATH + "/")
+        name = query.named(path.removeprefix(PATH + "/"))
         return {"GET": partial(self._get, name), "DELETE": partial(self._delete, name)}
 
     async def list(self, request: Request) -> Response:

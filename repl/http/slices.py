@@ -8,6 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Generator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def at_once(steps: Generator[int, None, T]) -> T:
+    """Returns what ``steps`` returns, with a stop at none of them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 class Slices:
@@ -33,6 +47,16 @@ class Slices:
             await turn
         else:
             self._used += cost
+
+    async def run(self, steps: Generator[int, None, T]) -> T:
+        """Returns what ``steps`` returns; before each piece of work they yield its cost."""
+        while True:
+            try:
+                cost = next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            await self.turn(cost)
 
     def _next(self) -> None:
         self._used, self._called = 0, bool(self._line)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Generator
 from importlib.resources import files
+from typing import Generic, TypeVar
 
 import msgspec
 
 from repl.http import query
-from repl.http.limits import EVENTS_MAX, RETRY_AFTER_S
+from repl.http.limits import EVENTS_MAX, PIECE_BYTES, PIECE_COST, RETRY_AFTER_S, TOLD_S
 from repl.http.services import Monitoring
+from repl.http.slices import Slices
 from repl.http.types import Request, Response
 
+T = TypeVar("T")
 _NONE: frozenset[str] = frozenset()
 _EVENTS = frozenset({"from", "limit"})
 _PAGE = files("repl.http").joinpath("page.html").read_bytes()
@@ -24,13 +29,59 @@ _PAGE_HEADERS = {
 _JSON = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 
 
+class _Told(Generic[T]):
+    """An answer that takes a while to make: made once for all who ask within ``TOLD_S``."""
+
+    def __init__(self, slices: Slices, make: Callable[[], Generator[int, None, T]]) -> None:
+        self._slices = slices
+        self._make = make
+        self._found: T | None = None
+        self._until_s = 0.0
+        self._making = asyncio.Lock()
+
+    async def get(self) -> T:
+        if (found := self._fresh()) is not None:
+            return found
+        async with self._making:
+            if (found := self._fresh()) is None:
+                self._found, self._until_s = None, asyncio.get_running_loop().time() + TOLD_S
+                found = self._found = await self._slices.run(self._make())
+            return found
+
+    def forget(self) -> None:
+        """Has it made anew for whoever asks from now on."""
+        self._until_s = 0.0
+
+    def _fresh(self) -> T | None:
+        return self._found if asyncio.get_running_loop().time() < self._until_s else None
+
+
 class StatusRoutes:
-    def __init__(self, monitoring: Monitoring) -> None:
+    """``slices`` share what is encoded in a turn of the event loop."""
+
+    def __init__(self, monitoring: Monitoring, slices: Slices) -> None:
         self._monitoring = monitoring
+        self._metrics = _Told(slices, self._make_metrics)
+        self._long = _Told(slices, self._make_long)
+
+    def changed(self) -> None:
+        """Has whoever asks from now on told what a call through this node has changed."""
+        self._metrics.forget()
+        self._long.forget()
 
     async def status(self, request: Request) -> Response:
+        """Tells what a client goes by as it is now; what is long may be ``TOLD_S`` old."""
         query.only(request.query, _NONE)
-        return Response(200, _JSON, msgspec.json.encode(self._monitoring.status()))
+        return Response(200, _JSON, msgspec.json.encode(self._monitoring.status(await self._long.get())))
+
+    def _make_long(self) -> Generator[int, None, dict[str, msgspec.Raw]]:
+        yield PIECE_BYTES
+        said = self._monitoring.long_status()
+        found = {}
+        for name, value in said.items():
+            yield PIECE_COST * (1 + len(value))
+            found[name] = msgspec.Raw(msgspec.json.encode(value))
+        return found
 
     async def events(self, request: Request) -> Response:
         """Tells what happened to the node, from event ``from`` on; those that are kept no more are missing."""
@@ -40,9 +91,11 @@ class StatusRoutes:
         return Response(200, _JSON, msgspec.json.encode(self._monitoring.events_since(number, limit)))
 
     async def metrics(self, request: Request) -> Response:
-        return Response(
-            200, {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}, self._monitoring.metrics_text()
-        )
+        return await self._metrics.get()
+
+    def _make_metrics(self) -> Generator[int, None, Response]:
+        text = yield from self._monitoring.metrics_text()
+        return Response(200, {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}, text, shared=True)
 
     async def healthz(self, request: Request) -> Response:
         """Answers while the process lives and its loop turns; looks at nothing else."""

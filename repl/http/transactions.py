@@ -1,6 +1,6 @@
 """``/v1/transactions``: entries that are staged by several calls and logged whole by one.
 
-    POST /v1/transactions                begins one: {"transaction", "expires_s"}
+    POST /v1/transactions                begins one: {"transaction", "expires_s", "bytes_max"}
     POST /v1/transactions/{h}/entries    stages a body, of any type that POST /v1/entries takes: {"staged"}
     POST /v1/transactions/{h}/commit     logs all of it, answered as an append; asked again, as the first time
     DELETE /v1/transactions/{h}          forgets what is staged
@@ -8,7 +8,10 @@
 A commit may have a body, ``{"positions": {NAME: {"next", "at"}}, "sinks": {NAME: {"state", "at"}}}``: positions of
 consumers that are set with it, each as by ``PUT /v1/consumers/NAME``, and states of sinks (``sinks.py``).
 
-``after=N`` says how many entries were staged before: the last call, sent again, is known by it and adds nothing.
+``id=HEX`` names what is begun: begun again before anything is staged, it is the same one.  ``after=N`` says how many
+entries were staged before: the last call, sent again, is known by it and adds nothing.  ``rewinds=N`` says how many
+calls before this one were given up, staged or not: where it is the first of that number, what lies behind ``after``
+goes.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from repl.api import Acks, Appended, ConsumerChange, Handle, SinkChange
+from repl.api import Acks, Appended, CommitSets, Handle
 from repl.http import problem, query
 from repl.http.append import ACKS, APPEND_PARAMETERS, AppendRoutes, durability_in, producer_in, redirect
 from repl.http.json_objects import HEADERS, answered, nothing_asked
@@ -27,19 +30,19 @@ from repl.http.services import Transactions
 from repl.http.types import Handler, Request, Response
 from vlsn.errors import BadArgument, BadBody, NotFound, VlsnLogError
 from vlsn.format.records import JSON_FAULTS
+from vlsn.ids import NUMBER_MAX
 from vlsn.limits import BATCH_ENTRIES_MAX
+from vlsn.seams import Buffer
 
 PATH = "/v1/transactions"
 _NONE: frozenset[str] = frozenset()
 
 
-class _Commit(msgspec.Struct, forbid_unknown_fields=True):
-    positions: dict[str, ConsumerChange] = {}
-    sinks: dict[str, SinkChange] = {}
-
-
-_decoder = msgspec.json.Decoder(_Commit)
-_STAGING = frozenset({"after"})
+_decoder = msgspec.json.Decoder(CommitSets)
+_BEGINNING = frozenset({"id"})
+_STAGING = frozenset({"after", "rewinds"})
+_COMMITTING = APPEND_PARAMETERS | _STAGING
+REWINDS_MAX = 1_000_000
 
 
 class TransactionRoutes:
@@ -55,7 +58,7 @@ class TransactionRoutes:
         text, *call = path.removeprefix(PATH + "/").split("/")
         if call not in ([], ["entries"], ["commit"]):
             raise NotFound(f"there is no {path[:100]}")
-        handle = Handle.parse(text)
+        handle = Handle.parse(query.named(text))
         if not call:
             return {"DELETE": lambda request: self._abort(request, handle)}
         if call == ["entries"]:
@@ -63,31 +66,37 @@ class TransactionRoutes:
         return {"POST": lambda request: self._commit(request, handle)}
 
     async def begin(self, request: Request) -> Response:
-        query.only(request.query, _NONE)
+        query.only(request.query, _BEGINNING)
+        named = request.query.get("id")
+        id = None if named is None else query.hex16(named, "id")
+        if id is not None and id > NUMBER_MAX:
+            raise BadArgument(f"id={named}: it is below 2^63")
         if not self._transactions.is_master():
             return redirect(self._transactions, request)
         await nothing_asked(request)
-        return answered({"transaction": str(self._transactions.begin()), "expires_s": STAGED_S})
+        handle, bytes_max = self._transactions.begin(id)
+        return answered({"transaction": str(handle), "expires_s": STAGED_S, "bytes_max": bytes_max})
 
     async def _stage(self, request: Request, handle: Handle) -> Response:
         if not self._transactions.is_master():
             return redirect(self._transactions, request)
-        after = query.whole(request.query, "after", None, 0, BATCH_ENTRIES_MAX)
+        after, rewinds = _behind(request)
         async with self._appends.entries(request, _STAGING) as part:
             if part.producer:
                 raise BadArgument("a transaction has its producer's name from its commit: the batch may not name one")
-            return answered({"staged": await self._transactions.stage(handle, part, after)})
+            return answered({"staged": await self._transactions.stage(handle, part, after, rewinds)})
 
     async def _commit(self, request: Request, handle: Handle) -> Response:
         fields = request.query
-        query.only(fields, APPEND_PARAMETERS)
+        query.only(fields, _COMMITTING)
         acks = query.choice(fields, "acks", Acks.MAJORITY, ACKS)
         timeout_s = query.seconds(fields, "timeout", self._limits.timeout_s, 0.001, TIMEOUT_S_MAX)
         name, born = producer_in(fields), query.whole(fields, "born", None, 0, query.VLSN_MAX)
-        durability = durability_in(fields)
+        durability, (after, rewinds) = durability_in(fields), _behind(request)
         if not self._transactions.is_master():
             return redirect(self._transactions, request)
-        sets = await _sets(request)
+        body = await request.body(PEER_BODY_BYTES_MAX)
+        sets = decode_sets(body) if body else None
         loop = asyncio.get_running_loop()
         told: asyncio.Future[Appended | VlsnLogError] = loop.create_future()
 
@@ -101,9 +110,10 @@ class TransactionRoutes:
             done,
             name=name,
             born=born,
-            positions=sets.positions,
-            sinks=sets.sinks,
+            sets=sets,
             durability=durability,
+            after=after,
+            rewinds=rewinds,
         )
         timer = loop.call_later(timeout_s, pending.expire)
         try:
@@ -124,10 +134,15 @@ class TransactionRoutes:
         return Response(204)
 
 
-async def _sets(request: Request) -> _Commit:
-    """Reads what the body of a commit sets. Raises ``BadBody``, ``TooLarge``."""
-    body = await request.body(PEER_BODY_BYTES_MAX)
+def _behind(request: Request) -> tuple[int | None, int]:
+    """Reads ``after`` and ``rewinds``. Raises ``BadArgument``."""
+    after = query.whole(request.query, "after", None, 0, BATCH_ENTRIES_MAX)
+    return after, query.whole(request.query, "rewinds", 0, 0, REWINDS_MAX)
+
+
+def decode_sets(body: Buffer) -> CommitSets:
+    """Decodes what a commit sets. Raises ``BadBody``."""
     try:
-        return _decoder.decode(body) if body else _Commit()
+        return _decoder.decode(body)
     except JSON_FAULTS as error:
-        raise BadBody(f"the body of a commit is not what it may say: {error}") from None
+        raise BadBody(f"what a commit sets is not what it may say: {error}") from None

@@ -8,17 +8,23 @@ limit that it names.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from repl.http.limits import BODY_S
 from vlsn.errors import BadArgument, BadBody, TooLarge
+from vlsn.histogram import Histogram
+from vlsn.limits import MIB
 from vlsn.seams import Buffer, Channel
 
 QUERY_FIELDS_MAX = 16
+DURABLE = "Vlsnlog-Durable"
+"""The header of answers that says up to where the log is durable, as the node that answers knows it."""
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 
 class Headers(Mapping[str, str]):
@@ -73,18 +79,23 @@ class BytesBody:
 
 
 class Request:
-    """One request.  ``target`` is the path and query as they were sent; ``headers`` ignores case."""
+    """One request.  ``target`` is the path and query as they were sent, and ``path`` the first of the two: what is
+    percent-written in it is decoded by whoever finds a name there.  ``headers`` ignores case."""
 
-    __slots__ = ("_body", "_query", "headers", "method", "path", "query_text", "remote", "target")
+    __slots__ = ("_body", "_query", "headers", "host", "method", "path", "query_text", "remote", "target")
 
     def __init__(self, method: str, target: str, headers: Mapping[str, str], body: Body, remote: str = "") -> None:
         self.method = method
-        self.target = target
         self.headers = headers
         self.remote = remote
         self._body = body
-        path, _, self.query_text = target.partition("?")
-        self.path = unquote(path) if "%" in path else path
+        self.host = headers.get("Host")
+        """Whom it is for: an absolute target's host, before the header's (RFC 9112 §3.2.2)."""
+        if not target.startswith("/"):
+            host, target = _origin_form(target)
+            self.host = self.host if host is None else host
+        self.target = target
+        self.path, _, self.query_text = target.partition("?")
         self._query: dict[str, str] | None = None
 
     @property
@@ -126,6 +137,15 @@ class Request:
         """Yields the body as it comes; the caller counts its bytes, and the time (``in_time``)."""
         while piece := await self._body.read():
             yield piece
+
+
+def _origin_form(target: str) -> tuple[str | None, str]:
+    """Splits a target that is no path: the host of an absolute one, and the path that it stands for."""
+    absolute = _ABSOLUTE.match(target)
+    if absolute is None:
+        return None, "/" + target
+    path = target[absolute.end() :]
+    return absolute.group(1), path if path.startswith("/") else "/" + path
 
 
 @asynccontextmanager
@@ -225,6 +245,11 @@ class Response:
     """Given to many clients, one after another: a carrier may keep the bytes that it made of it."""
 
 
+GAVE_WAY = 4429
+"""The code of a WebSocket's close on which nothing was under way, and for which others had no place: nothing that came
+on it is taken any more. What its client has no answer for may be sent again."""
+
+
 @dataclass(slots=True)
 class Upgrade:
     """The answer that turns the connection into a channel of binary messages and hands it to ``run``.
@@ -235,7 +260,9 @@ class Upgrade:
     run: Callable[[Channel], Awaitable[None]]
     message_bytes_max: int
     idle: Callable[[], bool] = lambda: False
-    """A test whether nothing is under way on it: where connections are few, its own may be closed then."""
+    """A test whether nothing is under way on it: its own connection may be closed then (``GAVE_WAY``)."""
+    ahead_bytes: int = MIB
+    """Bytes that may lie before its socket, so that the next message is made while the last one leaves."""
 
 
 Handler = Callable[[Request], Awaitable[Response | Upgrade]]
@@ -265,6 +292,11 @@ class Listener(Protocol):
     @property
     def given_up(self) -> int:
         """Connections reset so far, because those bytes were too many."""
+        ...
+
+    @property
+    def lateness(self) -> Histogram:
+        """Seconds by which the loop was late for a timer; of nothing where its time is not real."""
         ...
 
     async def close(self) -> None:

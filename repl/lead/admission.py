@@ -212,17 +212,17 @@ class Admission:
         now = self._lead.member.seams.clock.monotonic_s()
         return self._take(CommitAgain(self._once, name, acks, done, now), born)
 
-    def has_commit(self, handle: Handle) -> bool:
-        return self._once.has_commit(handle.id)
+    def has_commit(self, handle: int) -> bool:
+        return self._once.has_commit(handle)
 
     async def settle_gone(self, handle: Handle) -> None:
         """Makes sure that the transaction, of which nothing is staged, was never logged by its handle's name. Raises
-        ``TransactionClosed`` where it was, ``OutcomeUnknown``, ``NotMaster``."""
+        ``TransactionClosed`` where it was, ``OutcomeUnknown``, ``ProducersMissing``, ``NotMaster``."""
         self.check_transactions()
-        if not self.has_commit(handle):
+        if not self.has_commit(handle.id):
             self._once.check_handle(handle.id, handle.born)
             await self._rounds.index()
-        if self.has_commit(handle):
+        if self.has_commit(handle.id):
             raise TransactionClosed(f"{handle} is committed")
 
     # A producer's.
@@ -253,6 +253,12 @@ class Admission:
             return
         append.submission = None
         self._repeat(append)
+
+    def refuse(self, submission: Submission, acks: Acks, done: Done, error: VlsnLogError) -> Append:
+        """Refuses one that counts on what is not in this log, as ``_lacks`` does."""
+        append = Append(submission, acks, done, self._lead.member.seams.clock.monotonic_s())
+        self._lacks(append, error)
+        return append
 
     def _lacks(self, append: Append, error: VlsnLogError) -> None:
         """Refuses a submission that follows on what is not in this log."""

@@ -14,7 +14,7 @@
 4. A transaction without a producer's name has its handle's: the handle's id and ``HANDLE_SEQUENCE``, the only sequence
    there is of it, in a table of their own (``History.commits``).
 5. A commit whose entries are not here any more (``CommitAgain``) is looked for by its name, and never logged.
-6. A table that lacks what came before some VLSN (``Producers.lacks_to``) says what it knows and nothing else: what it
+6. A table that lacks what came before some VLSN (``History.lacks_to``) says what it knows and nothing else: what it
    would be "unknown" or "forgotten" for, or new without saying since when, is to come again.
 
 One for each lead; the log's own table (``vlsn/state/producers.py``) is what outlives it.  On the loop only.
@@ -120,14 +120,15 @@ class Once:
         ascending."""
 
     def submit(self, append: ProducerAppend, born: int | None) -> None:
-        """Submits; ``born`` is a VLSN that was durable before the producer's first submission. Raises ``OutOfSequence``
-        for another submission under a sequence that is taken, ``DuplicateForgotten``, ``ProducersMissing``, and what
-        the log raises, nothing logged. ``OutcomeUnknown`` for a transaction's handle that may be forgotten."""
+        """Submits; ``born`` is a VLSN that was durable before the producer's first submission, as 0 always was: nobody
+        who leaves it out is taken for new where anybody was forgotten. Raises ``OutOfSequence`` for another submission
+        under a sequence that is taken, ``DuplicateForgotten``, ``ProducersMissing``, and what the log raises, nothing
+        logged. ``OutcomeUnknown`` for a transaction's handle that may be forgotten."""
         if append.is_handles and born == NUMBER_MAX and self._is_fresh(append):
             self._push(append)
             return
         try:
-            due = self._due(append, born)
+            due = self._due(append, born or 0)
         except UnknownProducer as error:
             self._lacks(append, error)
             return
@@ -179,15 +180,19 @@ class Once:
         return -handle in self._queued or self._log.history.commits.find(handle, at=self._log.allocated + 1) is not None
 
     def check_handle(self, handle: int, born: int) -> None:
-        """Checks that a transaction which is not known was never logged. Raises ``OutcomeUnknown``."""
-        forgotten_to = self._log.history.commits.forgotten_to(at=self._log.allocated + 1)
+        """Checks that a transaction which is not known was never logged. Raises ``OutcomeUnknown``,
+        ``ProducersMissing``."""
+        commits = self._log.history.commits
+        forgotten_to = commits.forgotten_to(at=self._log.allocated + 1)
         if born < forgotten_to:
+            if commits.lacks_to:
+                raise missing(f"transaction {handle:016x}", commits.lacks_to)
             raise OutcomeUnknown(
                 f"transaction {handle:016x}, born at VLSN {born}, may have been logged and be forgotten: commits up to "
                 f"VLSN {forgotten_to} may be"
             )
 
-    def _due(self, append: ProducerAppend, born: int | None) -> int:
+    def _due(self, append: ProducerAppend, born: int) -> int:
         """Returns the sequence that this producer's next submission has."""
         queued = self._queued.get(append.key)
         if queued:
@@ -197,22 +202,23 @@ class Once:
         if append.is_handles:
             if log.history.commits.find(append.producer, at=at) is not None:
                 return HANDLE_SEQUENCE + 1
-            self.check_handle(append.producer, born or 0)
+            self.check_handle(append.producer, born)
             return HANDLE_SEQUENCE
         table = self._log.history.producers
         life = table.find(append.producer, at=at)
         if life is not None:
             return life.next
-        is_new = append.sequence == 0 and born is not None and born >= table.forgotten_to(at=at)
+        is_new = append.sequence == 0 and born >= table.forgotten_to(at=at)
         if table.lacks_to and not is_new:
-            raise missing(append.producer, table.lacks_to)
+            raise missing(f"producer {append.producer:016x}", table.lacks_to)
         if append.sequence:
             raise UnknownProducer(
                 f"producer {append.producer:016x} is not known here, or no longer: a producer begins with sequence 0"
             )
-        if born is not None and born < table.forgotten_to(at=at):
+        if not is_new:
             raise UnknownProducer(
-                f"producer {append.producer:016x}, born at VLSN {born}, may have been here before and be forgotten"
+                f"producer {append.producer:016x}, born at VLSN {born}, may have been here before and be forgotten: "
+                f"submissions up to VLSN {table.forgotten_to(at=at)} may be; a new producer says `born`"
             )
         return 0
 
@@ -251,7 +257,7 @@ class Once:
         life = table.find(append.producer, at=self._log.allocated + 1)
         place = table.place(life, append.sequence) if life is not None else None
         if place is None and table.lacks_to and (life is None or len(life) < table.limits.remembered):
-            raise missing(append.producer, table.lacks_to)
+            raise missing(f"producer {append.producer:016x}", table.lacks_to)
         if place is None:
             raise DuplicateForgotten(
                 f"sequence {append.sequence} of producer {append.producer:016x} is in the log, but where is no longer "
@@ -262,8 +268,8 @@ class Once:
         self._repeat(append)
 
 
-def missing(producer: int, lacks_to: int) -> ProducersMissing:
+def missing(what: str, lacks_to: int) -> ProducersMissing:
     return ProducersMissing(
-        f"this node has lost what it knew of producer {producer:016x}, if it did, up to VLSN {lacks_to}; it asks the "
-        "other members; nothing was logged, try again"
+        f"this node has lost what it knew of {what}, if it did, up to VLSN {lacks_to}; it asks the other members; "
+        "nothing was logged, try again"
     )

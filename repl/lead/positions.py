@@ -24,15 +24,26 @@ _BY = re.compile(r"[0-9a-f]{16}\Z")
 async def confirm_end(lead: Leading, changes: Mapping[str, ConsumerChange]) -> None:
     """Confirms the lead where a position lies past its log's end. A master that was unseated and does not know it yet
     lacks what was read elsewhere, and must not call that a mistake. Raises ``NotMaster``."""
-    end = int(lead.log.allocated) + 1
-    if any(change.next > end and not is_of_another_group(name) for name, change in changes.items()):
+    if is_past(lead.log, changes):
         await lead.read_index()
+
+
+def is_past(log: LocalLog, changes: Mapping[str, ConsumerChange]) -> bool:
+    """Says whether a position lies past the log's end."""
+    end = int(log.allocated) + 1
+    return any(change.next > end and not is_of_another_group(name) for name, change in changes.items())
 
 
 def puts_of(log: LocalLog, changes: Mapping[str, ConsumerChange]) -> Puts:
     """Makes what sets these positions. Raises ``BadArgument``, ``TooLarge``."""
-    values = {key_of(name): msgspec.json.encode(_position(log, name, change)) for name, change in changes.items()}
-    return Puts(values, {key_of(name): change.at for name, change in changes.items() if change.at is not None})
+    values: dict[str, bytes | None] = {}
+    expects: dict[str, int] = {}
+    for name, change in changes.items():
+        key = key_of(name)
+        values[key] = msgspec.json.encode(_position(log, name, key, change))
+        if change.at is not None:
+            expects[key] = change.at
+    return Puts(values, expects)
 
 
 def set_by(log: LocalLog, name: str, change: ConsumerChange) -> Placed | None:
@@ -50,7 +61,7 @@ def check_kept(log: LocalLog, name: str, change: ConsumerChange) -> None:
         raise Trimmed(f"VLSN {change.next} was cleaned away; the first still here is {first}", first=first)
 
 
-def _position(log: LocalLog, name: str, change: ConsumerChange) -> Position:
+def _position(log: LocalLog, name: str, key: str, change: ConsumerChange) -> Position:
     if change.by and _BY.match(change.by) is None:
         raise BadArgument(f"by: {change.by[:40]!r} is not 16 hex digits")
     if not 1 <= change.next <= NUMBER_MAX or not 0 <= change.term <= NUMBER_MAX:
@@ -61,6 +72,6 @@ def _position(log: LocalLog, name: str, change: ConsumerChange) -> Position:
     if change.next > end:
         raise BadArgument(f"next: {change.next} is not in 1–{end}: the log ends at VLSN {end - 1}")
     small = log.history.small
-    if key_of(name) not in small and len(held_in(small)) >= CONSUMERS_MAX:
+    if key not in small and len(held_in(small)) >= CONSUMERS_MAX:
         raise TooLarge(f"{CONSUMERS_MAX} consumers have positions already; delete one that is not needed")
     return Position(change.next, by=change.by)

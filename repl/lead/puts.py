@@ -34,6 +34,8 @@ class QueuedPuts:
         self._log = log
         self._queued: dict[str, list[Append]] = {}
         """Those that set a name, by it, in the order of the queue."""
+        self._queued_bytes = 0
+        """The bytes of all names and values that they set."""
 
     def push(self, append: Append) -> None:
         """Queues an append in the log. Raises ``StaleTerm`` where a name is not what it expects, ``TooLarge`` past a
@@ -43,8 +45,9 @@ class QueuedPuts:
             self._log.append(append)
             return
         self._check(puts)
-        for name in puts.values:
+        for name, value in puts.values.items():
             self._queued.setdefault(name, []).append(append)
+            self._queued_bytes += _size(name, value)
         puts.unlogged = partial(self.left, append)
         try:
             self._log.append(append)
@@ -61,12 +64,18 @@ class QueuedPuts:
 
     def left(self, append: Append) -> None:
         """Notes that it is not queued any more."""
-        for name in append.puts.values if append.puts is not None else ():
-            queued = self._queued.get(name, [])
-            if append in queued:
+        if append.puts is None:
+            return
+        append.puts.unlogged = _nothing  # what it was knows the append: a cycle would keep that until a collection
+        for name, value in append.puts.values.items():
+            queued = self._queued.get(name)
+            if queued is None or append not in queued:
+                continue
+            self._queued_bytes -= _size(name, value)
+            if len(queued) > 1:
                 queued.remove(append)
-                if not queued:
-                    del self._queued[name]
+            else:
+                del self._queued[name]
 
     def _check(self, puts: Puts) -> None:
         small = self._log.history.small
@@ -78,15 +87,14 @@ class QueuedPuts:
         for name, expected in puts.expects.items():
             self._check_expected(name, expected, puts.values.get(name))
         # As if all that is queued were new: a name that is set again counts twice until it is sealed.
-        waiting = [value for name, queued in self._queued.items() for value in _values(name, queued)]
-        names, size = len(small) + len(self._queued), small.bytes + sum(waiting)
+        names, size = len(small) + len(self._queued), small.bytes + self._queued_bytes
         for name, value in puts.values.items():
             fault = small.fault(name, value, names=names, size=size)
             if fault is not None:
                 raise TooLarge(f"the small state of the group: {fault}")
             if value is not None:
                 names += name not in small
-                size += len(name.encode()) + len(value)
+                size += _size(name, value)
 
     def _check_expected(self, name: str, expected: int, value: bytes | None) -> None:
         queued = self._queued.get(name)
@@ -102,8 +110,9 @@ class QueuedPuts:
             raise StaleTerm(f"this commit of {name} starts from what VLSN {expected} has set, but {now}; not logged")
 
 
-def _values(name: str, queued: list[Append]) -> Iterable[int]:
-    """Yields the bytes that queued appends set ``name`` to, and its own."""
-    for append in queued:
-        value = append.puts.values.get(name) if append.puts is not None else None
-        yield len(name.encode()) + len(value or b"")
+def _nothing() -> None:
+    """Stands for what there is to be done, where that was done."""
+
+
+def _size(name: str, value: bytes | None) -> int:
+    return len(name.encode()) + len(value or b"")

@@ -8,7 +8,9 @@
    is answered as the first one was, by this master or the next (``exactly_once``): while its entries are here they go
    along, so that what was refused unlogged is logged now; without them the name alone is looked for.
 3. Once a commit was asked, nothing more is staged and nothing aborted, until it is known that nothing of it was logged.
-4. Whatever ends the lead ends its stages.
+4. A client may give up a call and not know whether it has staged anything.  It counts those (``rewinds``): the first
+   call with a higher count takes back what lies behind what it counts on, and one with a lower count comes too late.
+5. Whatever ends the lead ends its stages.
 
 On the loop only.
 """
@@ -45,7 +47,7 @@ Name: TypeAlias = tuple[int, int]
 class _Stage:
     """The entries of one open transaction."""
 
-    __slots__ = ("bytes", "deadline_s", "entries", "handle", "held", "name", "parts", "under_way", "unsure")
+    __slots__ = ("bytes", "deadline_s", "entries", "handle", "held", "name", "parts", "rewinds", "under_way", "unsure")
 
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
@@ -56,6 +58,8 @@ class _Stage:
         self.held = 0
         """Bytes taken of the budget."""
         self.deadline_s = 0.0
+        self.rewinds = 0
+        """The most that a call has counted."""
         self.under_way = 0
         """Commits that wait for their answers."""
         self.unsure = False
@@ -66,6 +70,28 @@ class _Stage:
     @property
     def closed(self) -> bool:
         return self.unsure or self.under_way > 0
+
+    def add(self, part: Values | Batch) -> None:
+        self.parts.append(part)
+        self._count(part, 1)
+
+    def rewind(self, entries: int) -> bool:
+        """Takes back what was staged behind so many entries. Says whether a call ended there."""
+        left, at = self.entries, len(self.parts)
+        while left > entries:
+            at -= 1
+            left -= self.parts[at].count
+        if left != entries:
+            return False
+        for part in self.parts[at:]:
+            self._count(part, -1)
+        del self.parts[at:]
+        return True
+
+    def _count(self, part: Values | Batch, sign: int) -> None:
+        self.entries += sign * part.count
+        self.bytes += sign * _bytes_in_block(part)
+        self.held += sign * _memory_of(part)
 
 
 class Transactions:
@@ -92,24 +118,38 @@ class Transactions:
     def staged_bytes(self) -> int:
         return self._staged.used
 
-    def begin(self) -> Handle:
-        """Raises ``WrongVersion``, ``QueueFull``, and ``NotMaster`` while this node hands over: the heir has no
-        stages."""
+    @property
+    def bytes_max(self) -> int:
+        """The bytes of a segment that one may take."""
+        return self._log.entry_bytes_max
+
+    def begin(self, id: int | None = None) -> Handle:
+        """Begins one, of a name that its client gives it or of any. Begun again while nothing was staged, it is the
+        same one.
+
+        Raises ``WrongVersion``, ``QueueFull``, ``BadArgument`` for a name that is another one's, and ``NotMaster``
+        while this node hands over: the heir has no stages."""
         self._admission.check_transactions()
         if self._lead.holds_back or self._lead.has_ended:
             raise NotMaster("this node is handing over, or leads no more; try again")
+        if id is not None and (id in self._open or self._admission.has_commit(id)):
+            stage = self._open.get(id)
+            if stage is None or stage.entries or stage.closed:
+                raise BadArgument(f"id={id:016x} is the name of another transaction")
+            self._touch(stage)
+            return stage.handle
         self._places.take(1)
-        id = 0
         while not id or id in self._open:
             id = self._lead.member.seams.random.u64() & NUMBER_MAX
         handle = Handle(id, self._log.dtvlsn, self._lead.term)
         self._touch(_Stage(handle))
         return handle
 
-    async def stage(self, handle: Handle, part: Values | Batch, after: int | None = None) -> int:
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None = None, rewinds: int = 0) -> int:
         """Stages more entries and returns how many there are. ``after``: how many there were before, so that a call
-        whose answer was lost is known again. Raises ``TooLarge``, ``QueueFull``, ``BadArgument`` for entries that do
-        not follow, ``TransactionClosed``, and as ``TransactionGone`` says."""
+        whose answer was lost is known again; ``rewinds``: how many calls were given up. Raises ``TooLarge``,
+        ``QueueFull``, ``BadArgument`` for entries that do not follow, ``TransactionClosed``, and as
+        ``TransactionGone`` says."""
         stage = self._find(handle)
         if stage is None:
             await self._settle_gone(handle)
@@ -118,21 +158,15 @@ class Transactions:
         if stage.closed:
             raise _closed(handle)
         self._touch(stage)
+        self._rewind(stage, after, rewinds)
         if after is not None and after != stage.entries:
             if after + part.count == stage.entries:
                 return stage.entries  # the last call again
             raise BadArgument(f"after={after}: {stage.entries} entries are staged")
-        entries = stage.entries + part.count
-        size = stage.bytes + part.bytes + TRANSACTION_OVERHEAD_BYTES * part.count
-        self._admission.check_size(entries + 1, size)
-        held = part.bytes + STAGED_PART_BYTES
-        if isinstance(part, Values):
-            held += STAGED_ENTRY_BYTES * part.count
-        self._staged.take(held)
-        stage.parts.append(part)
-        stage.entries, stage.bytes = entries, size
-        stage.held += held
-        return entries
+        self._admission.check_size(stage.entries + part.count + 1, stage.bytes + _bytes_in_block(part))
+        self._staged.take(_memory_of(part))
+        stage.add(part)
+        return stage.entries
 
     def commit(
         self,
@@ -144,9 +178,12 @@ class Transactions:
         born: int | None = None,
         puts: Puts | None = None,
         durability: GroupDurability | None = None,
+        after: int | None = None,
+        rewinds: int = 0,
     ) -> Append:
         """Logs all that is staged as one submission, under ``name`` where it has one, and otherwise as the handle's.
-        ``puts`` is what its COMMIT sets. ``born`` goes with ``name``, as in any submission.
+        ``puts`` is what its COMMIT sets. ``born`` goes with ``name``, as in any submission; ``after`` and ``rewinds``
+        as in ``stage``.
 
         ``done`` is called as for ``Admission.submit``, which this raises as, too; with ``TransactionGone`` where
         nothing is staged or logged.  Raises ``TransactionClosed`` for a commit that is known under another name."""
@@ -157,6 +194,7 @@ class Transactions:
         if stage.closed and stage.name != own:
             raise _closed(handle)
         self._touch(stage)
+        self._rewind(stage, after, rewinds)
         if name is None:
             born = handle.born if stage.closed else NUMBER_MAX  # it was never submitted before
         submission = Transaction(tuple(stage.parts), puts.entry() if puts is not None else b"", own)
@@ -216,6 +254,21 @@ class Transactions:
         first = next(iter(self._open.values()), None)
         self._timer = self._loop.call_at(first.deadline_s, self._expire) if first is not None else None
 
+    def _rewind(self, stage: _Stage, after: int | None, rewinds: int) -> None:
+        """Takes back what was given up. Raises ``BadArgument`` for a call that was, and for one that counts on what is
+        not there."""
+        if rewinds == stage.rewinds:
+            return
+        if rewinds < stage.rewinds:
+            raise BadArgument(f"rewinds={rewinds}: this call was given up, {stage.rewinds} were by now")
+        if stage.closed:
+            raise _closed(stage.handle)
+        held = stage.held
+        if after is None or not stage.rewind(after):
+            raise BadArgument(f"after={after}: no call ended there, {stage.entries} entries are staged")
+        stage.rewinds = rewinds
+        self._staged.give(held - stage.held)
+
     def _drop(self, stage: _Stage) -> None:
         if self._open.get(stage.handle.id) is stage:
             del self._open[stage.handle.id]
@@ -234,7 +287,7 @@ class Transactions:
     def _ask_again(self, handle: Handle, acks: Acks, done: Done, name: Name | None, born: int | None) -> Append:
         """Looks for a commit by its name alone, for its entries are not here."""
         known = self._committed.get(handle.id)
-        if name is not None and (known not in (None, name) or self._admission.has_commit(handle)):
+        if name is not None and (known not in (None, name) or self._admission.has_commit(handle.id)):
             raise _closed(handle)
         name = name or known
 
@@ -256,6 +309,15 @@ class Transactions:
                     del self._committed[next(iter(self._committed))]
         elif not result.retry_safe:
             stage.unsure = True
+
+
+def _bytes_in_block(part: Values | Batch) -> int:
+    return part.bytes + TRANSACTION_OVERHEAD_BYTES * part.count
+
+
+def _memory_of(part: Values | Batch) -> int:
+    entries = STAGED_ENTRY_BYTES * part.count if isinstance(part, Values) else 0
+    return part.bytes + STAGED_PART_BYTES + entries
 
 
 def _gone(handle: Handle) -> TransactionGone:

@@ -7,8 +7,9 @@ same bytes is answered with no parser, request object or task.  It is a memory o
 byte for byte a head that aiohttp has read goes to aiohttp.
 
 1. Only on an idle connection whose parser stands at a message's start (``_clean``); a read that is not exactly one
-whole request ends that for good.  2. While such an answer is due, what comes is held, at most ``HELD_BYTES_MAX``
-and then one read more.  3. When the peer does not take its answers, requests go through aiohttp, which waits.
+whole request ends that for good.  2. While such an answer is due, or others are parsed in this turn of the loop
+(``turns.Reading``), what comes is held, at most ``HELD_BYTES_MAX`` and then one read more.  3. When the peer does not
+take its answers, requests go through aiohttp, which waits.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from typing import Any, cast
 from aiohttp import ClientError, web
 from aiohttp.http import HttpVersion11
 from aiohttp.http_parser import RawRequestMessage
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from repl.http import problem
-from repl.http.types import BytesBody, Leave, Push, Quick, Request, Response, Start, Upgrade
+from repl.http.types import GAVE_WAY, BytesBody, Leave, Push, Quick, Request, Response, Start, Upgrade
 from repl.net import reply
 from repl.net.arrivals import Arrival, Arrivals
+from repl.net.frame import close_frame
 from repl.net.metered import MeteredTap
 from repl.net.places import Places
-from repl.net.turns import Turns
+from repl.net.turns import Reading, Turns
 from repl.net.untaken import Untaken
-from vlsn.errors import BadArgument, ChannelClosed
+from vlsn.errors import BadArgument, ChannelClosed, bare
 from vlsn.limits import KEY_BYTES_MAX
 from vlsn.seams import Buffer
 
@@ -53,6 +55,7 @@ HELD_BYTES_MAX = 64 * 1024
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _HEAD_END = b"\r\n\r\n"
 _UNKNOWN: tuple[int, Start | None] = (0, None)
+_GAVE_WAY = close_frame(GAVE_WAY, "nothing was under way, and others have no place: connect again")
 
 
 class Server(web.Server):
@@ -66,6 +69,7 @@ class Server(web.Server):
         self.idle_s = idle_s
         self.places = Places(head_s=head_s, connections_max=connections_max)
         self.untaken = Untaken()
+        self.reading = Reading()
         self.known: dict[bytes, tuple[int, Start]] = {}
         self._polls: deque[bytes] = deque()
 
@@ -98,6 +102,7 @@ class Connection(RequestHandler):
         "_server",
         "_tap",
         "_upgrade",
+        "_waits",
         "head_since",
         "kept",
         "push",
@@ -125,6 +130,8 @@ class Connection(RequestHandler):
         self._clean = True
         self._leave: Leave | None = None
         self._held = bytearray()
+        self._waits = False
+        """True while what is held is to be parsed in its turn."""
         self._answered: asyncio.Future[None] | None = None
         self._idle_s = server.idle_s
         self._upgrade: Upgrade | None = None
@@ -154,23 +161,44 @@ class Connection(RequestHandler):
         if self._tap is not None:
             self._heard = True
             super().data_received(data)
-        elif not data or not self._clean:  # no data: aiohttp telling itself that it may go on
+        elif not data:  # aiohttp telling itself that it may go on
             self._parse(data)
-        elif self._leave is not None:
+        elif self._leave is not None or self._waits:
             self._hold(data)
         else:
-            head_end = data.find(_HEAD_END) + len(_HEAD_END)
-            size, start = self._known.get(data[:head_end], _UNKNOWN)
-            if start is not None and size == len(data) and self._idle() and not self._paused:
-                self._begin(start, data[head_end:])
-                return
-            queued = len(self._messages)
+            if self._clean:
+                head_end = data.find(_HEAD_END) + len(_HEAD_END)
+                size, start = self._known.get(data[:head_end], _UNKNOWN)
+                if start is not None and size == len(data) and self._idle() and not self._paused:
+                    self._begin(start, data[head_end:])
+                    return
+            if self._server.reading.share():
+                self._read(data)
+            else:
+                self._waits = True
+                self._hold(data)
+                self._server.reading.wait(self._read_held)
+
+    def _read_held(self) -> None:
+        """Takes up what came while others were parsed."""
+        self._waits = False
+        if (held := self._let_go()) and self.transport is not None:
+            self._read(held)
+
+    def _read(self, data: bytes) -> None:
+        if not self._clean:
             self._parse(data)
-            self._clean = len(self._messages) == queued + 1 and self._learn(data[:head_end], len(data) - head_end)
+            return
+        head_end = data.find(_HEAD_END) + len(_HEAD_END)
+        queued = len(self._messages)
+        self._parse(data)
+        self._clean = len(self._messages) == queued + 1 and self._learn(data[:head_end], len(data) - head_end)
 
     def _parse(self, data: bytes) -> None:
         count = self._request_count
         super().data_received(data)
+        if self._messages and isinstance(refused := self._messages[-1][0], _ErrInfo):
+            bare(refused.exc)
         if self._request_count != count or not self._idle():
             self.head_since = 0.0
         elif data and not self.head_since:
@@ -185,10 +213,18 @@ class Connection(RequestHandler):
     def idle_since(self) -> float | None:
         """``places.Guest``."""
         if self._upgrade is not None:
-            return self._heard_s if self._upgrade.idle() and not self._heard else None
+            quiet = not self._heard and self._tap is not None and not self._tap.holds
+            return self._heard_s if quiet and self._upgrade.idle() else None
         if self._leave is not None or not self._idle():
             return None
         return self._next_keepalive_close_time - self._idle_s
+
+    def give_way(self) -> None:
+        """``places.Guest``; a WebSocket's other side is told, and nothing more is taken from it."""
+        if self._tap is not None and self._tap.queue is not None and self.transport is not None:
+            self._tap.close()
+            self.transport.write(_GAVE_WAY)
+        self.force_close()
 
     def swept(self, now: float) -> None:
         if self._heard:
@@ -241,12 +277,17 @@ class Connection(RequestHandler):
     def _resume(self) -> None:
         """Takes up what came while an answer was due."""
         self._leave = None
+        held = self._let_go()
+        if self.transport is not None:
+            self.data_received(held)
+
+    def _let_go(self) -> bytes:
+        """Returns what was held, and reads on."""
         held = bytes(self._held)
         self._held.clear()
-        if self.transport is not None:
-            if len(held) > HELD_BYTES_MAX:
-                self.transport.resume_reading()
-            self.data_received(held)
+        if self.transport is not None and len(held) > HELD_BYTES_MAX:
+            self.transport.resume_reading()
+        return held
 
     def _hold(self, data: bytes) -> None:
         self._held += data
@@ -312,6 +353,7 @@ class Connection(RequestHandler):
         self._server.places.leave(self)
         self._server.untaken.goes_on(self)
         super().connection_lost(exc)
+        self._tap = self._upgrade = None  # both of them know this connection
         self._tell_answered()
         if leave is not None:
             leave()

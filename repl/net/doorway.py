@@ -1,6 +1,6 @@
 """A connection that has said nothing yet: no parser, no task, next to no cost for thousands of them.
 
-accepted ─► Doorway ─► its first bytes ─► Connection, which has them from here on
+accepted ─► Doorway ─► its first bytes, in their turn ─► Connection, which has them from here on
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from repl.net.connection import Connection, Server
 class Doorway(asyncio.Protocol):
     """``places.Guest``."""
 
-    __slots__ = ("_server", "_transport", "head_since", "kept")
+    __slots__ = ("_held", "_server", "_transport", "head_since", "kept")
 
     silent = True
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
+        self._held = b""
+        """Bytes that came while others were made connections, and parsed."""
         self.kept = False
         self.head_since = 0.0
 
@@ -37,6 +39,21 @@ class Doorway(asyncio.Protocol):
         self._server.places.enter(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._held:
+            self._held += data  # it was on its way as reading was paused
+        elif self._server.reading.share():
+            self._pass_on(data)
+        elif self._transport is not None:
+            self._held = data
+            self._transport.pause_reading()
+            self._server.reading.wait(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._pass_on(self._held)
+
+    def _pass_on(self, data: bytes) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -50,6 +67,6 @@ class Doorway(asyncio.Protocol):
         self._transport = None
         self._server.places.leave(self)
 
-    def force_close(self) -> None:
+    def give_way(self) -> None:
         if self._transport is not None:
             self._transport.close()

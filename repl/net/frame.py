@@ -15,6 +15,7 @@ from vlsn.seams import Buffer
 
 SMALL_BYTES = 4096
 _WHOLE_BINARY = 0x82
+_CLOSE = 0x88
 _MASKED = 0x80
 _EXTENDED = 126
 _SHORT = Struct("!BB")
@@ -32,6 +33,13 @@ def small_frame(message: Buffer, *, masked: bool) -> bytes:
         return head + message
     mask = _masks.getrandbits(32).to_bytes(4, "big")
     return head + mask + _each_xor(message, mask)
+
+
+def close_frame(code: int, reason: str) -> bytes:
+    """Packs the close of a server, its ``reason`` in up to 123 bytes."""
+    payload = code.to_bytes(2, "big") + reason.encode()
+    assert len(payload) < _EXTENDED
+    return _SHORT.pack(_CLOSE, len(payload)) + payload
 
 
 def payload_of(frame: bytes) -> bytes:

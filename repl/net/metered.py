@@ -86,6 +86,11 @@ class MeteredTap(Tap):
             self._in_line = True
             self._turns.wait(self)
 
+    @property
+    def holds(self) -> bool:
+        """True while something that came waits for its turn."""
+        return bool(self._held)
+
     def received(self) -> None:
         self._arrival.received()
 

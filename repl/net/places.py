@@ -30,6 +30,11 @@ LOOK_S = 0.1
 _KEPT_PATHS = ("/v1/peer/", "/v1/feed", "/v1/admin/", "/healthz", "/readyz", "/metrics")
 
 
+def is_kept(target: str) -> bool:
+    """Says whether a request is a member's, an operator's, or a health check."""
+    return target.startswith(_KEPT_PATHS)
+
+
 class Guest(Protocol):
     """One connection."""
 
@@ -50,15 +55,19 @@ class Guest(Protocol):
 
     def swept(self, now: float) -> None: ...
 
-    def force_close(self) -> None: ...
+    def give_way(self) -> None:
+        """Closes it, because others have no place or it says nothing."""
+        ...
 
 
 class Places:
     """The places of one listener."""
 
     def __init__(self, *, head_s: float, connections_max: int = CONNECTIONS_MAX, kept: int = KEPT) -> None:
+        """``kept`` of ``connections_max`` places are kept, half of them at most."""
         self._loop = asyncio.get_running_loop()
         self._head_s = head_s
+        kept = min(kept, connections_max // 2)
         self._strangers_max = connections_max - kept
         self._kept_max = kept
         self._strangers: dict[Guest, None] = {}
@@ -81,7 +90,7 @@ class Places:
         if len(self._kept) >= self._kept_max:
             silent = next((each for each in self._kept if each.idle_since is not None), None)
             if silent is None:
-                guest.force_close()
+                guest.give_way()
                 return
             self._close(silent)
         self._kept[guest] = None
@@ -106,7 +115,7 @@ class Places:
             self._strangers[guest] = None
             guest.kept = False
             return True
-        return target.startswith(_KEPT_PATHS)
+        return is_kept(target)
 
     def leave(self, guest: Guest) -> None:
         self._strangers.pop(guest, None)
@@ -146,7 +155,7 @@ class Places:
 
     def _close(self, guest: Guest) -> None:
         self.leave(guest)
-        guest.force_close()
+        guest.give_way()
 
     def _sweep_later(self) -> None:
         self._timer = self._loop.call_later(min(SWEEP_S, self._head_s / 4), self._sweep)

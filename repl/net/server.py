@@ -18,11 +18,13 @@ from repl.net.accepting import Accepting
 from repl.net.arrivals import Arrivals
 from repl.net.connection import Connection, IncomingBody, Server
 from repl.net.doorway import Doorway
-from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S
+from repl.net.lateness import Lateness
+from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S, is_kept
 from repl.net.reply import Reply, Streams
-from repl.net.turns import Turns
-from repl.net.websocket import CLOSE_TIMEOUT_S, WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
+from repl.net.turns import Serving, Turns
+from repl.net.websocket import CLOSE_TIMEOUT_S, WebSocketChannel, size_limit
 from vlsn.errors import BadArgument, QueueFull
+from vlsn.histogram import Histogram
 
 CLOSE_S = 2.0
 
@@ -38,6 +40,9 @@ class HttpListener:
         self._streams = Streams()
         self._arrivals = Arrivals()
         self._turns = Turns()
+        self._serving, self._serving_kept = Serving(), Serving()
+        """A share of each turn for strangers' requests, and one for members', operators' and health checks."""
+        self._lateness = Lateness()
         self._accepting = Accepting(partial(Doorway, self._server))
         self.url = ""
 
@@ -56,6 +61,7 @@ class HttpListener:
         """Opens a listener; port 0 takes a free one. Raises ``OSError``."""
         listener = cls(handler, quick, head_s=head_s, idle_s=idle_s, connections_max=connections_max)
         port = await listener._accepting.bind(host, port)
+        listener._lateness.begin()
         listener.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         return listener
 
@@ -67,7 +73,12 @@ class HttpListener:
     def given_up(self) -> int:
         return self._server.untaken.given_up
 
+    @property
+    def lateness(self) -> Histogram:
+        return self._lateness.seconds
+
     async def close(self) -> None:
+        self._lateness.close()
         await self._accepting.close()
         self._server.places.close()
         for task in self._streams.tasks:
@@ -76,17 +87,16 @@ class HttpListener:
         await self._server.shutdown(CLOSE_S)
 
     async def _serve(self, incoming: web.BaseRequest) -> web.StreamResponse:
-        target = incoming.raw_path
-        if not target.startswith("/"):
-            target = str(incoming.rel_url) if "://" in target else "/" + target
         body = IncomingBody(incoming)
         if incoming.version < HttpVersion10:  # a bare "GET /": the parser takes it for HTTP/0.9
             return self._reply(problem.response(BadArgument("the request names no version of HTTP")), body)
         connection = cast(Connection, incoming.protocol)
-        if not self._server.places.serves(connection, target):
+        request = Request(incoming.method, incoming.raw_path, incoming.headers, body)
+        if not self._server.places.serves(connection, request.target):
             busy = QueueFull("all connections are busy; those left are for members, operators and health checks")
             return cast(web.StreamResponse, Reply(problem.response(busy), body, self._streams, last=True))
-        answer = await self._handler(Request(incoming.method, target, incoming.headers, body))
+        await (self._serving_kept if is_kept(request.target) else self._serving).turn()
+        answer = await self._handler(request)
         if isinstance(answer, Upgrade):
             return await self._upgrade(incoming, answer)
         return self._reply(answer, body)
@@ -114,14 +124,17 @@ class HttpListener:
         if transport is None:  # it is lost already
             tap.close()
             return ws
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        transport.set_write_buffer_limits(high=upgrade.ahead_bytes)
+        channel = WebSocketChannel(ws, transport, tap)
         task = asyncio.current_task()
         assert task is not None
         self._streams.tasks.add(task)
         try:
-            await upgrade.run(WebSocketChannel(ws, transport, tap))
+            await upgrade.run(channel)
         finally:
             self._streams.tasks.discard(task)
             tap.close()
-            await ws.close()
+            if connection.writing_paused:  # what it was sent lies here, and it does not take it
+                transport.abort()
+            await channel.close()
         return ws

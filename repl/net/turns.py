@@ -1,4 +1,4 @@
-"""The share of one turn of the event loop for a listener's connections: frames taken in, bytes sent.
+"""The share of one turn of the event loop for a listener's connections: frames taken in, requests, bytes sent.
 
 A read of 256 KiB may hold 37,000 frames of one byte, and a socket is read up to 32 times in a turn: the loop would be
 gone for seconds, and with it heartbeats and votes.  So what has been read is followed frame by frame, and what is past
@@ -10,12 +10,16 @@ the turn's share waits in its connection, whose reading pauses:
 1. The line is served in its order, a few frames each time: whoever floods it waits with the rest.
 2. A small message that comes alone goes past the line (``tap.py``), also while others flood; so many of them a turn.
 3. Pieces of streams are sent so many bytes a turn: one append wakes every tail, and a system call copies what is sent.
+4. Requests are parsed, and begin, for so much time a turn, in the order in which they came: they are too unlike each
+other to be counted.  A connection has one at a time under way, so that those who pipeline take turns with everybody.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 from vlsn.limits import KIB, MIB
@@ -25,9 +29,14 @@ FRAMES_A_TURN = 256
 FRAMES_AT_ONCE = 32
 """Frames of one connection, while others wait."""
 
-
 SMALL_A_TURN = 256
 """Messages that come alone, each on a connection of its own."""
+READ_S_A_TURN = 0.005
+"""Seconds in which heads and bodies are parsed: of some 500 small requests."""
+SERVED_S_A_TURN = 0.005
+"""Seconds in which requests begin, and what needs no waiting is answered: of some 50 small ones."""
+WOKEN_A_TURN = 64
+"""Requests of the line that are woken in a turn, to see whether there is time for them."""
 SENT_BYTES_A_TURN = 2 * MIB
 """About 2 ms; of pieces over ``SENT_AT_ONCE_BYTES``."""
 SENT_AT_ONCE_BYTES = 16 * KIB
@@ -85,6 +94,93 @@ class Turns:
         self._called = bool(self._line)
         if self._called:
             self._loop.call_soon(self._next)
+
+
+class _Share:
+    """So much time of each turn, from when it is first used."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._seconds = seconds
+        self._until_s = 0.0
+        """When this turn's share ends; 0.0 while nothing of it is used."""
+        self._called = False
+
+    def _has_time(self) -> bool:
+        """Says whether some of the share is left; the first who asks in a turn has it, whatever it is."""
+        now = perf_counter()
+        if not self._called:
+            self._call()
+        if self._until_s:
+            return now < self._until_s
+        self._until_s = now + self._seconds
+        return True
+
+    def _call(self) -> None:
+        self._called = True
+        self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        self._until_s, self._called = 0.0, False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Begins a turn's share with those who wait."""
+
+
+class Reading(_Share):
+    """The turns of what connections read that has to be parsed."""
+
+    def __init__(self) -> None:
+        super().__init__(READ_S_A_TURN)
+        self._line: deque[Callable[[], None]] = deque()
+
+    def share(self) -> bool:
+        """Says whether a read may be parsed at once; not while somebody waits."""
+        return not self._line and self._has_time()
+
+    def wait(self, parse: Callable[[], None]) -> None:
+        """Calls ``parse`` when its turn comes; after ``share`` has said no."""
+        self._line.append(parse)
+
+    def _go_on(self) -> None:
+        while self._line and self._has_time():
+            self._line.popleft()()
+
+
+class Serving(_Share):
+    """The turns of requests, whatever they ask for."""
+
+    def __init__(self) -> None:
+        super().__init__(SERVED_S_A_TURN)
+        self._line: deque[asyncio.Future[None]] = deque()
+        self._again: deque[asyncio.Future[None]] = deque()
+        """Those that were woken, and for which there was no time; they go before the line."""
+
+    async def turn(self) -> None:
+        """Returns when a request may be served. At least one is in each turn, whatever else is in it."""
+        line = self._line
+        if not line and self._has_time():
+            return
+        while True:
+            turn = self._loop.create_future()
+            line.append(turn)
+            await turn
+            if self._has_time():
+                return
+            line = self._again
+
+    def _go_on(self) -> None:
+        line = self._line
+        line.extendleft(reversed(self._again))
+        self._again.clear()
+        if not line:
+            return
+        for _ in range(min(WOKEN_A_TURN, len(line))):
+            turn = line.popleft()
+            if not turn.done():  # by a cancel
+                turn.set_result(None)
+        self._call()  # the next turn begins behind those that are woken
 
 
 class Sending:

@@ -1,8 +1,8 @@
 """A channel over one WebSocket, of either side.
 
 No compression (it would cost more than it saves, and blocks are to stay as they are); a text message, or one over
-the limit, ends the channel.  ``send`` returns while less than ``WRITE_BUFFER_BYTES`` wait in the socket,
-so that the next message can be made while the last one leaves.
+the limit, ends the channel.  ``send`` returns while little waits in the socket (``WRITE_BUFFER_BYTES`` of a
+caller's, ``Upgrade.ahead_bytes`` of who was called), so that the next message can be made while the last one leaves.
 
 What aiohttp keeps to itself is used here (the reader's queue, and whether the writer has sent a close) and in
 ``client.py``: the lock file says which version, ``tests/repl/net/test_frame.py`` what is expected of it.
@@ -19,7 +19,7 @@ from aiohttp.web import WebSocketResponse
 
 from repl.net.frame import SMALL_BYTES, small_frame
 from repl.net.tap import Tap
-from vlsn.errors import ChannelClosed
+from vlsn.errors import ChannelClosed, bare
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
 
@@ -52,7 +52,7 @@ class WebSocketChannel:
         try:
             await self._socket.send_bytes(message)
         except (ConnectionError, RuntimeError) as error:
-            raise ChannelClosed(f"the peer is gone: {error}") from None
+            raise ChannelClosed(f"the peer is gone: {bare(error)}") from None  # aiohttp's waiter keeps it
 
     def send_now(self, message: Buffer) -> bool:
         transport = self._transport
@@ -96,7 +96,9 @@ class WebSocketChannel:
         if message.type is WSMsgType.TEXT:
             await self._socket.close(code=WSCloseCode.UNSUPPORTED_DATA)
             raise ChannelClosed("the peer sent a text message")
-        raise ChannelClosed(f"the channel was closed (code {self._socket.close_code})")
+        code = self._socket.close_code or 0
+        said = f": {message.extra}" if message.type is WSMsgType.CLOSE and message.extra else ""
+        raise ChannelClosed(f"the channel was closed (code {code}){said}", code=code)
 
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
         tap, loop = self._tap, asyncio.get_running_loop()
@@ -140,6 +142,7 @@ class WebSocketChannel:
                 await waiter
         finally:
             tap.came = tap.take = None
+            fault = None  # its traceback knows ``taken``
 
     def _ping_waits(self) -> bool:
         """Says whether a ping waits. Of several pings only the last one has to be answered (RFC 6455 §5.5.3); each
@@ -161,4 +164,8 @@ class WebSocketChannel:
         return data
 
     async def close(self) -> None:
-        await self._socket.close()
+        try:
+            await self._socket.close()
+        finally:
+            if (kept := self._socket.exception()) is not None:
+                bare(kept)

@@ -22,6 +22,8 @@ READERS_LEAST = 256
 READERS_MOST = 65_536
 FILES_KEPT = 1_024
 """File descriptors for segments, LMDB and connections to other members."""
+FILES_LEAST = 256
+"""Descriptors without which a node does not start: past its last one it opens no segment, and ends."""
 FILES_MOST = 1 << 20
 """Descriptors that are reckoned with where the process has no limit."""
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -42,9 +44,18 @@ def readers_of(setting: int, *, files: int, memory: int) -> int:
     return max(min(by_memory, max(room - OTHERS_MAX, room // 2)), 1)
 
 
+def check_files(files: int) -> None:
+    """Raises ``BadArgument`` where a node may have fewer descriptors than ``FILES_LEAST``."""
+    if files < FILES_LEAST:
+        raise BadArgument(
+            f"a node needs {FILES_LEAST} file descriptors at least, and this process may have {files}:"
+            " raise its limit (ulimit -n, LimitNOFILE=)"
+        )
+
+
 def connections_of(readers: int, *, files: int) -> int:
-    """Returns how many connections may be there at once."""
-    return max(min(readers + OTHERS_MAX + KEPT, files - FILES_KEPT), 2 * KEPT)
+    """Returns how many connections may be there at once; half of the descriptors where these are few."""
+    return max(min(readers + OTHERS_MAX + KEPT, files - FILES_KEPT), min(2 * KEPT, files // 2))
 
 
 def files_most() -> int:

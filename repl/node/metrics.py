@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
+from itertools import chain
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from repl.http.limits import PIECE_BYTES
 from repl.node.cdc_metrics import buckets_of, cdc_metrics
 from repl.node.destination_metrics import destination_metrics
 from repl.node.parts import NodeParts
@@ -19,149 +22,169 @@ from vlsn.segments.background import WORKS
 _STATES = ("MASTER", "REPLICA", "UNKNOWN", "DAMAGED", "RESTORING", "HALTED")
 
 
-def metrics_text(parts: NodeParts) -> bytes:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(parts))
-    ProcessCollector(registry=registry)
-    return generate_latest(registry)
+SAMPLES_A_STEP = 200
+"""About a millisecond, as of ``PIECE_BYTES``."""
 
 
-class _Collector:
-    def __init__(self, parts: NodeParts) -> None:
-        self._parts = parts
+def metrics_text(parts: NodeParts) -> Generator[int, None, bytes]:
+    """Makes all of it, in steps between whole metrics: those of many names take a while."""
+    text, step = [], _Step()
+    yield PIECE_BYTES
+    for metric in chain(_metrics(parts), ProcessCollector(registry=None).collect()):
+        step.metrics.append(metric)
+        step.samples += len(metric.samples)
+        if step.samples >= SAMPLES_A_STEP:
+            text.append(generate_latest(step))
+            step = _Step()
+            yield PIECE_BYTES
+    text.append(generate_latest(step))
+    return b"".join(text)
 
-    def collect(self) -> Iterator[Metric]:
-        parts = self._parts
-        said, counts = status(parts), parts.member.counts
-        python = ".".join(map(str, sys.version_info[:3]))
-        build = GaugeMetricFamily("vlsnlog_build_info", "1, of the version that runs", labels=["version", "python"])
-        build.add_metric([said["version"], python], 1.0)
-        yield build
-        yield _gauge("first_vlsn", "First VLSN in the log", said["range"]["first"])
-        yield _gauge("last_vlsn", "Last VLSN in the log", said["range"]["last"])
-        yield _gauge("synced_vlsn", "Last VLSN synced on this node", said["range"]["last_sync"])
-        yield _gauge("durable_vlsn", "DTVLSN: synced on a majority, as this node knows it", said["dtvlsn"])
-        yield _gauge("term", "Stored term", said["term"])
-        role = GaugeMetricFamily("vlsnlog_role", "1 for the state that the node is in", labels=["state"])
-        for state in _STATES:
-            role.add_metric([state], float(said["state"] == state))
-        yield role
-        yield from cdc_metrics(parts)
-        yield from destination_metrics(said["destinations"])
-        yield _gauge("ready", "1 when the node serves durable reads", not readiness(parts))
-        for name, key, text in (
-            ("feeder_lag_vlsns", "lag_vlsns", "VLSNs that a replica has not acknowledged"),
-            ("feeder_lag_seconds", "lag_s", "Seconds since a replica was caught up"),
-            ("feeder_vlsns_per_second", "vlsns_per_s", "VLSNs that a replica acknowledged in a second, of late"),
-            ("feeder_acked_vlsn", "acked", "Last VLSN that a replica has synced"),
-        ):
-            family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=["replica"])
-            for feeder in said["feeders"]:
-                family.add_metric([feeder["replica"]], feeder[key])
-            yield family
-        events = parts.member.events.counts
-        yield _counter("elections", "Elections in which this node stood", events["stands"])
-        yield _counter("elections_won", "Elections that this node has won", events["elected"])
-        yield _counter(
-            "master_changes", "How often this node has got another master, or a newer term of it", counts.master_changes
+
+class _Step(Collector):
+    """Some metrics, as a registry."""
+
+    def __init__(self) -> None:
+        self.metrics: list[Metric] = []
+        self.samples = 0
+
+    def collect(self) -> Iterable[Metric]:
+        return self.metrics
+
+
+def _metrics(parts: NodeParts) -> Iterator[Metric]:
+    said, counts = status(parts), parts.member.counts
+    python = ".".join(map(str, sys.version_info[:3]))
+    build = GaugeMetricFamily("vlsnlog_build_info", "1, of the version that runs", labels=["version", "python"])
+    build.add_metric([said["version"], python], 1.0)
+    yield build
+    yield _gauge("first_vlsn", "First VLSN in the log", said["range"]["first"])
+    yield _gauge("last_vlsn", "Last VLSN in the log", said["range"]["last"])
+    yield _gauge("synced_vlsn", "Last VLSN synced on this node", said["range"]["last_sync"])
+    yield _gauge("durable_vlsn", "DTVLSN: synced on a majority, as this node knows it", said["dtvlsn"])
+    yield _gauge("term", "Stored term", said["term"])
+    role = GaugeMetricFamily("vlsnlog_role", "1 for the state that the node is in", labels=["state"])
+    for state in _STATES:
+        role.add_metric([state], float(said["state"] == state))
+    yield role
+    yield from cdc_metrics(parts)
+    yield from destination_metrics(said["destinations"])
+    yield _gauge("ready", "1 when the node serves durable reads", not readiness(parts))
+    for name, key, text in (
+        ("feeder_lag_vlsns", "lag_vlsns", "VLSNs that a replica has not acknowledged"),
+        ("feeder_lag_seconds", "lag_s", "Seconds since a replica was caught up"),
+        ("feeder_vlsns_per_second", "vlsns_per_s", "VLSNs that a replica acknowledged in a second, of late"),
+        ("feeder_acked_vlsn", "acked", "Last VLSN that a replica has synced"),
+    ):
+        family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=["replica"])
+        for feeder in said["feeders"]:
+            family.add_metric([feeder["replica"]], feeder[key])
+        yield family
+    events = parts.member.events.counts
+    yield _counter("elections", "Elections in which this node stood", events["stands"])
+    yield _counter("elections_won", "Elections that this node has won", events["elected"])
+    yield _counter(
+        "master_changes", "How often this node has got another master, or a newer term of it", counts.master_changes
+    )
+    yield _counter("rollbacks", "Rollbacks of what was not durable", events["rolled_back"])
+    yield _histogram("append_seconds", "From submission to its acknowledgement", counts.appends)
+    if parts.readers is not None:
+        yield _gauge("waiting_readers", "Tails, and long-polls that wait", parts.readers.used)
+        yield _gauge("waiting_readers_max", "How many of them are taken", parts.readers.limit)
+    if parts.handed is not None:
+        yield _gauge("handed_bytes", "Messages handed out that no worker's socket has yet", parts.handed.bytes)
+        yield _counter("workers_given_up", "Workers cut off, who took nothing", parts.handed.given_up)
+    if (listener := parts.listener) is not None:
+        yield _gauge("untaken_bytes", "Sent to readers that have not taken it", listener.untaken_bytes)
+        yield _counter("readers_given_up", "Readers cut off, whose bytes lay untaken", listener.given_up)
+        yield _histogram("loop_late_seconds", "How late the event loop came to a timer", listener.lateness)
+    opened = parts.open
+    if opened is None:
+        return
+    log = opened.log
+    yield _gauge("queue_entries", "Entries that wait for VLSNs", log.queue_length)
+    yield _gauge("queue_bytes", "Bytes that wait for VLSNs", log.queue_bytes)
+    yield _gauge("producers", "Exactly-once producers that the log knows", len(log.history.producers))
+    lacking = bool(log.history.lacks_to)
+    yield _gauge("producers_lacking", "1 while it is asked for whom it knew before `state` was lost", lacking)
+    yield _counter("duplicate_appends", "Appends that were in the log or its queue before", counts.duplicate_appends)
+    staged = said["transactions"] or {"open": 0, "staged_bytes": 0}
+    yield _gauge("transactions_open", "Transactions that are staged at this master", staged["open"])
+    yield _gauge("transactions_staged_bytes", "Memory that their entries take", staged["staged_bytes"])
+    yield _counter("transactions_committed", "Transactions submitted to be logged", counts.commits)
+    yield _counter("transactions_aborted", "Transactions taken back by their clients", counts.aborted)
+    yield _counter("transactions_expired", "Transactions that nobody called for too long", counts.expired)
+    yield _counter("transactions_gone", "Calls for transactions that are neither staged nor logged", counts.gone)
+    yield _gauge("segments", "Live segment files", said["log"]["segments"])
+    yield _gauge("disk_bytes", "What all segment files take of the disk", said["log"]["bytes_on_disk"])
+    yield _counter("given_back_bytes", "Disk given back behind sealed ends", log.placement.holes.given_bytes)
+    yield _gauge("log_bytes", "Synced bytes of all live segments", said["log"]["bytes"])
+    yield _counter("groups", "Groups written and synced", log.stats.groups)
+    yield _counter("blocks", "Blocks logged", log.stats.blocks)
+    yield _counter("written_bytes", "Bytes of frames written", log.stats.bytes)
+    yield _gauge("unacked_entries", "Entries that are with the writer", log.stats.unacked)
+    yield _counter("write_errors", "Groups whose write or sync failed, written again", log.stats.write_errors)
+    yield _counter("slow_syncs", "Writes and syncs of a group that took over 0.1 s", log.slow_syncs.total)
+    yield _counter("late_standbys", "Standbys taken before they were zeroed", log.late_standbys)
+    if log.space.free_bytes is not None:
+        yield _gauge(
+            "free_bytes", "Free on the file system of the log, when it was looked at last", log.space.free_bytes
         )
-        yield _counter("rollbacks", "Rollbacks of what was not durable", events["rolled_back"])
-        yield _histogram("append_seconds", "From submission to its acknowledgement", counts.appends)
-        if parts.readers is not None:
-            yield _gauge("waiting_readers", "Tails, and long-polls that wait", parts.readers.used)
-            yield _gauge("waiting_readers_max", "How many of them are taken", parts.readers.limit)
-        if (listener := parts.listener) is not None:
-            yield _gauge("untaken_bytes", "Sent to readers that have not taken it", listener.untaken_bytes)
-            yield _counter("readers_given_up", "Readers cut off, whose bytes lay untaken", listener.given_up)
-        opened = parts.open
-        if opened is None:
-            return
-        log = opened.log
-        yield _gauge("queue_entries", "Entries that wait for VLSNs", log.queue_length)
-        yield _gauge("queue_bytes", "Bytes that wait for VLSNs", log.queue_bytes)
-        yield _gauge("producers", "Exactly-once producers that the log knows", len(log.history.producers))
-        lacking = bool(log.history.producers.lacks_to)
-        yield _gauge("producers_lacking", "1 while it is asked for whom it knew before `state` was lost", lacking)
-        yield _counter(
-            "duplicate_appends", "Appends that were in the log or its queue before", counts.duplicate_appends
-        )
-        staged = said["transactions"] or {"open": 0, "staged_bytes": 0}
-        yield _gauge("transactions_open", "Transactions that are staged at this master", staged["open"])
-        yield _gauge("transactions_staged_bytes", "Memory that their entries take", staged["staged_bytes"])
-        yield _counter("transactions_committed", "Transactions submitted to be logged", counts.commits)
-        yield _counter("transactions_aborted", "Transactions taken back by their clients", counts.aborted)
-        yield _counter("transactions_expired", "Transactions that nobody called for too long", counts.expired)
-        yield _counter("transactions_gone", "Calls for transactions that are neither staged nor logged", counts.gone)
-        yield _gauge("segments", "Live segment files", said["log"]["segments"])
-        yield _gauge("disk_bytes", "What all segment files take of the disk", said["log"]["bytes_on_disk"])
-        yield _counter("given_back_bytes", "Disk given back behind sealed ends", log.placement.holes.given_bytes)
-        yield _gauge("log_bytes", "Synced bytes of all live segments", said["log"]["bytes"])
-        yield _counter("groups", "Groups written and synced", log.stats.groups)
-        yield _counter("blocks", "Blocks logged", log.stats.blocks)
-        yield _counter("written_bytes", "Bytes of frames written", log.stats.bytes)
-        yield _gauge("unacked_entries", "Entries that are with the writer", log.stats.unacked)
-        yield _counter("write_errors", "Groups whose write or sync failed, written again", log.stats.write_errors)
-        yield _counter("slow_syncs", "Writes and syncs of a group that took over 0.1 s", log.slow_syncs.total)
-        yield _counter("late_standbys", "Standbys taken before they were zeroed", log.late_standbys)
-        if log.space.free_bytes is not None:
-            yield _gauge(
-                "free_bytes", "Free on the file system of the log, when it was looked at last", log.space.free_bytes
-            )
-        yield _gauge("no_space", "1 while appends are refused for lack of space", bool(log.no_space))
-        yield _gauge("no_segment", "1 while the next segment could not be made for another reason", bool(log.unmade))
-        failures = CounterMetricFamily(
-            "vlsnlog_background_failures", "Failures of work that the log does not rest on", labels=["work"]
-        )
-        failing = GaugeMetricFamily("vlsnlog_background_failing", "How much of it fails now", labels=["work"])
-        now = Counter(fault.work for fault in log.background.faults())
-        for work in WORKS:
-            failures.add_metric([work], log.background.failures[work])
-            failing.add_metric([work], now[work])
-        yield failures
-        yield failing
-        yield _gauge("damaged_segments", "Segments with damage that is not mended yet", len(said["damage"]))
-        yield _counter("mended_blocks", "Damaged blocks put back from a peer", opened.mending.mended)
-        yield _counter("scrubbed_bytes", "Bytes of sealed segments looked at for rot", opened.scrub.bytes)
-        yield _counter("scrub_found", "Damaged places that the scrub has met", opened.scrub.found)
-        yield _counter("old_images", "Starts with a disk older than what members had heard", counts.old_images)
-        yield _counter("readmitted", "Members admitted again as another incarnation, by this master", counts.readmitted)
-        yield _counter("restores", "Restores of this node's log since its start", parts.restoration.count)
-        yield _counter("cleaned_segments", "Segments removed by cleaning", log.cleaner.segments)
-        yield _counter("cleaned_bytes", "Bytes of files that cleaning freed", log.cleaner.bytes)
-        yield _counter("holds_dropped", "Holds dropped for lying too far behind", log.cleaner.drops)
-        yield _gauge("cleaning_blocked_segments", "Segments that a hold or limit keeps", said["cleaning"]["blocked"])
-        for name, key, text in (
-            ("hold_vlsn", "vlsn", "VLSN from which on a hold keeps the log"),
-            ("hold_age_seconds", "age_s", "Since when a hold stands at its VLSN"),
-        ):
-            family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=["owner", "name"])
-            for hold in said["holds"]:
-                family.add_metric([hold["owner"], hold["name"]], hold[key])
-            yield family
-        for name, key, text in (
-            ("consumer_next_vlsn", "next", "VLSN that a named consumer reads next"),
-            ("consumer_lag_vlsns", "lag_vlsns", "Durable VLSNs from a consumer's next entry on"),
-            ("consumer_lag_seconds", "lag_s", "Since when a consumer's next entry lies there"),
-        ):
-            family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=["consumer"])
-            for consumer in said["consumers"]:
-                if consumer[key] is not None:
-                    family.add_metric([consumer["name"]], consumer[key])
-            yield family
-        rolls = CounterMetricFamily("vlsnlog_rolls", "Segments rolled, by reason", labels=["reason"])
-        for reason, count in log.stats.rolls.items():
-            rolls.add_metric([reason], count)
-        yield rolls
-        index = log.stats.index
-        yield _counter("index_hits", "Lookups of VLSNs that the index answered from memory", index.hits)
-        yield _counter("index_misses", "Lookups of VLSNs that went to the index's store", index.misses)
-        yield _counter("index_buckets_created", "Buckets that the index began", index.buckets_created)
-        yield _counter("index_buckets_deleted", "Buckets that truncations took away", index.buckets_deleted)
-        yield _counter("index_flushes", "Transactions of the index", index.flushes)
-        yield _counter("index_mended", "Rotten parts of the index, tracked from the log again", index.mended)
-        yield _histogram("appends_per_sync", "Submissions that shared a sync", log.stats.appends_per_sync)
-        yield _histogram("group_bytes", "Bytes of a group as it was written", log.stats.group_bytes)
-        yield _histogram("fdatasync_seconds", "Write and sync of one group", log.stats.sync_seconds)
+    yield _gauge("no_space", "1 while appends are refused for lack of space", bool(log.no_space))
+    yield _gauge("no_segment", "1 while the next segment could not be made for another reason", bool(log.unmade))
+    failures = CounterMetricFamily(
+        "vlsnlog_background_failures", "Failures of work that the log does not rest on", labels=["work"]
+    )
+    failing = GaugeMetricFamily("vlsnlog_background_failing", "How much of it fails now", labels=["work"])
+    now = Counter(fault.work for fault in log.background.faults())
+    for work in WORKS:
+        failures.add_metric([work], log.background.failures[work])
+        failing.add_metric([work], now[work])
+    yield failures
+    yield failing
+    yield _gauge("damaged_segments", "Segments with damage that is not mended yet", len(said["damage"]))
+    yield _counter("mended_blocks", "Damaged blocks put back from a peer", opened.mending.mended)
+    yield _counter("scrubbed_bytes", "Bytes of sealed segments looked at for rot", opened.scrub.bytes)
+    yield _counter("scrub_found", "Damaged places that the scrub has met", opened.scrub.found)
+    yield _counter("old_images", "Starts with a disk older than what members had heard", counts.old_images)
+    yield _counter("readmitted", "Members admitted again as another incarnation, by this master", counts.readmitted)
+    yield _counter("restores", "Restores of this node's log since its start", parts.restoration.count)
+    yield _counter("cleaned_segments", "Segments removed by cleaning", log.cleaner.segments)
+    yield _counter("cleaned_bytes", "Bytes of files that cleaning freed", log.cleaner.bytes)
+    yield _counter("holds_dropped", "Holds dropped for lying too far behind", log.cleaner.drops)
+    yield _gauge("cleaning_blocked_segments", "Segments that a hold or limit keeps", said["cleaning"]["blocked"])
+    for name, key, text in (
+        ("hold_vlsn", "vlsn", "VLSN from which on a hold keeps the log"),
+        ("hold_age_seconds", "age_s", "Since when a hold stands at its VLSN"),
+    ):
+        family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=["owner", "name"])
+        for hold in said["holds"]:
+            family.add_metric([hold["owner"], hold["name"]], hold[key])
+        yield family
+    for name, key, text in (
+        ("consumer_next_vlsn", "next", "VLSN that a named consumer reads next"),
+        ("consumer_lag_vlsns", "lag_vlsns", "Durable VLSNs from a consumer's next entry on"),
+        ("consumer_lag_seconds", "lag_s", "Since when a consumer's next entry lies there"),
+    ):
+        family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=["consumer"])
+        for consumer in said["consumers"]:
+            if consumer[key] is not None:
+                family.add_metric([consumer["name"]], consumer[key])
+        yield family
+    rolls = CounterMetricFamily("vlsnlog_rolls", "Segments rolled, by reason", labels=["reason"])
+    for reason, count in log.stats.rolls.items():
+        rolls.add_metric([reason], count)
+    yield rolls
+    index = log.stats.index
+    yield _counter("index_hits", "Lookups of VLSNs that the index answered from memory", index.hits)
+    yield _counter("index_misses", "Lookups of VLSNs that went to the index's store", index.misses)
+    yield _counter("index_buckets_created", "Buckets that the index began", index.buckets_created)
+    yield _counter("index_buckets_deleted", "Buckets that truncations took away", index.buckets_deleted)
+    yield _counter("index_flushes", "Transactions of the index", index.flushes)
+    yield _counter("index_mended", "Rotten parts of the index, tracked from the log again", index.mended)
+    yield _histogram("appends_per_sync", "Submissions that shared a sync", log.stats.appends_per_sync)
+    yield _histogram("group_bytes", "Bytes of a group as it was written", log.stats.group_bytes)
+    yield _histogram("fdatasync_seconds", "Write and sync of one group", log.stats.sync_seconds)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

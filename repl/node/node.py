@@ -34,6 +34,7 @@ from repl.repair.restoring import RestoreWanted
 from repl.repair.unopened import Unopened
 from vlsn.errors import BadArgument, Damaged, NotMaster, VlsnLogError, said_of
 from vlsn.recover.recovery import Recovered
+from vlsn.repair.restore import End
 from vlsn.seams import Seams
 
 
@@ -60,7 +61,7 @@ class Node(NodeParts):
         member, config = self.member, self.member.config
         try:
             gateway = Gateway(self.services, append_limits(config), readers_max=config.readers_max or READERS_MAX)
-            self.readers = gateway.readers
+            self.readers, self.handed = gateway.readers, gateway.handed
             self.listener = await member.network.serve(config.host, config.port, gateway.handle, quick=gateway.quick)
         except OSError as error:
             raise BadArgument(
@@ -118,7 +119,7 @@ class Node(NodeParts):
         except* RestoreWanted as wanted:
             why = str(wanted.exceptions[0])
         log = self.opened().log
-        end, durable = (log.history.last_term, log.range.last), (log.history.term_of(log.dtvlsn), log.dtvlsn)
+        end, durable = (log.history.last_term, log.range.last), End(log.history.term_of(log.dtvlsn), log.dtvlsn)
         restoration.members = self.member.members.urls
         await self._close_log(why)
         await restoration.run(why, end=end, durable=durable, whole=True)

@@ -10,6 +10,7 @@ from repl.config import NodeConfig
 from repl.follow.following import Following
 from repl.group.confirming import Confirming
 from repl.group.member import Member
+from repl.http.handed import Handed
 from repl.http.limits import Budget
 from repl.http.types import Listener, Network
 from repl.lead.leading import Leading
@@ -50,6 +51,8 @@ class NodeParts:
         """``None`` between two logs; whoever needs it asks ``opened``."""
         self.readers: Budget | None = None
         """The readers that wait, once the node listens."""
+        self.handed: Handed | None = None
+        """The messages of destinations that no socket has yet."""
         self.listener: Listener | None = None
 
     def opened(self) -> OpenNode:

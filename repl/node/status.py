@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from errno import errorcode
 from functools import cache
 from importlib import metadata
@@ -30,8 +31,9 @@ def version() -> str:
     return metadata.version("vlsnlog")
 
 
-def status(parts: NodeParts) -> dict[str, Any]:
-    """Makes the object of ``GET /v1/status``; an empty log's range is all 0."""
+def status(parts: NodeParts, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Makes the object of ``GET /v1/status``; an empty log's range is all 0. ``long`` is what ``long_status`` has made
+    of late, made anew where there is none."""
     base: dict[str, Any] = {
         "group": parts.member.config.group,
         "node": parts.member.config.name,
@@ -43,6 +45,8 @@ def status(parts: NodeParts) -> dict[str, Any]:
         "incarnation": f"{parts.member.incarnation:016x}",
         "process": f"{parts.member.process:016x}",
         "listed": False,
+        "founding": "",
+        "members_at": 0,
         "level": 1,
         "settings": {"producers": PRODUCERS_AT_LEVEL_1, "durability": msgspec.to_builtins(SYNCED)},
         "range": {"first": 0, "last": 0, "last_sync": 0, "last_txn_end": 0},
@@ -52,9 +56,6 @@ def status(parts: NodeParts) -> dict[str, Any]:
         "replica": None,
         "transactions": None,
         "log": None,
-        "holds": [],
-        "consumers": [],
-        "destinations": [],
         "cleaning": None,
         "damage": [],
         "scrub": None,
@@ -73,16 +74,17 @@ def status(parts: NodeParts) -> dict[str, Any]:
             for name, url in parts.member.config.members.items()
         ],
     }
-    base["cdc"] = parts.cdc.told()
     base["restore"] = restore_status(parts)
     base["elections"] = _elections(parts)
     base["syncups"] = parts.member.events.recent("syncup", "syncup")
     if parts.member.reason:
         base["reason"] = parts.member.reason
+    base.update(long_status(parts) if long is None else long)
     opened = parts.open
     if opened is None:
         return base
     log = opened.log
+    base["founding"] = founding(parts)
     base["level"] = log.level
     span = log.range
     base["range"] = {
@@ -125,13 +127,12 @@ def status(parts: NodeParts) -> dict[str, Any]:
     base["settings"] = settings_of(log)
     base["damage"] = opened.mending.status()
     base["scrub"] = opened.scrub.status()
-    base["holds"] = holds(log)
-    base["consumers"] = [msgspec.to_builtins(each) for each in opened.consumers.told()]
-    base["destinations"] = destinations_of(log, parts.lead, opened.pager)
     base["cleaning"] = _cleaning(opened)
     group = log.history.group
     if group is not None:
-        base["listed"] = listed_as(group, parts.member.config.name, parts.member.incarnation) is not None
+        listed = listed_as(group, parts.member.config.name, parts.member.incarnation) is not None
+        base["listed"] = listed and not parts.member.removed()
+        base["members_at"] = log.history.group_vlsn if log.dtvlsn >= log.history.group_vlsn else 0
         base["members"] = [
             {
                 "name": each.name,
@@ -152,6 +153,26 @@ def status(parts: NodeParts) -> dict[str, Any]:
         base["replica"] = _replica(parts.following)
     _place(parts, log, base["members"])
     return base
+
+
+def founding(parts: NodeParts) -> str:
+    """Returns the name of this node's log, which no other log has; empty while its first entry is not durable, or where
+    it is not known."""
+    opened = parts.open
+    return opened.log.history.founding if opened is not None and parts.dtvlsn() else ""
+
+
+def long_status(parts: NodeParts) -> dict[str, Any]:
+    """Makes what grows in a status with the names that clients have given, by the hundred."""
+    found: dict[str, Any] = {"holds": [], "consumers": [], "destinations": [], "cdc": parts.cdc.told()}
+    opened = parts.open
+    if opened is None:
+        return found
+    log = opened.log
+    found["holds"] = holds(log)
+    found["consumers"] = [msgspec.to_builtins(each) for each in opened.consumers.told()]
+    found["destinations"] = destinations_of(log, parts.lead, opened.pager)
+    return found
 
 
 def _place(parts: NodeParts, log: LocalLog, members: list[dict[str, Any]]) -> None:

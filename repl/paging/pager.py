@@ -464,7 +464,7 @@ def _subscription(view: DestinationView) -> Subscription:
         view.prefix,
         Acknowledged(NULL_VLSN, let_go.firsts, let_go.lasts),
         acked.since,
-        view.without,
+        view.letters,
     )
 
 

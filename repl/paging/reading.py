@@ -84,21 +84,24 @@ class PageReading:
         return self._pager.why_full(uuid, limit_bytes, limit_messages)
 
     async def sizes(self, uuid: str, from_vlsn: int) -> PagedSizes:
-        store = self._pager.manager.stores.get(uuid)
-        number = store.next_page(from_vlsn) if store is not None else None
-        nothing = np.zeros(0, np.int64)
-        if store is None or number is None:
-            behind = store.paged_to + 1 if store is not None else 0
-            return PagedSizes(nothing, nothing, Vlsn(max(from_vlsn, behind)))
-        last = store.pages[number].last
-        try:
-            contents = await self._contents(store, number)
-        except OSError as error:
-            raise Damaged(f"{store.path(number)} cannot be read for now: {error}") from error
-        if contents is None:
-            return PagedSizes(nothing, nothing, Vlsn(from_vlsn))
-        low = int(np.searchsorted(contents.vlsns, from_vlsn))
-        return PagedSizes(contents.vlsns[low:], contents.sizes()[low:], Vlsn(last + 1))
+        while True:
+            store = self._pager.manager.stores.get(uuid)
+            number = store.next_page(from_vlsn) if store is not None else None
+            if store is None or number is None:
+                behind = store.paged_to + 1 if store is not None else 0
+                return PagedSizes(np.zeros(0, np.int64), np.zeros(0, np.int64), Vlsn(max(from_vlsn, behind)))
+            last = store.pages[number].last
+            try:
+                contents = await self._contents(store, number)
+                if contents is not None and contents.fault:
+                    await self._pager.salvage(store, number)
+                    continue
+            except OSError as error:
+                raise Damaged(f"{store.path(number)} cannot be read for now: {error}") from error
+            if contents is None:
+                continue  # it is done meanwhile, or another one
+            low = int(np.searchsorted(contents.vlsns, from_vlsn))
+            return PagedSizes(contents.vlsns[low:], contents.sizes()[low:], Vlsn(last + 1))
 
     async def contents_from(self, store: PagingStore, from_vlsn: int) -> PageContents | None:
         """Returns the first page with a message from ``from_vlsn`` on; None where there is none, or none that reads

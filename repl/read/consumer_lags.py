@@ -4,34 +4,43 @@
     position 45       VLSN 45 COMMIT, of the position itself                                  lag 0
 
 A COMMIT entry alone is nobody's lag, else no consumer would ever be up to date.  So the log is read on from each
-position to the next entry of a user, once: what was passed over is remembered until the position moves past it.
+position to the next entry of a user, once for all whose positions lie in what was passed over.  Many that commit at its
+end would read everybody's COMMITs else, each of them again.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 
 from repl.api import ConsumerAt
 from repl.read.reads import Reads
 from vlsn.errors import VlsnLogError
 from vlsn.seams import Clock
-from vlsn.state.consumers import Placed, is_of_another_group, positions_in
+from vlsn.state.consumers import Placed, is_of_another_group, key_of, position_of, positions_in
 from vlsn.write.local_log import LocalLog
 
 LOOK_S = 1.0
 LOOKS_MAX = 64
 """Positions that are looked at in one round; the others' turns come in the next ones."""
+SHARED_MAX = 16
+"""Stretches of the log that were looked at for one position, and serve others."""
 
 
 @dataclass(slots=True)
 class _Looked:
-    """The log from a position on, as far as it was read: no entry of a user lies before ``upto`` but the one at
+    """The log from ``since`` on, as far as it was read: no entry of a user lies before ``upto`` but the one at
     ``vlsn`` (0: none yet), which was sealed at ``time_us``."""
 
+    since: int
     upto: int
     vlsn: int = 0
     time_us: int = 0
+
+    def covers(self, next_vlsn: int) -> bool:
+        """Says whether it tells what a user's next entry is from there on, as far as it was read."""
+        return self.since <= next_vlsn <= (self.vlsn or self.upto)
 
 
 class ConsumerLags:
@@ -42,6 +51,8 @@ class ConsumerLags:
         self._reads = reads
         self._clock = clock
         self._looked: dict[str, _Looked] = {}
+        self._shared: deque[_Looked] = deque(maxlen=SHARED_MAX)
+        """The last looks of anybody."""
 
     async def run(self) -> None:
         while True:
@@ -55,42 +66,59 @@ class ConsumerLags:
         small = self._log.history.small
         return positions_in(small.as_of(self._reads.durable)) if small else {}
 
-    async def look(self, only: str | None = None) -> None:
-        """Looks at those that have moved, or that have something new to read, ``LOOKS_MAX`` at most; or at ``only``."""
+    def position(self, name: str) -> Placed | None:
+        """Returns one that is durable here, at the same cost however many there are."""
+        return position_of(self._log.history.small.at(key_of(name), self._reads.durable))
+
+    async def look(self) -> None:
+        """Looks at those that have moved, or that have something new to read, ``LOOKS_MAX`` at most."""
         positions = self.positions()
         for name in [name for name in self._looked if name not in positions]:
             del self._looked[name]
         due = [name for name, placed in positions.items() if self._is_due(name, placed)]
-        for name in due[:LOOKS_MAX] if only is None else [only] if only in due else []:
-            try:
-                await self._look(name, positions[name].position.next)
-            except (VlsnLogError, OSError):
-                continue  # cleaned away, or damaged: whoever reads it is told
+        for name in due[:LOOKS_MAX]:
+            await self._look(name, positions[name].position.next)
+
+    async def look_at(self, name: str) -> None:
+        """Looks at that one, if it is due."""
+        placed = self.position(name)
+        if placed is not None and self._is_due(name, placed):
+            await self._look(name, placed.position.next)
 
     def told(self) -> list[ConsumerAt]:
         """Tells all positions, by name, with their lags as they were seen last."""
         return [self._told(name, placed) for name, placed in self.positions().items()]
 
     def told_of(self, name: str) -> ConsumerAt | None:
-        placed = self.positions().get(name)
+        """Tells that position, with its lag as it was seen last."""
+        placed = self.position(name)
         return self._told(name, placed) if placed is not None else None
 
     def _is_due(self, name: str, placed: Placed) -> bool:
         if is_of_another_group(name):
             return False
-        looked, next_vlsn = self._looked.get(name), placed.position.next
-        if looked is None or (looked.vlsn and looked.vlsn < next_vlsn):
-            return True
-        return not looked.vlsn and max(looked.upto, next_vlsn) <= self._reads.durable
+        looked = self._looked.get(name)
+        if looked is None or not looked.covers(placed.position.next):
+            return placed.position.next <= self._reads.durable
+        return not looked.vlsn and looked.upto <= self._reads.durable
 
     async def _look(self, name: str, next_vlsn: int) -> None:
         looked = self._looked.get(name)
-        if looked is None or looked.vlsn or looked.upto < next_vlsn:
-            looked = self._looked[name] = _Looked(next_vlsn)
-        page = await self._reads.page(looked.upto, limit=1, bytes_max=1, all_kinds=False)
-        if page.entries:
+        if looked is None or not looked.covers(next_vlsn):
+            looked = next((each for each in self._shared if each.covers(next_vlsn)), None)
+            if looked is None:
+                looked = _Looked(next_vlsn, next_vlsn)
+                self._shared.append(looked)
+            self._looked[name] = looked
+        if looked.vlsn or looked.upto > self._reads.durable:
+            return
+        try:
+            page = await self._reads.page(looked.upto, limit=1, bytes_max=1, all_kinds=False)
+        except (VlsnLogError, OSError):
+            return  # cleaned away, or damaged: whoever reads it is told
+        if page.entries and not looked.vlsn:
             looked.vlsn, looked.time_us = page.entries[0].vlsn, page.entries[0].time
-        looked.upto = page.next_vlsn
+        looked.upto = max(looked.upto, page.next_vlsn)
 
     def _told(self, name: str, placed: Placed) -> ConsumerAt:
         position = placed.position
@@ -102,10 +130,12 @@ class ConsumerLags:
 
     def _lag(self, looked: _Looked | None, next_vlsn: int) -> tuple[int, float | None]:
         durable = self._reads.durable
-        if looked is not None and looked.vlsn >= next_vlsn:
+        if looked is not None and not looked.covers(next_vlsn):
+            looked = None
+        if looked is not None and looked.vlsn:
             seconds = max(0.0, (self._clock.wall_us() - looked.time_us) / 1e6)
             return max(0, durable - looked.vlsn + 1), round(seconds, 3)
         # Nothing of a user's up to where it was read; what came since may be.
-        upto = max(next_vlsn, looked.upto if looked is not None and not looked.vlsn else 0)
+        upto = max(next_vlsn, looked.upto if looked is not None else 0)
         behind = max(0, durable - upto + 1)
         return behind, None if behind else 0.0

@@ -1,7 +1,8 @@
-"""Producers and small state that a node has lost: the tables are fetched from another member.
+"""Tables that a node has lost with its state record are fetched from another member.
 
-A log that was cleaned has whose submissions went with it, and what was set, in its state record alone.  Without that
-the node says nothing it does not know (``once``, rule 4), and asks every member, from its start on, until one has told:
+A log that was cleaned has whose submissions and which transactions went with it, and what was set, in its state record
+alone.  Without that the node says nothing it does not know (``once``, rule 6), and asks every member, from its start
+on, until one has told:
 
     log from 61 on, state lost: lacks 1–60       n2 lacks nothing: asked for its table as of a VLSN from 60 to 95
     n2 answers: as of 93, in term 4              VLSN 93 is of term 4 here, so both logs are one up to there
@@ -23,7 +24,7 @@ from repl.repair.restoring import Peer
 from vlsn.errors import BadBody, VlsnLogError
 from vlsn.ids import NULL_TERM, NodeName, Vlsn
 from vlsn.repair.restore_messages import LOOK, Offer
-from vlsn.state.history import producers_of
+from vlsn.state.history import History
 
 AGAIN_S = 0.5
 _Faults = (VlsnLogError, OSError, TimeoutError)
@@ -39,7 +40,7 @@ class LostProducers:
 
     @property
     def lacks_to(self) -> Vlsn:
-        return Vlsn(self._log.history.producers.lacks_to)
+        return self._log.history.lacks_to
 
     async def run(self) -> None:
         """Asks until the table is whole, or known to be lost."""
@@ -87,14 +88,14 @@ class LostProducers:
         member, log = self._member, self._log
         upto = Vlsn(min(log.dtvlsn, log.range.last_sync))
         offer, record = await peer.record(log.history.settled, upto)
-        known = await member.offload("reads")(partial(producers_of, record))
+        known = await member.offload("reads")(partial(History, record))
         with log.latch:
             if log.history.term_of(record.vlsn) != offer.dtvlsn_term or offer.dtvlsn_term == NULL_TERM:
                 raise BadBody(f"VLSN {record.vlsn} is of term {offer.dtvlsn_term} there, and not here")
-            if known.lacks_to >= log.history.producers.lacks_to:
+            if known.lacks_to >= self.lacks_to:
                 return  # another member was faster
             try:
-                log.history.found_state(record, known)
+                log.history.found_state(known, record.vlsn)
             except ValueError as error:
                 raise BadBody(str(error)) from None
         count = len(log.history.producers)

@@ -32,11 +32,11 @@ from repl.http.problem import error_of
 from repl.http.restore import CRC_FIELD
 from repl.offload import Offload, settle
 from repl.repair.opening import log_options, open_recovered
-from replica.restore import NULL_END, Disagrees, End, Progress, Transfer, choose
+from replica.restore import Disagrees, Progress, Transfer, choose
 from vlsn.errors import BadBody, Damaged, LogFailed, NotFound, Trimmed, VlsnLogError
 from vlsn.format.checksum import crc
 from vlsn.ids import NULL_VLSN, NodeName, Term, Vlsn
-from vlsn.repair.restore import Restart, RestoreListener
+from vlsn.repair.restore import NULL_END, End, Restart, RestoreListener
 from vlsn.repair.restore_messages import CLOSE, LOOK, OPEN, RECORD, Offer, Purpose, RestoreAsk, read_offer
 from vlsn.segments.restore_marker import Marker, check_no_restore
 from vlsn.state.state_store import StateRecord
@@ -138,8 +138,8 @@ class Restoration:
         raise RestoreWanted(await self.asked())
 
     async def lossless(self) -> End | None:
-        """Returns the end of a log that does not open, if some member's durable end is at or past it. Compared in term
-        and VLSN, so that a restore takes away nothing that this node ever acknowledged; else None."""
+        """Returns the end of a log that does not open, if some member has all of it that can ever have been durable
+        (``choose``), so that a restore takes away nothing that this node has acknowledged; else None."""
         self._begins()
         try:
             end = await self._on_keeper(self._restart().end)
@@ -164,7 +164,9 @@ class Restoration:
 
     # How.
 
-    async def run(self, why: str, *, end: End | None = None, durable: End = NULL_END, whole: bool = False) -> None:
+    async def run(
+        self, why: str, *, end: tuple[int, int] | None = None, durable: End = NULL_END, whole: bool = False
+    ) -> None:
         """Runs the whole restore; on return the directory holds a log. ``end`` and ``durable``: of the log that was
         here (``Restart.begin``); ``whole``: it was open until now."""
         member = self._member
@@ -198,7 +200,7 @@ class Restoration:
         self._over(marker, record, why)
 
     async def _begin(
-        self, restart: Restart, why: str, end: End | None, durable: End, *, impatient: bool
+        self, restart: Restart, why: str, end: tuple[int, int] | None, durable: End, *, impatient: bool
     ) -> Marker | None:
         """Begins once there is somebody to restore from; None where that takes too long."""
         for tries in count(1):

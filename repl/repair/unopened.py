@@ -2,8 +2,8 @@
 
     mended    with the blocks that were there, where what is left of them, or lies around them, says their term and so
               their names; else with blocks that peers say are durable
-    restored  once mending has failed ``MENDS_BEFORE_RESTORE`` times and all that the log ever held is durable
-              elsewhere; or a person asks
+    restored  once mending has failed ``MENDS_BEFORE_RESTORE`` times and all that the log can have acknowledged is
+              durable elsewhere, or of earlier terms than a durable end there; or a person asks
 
 Until then the node is DAMAGED, and gives its peers what of its log can be read.
 """
@@ -17,11 +17,11 @@ from repl.group.member import Member
 from repl.offload import Offload
 from repl.repair.mending import RETRY_S, fill, tell
 from repl.repair.restoring import Restoration
-from replica.restore import NULL_END, End
 from vlsn.errors import Damaged, VlsnLogError
 from vlsn.format.segment import parse_segment_name
 from vlsn.repair.mended_copy import mend
 from vlsn.repair.mending import find_wound_of_closed
+from vlsn.repair.restore import NULL_END, End
 from vlsn.segments.directory import LOCK_NAME
 
 MENDS_BEFORE_RESTORE = 3
@@ -49,7 +49,7 @@ class Unopened:
                     return
                 if tries >= MENDS_BEFORE_RESTORE and (end := await restoration.lossless()) is not None:
                     durable = end
-                    restoration.want(f"damaged, and all of it up to VLSN {end[1]} is durable elsewhere: {error}")
+                    restoration.want(f"damaged, and all that counts of it, to VLSN {end.vlsn}, is elsewhere: {error}")
                 await asyncio.wait([asked], timeout=RETRY_S)
                 if asked.done():
                     break

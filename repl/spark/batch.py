@@ -19,16 +19,17 @@ from pyspark.sql.datasource import (
 
 from repl.audit.columns import log_batches
 from repl.audit.plan import WAVES, Part, packed
-from repl.audit.source import source_of
+from repl.audit.source import Gone, Unreadable, source_of
 from repl.spark import places
 from repl.spark.columns import batch_of
-from repl.spark.copies import Copies, layout_of
+from repl.spark.copies import Copies, Share, again, layout_of, left_out
 from repl.spark.errors import each_one_line, one_line
-from repl.spark.layout import Piece
-from repl.spark.options import ReadOptions
+from repl.spark.group_of import one_group
+from repl.spark.layout import Layout, Piece
+from repl.spark.options import AS_USUAL, Asked, ReadOptions
 from repl.spark.scan import read_piece
 from repl.spark.tell import tell
-from vlsn.errors import BadArgument, Trimmed, VlsnLogError
+from vlsn.errors import BadArgument, Damaged, VlsnLogError
 from vlsn.format.key_filter import KeyFilter
 from vlsn.format.rows import Rows
 from vlsn.ids import NUMBER_MAX
@@ -55,13 +56,15 @@ class PhysicalReader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
         if len(options.sources) > 1:
             raise BadArgument("mode=physical shows one copy: load one source, and join what several show")
-        self._source = source_of(options.sources[0])
+        text = options.sources[0]
+        self._source = places.source_of(text, options.asked) if places.is_url(text) else source_of(text)
         self._options = options
         self._names = names
 
     @one_line
     def partitions(self) -> list[InputPartition]:
         survey = self._source.survey(0)
+        one_group({self._source.text: Layout(self._source, survey).group}, self._options.asked.group)
         runs = packed([survey], cores=CORES, partition_bytes=self._options.partition_bytes)
         return [SegmentsPartition(survey.node, survey.dtvlsn, run) for run in runs or [()]]
 
@@ -73,10 +76,11 @@ class PhysicalReader(DataSourceReader):  # type: ignore[misc]
 
 @dataclass
 class PiecePartition(InputPartition):  # type: ignore[misc]
-    """A piece of the log, and the index of the source that it is read from first."""
+    """A piece of the log, and the index of the source that it is read from first; ``group`` is whose log is meant."""
 
     copy: int
     piece: Piece
+    group: str = ""
 
 
 class VisibleReader(DataSourceReader):  # type: ignore[misc]
@@ -90,17 +94,39 @@ class VisibleReader(DataSourceReader):  # type: ignore[misc]
 
     @one_line
     def partitions(self) -> list[InputPartition]:
+        return again(self._planned)
+
+    def _planned(self) -> list[InputPartition]:
         copies = Copies.asked(self._options)
         first, last = copies.bounds(self._options)
         first, last = max(first, self._low), min(last, self._high)
         target = max(min(self._options.partition_bytes, copies.bytes // (WAVES * CORES)), PIECE_BYTES_MIN)
-        return [PiecePartition(share.copy, share.piece) for share in copies.shares(first, last, target)]
+        return [PiecePartition(share.copy, share.piece, copies.group) for share in copies.shares(first, last, target)]
 
     @each_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, PiecePartition):
             return  # what Spark makes of no partitions
-        yield from read_any(self._options.sources, partition.copy, partition.piece, self._names, self._keys)
+        asked = replace(self._options.asked, group=partition.group)
+        shares, at, last = [Share(partition.copy, partition.piece)], partition.piece.first, partition.piece.last
+        while shares:
+            try:
+                for share in shares:
+                    for rows, behind in rows_of_any(self._options.sources, share.copy, share.piece, asked):
+                        batch = batch_of(rows, at, last, self._names, self._keys)
+                        at = behind
+                        if batch is not None:
+                            yield batch
+                return
+            except Gone:
+                raise
+            except (Unreadable, Damaged):
+                copies = Copies.of(self._options.sources, asked)
+                if copies.first <= at:
+                    raise
+                left_out(at, copies.first, self._options)
+                at = copies.first
+                shares = copies.shares(at, last, self._options.partition_bytes)
 
 
 class PushdownReader(VisibleReader):
@@ -144,33 +170,20 @@ class PushdownReader(VisibleReader):
         return True
 
 
-def read_any(
-    texts: Sequence[str], copy: int, piece: Piece, names: Sequence[str], keys: KeyFilter | None = None
-) -> Iterator[Any]:
-    """Yields the entries of a piece as record batches, from source ``copy`` of ``texts``. Raises as ``rows_of_any``."""
-    at = piece.first
-    for rows, behind in rows_of_any(texts, copy, piece):
-        batch = batch_of(rows, at, piece.last, names, keys)
-        at = behind
-        if batch is not None:
-            yield batch
-
-
-def rows_of_any(texts: Sequence[str], copy: int, piece: Piece) -> Iterator[tuple[Rows, int]]:
+def rows_of_any(texts: Sequence[str], copy: int, piece: Piece, asked: Asked = AS_USUAL) -> Iterator[tuple[Rows, int]]:
     """Yields the blocks of a piece as ``read_piece``, from source ``copy`` of ``texts``. Where that fails another one
-    goes on at the VLSN reached. Raises what the first raised once all have failed."""
+    goes on at the VLSN reached. Raises what the first raised once all have failed, of nodes that answer if some do."""
     at = piece.first
+    asked = replace(asked, give_up_s=asked.give_up_s / len(texts))
     failed: VlsnLogError | None = None
     order = [copy, *(index for index in range(len(texts)) if index != copy)]
     for index in order:
         try:
-            source = places.source_of(texts[index])
+            source = places.source_of(texts[index], asked)
             pieces = [piece]
             if failed is not None:
                 layout = layout_of(source)
                 if not layout.holds(at, piece.last):
-                    if layout.first > at:
-                        failed = Trimmed(f"VLSN {at} was cleaned away meanwhile", first=layout.first)
                     continue
                 pieces = layout.pieces(at, piece.last, PIECE_BYTES_MIN * WAVES)
             for each in pieces:
@@ -181,6 +194,6 @@ def rows_of_any(texts: Sequence[str], copy: int, piece: Piece) -> Iterator[tuple
         except VlsnLogError as error:
             if len(order) > 1:
                 tell(f"{error}; VLSN {at} is looked for in the other sources")
-            failed = failed or error
+            failed = error if failed is None or (isinstance(failed, Gone) and not isinstance(error, Gone)) else failed
     assert failed is not None
     raise failed

@@ -10,25 +10,34 @@ An entry above what a copy knows to be durable may be another history's there, w
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
+
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
 from repl.audit.directory import DirectorySource
 from repl.audit.live import LiveSource
-from repl.audit.source import Source, Unreadable
+from repl.audit.source import Gone, Source, Unreadable
+from repl.spark.group_of import at_once, one_group
 from repl.spark.layout import Layout, Piece
-from repl.spark.options import Place, ReadOptions
+from repl.spark.options import AS_USUAL, Asked, Place, ReadOptions
 from repl.spark.places import source_of
 from repl.spark.tell import tell
 from repl.spark.times import vlsn_at
-from vlsn.errors import BadArgument, Damaged, Lagging, Trimmed
+from vlsn.errors import Damaged, Lagging, Trimmed
 from vlsn.real.disk import PosixDisk
 from vlsn.segments.restore_marker import check_no_restore
 
 LAG_S: Final = 10.0
 """Seconds that nodes which lag are given to reach the last VLSN that a read asks for."""
 POLL_S: Final = 0.2
+TRIES: Final = 5
+"""Times that something is tried which a running node may have changed in between …"""
+PAUSE_S: Final = 0.3
+"""… so many seconds apart."""
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,28 @@ class Share:
     piece: Piece
 
 
+def again(work: Callable[[], R], before: Callable[[], None] = lambda: None) -> R:
+    """Returns what ``work`` does, done again, behind ``before``, where something cannot be read: a running node may
+    have cleaned it away since it was surveyed. Raises what ``work`` does; of a node that is gone at once."""
+    tries = Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, Unreadable) and not isinstance(error, Gone)),
+        stop=stop_after_attempt(TRIES),
+        wait=wait_fixed(PAUSE_S),
+        before_sleep=lambda _: before(),
+        reraise=True,
+    )
+    return tries(work)
+
+
+def left_out(vlsn: int, first: int, options: ReadOptions) -> None:
+    """Tells that a read leaves out what was cleaned away from ``vlsn`` to ``first``, the first that there is. Raises
+    ``Trimmed`` unless it may be left out."""
+    gone = f"VLSN {vlsn} was cleaned away; the log begins at VLSN {first}"
+    if options.fail_on_trim:
+        raise Trimmed(f"{gone}: read from {first}, or set failOnTrim to false", first=first) from None
+    tell(f"{gone}, and so does this read")
+
+
 def layout_of(source: Source) -> Layout:
     """Surveys a copy. Raises ``Unreadable``, ``Restoring`` for one that is half restored, ``WrongVersion``."""
     if type(source) is DirectorySource:
@@ -46,53 +77,55 @@ def layout_of(source: Source) -> Layout:
     return Layout(source, source.survey(0))
 
 
+def _surveyed(asked: Asked, text: str) -> Layout | Unreadable:
+    """Surveys the copy that ``text`` names; returns the error of a node that does not answer."""
+    source = source_of(text, asked)
+    try:
+        return layout_of(source)
+    except Unreadable as error:
+        if not isinstance(source, LiveSource):
+            raise
+        return error
+
+
 class Copies:
     """The copies that answered, by their index among the sources. ``first`` and ``end`` are the group's, 0 and 0 for a
     log without an entry."""
 
-    def __init__(self, layouts: dict[int, Layout]) -> None:
+    def __init__(self, layouts: dict[int, Layout], group: str = "") -> None:
         self.layouts = layouts
+        self.group = group
+        """The group's identity, as far as the copies know it."""
         held = [layout for layout in layouts.values() if layout.first]
         self.first = min((layout.first for layout in held), default=0)
         self.end = max((layout.end for layout in held), default=0)
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> Copies:
-        """Surveys all of them; a node that does not answer is left out, and told, while another copy is there. Raises
-        ``Unreadable``, and ``BadArgument`` for copies of several groups."""
-        layouts: dict[int, Layout] = {}
-        silent: Unreadable | None = None
-        for index, text in enumerate(texts):
-            source = source_of(text)
-            try:
-                layouts[index] = layout_of(source)
-            except Unreadable as error:
-                if not isinstance(source, LiveSource):
-                    raise
-                silent = error
-                tell(f"{error}; the other sources are read")
+    def of(cls, texts: Sequence[str], asked: Asked = AS_USUAL) -> Copies:
+        """Surveys all of them at once; a node that does not answer is left out, and told, while another copy is there.
+        Raises ``Unreadable``, ``BadArgument`` for copies of several groups, ``WrongGroup`` for another one's."""
+        surveyed = at_once(partial(_surveyed, asked), texts)
+        layouts = {index: found for index, found in enumerate(surveyed) if isinstance(found, Layout)}
+        silent = [found for found in surveyed if isinstance(found, Unreadable)]
         if not layouts:
-            assert silent is not None
-            raise silent
-        groups = {layout.survey.group: texts[index] for index, layout in layouts.items()}
-        if len(groups) > 1:
-            named = ", ".join(f"{text} is of {group!r}" for group, text in groups.items())
-            raise BadArgument(f"one load reads one group: {named}")
-        return cls(layouts)
+            raise silent[0]
+        for error in silent:
+            tell(f"{error}; the other sources are read")
+        return cls(layouts, one_group({texts[index]: layout.group for index, layout in layouts.items()}, asked.group))
 
     @classmethod
     def asked(cls, options: ReadOptions) -> Copies:
         """Surveys the sources of a read, until one of them has its last VLSN. Raises as ``of`` and ``reaching``."""
-        last = options.to_vlsn
-        return cls.reaching(options.sources, last) if isinstance(last, int) else cls.of(options.sources)
+        texts, last = options.sources, options.to_vlsn
+        return cls.reaching(texts, last, options.asked) if isinstance(last, int) else cls.of(texts, options.asked)
 
     @classmethod
-    def reaching(cls, texts: Sequence[str], vlsn: int) -> Copies:
+    def reaching(cls, texts: Sequence[str], vlsn: int, asked: Asked = AS_USUAL) -> Copies:
         """Surveys as ``of`` until one of the copies has ``vlsn``, durable, for ``LAG_S`` where a node runs. Raises
         ``Lagging`` with the VLSN that was reached: a read that ends before its end would lose entries silently."""
         deadline = time.monotonic() + LAG_S
         while True:
-            copies = cls.of(texts)
+            copies = cls.of(texts, asked)
             if copies.end >= vlsn:
                 return copies
             running = [layout.source for layout in copies.layouts.values() if layout.survey.live]
@@ -120,11 +153,7 @@ class Copies:
         if options.until_us is not None:
             last = min(self.vlsn_at(options.until_us) - 1, self.end)
         if first < self.first and options.since_us is None:
-            gone = f"VLSN {first} was cleaned away; the log begins at VLSN {self.first}"
-            if options.fail_on_trim:
-                hint = f"read from {self.first}, or set failOnTrim to false"
-                raise Trimmed(f"{gone}: {hint}", first=self.first)
-            tell(f"{gone}, and so does this read")
+            left_out(first, self.first, options)
         return max(first, self.first), last
 
     def shares(self, first: int, last: int, target_bytes: int) -> list[Share]:

@@ -21,8 +21,13 @@ from typing import Final
 
 from repl.audit.plan import Part, Survey
 from repl.audit.source import Source
+from repl.spark.group_of import Group
+from vlsn.errors import BadBody
 from vlsn.format import scan
+from vlsn.format.block import check_body, decode_header
 from vlsn.format.block_heads import heads_good
+from vlsn.format.frame import FRAME_BYTES
+from vlsn.format.own_entries import founding_of, own_entries
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.limits import BODY_BYTES_MAX, KIB, MIB
 from vlsn.seams import Buffer
@@ -60,7 +65,8 @@ class _Block:
 
 
 class Layout:
-    """One surveyed copy; ``first`` and ``end`` are its first visible and its last durable VLSN, 0 and 0 for none."""
+    """One surveyed copy; ``first`` and ``end`` are its first visible and its last durable VLSN, 0 and 0 for none, and
+    ``group`` is whose it is."""
 
     def __init__(self, source: Source, survey: Survey) -> None:
         self.source = source
@@ -69,8 +75,26 @@ class Layout:
         self.first = survey.first if 0 < survey.first <= self.end else 0
         self.end = self.end if self.first else 0
         self._parts = survey.parts
+        self.group = Group(survey.group, survey.founding or self._founding())
         self._starts = list(accumulate((part.end for part in survey.parts), initial=0))
         self.total = self._starts.pop()
+
+    def _founding(self) -> str:
+        """Reads the name of this copy's log from its first entry, where that is there."""
+        if self.first != 1:
+            return ""
+        part = self._parts[0]
+        buf = self.source.read(part, 0, min(PROBE_BYTES, part.end))
+        found, _ = first_block(buf, 0, part.salt)
+        if found is None:
+            return ""
+        block = memoryview(buf)[found[0] + FRAME_BYTES :]
+        try:
+            header = decode_header(block)
+            check_body(block, header)
+        except BadBody:
+            return ""
+        return founding_of(own_entries(block, header).entries)
 
     def holds(self, first: int, last: int) -> bool:
         """Says whether this copy has these VLSNs, durable as far as it knows itself: what it has above that may be

@@ -29,6 +29,7 @@ SOURCES_MAX: Final = 64
 
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE: Final = re.compile(r"([0-9]{1,18})\s*([bkmg]?)(i?b)?\Z")
+_FOUNDING: Final = re.compile(r"[0-9a-f]{16}-[1-9][0-9]{0,18}\Z")
 _DIGITS: Final = re.compile(r"[0-9]{1,19}\Z")
 
 
@@ -139,6 +140,13 @@ def name(text: str) -> str:
     return text
 
 
+def founding(text: str) -> str:
+    """Parses a group's identity."""
+    if not _FOUNDING.match(text):
+        raise ValueError("a group's identity, as its nodes' status has it: 9f1c04aa52b0e371-1")
+    return text
+
+
 def reset(text: str) -> int | bool:
     """Parses what is to be forgotten of a sink: the state that a VLSN has set, or that of another query."""
     if text.lower() in ("true", "false"):
@@ -177,7 +185,8 @@ OPTIONS: Final = {
         Option("sink", name, WRITES),
         Option("sinkReset", reset, WRITES),
         Option("batchBytesMax", size(PARTITION_BYTES_MIN, PARTITION_BYTES_MAX), WRITES),
-        Option("giveUpSeconds", number(1, 86_400), WRITES),
+        Option("giveUpSeconds", number(1, 86_400), EVERY),
+        Option("group", founding, EVERY),
         Option("run", name, frozenset({Use.WRITE})),
         Option("checkpointLocation", str, frozenset({Use.SINK})),  # Spark's own
         Option("pushdown", switch, frozenset({Use.BATCH})),
@@ -225,12 +234,25 @@ def sources_of(values: Mapping[str, Any]) -> tuple[str, ...]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How sources are asked: which log is meant, by its group's identity (empty: any), and for how many seconds nodes
+    that do not answer are asked again (0: what is usual)."""
+
+    group: str = ""
+    give_up_s: float = 0.0
+
+
+AS_USUAL: Final = Asked()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """Options of a batch or of a stream's beginning, checked. ``from_vlsn`` and ``to_vlsn`` are inclusive; the time
     ``until_us`` is exclusive, so that days follow on one another."""
 
     sources: tuple[str, ...]
+    asked: Asked = AS_USUAL
     mode: Mode = Mode.VISIBLE
     from_vlsn: int | Place = Place.START
     to_vlsn: int | Place = Place.END
@@ -250,6 +272,7 @@ def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
             raise BadArgument(f"options {one!r} and {other!r}: only one of them says where it is")
     options = ReadOptions(
         sources=sources_of(values),
+        asked=Asked(values.get("group", ""), values.get("giveUpSeconds", 0.0)),
         mode=Mode(values.get("mode", Mode.VISIBLE)),
         from_vlsn=values.get("from", Place.START),
         to_vlsn=values.get("to", Place.END),

@@ -6,9 +6,10 @@ import os
 from dataclasses import replace
 from typing import TypeVar
 
+from repl.audit.live import LiveSource
 from repl.audit.source import Source
 from repl.audit.source import source_of as local_or_live
-from repl.spark.options import ReadOptions
+from repl.spark.options import AS_USUAL, Asked, ReadOptions
 
 Options = TypeVar("Options", bound=ReadOptions)
 
@@ -23,11 +24,14 @@ def placed(options: Options) -> Options:
     return replace(options, sources=tuple(text if "://" in text else os.path.abspath(text) for text in options.sources))
 
 
-def source_of(text: str) -> Source:
-    """Returns the source that ``text`` names. Raises ``BadArgument``, and ``Unreadable`` for a scheme that nothing
-    installed here reads."""
+def source_of(text: str, asked: Asked = AS_USUAL) -> Source:
+    """Returns the source that ``text`` names, and that is ``asked`` so. Raises ``BadArgument``, and ``Unreadable`` for
+    a scheme that nothing installed here reads."""
     if "://" in text and not is_url(text):
         from repl.spark.remote import RemoteDirectory
 
         return RemoteDirectory.of(text)
-    return local_or_live(text)
+    source = local_or_live(text)
+    if isinstance(source, LiveSource):
+        return replace(source, founding=asked.group, give_up_s=asked.give_up_s)
+    return source

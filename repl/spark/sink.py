@@ -20,8 +20,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from repl import connect
 from repl.client.batch_rows import BatchRows, Chunk
+from repl.client.connect import connect, real_network
+from repl.client.one_log import OneLog
 from repl.client.sink_plan import Batch
 from repl.client.sink_write import Written, write_batch, write_rows
 from repl.spark.errors import one_line
@@ -184,10 +185,14 @@ class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]
 
 
 async def _written(options: SinkOptions, batch: Batch | None, rows: BatchRows) -> Written:
-    async with connect(",".join(options.urls), timeout_s=CALL_S) as log:
-        if batch is None:
-            return await write_rows(log, rows, give_up_s=options.give_up_s)
-        written = await write_batch(log, batch, rows, reset=options.reset, give_up_s=options.give_up_s)
+    network = OneLog(real_network(), options.group) if options.group else real_network()
+    try:
+        async with connect(",".join(options.urls), timeout_s=min(CALL_S, options.give_up_s), network=network) as log:
+            if batch is None:
+                return await write_rows(log, rows, give_up_s=options.give_up_s)
+            written = await write_batch(log, batch, rows, reset=options.reset, give_up_s=options.give_up_s)
+    finally:
+        await network.close()
     if written.read_back:
         tell(f"{batch} came in another order; {written.read_back} rows of it were found in the log by their content")
     return written

@@ -1,10 +1,12 @@
 """A stream: what becomes durable, a micro-batch at a time, each entry once; ``stream_copies``: of directories.
 
-    offset {"vlsn": 412, "term": 3}     everything below VLSN 412 was read, and the entry before it was of term 3
+    offset {"vlsn": 412, "term": 3, "group": "9f1c04aa52b0e371-1"}
+                  everything below VLSN 412 of that group was read, and the entry before it was of term 3
 
-The term goes out with every question (``after_term``): nodes whose log does not hold that entry, because a person gave
-durable entries up, say so, and nothing is read past the place.  Where the log was cleaned beyond an offset, the query
-ends, or goes on at what is left (``failOnTrim``): then ``skipped`` in the offset counts the VLSNs that it never saw.
+Term and group go out with every question: nodes whose log does not hold that entry, because a person gave durable
+entries up, or which are of another group, say so, and nothing is read past the place.  Offsets of earlier versions name
+no group.  Where the log was cleaned beyond an offset, the query ends, or goes on at what is left (``failOnTrim``): then
+``skipped`` in the offset counts the VLSNs that it never saw.
 
 The driver asks where the log may be cut (``Client.spans``) and reads nothing.  A task reads its run from any node, and
 goes on at another one where that fails.
@@ -12,25 +14,33 @@ goes on at another one where that fails.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from repl.api import Spans
-from repl.client.sync import SyncClient, connect_sync
+from repl.client.connect import connect, real_network
+from repl.client.one_log import OneLog
+from repl.client.sync import SyncClient
+from repl.client.tail import LINEARIZABLE
 from repl.spark.columns import batch_of
 from repl.spark.errors import each_one_line, one_line
-from repl.spark.options import Place
+from repl.spark.group_of import group_of_nodes
+from repl.spark.options import Asked, Place
 from repl.spark.stream_options import StreamOptions
 from repl.spark.tell import tell
-from vlsn.errors import Damaged, Trimmed, VlsnLogError
+from vlsn.errors import Damaged, NotInLog, Trimmed, Unreachable, VlsnLogError, WrongGroup
 from vlsn.format.key_filter import KeyFilter
 from vlsn.ids import NUMBER_MAX
 from vlsn.limits import MIB
+
+T = TypeVar("T")
 
 PARTITIONS: Final = 8
 """Partitions of a micro-batch, unless ``partitionBytes`` makes it more …"""
@@ -38,19 +48,22 @@ PARTITION_BYTES_MIN: Final = MIB
 """… or they would be smaller than this."""
 PARTITIONS_MAX: Final = 256
 ASK_S: Final = 60.0
-"""Seconds for which a question goes from node to node before the query fails, and Spark starts the task again."""
+"""Seconds for which a question goes from node to node before the query fails, and Spark starts the task again, unless
+``giveUpSeconds`` says it."""
 
-Offset = dict[str, int]
-"""``vlsn``, ``term``, and ``skipped`` where that is not 0."""
+Offset = dict[str, Any]
+"""``vlsn``, ``term``, ``skipped`` where that is not 0, and ``group`` where that is known."""
 
 
 @dataclass
 class RunPartition(InputPartition):  # type: ignore[misc]
-    """VLSN ``first`` to ``last``, inclusive; ``term`` is that of the entry before ``first``, 0 where none is known."""
+    """VLSN ``first`` to ``last``, inclusive; ``term`` is that of the entry before ``first``, 0 where none is known, and
+    ``group`` whose log is meant."""
 
     first: int
     last: int
     term: int
+    group: str = ""
 
 
 class Followed(Protocol):
@@ -83,40 +96,46 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._until = NUMBER_MAX
         """The VLSN behind the last one of a query that ends by itself (``Trigger.AvailableNow``)."""
         self._latest: Offset | None = None
+        self._known: str | None = None
+        """The group of the sources, empty where they do not say it; None before they were asked."""
 
     @one_line
     def initialOffset(self) -> Offset:  # noqa: N802
-        log, begin = self._log(), self._options.from_vlsn
+        group, begin = self._group(), self._options.from_vlsn
+        log = self._log(group)
         if self._options.since_us is not None:
-            return _offset(log.vlsn_at(self._options.since_us), 0)
+            return _offset(log.vlsn_at(self._options.since_us), 0, group=group)
         if begin is Place.START:
-            return _offset(log.first_vlsn(), 0)
+            return _offset(log.first_vlsn(), 0, group=group)
         if begin is Place.END:
             durable = log.spans(NUMBER_MAX).durable
             if not durable:
-                return _offset(1, 0)
-            return _offset(durable + 1, log.spans(durable, durable).spans[-1].term)
-        return _offset(begin, 0)
+                return _offset(1, 0, group=group)
+            return _offset(durable + 1, log.spans(durable, durable).spans[-1].term, group=group)
+        return _offset(begin, 0, group=group)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxBytes(self._options.bytes_per_trigger)
 
     @one_line
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._until = self._log().spans(NUMBER_MAX).durable + 1
+        self._until = self._log(self._group()).spans(NUMBER_MAX).durable + 1
 
     @one_line
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         everything = isinstance(limit, ReadAllAvailable)
         bytes_each = NUMBER_MAX if everything else self._options.bytes_per_trigger
         entries_each = NUMBER_MAX if everything else self._options.entries_per_trigger
+        group = self._group_of(start)
         begin, skipped = start["vlsn"], 0
+        if begin > self._until:
+            self._check_reached(group, start)
         while True:
             if begin >= self._until:
                 return start
             term = None if skipped else start["term"] or None
             try:
-                found = self._log().spans(
+                found = self._log(group).spans(
                     begin, self._until - 1, bytes_each=bytes_each, entries_each=entries_each, after_term=term
                 )
             except Trimmed as error:
@@ -125,15 +144,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
                 continue
             self._latest = _offset(max(found.durable + 1, start["vlsn"]), 0)
             if not found.spans:
+                if found.durable + 1 < begin:
+                    self._check_reached(group, start)
                 return start
-            return _offset(found.spans[0].next, found.spans[0].term, start.get("skipped", 0) + skipped)
+            return _offset(found.spans[0].next, found.spans[0].term, start.get("skipped", 0) + skipped, group)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         return self._latest
 
     @one_line
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        log, last = self._client(), end["vlsn"] - 1
+        group = self._group_of(end)
+        log, last = self._client(group), end["vlsn"] - 1
         skipped = end.get("skipped", 0) - start.get("skipped", 0)
         begin, term = start["vlsn"] + skipped, 0 if skipped else start["term"]
         found: list[InputPartition] = []
@@ -149,10 +171,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
                 begin, term = self._left(begin, error), 0
                 continue
             if not cut.spans:  # whoever was asked is behind: a task waits for one that is not
-                found.append(RunPartition(begin, last, term))
+                self._check_reached(group, end)
+                found.append(RunPartition(begin, last, term, group))
                 break
             for span in cut.spans:
-                found.append(RunPartition(begin, span.next - 1, term))
+                found.append(RunPartition(begin, span.next - 1, term, group))
                 begin, term = span.next, span.term
         return found
 
@@ -162,9 +185,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             return  # what Spark makes of no partitions
         keys = KeyFilter.of(None, self._options.key_prefix)
         at, term, last = partition.first, partition.term, partition.last
+        client = self._client(partition.group)
         while at <= last:
             try:
-                for page in self._client().block_pages(at, last, after_term=term or None, at_least=last):
+                for page in client.block_pages(at, last, after_term=term or None, at_least=last):
                     batch = batch_of(page.rows, at, last, self._names, keys) if page.rows is not None else None
                     at, term = page.next_vlsn, page.term
                     if batch is not None:
@@ -180,11 +204,51 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def stop(self) -> None:
         close_clients()
 
-    def _log(self) -> Followed:
-        return self._client()
+    def _log(self, group: str) -> Followed:
+        return self._client(group)
 
-    def _client(self) -> SyncClient[Any]:
-        return client_of(",".join(self._options.sources))
+    def _client(self, group: str) -> SyncClient[Any]:
+        asked = self._options.asked
+        return client_of(",".join(self._options.sources), Asked(group, asked.give_up_s or ASK_S))
+
+    def _group(self) -> str:
+        """Returns the group of the sources, as they said it when this reader first asked; empty where they do not know.
+        Raises ``WrongGroup``, ``BadArgument`` for sources of several groups, ``Unreadable``."""
+        if self._known is None:
+            self._known = self._asked_group()
+        return self._known
+
+    def _asked_group(self) -> str:
+        asked = self._options.asked
+        return group_of_nodes(self._options.sources, asked.group, asked.give_up_s or ASK_S)
+
+    def _group_of(self, offset: Offset) -> str:
+        """Returns the group that ``offset`` is of, which the sources must be of, too. Raises as ``_group``."""
+        named, own = offset.get("group", ""), self._group()
+        if named and own not in ("", named):
+            raise WrongGroup(
+                f"the checkpoint of this stream is of the group that was founded as {named}, and "
+                f"{', '.join(self._options.sources)} of the one that was founded as {own}: name the nodes of its own, "
+                "or stream this one with a new checkpoint"
+            )
+        return named or own
+
+    def _check_reached(self, group: str, at: Offset) -> None:
+        """Raises ``NotInLog`` where the log ends before the entry that ``at`` says was read. Whoever was asked may lag:
+        a majority has to say it."""
+        read = at["vlsn"] - 1
+        if not at["term"]:
+            return  # none was read
+        end = next(iter(self._client(group).block_pages(read, read, consistency=LINEARIZABLE))).durable
+        if end < read:
+            raise NotInLog(
+                f"this stream has read up to VLSN {read}, of term {at['term']}, and the log of "
+                f"{', '.join(self._options.sources)} ends with VLSN {end}: it is another group, or was founded anew; "
+                "stream it with a new checkpoint",
+                vlsn=read,
+                term=at["term"],
+                found=0,
+            )
 
     def _left(self, vlsn: int, error: Trimmed) -> int:
         """Returns where the log begins by now, which a person is told. Raises ``Trimmed`` unless it may be left out."""
@@ -226,21 +290,49 @@ class RefusedReader(DataSourceStreamReader):  # type: ignore[misc]
         raise self._error
 
 
-def _offset(vlsn: int, term: int, skipped: int = 0) -> Offset:
-    return {"vlsn": vlsn, "term": term, **({"skipped": skipped} if skipped else {})}
+def _offset(vlsn: int, term: int, skipped: int = 0, group: str = "") -> Offset:
+    more = {"skipped": skipped} if skipped else {}
+    return {"vlsn": vlsn, "term": term, **more, **({"group": group} if group else {})}
 
 
-_clients: dict[str, SyncClient[Any]] = {}
-"""This process's clients, by their URLs: a worker serves many triggers and tasks."""
+class Asking(SyncClient[Any]):
+    """A client whose calls end after ``asked.give_up_s``, and are meant for one group alone where that is named."""
+
+    def __init__(self, urls: str, asked: Asked) -> None:
+        self._asked, self._urls = asked, urls
+        self._network = OneLog(real_network(), asked.group) if asked.group else real_network()
+        super().__init__(connect(urls, timeout_s=asked.give_up_s, network=self._network))
+
+    def close(self, *, flush: bool = True) -> None:
+        if self._loop is not None:
+            self.run(self._network.close())
+        super().close(flush=flush)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return super()._begin(self._in_time(work))
+
+    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        limit = asyncio.timeout(self._asked.give_up_s)
+        try:
+            async with limit:
+                return await work
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Unreachable(f"no node answers at {self._urls}: silence for {self._asked.give_up_s:g} s") from None
 
 
-def client_of(urls: str) -> SyncClient[Any]:
+_clients: dict[tuple[str, Asked], Asking] = {}
+"""This process's clients: a worker serves many triggers and tasks."""
+
+
+def client_of(urls: str, asked: Asked) -> SyncClient[Any]:
     """Returns the client of this process, opened at the first call. Raises ``BadArgument``."""
-    client = _clients.get(urls)
+    client = _clients.get((urls, asked))
     if client is None:
-        client = connect_sync(urls, timeout_s=ASK_S)
+        client = Asking(urls, asked)
         client.__enter__()
-        _clients[urls] = client
+        _clients[urls, asked] = client
         if len(_clients) == 1:
             atexit.register(close_clients)
     return client

@@ -17,19 +17,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
-from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_fixed
+from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_fixed
 
 from repl.api import Span, Spans
 from repl.audit.source import Unreadable
+from repl.spark import copies as surveys
 from repl.spark.batch import rows_of_any
 from repl.spark.columns import batch_of
-from repl.spark.copies import Copies
+from repl.spark.copies import TRIES, Copies, again
 from repl.spark.errors import each_one_line, one_line
 from repl.spark.layout import Layout, Piece
+from repl.spark.options import Asked
 from repl.spark.places import placed
 from repl.spark.scan import read_piece
 from repl.spark.stream import PARTITION_BYTES_MIN, PARTITIONS, LogStreamReader, Offset
@@ -45,58 +47,54 @@ SURVEY_S: Final = 1.0
 """Seconds for which a survey is good …"""
 SURVEY_TIMES: Final = 4
 """… or so many times as long as it took, where that is more: a bucket is listed slowly."""
-TRIES: Final = 5
-"""Times that something is tried which a running node may have changed in between …"""
-PAUSE_S: Final = 0.3
-"""… so many seconds apart."""
 
 
 @dataclass
 class PiecePartition(InputPartition):  # type: ignore[misc]
-    """A piece, the index of the copy that it lies in, and the term of the entry before it, 0 where none is known."""
+    """A piece, the index of the copy that it lies in, and the term of the entry before it, 0 where none is known;
+    ``group`` is whose log is meant."""
 
     copy: int
     piece: Piece
     term: int
+    group: str = ""
 
 
 class CopiesLog:
     """The sources as one log, as the driver of a stream asks for it."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Sequence[str], asked: Asked) -> None:
         self._texts = tuple(texts)
+        self._asked = asked
         self._found: Copies | None = None
         self._good_until = 0.0
         self._checked: set[tuple[int, int]] = set()
         """VLSNs whose terms were looked at in these copies."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CopiesLog, (self._texts,)  # to a task, which has a clock of its own
+        return CopiesLog, (self._texts, self._asked)  # to a task, which has a clock of its own
 
     def copies(self, *, reaching: int = 0) -> Copies:
         """Surveys the sources, where the last survey is old, or none of them had VLSN ``reaching``. Raises
-        ``Unreadable``, ``Restoring``, ``BadArgument`` for copies of several groups."""
+        ``Unreadable``, ``Restoring``, ``BadArgument`` for copies of several groups, ``WrongGroup`` for another one."""
         if self._found is None or time.monotonic() >= self._good_until or self._found.end < reaching:
             begun = time.monotonic()
-            self._found, self._checked = Copies.of(self._texts), set()
+            self._found, self._checked = Copies.of(self._texts, self._asked), set()
+            self._asked = replace(self._asked, group=self._found.group)
             self._good_until = time.monotonic() + max(SURVEY_S, SURVEY_TIMES * (time.monotonic() - begun))
         return self._found
 
     def asked(self, work: Callable[[], R]) -> R:
-        """Returns what ``work`` does, done again with another survey where something cannot be read: a running node may
-        have cleaned it away since. Raises ``Unreadable``."""
-        tries = Retrying(
-            retry=retry_if_exception_type(Unreadable),
-            stop=stop_after_attempt(TRIES),
-            wait=wait_fixed(PAUSE_S),
-            before_sleep=lambda _: self.forget(),
-            reraise=True,
-        )
-        return tries(work)
+        """Returns what ``work`` does, done ``again`` with another survey where something cannot be read."""
+        return again(work, self.forget)
 
     def forget(self) -> None:
         """Has the next question survey the sources anew."""
         self._found = None
+
+    def group(self) -> str:
+        """Returns the group that the sources are of, empty where none of them says it. Raises as ``copies``."""
+        return self.asked(lambda: self.copies().group)
 
     def first_vlsn(self) -> int:
         return self.asked(lambda: self.copies().first or 1)
@@ -144,17 +142,23 @@ class CopiesStreamReader(LogStreamReader):
 
     def __init__(self, options: StreamOptions, names: tuple[str, ...]) -> None:
         super().__init__(placed(options), names)
-        self._copies = CopiesLog(self._options.sources)
+        self._copies = CopiesLog(self._options.sources, self._options.asked)
 
-    def _log(self) -> CopiesLog:
+    def _log(self, group: str) -> CopiesLog:
         return self._copies
+
+    def _asked_group(self) -> str:
+        return self._copies.group()
+
+    def _check_reached(self, group: str, at: Offset) -> None:
+        self._copies.asked(lambda: self._copies.check(self._copies.copies(), at["vlsn"] - 1, at["term"]))
 
     @one_line
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         return self._copies.asked(lambda: self._partitions(start, end))
 
     def _partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        last = end["vlsn"] - 1
+        group, last = self._group_of(end), end["vlsn"] - 1
         skipped = end.get("skipped", 0) - start.get("skipped", 0)
         begin, term = start["vlsn"] + skipped, 0 if skipped else start["term"]
         copies = self._reaching(last)
@@ -166,7 +170,7 @@ class CopiesStreamReader(LogStreamReader):
         self._copies.check(copies, last, end["term"])
         found: list[InputPartition] = []
         for share in copies.shares(begin, last, self._target(copies, begin, last)):
-            found.append(PiecePartition(share.copy, share.piece, term))
+            found.append(PiecePartition(share.copy, share.piece, term, group))
             term = 0
         return found
 
@@ -175,6 +179,7 @@ class CopiesStreamReader(LogStreamReader):
         if not isinstance(partition, PiecePartition):
             return  # what Spark makes of no partitions
         keys = KeyFilter.of(None, self._options.key_prefix)
+        asked = replace(self._options.asked, group=partition.group)
         at, term, last = partition.piece.first, partition.term, partition.piece.last
         planned = [(partition.copy, partition.piece)]
         for left in reversed(range(TRIES)):
@@ -187,7 +192,7 @@ class CopiesStreamReader(LogStreamReader):
                     shares = copies.shares(at, last, self._options.partition_bytes)
                     planned = [(share.copy, share.piece) for share in shares]
                 for copy, piece in planned:
-                    for rows, behind in rows_of_any(self._options.sources, copy, piece):
+                    for rows, behind in rows_of_any(self._options.sources, copy, piece, asked):
                         batch = batch_of(rows, at, last, self._names, keys)
                         at, term = behind, int(rows.headers["term"][-1])
                         if batch is not None:
@@ -206,7 +211,7 @@ class CopiesStreamReader(LogStreamReader):
         tries = Retrying(
             retry=retry_if_result(lambda copies: copies.end < last),
             stop=stop_after_attempt(TRIES),
-            wait=wait_fixed(PAUSE_S),
+            wait=wait_fixed(surveys.PAUSE_S),
             retry_error_callback=lambda tried: tried.outcome and tried.outcome.result(),
         )
         copies: Copies = tries(self._copies.copies, reaching=last)

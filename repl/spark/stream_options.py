@@ -33,6 +33,7 @@ class SinkOptions:
     one that may be written twice."""
 
     urls: tuple[str, ...]
+    group: str = ""
     sink: str = ""
     run: str = ""
     reset: int | bool = False
@@ -60,6 +61,7 @@ def sink_options(given: Mapping[str, str], use: Use, *, overwrite: bool) -> Sink
         raise BadArgument("the sink needs a name, by which its batches are known: .option('sink', 'NAME')")
     return SinkOptions(
         urls=_urls(values),
+        group=values.get("group", ""),
         sink=values.get("sink", ""),
         run=values.get("run", ""),
         reset=values.get("sinkReset", False),

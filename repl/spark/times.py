@@ -21,6 +21,8 @@ from vlsn.offline.stopped_log import StoppedLog
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 
+ASK_S = 10.0
+"""Seconds for which a node is asked, unless the source says it."""
 LOOK_BYTES = 32 * MIB
 """Bytes of a copy that are looked at together."""
 
@@ -30,7 +32,7 @@ def vlsn_at(layout: Layout, time_us: int) -> int:
     source = layout.source
     if isinstance(source, LiveSource):
         try:
-            with connect_sync(source.text) as log:
+            with connect_sync(source.text, timeout_s=source.give_up_s or ASK_S) as log:
                 return int(log.vlsn_at(time_us))
         except Unreachable as error:
             raise Unreadable(f"{source.text}: {error}") from error

@@ -41,6 +41,11 @@ async def test_works_count_exactly_what_the_log_then_holds() -> None:
         assert whole.more["ratio"] > 0 and whole.more["plain_entries_per_s"] > 0
         counted = await _count(own)
 
+        placed = await WORKS["positions"].run(own, _load(writers=4, batch=10))
+        assert placed.errors == 0 and placed.entries % 10 == 0 and placed.entries > 0
+        assert placed.more["ratio"] > 0 and placed.more["transaction_ratio"] > 0 and placed.more["commits_per_s"] > 0
+        counted = await _count(own)
+
         read = await WORKS["linearizable"].run(own, _load(writers=3, batch=20))
         assert read.errors == 0 and read.entries > 0 and len(read.latencies_ms) == read.entries
         assert read.more["p50_ms_without"] > 0 and read.more["ratio"] > 0

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
+import subprocess
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from tests.e2e.commands import Command, Ended, run_all
+from tests.e2e.calls import call
+from tests.e2e.commands import TIMEOUT_S, VLSNLOG, Command, Ended, run_all
 from tests.e2e.group import Group
 
 
@@ -102,6 +107,52 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
             line = node.ended().refused()
     assert f"127.0.0.1:{port}" in line
     assert list(path.parent.iterdir()) == [path]
+
+
+WITH_FILES = ("sh", "-c", 'ulimit -n "$0" && exec "$@"')
+"""Runs a command that may have so many file descriptors."""
+
+
+def test_a_node_with_too_few_file_descriptors_is_refused_with_what_it_needs(tmp_path: Path) -> None:
+    path = toml(tmp_path / "n1")
+    done = subprocess.run(
+        [*WITH_FILES, "255", VLSNLOG, "node", "--config", str(path)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    for word in ("file descriptors", "255", "256", "ulimit -n"):
+        assert word in done.stderr
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_node_with_few_file_descriptors_keeps_enough_of_them_for_its_log(tmp_path: Path) -> None:
+    path = toml(tmp_path / "n1")
+    [port] = re.findall(r'listen = "127.0.0.1:(\d+)"', path.read_text())
+    command = [*WITH_FILES, "256", VLSNLOG, "node", "--config", str(path)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with ExitStack() as silent:
+        silent.callback(process.wait)
+        silent.callback(process.kill)
+        assert answers(f"http://127.0.0.1:{port}/healthz", process)
+        for _ in range(400):
+            silent.enter_context(socket.create_connection(("127.0.0.1", int(port))))
+        assert answers(f"http://127.0.0.1:{port}/healthz", process)
+        files = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
+        assert files < 192
+
+
+def answers(url: str, process: subprocess.Popen[bytes]) -> bool:
+    """Says whether a node answers before its process ends."""
+    until = time.monotonic() + TIMEOUT_S
+    while process.poll() is None and time.monotonic() < until:
+        with suppress(OSError):
+            return call("GET", url).status == 200
+        time.sleep(0.05)
+    return False
 
 
 def digests(directory: Path) -> dict[str, str]:

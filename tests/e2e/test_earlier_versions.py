@@ -79,6 +79,7 @@ def appended_once(url: str) -> Answer:
 def test_a_directory_of_before_levels_is_served_as_it_was_also_at_a_later_level(earlier: Earlier) -> None:
     for level in (1, 2):
         with node(earlier.path) as url:
+            assert call("GET", f"{url}/v1/status").json()["founding"] == "cfaed2d1fd1bb8dd-1"
             lines, blocks = served(url)
             assert lines == earlier.lines
             assert blocks.startswith(earlier.blocks)

@@ -136,9 +136,10 @@ def test_the_billing_worker_makes_one_invoice_for_each_order(group: Group) -> No
     for _ in range(3):
         some = len(invoices()) + 1
         with running("billing.py", urls, by=signal.SIGKILL):
+            order(20)  # while it runs: else all may have their invoices, and there is none to wait for
             group.until(partial(reached, some), "an invoice is there")
-            order(20)
     with running("billing.py", urls):
+        order(1)  # whose invoice only a worker that runs can make, and that knows what SIGTERM means
         group.until(partial(reached, len(orders)), "each order has its invoice")
     assert invoices() == orders
 

@@ -36,6 +36,7 @@ from tests.fakes.channel import Connection, FakeChannel
 from tests.fakes.disk import StopHere
 from tests.fakes.loop import Owner, Tasks, ended, wake
 from vlsn.errors import ChannelClosed, Unreachable
+from vlsn.histogram import Histogram
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
 
@@ -288,7 +289,7 @@ class FakeHost:
         except TimeoutError:
             raise Unreachable(f"{url}: no answer in {timeout_s} s") from None
         if connection is not None:
-            self._dialled.append(connection)
+            self._dialled = [*(each for each in self._dialled if not each.over), connection]
             return connection.client
         assert isinstance(answer, Response)
         if answer.status >= 400:
@@ -393,6 +394,7 @@ class FakeListener:
         self.serving = Tasks()
         self.url = f"http://{address[0]}:{address[1]}"
         self.untaken_bytes = self.given_up = 0  # its clients take all at once
+        self.lateness = Histogram((0.1,))
 
     async def close(self) -> None:
         if self._net.listeners.get(self._address) is self:

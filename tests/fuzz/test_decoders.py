@@ -156,8 +156,9 @@ def answer_again(data: bytes) -> None:
 
 
 def request_again(data: bytes) -> bytes:
-    id, acks, timeout_ms, born, batch_at, transaction, asked = produce_messages.decode_request(data)
-    return produce_messages.request_header(id, acks, timeout_ms, born, transaction, asked) + data[batch_at:]
+    id, acks, timeout_ms, born, batch_at, transaction, asked, sets = produce_messages.decode_request(data)
+    header = produce_messages.request_header(id, acks, timeout_ms, born, transaction, asked, sets)
+    return header + data[batch_at:]
 
 
 POSITION = feed_messages.Position(last_vlsn=99, dtvlsn=80, clock_us=5, term=3)
@@ -191,6 +192,12 @@ FORMATS = {
     "transaction": Format(
         st.tuples(st.integers(1, NUMBER_MAX), st.sampled_from((0, SEQUENCE_MAX, HANDLE_SEQUENCE))).map(
             lambda name: produce_messages.request_header(7, Acks.MAJORITY, 10_000, 60, name) + b"batch"
+        ),
+        request_again,
+    ),
+    "transaction that sets": Format(
+        st.sampled_from((b"{}", b'{"positions":{"a":{"next":2}}}')).map(
+            lambda sets: produce_messages.request_header(7, Acks.ALL, 9, 60, (5, HANDLE_SEQUENCE), None, sets) + b"b"
         ),
         request_again,
     ),

@@ -74,7 +74,7 @@ def test_every_kind_is_known_by_its_name() -> None:
 
 BROKEN_FILES = ("truncated", "replaced", "swapped")
 ANYTHING = Limits(p99_s=inf, longest_s=inf, append_p99_s=inf, same_lead=False, errors=1 << 62, nodes_up=False)
-SLICE = ("pings", "tails", "idle")
+SLICE = ("pings", "tails", "idle", "leaving")
 SLACK = 5.0
 
 

@@ -78,9 +78,11 @@ async def test_closing_ends_the_call_and_all_who_wait_or_come() -> None:
     await calls.until(1)
     waiting.append(asyncio.create_task(shared.get()))
     await asyncio.sleep(0)
-    shared.close(NotMaster("over"))
+    over = NotMaster("over")
+    shared.close(over)
     for error in await asyncio.gather(*waiting, return_exceptions=True):
         assert isinstance(error, NotMaster)
     with pytest.raises(NotMaster):
         await shared.get()
     assert len(calls.begun) == 1
+    assert over.__traceback__ is None, "it is kept, and would keep whoever has asked"

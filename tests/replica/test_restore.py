@@ -18,8 +18,10 @@ from tests.replica.restores import HeldWorker, Provider, open_restoring, restart
 from tests.vlsn.logs import SMALL, Machine, Opened, Undurable, Waiting, put
 from vlsn.errors import BadBody, NotFound, NotYet, QueueFull, Restoring, Trimmed, VlsnLogError
 from vlsn.format.feed_messages import TermRun
+from vlsn.format.segment import segment_name
 from vlsn.format.submission import Values
-from vlsn.ids import Vlsn
+from vlsn.ids import Vlsn, lsn_offset
+from vlsn.repair.restore import End
 from vlsn.repair.restore_messages import Offer, RestoreAsk
 from vlsn.seams import Worker
 from vlsn.segments.restore_marker import MARKER_NAME
@@ -479,15 +481,86 @@ def test_the_least_loaded_of_those_fresh_enough_is_chosen() -> None:
     )
     full, empty = offer("e", 1, 100_000, full=True), offer("f", 0, 0)
     everyone = [far, busy, master, idle, full, empty]
-    names = [each.name for each in choose(everyone, have=Vlsn(0), durable=(0, 0))]
+    names = [each.name for each in choose(everyone, have=Vlsn(0), durable=End(0, 0))]
     assert names == ["d", "c", "b"]
-    assert [each.name for each in choose(everyone, have=Vlsn(300), durable=(0, 0))] == ["c", "b", "d"]
-    assert [each.name for each in choose(everyone, have=Vlsn(0), durable=(0, 99_500))] == ["c", "b"]
-    assert choose([far], have=Vlsn(0), durable=(0, 11)) == []
-    assert [each.name for each in choose([far], have=Vlsn(0), durable=(4, 10))] == ["a"]  # it tells of no term
+    assert [each.name for each in choose(everyone, have=Vlsn(300), durable=End(0, 0))] == ["c", "b", "d"]
+    assert [each.name for each in choose(everyone, have=Vlsn(0), durable=End(0, 99_500))] == ["c", "b"]
+    assert choose([far], have=Vlsn(0), durable=End(0, 11)) == []
+    assert [each.name for each in choose([far], have=Vlsn(0), durable=End(4, 10))] == ["a"]  # it tells of no term
     later, older = offer("g", 1, 90, term=5), offer("h", 1, 200, term=3)
-    assert [each.name for each in choose([later, older], have=Vlsn(0), durable=(4, 90))] == ["g"]
-    assert choose([later, older], have=Vlsn(0), durable=(5, 91)) == []
+    assert [each.name for each in choose([later, older], have=Vlsn(0), durable=End(4, 90))] == ["g"]
+    assert choose([later, older], have=Vlsn(0), durable=End(5, 91)) == []
+    # Whatever of term 4 or earlier was ever durable is in the log of who leads in term 5.
+    assert [each.name for each in choose([later, older], have=Vlsn(0), durable=End(4, 500, newest=4))] == ["g"]
+    assert choose([later, older], have=Vlsn(0), durable=End(4, 500, newest=5)) == []
+    assert choose([later], have=Vlsn(91), durable=End(4, 500, newest=4)) == []
+
+
+def ended(machine: Machine, *, stored: int) -> tuple[Opened, str]:
+    """A log of two terms whose node has stored a later one, and the path of its one segment."""
+    opened = Opened(machine)
+    opened.append(b"of term 1".ljust(900, b"."))
+    opened.close()
+    machine.kill()
+    opened = Opened(machine)
+    for number in range(3):
+        opened.append(b"%d of term 2" % number)
+    opened.log.node_file.replace(replace(opened.log.node_file.record, term=stored))
+    return opened, f"{machine.directory}/{segment_name(max(opened.log.segments()))}"
+
+
+def blank(machine: Machine, path: str, start: int, end: int) -> None:
+    data = machine.disk.content(path)
+    machine.disk.write_content(path, data[:start] + bytes(end - start) + data[end:])
+
+
+@pytest.mark.parametrize(
+    ("damage", "newest"),
+    [
+        ("nothing", 2),
+        ("before a block that can be read", 2),
+        ("the last block", 5),
+        ("the last block, a record behind it", 5),
+        ("the end is gone, and was not known to be synced", 2),
+        ("the end is gone, and was known to be synced", 5),
+        ("the floor is of a later term", 4),
+        ("a later segment without a header", 5),
+    ],
+)
+def test_the_newest_term_of_what_a_damaged_log_can_have_acknowledged(damage: str, newest: int) -> None:
+    """It is the stored one wherever something may lie behind the last block that can be read."""
+    machine = Machine()
+    opened, path = ended(machine, stored=5)
+    record = opened.log.node_file.record
+    *_, before, last = map(lsn_offset, opened.frames_after(3))
+    if damage == "the last block, a record behind it":
+        opened.log.checkpointer.run()
+    if damage == "the end is gone, and was known to be synced":
+        for _ in range(2):
+            machine.clock.advance(2.0)
+            opened.log.tick()
+        assert opened.log.state.idle_end() is not None
+    if damage == "the floor is of a later term":
+        opened.log.node_file.replace(replace(record, floor_term=4, floor_vlsn=40))
+    opened.log.node_file.close()
+    machine.kill()
+    size = len(machine.disk.content(path))
+    if damage.startswith("before"):
+        machine.disk.flip_bit(path, before + 30)
+    elif damage == "the last block":
+        machine.disk.flip_bit(path, last)  # of its frame; its own header still says what it is
+        machine.disk.flip_bit(path, last + 30)  # nor does that
+    elif damage == "the last block, a record behind it":
+        machine.disk.flip_bit(path, last + 30)
+    elif damage.startswith("the end is gone"):
+        blank(machine, path, last, size)
+    elif damage.startswith("a later segment"):
+        later = f"{machine.directory}/{segment_name(9)}"
+        machine.disk.write_content(later, bytes(4096) + b"rubbish" + bytes(4096))
+    found = restart_of(machine).end()
+    assert found is not None
+    assert (found.term, found.newest) == (2, newest)
+    assert found.vlsn >= (5 if damage.startswith("the end is gone, and was not") else 6)
 
 
 Runs = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6)), min_size=1, max_size=6)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from repl.http.slices import at_once
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
@@ -55,7 +56,7 @@ def test_a_master_whose_background_work_fails_leads_on_and_says_so(seed: int) ->
         assert any("00000001.vidx.new" in each["why"] for each in said)
         space = [each for each in said if each["work"] == "space"]
         assert len(space) == 1 and space[0]["count"] > 3, "what is only repeated is counted"
-        metrics = group.nodes[leads].services.monitoring.metrics_text().decode()
+        metrics = at_once(group.nodes[leads].services.monitoring.metrics_text()).decode()
         assert 'vlsnlog_background_failing{work="space"} 1.0' in metrics
         assert 'vlsnlog_background_failures_total{work="sidecar"}' in metrics
         assert group.nodes[leads].services.monitoring.readiness() == []

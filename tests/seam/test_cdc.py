@@ -16,6 +16,7 @@ from repl.cdc import child_feed
 from repl.cdc.child.events import Events
 from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcPosition, CdcUnavailable
 from repl.cdc.position_file import SLOT_BYTES
+from repl.cdc.positions import At, LocalPositions
 from repl.cdc_settings import CdcSettings, cdc_settings
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
@@ -509,6 +510,72 @@ def test_a_pause_past_the_cap_loses_what_it_names_and_a_skip_goes_on_behind_it()
         sink = group.sinks["orders", "n1"]
         await group.until(lambda: b"last" in sink.given.values(), "it goes on")
         assert min(vlsn for vlsn in sink.given if vlsn > position) >= first
+        await group.stop()
+
+    run(main())
+
+
+def test_no_cleaning_overtakes_a_reset_and_one_that_is_refused_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        group = await started(
+            51, one(), size=1, retention_bytes=100 * KIB, hold_bytes_max=6000 * KIB, cleaning_period_s=0.5
+        )
+        for _ in range(20):
+            await group.appended(bytes(10 * KIB))
+        await group.everything()
+        log, begun = group.nodes["n1"].opened().log, int(group.nodes["n1"].opened().log.range.first)
+        overtaken: list[int] = []
+
+        async def place(self: LocalPositions, at: At) -> None:
+            """Has the log cleaned as far as it may be, before the new position is stored."""
+            for _ in range(40):
+                await group.appended(bytes(10 * KIB))
+            await asyncio.sleep(15.0)
+            overtaken.append(int(log.range.first))
+            await places(self, at)
+
+        places = LocalPositions.place
+        monkeypatch.setattr(LocalPositions, "place", place)
+        status, said = await group.cdc("n1", "/orders/reset", to=begun)
+        assert (status, said["next"], overtaken) == (200, begun, [begun])
+        monkeypatch.undo()
+        await group.everything()
+        await group.until(lambda: log.range.first > begun, "the log is cleaned again")
+        next_vlsn = (await group.told("n1"))["next"]
+        status, said = await group.cdc("n1", "/orders/reset", to=begun)
+        assert (status, said["type"]) == (410, "trimmed")
+        told = await group.told("n1")
+        assert (told["state"], told["next"]) == ("running", next_vlsn), "refused means unchanged"
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("order", ["pause", "reset"])
+def test_an_order_whose_caller_leaves_is_carried_out(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        group = await started(52, one(), size=1)
+        for number in range(3):
+            await group.appended(b"%d" % number)
+        await group.everything()
+        cdc, stored = group.nodes["n1"].cdc, asyncio.Event()
+        left = asyncio.create_task(cdc.pause("orders") if order == "pause" else cdc.reset("orders", "start"))
+
+        async def store(self: LocalPositions, what: Any) -> None:
+            left.cancel()
+            await asyncio.sleep(1.0)  # its caller is gone by now
+            await stores(self, what)
+            stored.set()
+
+        name = "pause" if order == "pause" else "place"
+        stores: Any = getattr(LocalPositions, name)
+        monkeypatch.setattr(LocalPositions, name, store)
+        await asyncio.wait([left])
+        assert left.cancelled() and not stored.is_set()
+        events = group.nodes["n1"].member.events.counts
+        event = "cdc.paused" if order == "pause" else "cdc.moved"
+        await group.until(lambda: events[event] == 1, "it is carried out")
+        await group.state("n1", "paused" if order == "pause" else "running")
         await group.stop()
 
     run(main())

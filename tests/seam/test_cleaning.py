@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from repl.http.slices import at_once
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
@@ -55,7 +56,7 @@ def test_every_node_cleans_and_all_read_on_from_where_they_begin(seed: int) -> N
         assert {hold["owner"] for hold in status(group, "n1")["holds"]} == {"feeder", "checkpoint"}
         held = {hold["name"] for hold in status(group, "n2")["holds"] if hold["owner"] == "feeder"}
         assert held == {"n1", "n3"}  # as the master has told it
-        metrics = group.nodes["n1"].services.monitoring.metrics_text().decode()
+        metrics = at_once(group.nodes["n1"].services.monitoring.metrics_text()).decode()
         assert 'vlsnlog_hold_vlsn{name="n2",owner="feeder"}' in metrics
         assert "vlsnlog_cleaned_segments_total" in metrics
         group.kill("n1", "n2", "n3")

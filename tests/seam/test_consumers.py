@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from random import Random
 from random import seed as seed_global
@@ -11,11 +12,12 @@ import pytest
 
 from repl import connect
 from repl.client.connect import Client
+from repl.client.consumer import Consumer
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_once_client import disturb
-from vlsn.errors import BadArgument, StaleTerm, VlsnLogError
+from vlsn.errors import BadArgument, LogClosed, StaleTerm, VlsnLogError
 from vlsn.format.block import Entry
 from vlsn.levels import LEVELS
 from vlsn.state.consumers import position_of
@@ -120,6 +122,27 @@ def test_a_commit_that_was_cancelled_is_known_as_its_own() -> None:
             assert (await anext(aiter(consumer))).value in (b"0", b"1")
             await consumer.commit()
         await group.stop()
+
+    run(main())
+
+
+def test_a_transaction_commits_no_position_that_lies_in_another_group() -> None:
+    async def main() -> None:
+        source_group, sink_group = await made(10), await made(11)
+        async with client(source_group) as source, client(sink_group) as sink, client(sink_group) as another:
+            await source.append(b"0")
+            for kept_in, log in ((None, sink), (sink, source), (sink, another)):
+                consumer = source.consumer("copier", from_vlsn="start", kept_in=kept_in)
+                assert await consumer.poll(5.0) is not None
+                txn = log.transaction()
+                with pytest.raises(BadArgument, match="another group"):
+                    await txn.commit_position(consumer)
+                await txn.abort()
+            async with sink.transaction() as txn:
+                await txn.commit_position(consumer)
+            assert [each.name for each in await sink.positions.list()] == ["sim/copier"]
+        await source_group.stop()
+        await sink_group.stop()
 
     run(main())
 
@@ -271,5 +294,224 @@ def test_a_pipeline_between_two_groups_copies_each_entry_once_and_the_inputs_hol
             waiting.cancel()
         await source_group.stop()
         await sink_group.stop()
+
+    run(main())
+
+
+class Bad(Exception):
+    """An error of the loop's own work."""
+
+
+RAISED = ("before commit_position", "behind commit_position", "by abort", "by the commit")
+
+
+async def fails(group: Group, log: Client, consumer: Consumer, raised: str) -> None:
+    """Makes a transaction in the loop's body that comes to nothing."""
+    async with log.transaction() as txn:
+        await txn.append(b"never", key=b"out")
+        if raised == "before commit_position":
+            raise Bad
+        if raised != "by the commit":
+            await txn.commit_position(consumer)
+        if raised == "behind commit_position":
+            raise Bad
+        if raised == "by abort":
+            await txn.abort()
+            raise Bad
+        group.net.split(["client"], group.names)
+
+
+@pytest.mark.parametrize("by_page", [False, True])
+@pytest.mark.parametrize("raised", RAISED)
+def test_an_entry_is_given_again_where_the_loop_caught_what_its_transaction_raised(raised: str, by_page: bool) -> None:
+    async def main() -> None:
+        group = await made(5)
+        async with client(group, timeout_s=0.5) as log:
+            values = [b"0", b"1", b"2"]
+            for value in values:
+                await log.append(value)
+            consumer = log.consumer("billing", from_vlsn="start")
+            other = log.consumer("other", from_vlsn="start")
+            beside = asyncio.create_task(consumed(other, log))
+            given: list[bytes] = []
+            async for entry in singly(consumer) if by_page else consumer:
+                given.append(entry.value)
+                if len(given) == 2:
+                    with pytest.raises((Bad, VlsnLogError)):
+                        await fails(group, log, consumer, raised)
+                    group.net.heal()
+                    continue
+                async with log.transaction():
+                    pass  # nothing was logged, and nothing has failed
+                async with log.transaction() as txn:
+                    await txn.append(entry.value, key=b"out")
+                    await txn.commit_position(consumer)
+                if entry.value == values[-1]:
+                    break
+            assert given == [b"0", b"1", b"1", b"2"]
+            assert [each for each in await outputs(log) if each != b"never"] == values
+            assert await beside == values, "nobody else's consumer goes back"
+        await group.stop()
+
+    run(main())
+
+
+async def singly(consumer: Consumer) -> AsyncIterator[Entry]:
+    """Takes whole pages, and says how far it came in each."""
+    async for page in consumer.pages():
+        for entry in page.entries:
+            consumer.given(entry)
+            yield entry
+            if consumer.begins_anew:
+                break
+
+
+async def consumed(consumer: Consumer, log: Client) -> list[bytes]:
+    """Takes what there is, slowly, and commits at the end."""
+    found: list[bytes] = []
+    async for entry in consumer:
+        found.append(entry.value)
+        await asyncio.sleep(0.7)
+        if len(found) == 3:
+            break
+    await consumer.commit()
+    return found
+
+
+@pytest.mark.parametrize("raised", RAISED)
+@pytest.mark.parametrize("by", ["commit", "a transaction"])
+def test_a_bad_entry_is_passed_by_a_commit_where_its_transaction_has_failed(raised: str, by: str) -> None:
+    async def main() -> None:
+        group = await made(6)
+        async with client(group, timeout_s=0.5) as log:
+            values = [b"0", b"1", b"2"]
+            await log.append_many(values)
+            consumer = log.consumer("billing", from_vlsn="start")
+            given: list[bytes] = []
+            async for entry in consumer:
+                given.append(entry.value)
+                if entry.value == b"1":
+                    with pytest.raises((Bad, VlsnLogError)):
+                        await fails(group, log, consumer, raised)
+                    group.net.heal()
+                    if by == "commit":
+                        await consumer.commit()
+                        continue
+                async with log.transaction() as txn:
+                    await txn.append(entry.value, key=b"out")
+                    await txn.commit_position(consumer)
+                if entry.value == values[-1]:
+                    break
+            assert given == values
+            wanted = [b"0", b"2"] if by == "commit" else values
+            assert [each for each in await outputs(log) if each != b"never"] == wanted
+        await group.stop()
+
+    run(main())
+
+
+def test_an_entry_is_given_again_where_the_loop_caught_what_its_commit_raised() -> None:
+    async def main() -> None:
+        group = await made(7)
+        async with client(group, timeout_s=0.5) as log:
+            await log.append_many([b"0", b"1", b"2"])
+            consumer = log.consumer("billing", from_vlsn="start")
+            given: list[bytes] = []
+            async for entry in consumer:
+                given.append(entry.value)
+                if len(given) == 2:
+                    group.net.split(["client"], group.names)
+                    with pytest.raises(VlsnLogError):
+                        await consumer.commit()
+                    group.net.heal()
+                    continue
+                await consumer.commit()
+                if entry.value == b"2":
+                    break
+            assert given == [b"0", b"1", b"1", b"2"]
+        await group.stop()
+
+    run(main())
+
+
+def test_a_worker_goes_back_and_ahead_as_it_is_told() -> None:
+    async def main() -> None:
+        group = await made(8)
+        async with client(group) as log:
+            first, last = await log.append_many([b"%d" % number for number in range(6)])
+            consumer = log.consumer("billing", from_vlsn="start")
+
+            async def gives(*values: bytes) -> None:
+                assert [entry.value for value in values if (entry := await consumer.poll(5.0))] == list(values)
+
+            consumer.seek(first + 4)
+            await gives(b"4")
+            consumer.rewind()
+            await gives(b"0", b"1")
+            assert (await consumer.commit()).next == first + 2
+            await gives(b"2", b"3")
+            consumer.rewind()
+            assert consumer.next_vlsn == (await consumer.commit()).next == first + 2
+            await gives(b"2", b"3")
+            consumer.seek(last)
+            assert (await consumer.commit()).next == last, "what lies between is passed"
+            await gives(b"5")
+            consumer.seek(first)
+            await gives(b"0")
+            async for entry in consumer:
+                assert entry.value == b"5", "a loop begins at the position"
+                consumer.seek(first + 1)
+                break
+            async for entry in consumer:
+                assert entry.value == b"1"
+                break
+            await consumer.commit()
+            assert await taken(log, 4) == [b"2", b"3", b"4", b"5"]
+            for bad in (0, -1, "start", None, 2**63):
+                with pytest.raises(BadArgument):
+                    consumer.seek(bad)  # type: ignore[arg-type]
+        await group.stop()
+
+    run(main())
+
+
+def test_a_poll_that_gave_nothing_in_time_is_asked_again_and_misses_nothing() -> None:
+    async def main() -> None:
+        group = await made(9)
+        loop = asyncio.get_running_loop()
+        async with client(group) as log:
+            await log.append(b"0")
+            consumer = log.consumer("billing", from_vlsn="start")
+            for _ in range(3000):
+                if (entry := await consumer.poll(0)) is not None:
+                    break
+                await asyncio.sleep(0.001)  # of virtual time, which stands still while anything is to be done
+            assert entry is not None and entry.value == b"0"
+            began = loop.time()
+            assert await consumer.poll(0.3) is None
+            assert loop.time() - began == pytest.approx(0.3, abs=0.01)
+            group.net.split(["client"], group.names)
+            began = loop.time()
+            assert await consumer.poll(3.0) is None, "nobody answers"
+            assert loop.time() - began == pytest.approx(3.0, abs=0.01)
+            group.net.heal()
+            waiting = asyncio.create_task(consumer.poll())
+            vlsn = await log.append(b"1")
+            entry = await waiting
+            assert entry is not None and (entry.vlsn, entry.value) == (vlsn, b"1")
+            stream = aiter(consumer)
+            assert (await anext(stream)).value == b"0", "nothing was committed"
+            assert (await anext(stream)).value == b"1"
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(stream), 0.7)
+            await log.append(b"2")
+            assert (await asyncio.wait_for(anext(stream), 5.0)).value == b"2"
+            assert await consumer.poll(0.1) is None
+            with pytest.raises(BadArgument):
+                await consumer.poll(-1)
+        with pytest.raises(LogClosed):
+            await consumer.poll()
+        await group.stop()
 
     run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 from random import seed as seed_global
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from repl import connect
 from repl.client.connect import Client
 from repl.client.destination import Message
+from repl.http.handed import Handed, Holder
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, SEGMENT, Group
@@ -25,13 +27,14 @@ from vlsn.errors import (
     NotFound,
     NotMaster,
     OutcomeUnknown,
+    QueueFull,
     StaleTerm,
     VlsnLogError,
     WrongVersion,
 )
 from vlsn.format.block import EntryKind
 from vlsn.levels import LEVELS, Levels
-from vlsn.state.acks import Acked
+from vlsn.state.acks import Acked, AckLimits
 
 
 async def made(seed: int, levels: Levels = LEVELS, **settings: Any) -> Group:
@@ -308,6 +311,110 @@ def test_past_so_many_intervals_nothing_is_delivered_until_a_gap_closes(monkeypa
     run(main())
 
 
+@pytest.fixture
+def eight_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masters and tables take eight intervals of acknowledged VLSNs."""
+    monkeypatch.setattr("repl.dest.delivery.ACK_INTERVALS_MAX", 8)
+    monkeypatch.setattr("repl.dest.full.ACK_INTERVALS_MAX", 8)
+    monkeypatch.setattr("vlsn.state.acks.AckLimits", partial(AckLimits, intervals=8))
+
+
+@pytest.mark.usefixtures("eight_intervals")
+def test_acknowledgements_of_others_leave_what_is_out_its_room() -> None:
+    async def main() -> None:
+        group = await made(91)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", ack_timeout_s=60.0, from_="start"))["uuid"]
+            first, _ = await log.append_many([b"%d" % number for number in range(30)])
+            dest = log.destination("orders")
+            messages = await dest.take(10, 0.0)
+            assert len(messages) == 8
+            lead = group.nodes[group.master].lead
+            assert lead is not None
+            delivery = await lead.destinations.of("orders")
+            with pytest.raises(QueueFull, match="intervals of acknowledged VLSNs, 8 are kept"):
+                delivery.ack(range(first + 10, first + 22, 2), wait=False)
+            await dest.ack(messages[1::2])
+            assert acked(group, uuid).done.has([message.vlsn for message in messages[1::2]]).all()
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.usefixtures("eight_intervals")
+def test_a_drop_that_no_table_would_take_is_refused_by_name() -> None:
+    """Each append has one message more than is kept of it, so no two drops are one interval."""
+
+    async def main() -> None:
+        group = await made(92)
+        async with client(group, 5.0) as log:
+            await policed(group, log, "drop", max_messages=1)
+            for kept in range(1, 8):
+                await log.append(b"kept", key=b"o")
+                await log.append(b"dropped", key=b"o")
+                await log.destinations.put("orders", max_messages=kept + 1)
+            await log.append(b"kept", key=b"o")
+            with pytest.raises(DestinationFull, match="no more can be dropped: 8 intervals of VLSNs are acknowledged"):
+                await log.append(b"not dropped", key=b"o")
+            said = await log.destinations.get("orders")
+            assert said["refused"]["dropped"] == 7 and said["refused"]["failed"] > 0
+        await group.stop()
+
+    run(main())
+
+
+@pytest.mark.usefixtures("eight_intervals")
+def test_dead_ones_are_not_tried_again_where_the_table_would_not_take_it() -> None:
+    async def main() -> None:
+        group = await made(93)
+        async with client(group, 5.0) as log:
+            uuid = (await log.destinations.put("orders", prefix="o", attempts_max=1, from_="start"))["uuid"]
+            await log.append_many([b"%d" % number for number in range(24)], keys=[b"o"] * 24)
+            dest, table = log.destination("orders"), acked(group, uuid)
+            while messages := await dest.take(4, 0.0):
+                await log.destinations.nack("orders", [message.vlsn for message in messages[1::2]], "no")
+                await dest.ack(messages[::2])
+            await group.until(lambda: acked(group, uuid).dead.count == 12, "they are dead")
+            table = acked(group, uuid)
+            with pytest.raises(QueueFull, match="more intervals of acknowledged VLSNs, 8 are kept"):
+                await log.destinations.retry_dead("orders")
+            assert acked(group, uuid) == table, "refused means unchanged"
+        await group.stop()
+
+    run(main())
+
+
+def test_a_destination_takes_the_dead_letters_of_others_and_none_of_its_own() -> None:
+    async def main() -> None:
+        group = await made(94)
+        async with client(group) as log:
+            await log.destinations.put("orders", prefix="o", attempts_max=1)
+            await log.destinations.put("dlq", prefix="dead_letter", attempts_max=1, full_policy="fail", max_messages=9)
+            await counted(group, log, "dlq")
+            await log.append_many([b"a", b"b"], keys=[b"o1", b"o2"])
+            for message in await log.destination("orders").take(10, 5.0):
+                await message.nack("no stock")
+            dlq = log.destination("dlq")
+            uuid = (await log.destinations.get("orders"))["uuid"]
+            await group.until(lambda: acked(group, uuid).dead.count == 2, "both are dead, durable")
+            letters = await dlq.take(10, 20.0)
+            assert [msgspec.json.decode(each.value)["reason"] for each in letters] == ["no stock", "no stock"]
+            await letters[0].nack("cannot be read")
+            await letters[1].ack()
+            await log.append(b"by hand", key=b"dead_letter")
+            assert values(await dlq.take(10, 20.0)) == [b"by hand"], "its own letter is none of its messages"
+            written = [entry async for entry in log.read() if entry.key == b"dead_letter"]
+            assert [msgspec.json.decode(each.value)["destination"] for each in written[:3]] == [
+                "orders",
+                "orders",
+                "dlq",
+            ]
+            assert (await log.destinations.get("dlq"))["depth"]["messages"] == 1
+        await group.stop()
+
+    run(main())
+
+
 def test_a_master_that_was_unseated_hands_out_nothing() -> None:
     async def main() -> None:
         group = await made(10)
@@ -321,7 +428,9 @@ def test_a_master_that_was_unseated_hands_out_nothing() -> None:
             group.net.split([old], [name for name in group.names if name != old])
             with suppress(VlsnLogError, TimeoutError):
                 async with asyncio.timeout(5.0):
-                    assert not len((await delivery.messages(10, 0.0)).columns), "nobody has confirmed that it leads"
+                    assert not len((await delivery.messages(10, 0.0, Holder(Handed()))).columns), (
+                        "nobody has confirmed that it leads"
+                    )
         await group.stop()
 
     run(main())
@@ -336,7 +445,7 @@ def test_an_ack_is_not_answered_before_a_majority_has_its_note() -> None:
             lead = group.nodes[group.master].lead
             assert lead is not None
             delivery = await lead.destinations.of("orders")
-            assert len((await delivery.messages(10, 0.0)).entries) == 1
+            assert len((await delivery.messages(10, 0.0, Holder(Handed()))).entries) == 1
             group.net.split([group.master], [name for name in group.names if name != group.master])
             told = delivery.ack([vlsn], wait=True)
             assert told is not None
@@ -359,7 +468,7 @@ def test_a_new_lead_knows_what_the_one_before_has_answered(seed: int) -> None:
             lead = group.nodes[group.master].lead
             assert lead is not None
             delivery = await lead.destinations.of("orders")
-            assert len((await delivery.messages(10, 0.0)).entries) == 1
+            assert len((await delivery.messages(10, 0.0, Holder(Handed()))).entries) == 1
             await asyncio.sleep(1.0)
             told = delivery.ack([vlsn], wait=True)
             assert told is not None
@@ -368,7 +477,7 @@ def test_a_new_lead_knows_what_the_one_before_has_answered(seed: int) -> None:
             await group.until(lambda: any(node.lead is not None for node in group.nodes.values()), "another one leads")
             (lead,) = [node.lead for node in group.nodes.values() if node.lead is not None]
             delivery = await lead.destinations.of("orders")
-            assert not (await delivery.messages(10, 0.0)).entries
+            assert not (await delivery.messages(10, 0.0, Holder(Handed()))).entries
         await group.stop()
 
     run(main())
@@ -436,8 +545,8 @@ async def policed(group: Group, log: Client, policy: str, **settings: Any) -> No
     await counted(group, log)
 
 
-async def counted(group: Group, log: Client) -> None:
-    uuid = (await log.destinations.get("orders"))["uuid"]
+async def counted(group: Group, log: Client, name: str = "orders") -> None:
+    uuid = (await log.destinations.get(name))["uuid"]
     lead = group.nodes[group.master].lead
     assert lead is not None
     policies = lead.destinations.full
@@ -514,6 +623,31 @@ def test_a_full_destination_drops_what_comes_and_the_log_has_it() -> None:
             await log.append(b"3", key=b"o")
             group.kill(group.master, power=True)
             assert values(await dest.take(10, 60.0)) == [b"3"]
+        await group.stop()
+
+    run(main())
+
+
+def test_what_is_dropped_among_other_keys_costs_no_acknowledgement() -> None:
+    """98,304 dropped messages, each between two of other keys, beside 25 that are taken and acknowledged."""
+
+    async def main() -> None:
+        group = await made(1301, segment_bytes=64 * SEGMENT)
+        async with client(group) as log:
+            await policed(group, log, "drop", max_messages=25)
+            await log.append_many([b"%d" % each for each in range(25)], keys=[b"o"] * 25)
+            dest = log.destination("orders")
+            messages = await dest.take(100, 0.0)
+            assert len(messages) == 25
+            for _ in range(3):
+                await log.append_many([b"-"] * 65_536, keys=[b"o", b"p"] * 32_768)
+            for message in messages[::2] + messages[1::2]:
+                await message.ack()
+            uuid = str((await log.destinations.get("orders"))["uuid"])
+            assert acked(group, uuid).done.intervals == 1, "gaps of other keys are no intervals"
+            group.kill(group.master, power=True)
+            await group.serving()
+            assert await dest.take(100, 5.0) == [], "what was answered durable never comes again"
         await group.stop()
 
     run(main())
@@ -602,12 +736,12 @@ def test_messages_found_for_an_asker_who_is_gone_go_to_the_next_one() -> None:
             delivery = await lead.destinations.of("orders")
             loop = asyncio.get_running_loop()
             began = loop.time()
-            assert (await delivery.messages(10, 0.0)).columns.vlsns.tolist() == wanted
+            assert (await delivery.messages(10, 0.0, Holder(Handed()))).columns.vlsns.tolist() == wanted
             span_s, gone = loop.time() - began, 0
             for part in range(40):
                 delivery.nack(wanted, "again")
                 await asyncio.sleep(1.0)  # nothing that was read is kept any more
-                asking = asyncio.create_task(delivery.messages(10, 0.0))
+                asking = asyncio.create_task(delivery.messages(10, 0.0, Holder(Handed())))
                 await asyncio.sleep(span_s * part / 40)
                 if asking.done():
                     continue
@@ -615,7 +749,7 @@ def test_messages_found_for_an_asker_who_is_gone_go_to_the_next_one() -> None:
                 asking.cancel()
                 with suppress(asyncio.CancelledError):
                     await asking
-                assert (await delivery.messages(10, 0.0)).columns.vlsns.tolist() == wanted, part
+                assert (await delivery.messages(10, 0.0, Holder(Handed()))).columns.vlsns.tolist() == wanted, part
             assert gone > 10
         await group.stop()
 

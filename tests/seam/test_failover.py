@@ -242,6 +242,20 @@ def test_a_command_waits_for_a_node_that_is_being_started_and_not_for_one_that_i
     run(main())
 
 
+def test_a_read_gives_up_after_its_time_by_the_clock_of_its_loop() -> None:
+    async def main() -> None:
+        group = await started(7)
+        async with connect(group.url("n1"), network=group.client, timeout_s=3.0) as log:
+            await log.append(b"a")
+            group.kill(*group.names)
+            began = group.loop.time()
+            with pytest.raises(Unreachable):
+                await anext(log.read())
+            assert 3.0 <= group.loop.time() - began < 10.0
+
+    run(main(), limit_s=60.0)
+
+
 def test_a_tail_is_told_when_what_it_stood_on_is_in_the_log_no_more() -> None:
     """A person alone can do that. Here two wiped nodes are let found the group anew beside a reader of the old."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from repl.read import reads
 from tests.fakes.loop import run
 from tests.seam.nodes import BIG, Group
 from vlsn.errors import BadArgument
+from vlsn.levels import LEVELS
 from vlsn.limits import KIB
 
 KEYS = [b"", b"order-1", b"order-22", b"orders", b"\x00\xff", b"order-" * 40]
@@ -40,7 +42,7 @@ def test_each_node_gives_the_entries_of_a_key_and_no_others(ring: int, monkeypat
             told = await fill(log, 60)
         for name in group.names:
             async with connect(group.url(name), network=group.client) as log:
-                log._producer.highest_durable = told[-1][0]  # type: ignore[union-attr]
+                log.endpoints.durable = told[-1][0]
                 for key in [*KEYS, b"none"]:
                     found = [(each.vlsn, each.key or b"", each.value) async for each in log.read(key=key)]
                     assert found == [each for each in told if each[1] == key]
@@ -52,6 +54,37 @@ def test_each_node_gives_the_entries_of_a_key_and_no_others(ring: int, monkeypat
                 assert every == [each[0] for each in told[:7]]
                 own = [each.kind async for each in log.read(key=b"", all_kinds=True)]
                 assert {int(each) for each in own} == {0, 1, 2}
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_key_is_read_by_the_word_that_it_was_appended_by() -> None:
+    async def main() -> None:
+        group = Group(79, size=1, levels=LEVELS)
+        await group.start()
+        await group.serving()
+        url = group.url("n1")
+        async with connect(url, codec="utf8", network=group.client) as log:
+            await log.append("one", key="schlüssel")
+            await log.append_many(["two", "three"], keys=["schlüssel", "schloss"])
+            async with log.transaction() as txn:
+                await txn.append("four", key="schlüssel")
+                await txn.append_many(["five"], keys=["schloss"])
+            for key in ("schlüssel", "schlüssel".encode()):
+                assert [entry.text() async for entry in log.read(key=key)] == ["one", "two", "four"]
+                assert [entry.text() async for entry in log.tail(key=key, limit=3)] == ["one", "two", "four"]
+            assert [entry.text() async for entry in log.read(key_prefix="schlo")] == ["three", "five"]
+        wrong: Any
+        async with connect(url, network=group.client) as log_of_bytes:
+            for wrong in ("schlüssel", 7):
+                with pytest.raises(TypeError):
+                    await log_of_bytes.append(b"never", key=wrong)
+                with pytest.raises(TypeError):
+                    log_of_bytes.read_pages(key=wrong)
+                with pytest.raises(TypeError):
+                    log_of_bytes.tail_pages(key_prefix=wrong)
         await group.stop()
         assert not group.fatal
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.repair.integrity import Verdict, weigh
+from repl.repair.integrity import Verdict, agree_where_durable, weigh
 from repl.repair.restoring import Peer
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
@@ -155,6 +155,51 @@ def test_without_a_majority_of_equal_copies_whoever_meets_it_halts_and_nobody_le
             peer = Peer(asking.member, NodeName(name), group.url(name))
             with pytest.raises(Halted, match="nobody restores from it"):
                 await peer.open(Vlsn(1))
+        await group.stop()
+
+    run(main())
+
+
+async def differing(seed: int, *, forged: int, durable: bool) -> tuple[Group, str, int]:
+    """Three nodes that have just opened their logs, ``forged`` of which hold another last block than the one that is
+    named, which knows its own durable; the others know theirs ``durable`` up to there, or not that far."""
+    told: dict[int, bytes] = {}
+    group = await filled(seed, told)
+    own, last = group.master, max(told)
+    others = [name for name in group.names if name != own]
+    if durable:
+        await group.until(lambda: all(node.dtvlsn() == last for node in group.nodes.values()), "all know it")
+        await asyncio.sleep(3.0)  # each has stated its idle end
+    for name in others[:forged]:
+        forge(group, name, last, byte=0x33)
+    group.kill(*others[forged:])
+    await asyncio.sleep(3.0)
+    assert group.nodes[own].dtvlsn() == last
+    group.kill(own)
+    await group.start()
+    await group.until(lambda: all(node.member.log is not None for node in group.nodes.values()), "all have opened")
+    found = {name: group.nodes[name].dtvlsn() for name in group.names}
+    assert found[own] == last and all((found[name] == last) is durable for name in others), found
+    return group, own, last
+
+
+@pytest.mark.parametrize(("forged", "durable"), [(1, True), (2, False)])
+def test_a_log_is_kept_where_one_knows_another_end_durable_or_a_majority_holds_one(forged: int, durable: bool) -> None:
+    """One that knows another block durable up to just there is enough, and so is a majority that does not know it."""
+
+    async def main() -> None:
+        group, own, last = await differing(64, forged=forged, durable=durable)
+        with pytest.raises(Halted, match=f"at VLSN {last}, up to which this node knows its log durable"):
+            await agree_where_durable(group.nodes[own].member, "a test")
+        await group.stop()
+
+    run(main())
+
+
+def test_a_log_is_given_up_where_less_than_a_majority_holds_another_end_that_is_not_known_durable() -> None:
+    async def main() -> None:
+        group, own, _ = await differing(65, forged=1, durable=False)
+        assert not await agree_where_durable(group.nodes[own].member, "a test")
         await group.stop()
 
     run(main())

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from repl.client.connect import Client
+from repl.http.slices import at_once
 from tests.fakes.loop import run
 from tests.seam.nodes import BIG, Group
 from tests.seam.test_copies import moved
@@ -143,7 +144,7 @@ def test_a_master_tells_how_much_comes_and_how_long_the_oldest_message_has_waite
             assert 5.0 < told["in_per_s"] < 11.0, "half of what is appended, some 17 a second"
             assert first(group, group.master) > told["oldest_vlsn"] > 0, "it lies in a page"
             assert 5.0 < told["oldest_age_s"] < 20.0
-            metrics = group.nodes[group.master].services.monitoring.metrics_text().decode()
+            metrics = at_once(group.nodes[group.master].services.monitoring.metrics_text()).decode()
             assert 'vlsnlog_destination_oldest_age_seconds{destination="orders"} ' in metrics
             assert 'vlsnlog_destination_in_per_second{destination="orders"} ' in metrics
             assert len(await taken(log, 60)) == 60

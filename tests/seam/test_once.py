@@ -14,10 +14,12 @@ from repl.http import problem
 from repl.produce_messages import Answer, decode_answers, request_header
 from tests.fakes.loop import VirtualLoop, run
 from tests.seam.nodes import Group
+from tests.seam.test_group_settings import asked
 from vlsn.errors import OutOfSequence
 from vlsn.format import batch
 from vlsn.ids import Vlsn
-from vlsn.limits import PRODUCER_REMEMBERED_MAX
+from vlsn.levels import LEVELS
+from vlsn.limits import PRODUCER_REMEMBERED_MAX, PRODUCERS_MIN
 
 PRODUCER = 0xFEDC_BA98_7654_3210
 
@@ -30,13 +32,14 @@ async def append(
     to: str = "",
     acks: str = "majority",
     timeout: float = 10,
+    producer: int = PRODUCER,
     **more: Any,
 ) -> tuple[int, dict[str, Any]]:
     fields = "".join(f"&{name}={text}" for name, text in more.items())
     url = group.url(to or group.master)
     response = await group.client.request(
         "POST",
-        f"{url}/v1/entries?producer={PRODUCER:016x}&sequence={sequence}&acks={acks}&timeout={timeout}{fields}",
+        f"{url}/v1/entries?producer={producer:016x}&sequence={sequence}&acks={acks}&timeout={timeout}{fields}",
         headers={"Content-Type": "application/octet-stream"},
         body=b"value %d" % sequence if value is None else value,
         timeout_s=timeout + 2,
@@ -199,6 +202,30 @@ def test_a_producer_that_may_have_been_forgotten_does_not_pass_for_a_new_one() -
         assert (await append(group, 0, born=1))[1]["duplicate"]
 
     played(story)
+
+
+def test_one_that_does_not_say_when_it_was_born_is_no_new_one_where_anybody_was_forgotten() -> None:
+    """There are more producers than the log knows, and an early one comes again: nothing is appended twice."""
+
+    async def story(group: Group) -> None:
+        assert (await asked(group, {"producers": PRODUCERS_MIN}))[0] == 200
+        early = range(1, PRODUCERS_MIN + 1)
+        for producer in early:
+            assert (await append(group, 0, producer=producer))[0] == 200, "nobody was forgotten yet"
+        master = group.nodes[group.master]
+        born = master.dtvlsn()
+        for producer in range(1000, 1004):
+            assert (await append(group, 0, producer=producer, born=born))[0] == 200
+        last = master.opened().log.range.last
+        early_births: list[dict[str, Any]] = [{}, {"born": 0}, {"born": 1}]
+        for again in early_births:
+            status, said = await append(group, 0, producer=1, **again)
+            assert (status, said["type"]) == (409, "unknown-producer"), said
+        assert (await append(group, 0, producer=early[-1]))[1]["duplicate"], "one that it knows need not say it"
+        assert master.opened().log.range.last == last
+        assert (await append(group, 0, producer=1004, born=last))[0] == 200
+
+    played(story, levels=LEVELS)
 
 
 @pytest.mark.parametrize("power", [False, True])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from repl.client.connect import Client
+from repl.paging.pager import Pager
 from tests.fakes.disk import UNLIMITED_BYTES
 from tests.fakes.loop import run
 from tests.seam.nodes import BIG
@@ -15,6 +16,8 @@ from tests.seam.test_destinations import client, counted, values
 from tests.seam.test_pages import filled, first, made, stored, taken, uncovered
 from vlsn.errors import DestinationFull
 from vlsn.limits import PAGES_FREE_BYTES_LOW
+from vlsn.pages.page import PageContents, PageRow
+from vlsn.pages.store import PagingStore
 
 LIMIT = 60_000
 
@@ -143,6 +146,52 @@ def test_below_the_low_mark_of_the_disk_those_who_have_pages_take_no_more() -> N
         await group.stop()
         assert not group.fatal
 
+    run(main())
+
+
+@pytest.mark.parametrize(("call", "where"), [("read", "/pages/"), ("open", ".vlog")])
+def test_a_count_that_meets_an_error_of_the_disk_is_gone_on_with(call: str, where: str) -> None:
+    async def main() -> None:
+        group = await made(26)
+        async with client(group, 20.0) as log:
+            await log.destinations.put("orders", prefix="order-", full_policy="fail", max_messages=125)
+            await log.destinations.put("others", prefix="other", full_policy="fail", max_messages=1000)
+            await counted(group, log)
+            held = await filled(group, log)
+            group.kill(group.master, power=True)
+            for name in group.names:
+                group.machines[name].disk.fail_at(lambda each: each.name == call and where in each.path, times=4)
+            await group.serving()
+            await counted(group, log)
+            assert (await log.destinations.get("orders"))["depth"]["messages"] == len(held)
+        await group.stop()
+
+    run(main())
+
+
+def test_a_count_that_meets_a_page_which_goes_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[int] = []
+
+    async def read(self: Pager, store: PagingStore, number: int, row: PageRow) -> PageContents | None:
+        if not gone:
+            gone.append(number)
+            return None  # as where another page has taken its messages since
+        return await reads(self, store, number, row)
+
+    async def main() -> None:
+        group = await made(27)
+        async with client(group, 20.0) as log:
+            await log.destinations.put("orders", prefix="order-", full_policy="fail", max_messages=125)
+            await counted(group, log)
+            held = await filled(group, log)
+            group.kill(group.master, power=True)
+            monkeypatch.setattr(Pager, "read", read)
+            await group.serving()
+            await counted(group, log)
+            assert gone and (await log.destinations.get("orders"))["depth"]["messages"] == len(held)
+        await group.stop()
+
+    reads = Pager.read
     run(main())
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from repl.client.connect import Client
+from repl.http.slices import at_once
 from tests.fakes.disk import UNLIMITED_BYTES
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
@@ -107,7 +108,7 @@ def test_the_log_is_cleaned_though_nobody_takes_and_all_is_delivered_in_order(se
                 assert stored(group, name, uuid).paging
                 (told,) = group.nodes[name].services.monitoring.status()["destinations"]
                 assert told["pages"]["mode"] == "paged" and told["pages"]["messages"] > 10
-                metrics = group.nodes[name].services.monitoring.metrics_text().decode()
+                metrics = at_once(group.nodes[name].services.monitoring.metrics_text()).decode()
                 assert 'vlsnlog_destination_paging{destination="orders"} 1.0' in metrics
                 assert stored(group, name, uuid).missing == []
             assert await taken(log, len(held)) == sorted(held.items())
@@ -169,6 +170,40 @@ def test_a_damaged_page_is_put_aside_and_the_rest_of_it_fetched(seed: int) -> No
             assert any(each.endswith(f"{number:09d}.page.damaged") for each in names)
             events = group.nodes[master].member.events.counts
             assert events["page.damaged"] == 1 and events["pages.filled"] >= 1
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+@pytest.mark.parametrize("short", [True, False])
+@pytest.mark.parametrize("vanished", [True, False])
+def test_a_short_page_or_a_vanished_row_of_one_loses_no_message(short: bool, vanished: bool) -> None:
+    """All nodes stop; two come back with a short page, or without a row of it, or both."""
+
+    async def main() -> None:
+        group = await made(8)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+            held = await filled(group, log)
+            stores = {name: stored(group, name, uuid) for name in group.names}
+            for name in group.names:
+                group.kill(name)
+            for name in ("n1", "n2"):
+                machine, (number, row) = group.machines[name], next(iter(stores[name].pages.items()))
+                if vanished:
+                    key = b"g" + bytes.fromhex(uuid) + number.to_bytes(4, "big")
+                    machine.stores.contents[f"/{name}/state"].delete(key)
+                if short:
+                    path = stores[name].path(number)
+                    machine.disk.write_content(path, machine.disk.content(path)[: row.end // 2])
+            for name in group.names:
+                await group.start(name)
+            await group.serving()
+            events = [group.nodes[name].member.events.counts for name in ("n1", "n2")]
+            if short and not vanished:
+                await group.until(lambda: all(each["page.damaged"] == 1 for each in events), "they are salvaged")
+            assert await taken(log, len(held)) == sorted(held.items())
         await group.stop()
         assert not group.fatal
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import msgspec
@@ -128,6 +129,40 @@ def test_who_is_up_to_date_lags_by_nothing_though_its_commit_has_a_vlsn() -> Non
             assert b'vlsnlog_consumer_lag_vlsns{consumer="billing"} 1.0' in bytes(metrics.body)
         await committed(group, "billing", later + 1)
         assert (await call(group, "GET", "billing"))[1]["lag_vlsns"] == 0
+        await group.stop()
+
+    run(main())
+
+
+def test_a_commit_costs_the_same_beside_many_others() -> None:
+    """Its answer says how far the consumer is behind; to know that nobody reads everybody's COMMITs again."""
+
+    async def main() -> None:
+        group = await made(4)
+        vlsn = await group.appended(b"entry")
+        calls = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        async def cost(names: list[str], times: int) -> float:
+            nonlocal calls
+            at = {name: (await committed(group, name, vlsn))["at"] for name in names}
+            calls = 0
+            for _ in range(times):
+                for name in names:
+                    sys.setprofile(count)
+                    try:
+                        status, said = await put(group, name, vlsn + 1, at=at[name])
+                    finally:
+                        sys.setprofile(None)
+                    assert (status, said["lag_vlsns"]) == (200, 0)
+                    at[name] = said["at"]
+            return calls / len(names) / times
+
+        few = await cost(["a", "b"], 20)
+        assert await cost([f"c{number}" for number in range(200)], 1) < 1.25 * few
         await group.stop()
 
     run(main())

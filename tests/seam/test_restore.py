@@ -17,6 +17,7 @@ from tests.fakes.machine import Machine
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
 from tests.sim.logs import places
+from vlsn.format.own_entries import FOUNDING_FIELD
 from vlsn.ids import NodeName, Vlsn
 from vlsn.limits import KIB
 from vlsn.repair.restore_messages import read_offer
@@ -80,6 +81,50 @@ def test_a_trimmed_replica_is_restored_and_follows() -> None:
         assert not group.fatal
 
     run(main())
+
+
+def test_the_name_of_a_log_outlives_its_first_entry() -> None:
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = await trimmed(31, told)
+        begun = group.nodes["n1"].opened().log.node_file.record
+        name = f"{begun.incarnation:016x}-1"
+        assert foundings(group) == {"n1": name, "n2": name}
+        await group.start("n3")
+        await caught_up(group, "n3", told)
+        assert len(group.nodes["n3"].restoration.history) == 1
+        lost = next(each for each in group.names if each != group.master)
+        group.kill(*group.names)
+        del group.machines[lost].stores.contents[f"/{lost}/state"]
+        await group.start()
+        await group.serving()
+        await group.until(lambda: foundings(group) == dict.fromkeys(group.names, name), "all say it again")
+        url = group.url("n1")
+        for asked, status in ((name, 200), (f"{begun.incarnation:016x}-2", 409)):
+            for path in ("/v1/status", "/v1/entries", "/v1/spans"):
+                answer = await group.client.request("GET", url + path, headers={FOUNDING_FIELD: asked}, timeout_s=5.0)
+                assert answer.status == status, path
+        said = msgspec.json.decode(answer.body)
+        assert said["type"] == "wrong-group"
+        assert f"group 'sim' that was founded as {name}" in said["detail"], said
+        await group.stop()
+        assert not group.fatal
+        other = Group(32)
+        assert foundings(other) == {}
+        await other.start("n1", "n2")
+        assert foundings(other) == {"n1": "", "n2": ""}, "nothing is founded yet"
+        await other.start("n3")
+        await other.serving()
+        await other.until(lambda: len(set(foundings(other).values())) == 1, "all say it")
+        assert name not in foundings(other).values()
+        await other.stop()
+
+    run(main())
+
+
+def foundings(group: Group) -> dict[str, str]:
+    """The name that each node says its log has."""
+    return {name: node.services.monitoring.status()["founding"] for name, node in group.nodes.items()}
 
 
 async def until_under_way(group: Group, bytes_done: int = 100 * KIB) -> str:
@@ -499,7 +544,10 @@ def test_a_damaged_log_is_restored_by_itself_once_all_that_it_held_is_durable_el
     run(main())
 
 
-def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_restore() -> None:
+@pytest.mark.parametrize("further", [20, 0])
+def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_restore(further: int) -> None:
+    """Whether the group goes on past the damaged log's end, or is idle: what it has durable is of a later term."""
+
     async def main() -> None:
         told: dict[int, bytes] = {}
         group = Group(38, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
@@ -521,13 +569,56 @@ def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_resto
 
         await group.until(lambda: leads() != "", "another one leads")
         master = leads()
-        for number in range(20):
+        for number in range(further):
             value = b"on %d" % number + BIG
             told[await group.appended(value, to=master)] = value
+        log = group.nodes[master].opened().log
+        assert (log.dtvlsn > lost[-1][1]["last"]) is bool(further)
         await group.start("n1")
         await caught_up(group, "n1", told)
         assert group.nodes["n1"].restoration.count == 1
         assert f"{path}.old" in group.machines["n1"].disk.list("/n1")
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_a_damaged_log_is_not_given_up_for_less_of_a_term_that_it_may_have_acknowledged_in() -> None:
+    """Its readable blocks are of the term before. It has acknowledged more of the last term than the one that is up."""
+
+    async def main() -> None:
+        told: dict[int, bytes] = {}
+        group = Group(39, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
+        await group.start()
+        await group.serving()
+        behind = group.master
+        await append(group, 3, told)
+        group.kill(behind)
+        await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "another one leads")
+        await group.serving()
+        master = group.master
+        damaged = next(name for name in group.names if name not in (master, behind))
+        await group.start(behind)
+        both = [group.nodes[name] for name in group.names]
+        await group.until(lambda: len({node.dtvlsn() for node in both}) == 1, "all have all")
+        group.net.split([behind], [master, damaged, "client"])
+        told[vlsn := await group.appended(b"precious", to=master)] = b"precious"
+        await asyncio.sleep(3.0)
+        log = group.nodes[damaged].opened().log
+        assert log.dtvlsn == vlsn and log.history.last_term == log.node_file.record.term == 2
+        group.kill(master, damaged)
+        disk, path = group.machines[damaged].disk, f"/{damaged}/{newest(group, damaged)}"
+        data = disk.content(path)
+        start = data.index(b'"term":2')  # in its TERM entry
+        disk.write_content(path, data[: start - 120] + bytes(len(data) - start + 120))
+        group.net.heal()
+        await group.start(damaged)
+        await group.until(lambda: group.state(damaged) == "DAMAGED", "it is damaged")
+        await asyncio.sleep(40.0)
+        assert group.state(damaged) == "DAMAGED" and group.nodes[behind].dtvlsn() < vlsn
+        await group.start(master)
+        await caught_up(group, damaged, told)
         await group.stop()
         assert not group.fatal
 

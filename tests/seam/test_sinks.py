@@ -18,7 +18,7 @@ from repl.client.sink_plan import Batch
 from repl.client.sink_write import Written, write_batch
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
-from tests.seam.nodes import Group
+from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 from tests.seam.test_consumers import client
 from tests.seam.test_once_client import disturb
 from tests.seam.test_transactions import ask, begin, played, stage
@@ -180,6 +180,42 @@ def test_parts_may_be_of_another_size_when_the_batch_is_repeated() -> None:
         assert await logged(log) == values
 
     played_by_client(story)
+
+
+@pytest.mark.parametrize("count", [5, 12])
+def test_a_finished_batch_that_comes_again_is_compared(count: int) -> None:
+    async def story(log: Client) -> None:
+        values = [*numbered(0, count - 2), b"0/1", b"0/1"]  # some rows are equal
+        await write(log, 0, values)
+        await log.append(b"another's")
+        before = await logged(log)
+        for changed, why in (
+            (numbered(7, 7), f"it had {count} rows when its first part was logged, and has 7"),
+            ([], f"it had {count} rows when its first part was logged, and has 0"),
+            ([b"new", *values[1:]], "rows of its . logged parts are not in it any more"),
+            ([*values[:-1], values[0]], "rows of its . logged parts are not in it any more"),
+        ):
+            with pytest.raises(SinkRefused, match=f"sink 'orders' has batch 0 .* the batch has changed: .*{why}"):
+                await write(log, 0, changed)
+        assert await write(log, 0, values) == Written(done_before=True)
+        assert await write(log, 0, values[::-1]) == Written(done_before=True, read_back=count)
+        assert await logged(log) == before
+
+    played_by_client(story)
+
+
+def test_a_finished_batch_whose_rows_were_cleaned_away_is_known_in_its_own_order() -> None:
+    async def story(group: Group) -> None:
+        async with client(group) as log:
+            values = numbered(0, 12)
+            await write(log, 0, values)
+            while await log.first_vlsn() <= 20:
+                await log.append(BIG)
+            assert await write(log, 0, values) == Written(done_before=True)
+            with pytest.raises(SinkRefused, match=r"its logged rows are others, or came in another order, .*cleaned"):
+                await write(log, 0, values[::-1])
+
+    played(story, **CLEANS, retention_bytes=3 * SEGMENT)
 
 
 def test_two_queries_of_one_sink_at_once_are_told_apart() -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections import Counter
 
 import pytest
 
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
 from vlsn.offline.truncate import accept_floor
+
+HELD_S = 60.0
+"""Seconds for which the loop holds on to a timer at most, and to whatever that would have called."""
 
 
 async def story(seed: int) -> dict[str, object]:
@@ -236,3 +241,36 @@ def test_a_floor_that_a_person_has_lifted_stays_lifted_though_the_cut_bytes_are_
         await group.stop()
 
     run(main())
+
+
+def test_a_feed_that_ended_is_freed_on_both_sides_without_a_collection() -> None:
+    async def main() -> Counter[str]:
+        group = Group(4)
+        await group.start()
+        await group.serving()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        try:
+            for _ in range(3):
+                group.net.cut("n1", "n3")
+                await group.until(lambda: not _follows(group, "n3"), "it has left its feed")
+                await group.until(lambda: _follows(group, "n3"), "it has another one")
+            await asyncio.sleep(HELD_S)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            return Counter(type(each).__name__ for each in gc.garbage)
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+            gc.unfreeze()
+            await group.stop()
+
+    found = run(main())
+    assert {name: found[name] for name in ("Feeder", "ReplicaFeed") if found[name]} == {}
+
+
+def _follows(group: Group, name: str) -> bool:
+    following = group.nodes[name].following
+    return following is not None and following.feed is not None and following.feed.streaming

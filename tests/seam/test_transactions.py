@@ -456,6 +456,46 @@ def test_what_is_staged_does_not_pass_to_the_heir_of_a_hand_over() -> None:
     played(story)
 
 
+def test_a_call_that_was_given_up_is_taken_back_and_comes_too_late() -> None:
+    async def story(group: Group) -> None:
+        handle = await staged(group, b"a", b"b")
+        assert (await stage(group, handle, b"given up", query="?after=2"))[1] == {"staged": 3}
+        held = lead(group).transactions.staged_bytes
+        for _ in range(2):
+            assert (await stage(group, handle, b"c", query="?after=2&rewinds=1"))[1] == {"staged": 3}
+        assert lead(group).transactions.staged_bytes < held
+        for late in (b"given up", b"too late"):
+            status, said = await stage(group, handle, late, query="?after=2")
+            assert (status, said["type"]) == (400, "bad-argument")
+        status, said = await stage(group, handle, b"d", query="?after=1&rewinds=2")
+        assert (status, said["type"]) == (400, "bad-argument"), "no call ended there"
+        assert (await stage(group, handle, b"given up, too", query="?after=3&rewinds=1"))[1] == {"staged": 4}
+        for _ in range(2):
+            assert (await commit(group, handle, "?after=3&rewinds=2"))[0] == 200
+        assert list((await group.read(group.master)).values()) == [b"a", b"b", b"c"]
+        assert lead(group).transactions.staged_bytes == 0
+
+    played(story)
+
+
+def test_a_begin_that_is_sent_again_begins_nothing_twice() -> None:
+    async def story(group: Group) -> None:
+        named = f"?id={PRODUCER}"
+        answers = [await ask(group, "POST", named) for _ in range(2)]
+        assert answers[0] == answers[1] and len(lead(group).transactions) == 1
+        handle = answers[0][1]["transaction"]
+        assert handle.startswith(f"t-{PRODUCER}-")
+        assert answers[0][1]["bytes_max"] == lead(group).log.entry_bytes_max
+        await stage(group, handle, b"a")
+        for ended in (False, True):
+            status, said = await ask(group, "POST", named)
+            assert (status, said["type"]) == (400, "bad-argument"), "the name is taken"
+            if not ended:
+                assert (await commit(group, handle))[0] == 200
+
+    played(story)
+
+
 def test_a_group_below_their_level_has_no_transactions() -> None:
     async def main() -> None:
         group = Group(9, levels=LEVEL_1)

@@ -12,6 +12,10 @@ from tests.fakes.loop import run
 from tests.fakes.random import SeededRandom
 from tests.fakes.threads import InlineThreads
 from tests.seam.nodes import Group
+from tests.seam.test_consumers import client, taken
+from tests.seam.test_group_settings import asked
+from vlsn.ids import Vlsn
+from vlsn.levels import LEVELS
 from vlsn.offline.truncate import Truncation, accept_floor, floor_of, loss_of
 from vlsn.seams import Seams
 from vlsn.state import node_file
@@ -111,6 +115,40 @@ def test_where_a_majority_was_cut_nobody_leads_until_every_member_has_told_its_e
         await group.serving("n3")
         await group.until(lambda: all(node.dtvlsn() > max(told) for node in group.nodes.values()), "all have it")
         assert await group.read("n1") == told
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def test_copies_that_are_cut_alike_know_the_names_and_settings_that_were_set_before() -> None:
+    """Each copy's state record is of a VLSN behind the cut, where all of them had been set again."""
+
+    async def main() -> None:
+        group = Group(6, levels=LEVELS)
+        await filled(group, 20)
+        async with client(group) as log:
+            assert len(await taken(log, 5, from_vlsn="start")) == 5
+            assert (await asked(group, {"producers": 70}))[0] == 200
+            before = await group.appended(b"the last that stays")
+            assert len(await taken(log, 9)) == 9
+            assert (await asked(group, {"producers": 80}))[0] == 200
+            last = await group.appended(b"the last that goes")
+        await group.until(lambda: all(node.dtvlsn() >= last for node in group.nodes.values()), "all have all")
+        for node in group.nodes.values():
+            await node.services.administration.checkpoint()
+        group.kill(*group.names)
+        for name in group.names:
+            cut(group, name, before)
+        await group.start()
+        await group.serving()
+        logs = [node.opened().log for node in group.nodes.values()]
+        await group.until(lambda: all(log.dtvlsn > before for log in logs), "all have the next term's first entry")
+        for each in logs:
+            assert each.history.set.producers == each.history.producers.limit == 70
+            assert each.state_record(Vlsn(each.dtvlsn)).small == logs[0].state_record(Vlsn(each.dtvlsn)).small
+        async with client(group) as log:
+            assert await taken(log, 3) == [b"entry 5", b"entry 6", b"entry 7"], "it goes on behind the fifth"
         await group.stop()
         assert not group.fatal
 

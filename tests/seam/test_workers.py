@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from random import Random
 from random import seed as seed_global
 from typing import cast
@@ -18,15 +18,34 @@ from repl.client.destination_stream import ACKS_MAX, LAST_WORD_S, SILENT_S, UNSE
 from repl.dest.limits import NOTE_SOON_S
 from repl.dest.notes import Notes
 from repl.http.consume import Consuming
-from repl.http.consume_messages import ACK, ACKED, CREDIT, CREDIT_MAX, END, HELLO, MESSAGES, head, parted
+from repl.http.consume_messages import (
+    ACK,
+    ACKED,
+    ACKS_UNANSWERED_MAX,
+    ALIVE_S,
+    CREDIT,
+    CREDIT_MAX,
+    END,
+    FAILED,
+    HELLO,
+    MESSAGES,
+    head,
+    parted,
+)
+from repl.http.handed import Handed
+from repl.http.limits import READ_BYTES_MAX, WORKER_BYTES_MAX
 from repl.http.message_batch import decode
+from repl.http.routes import Gateway
+from repl.http.types import BytesBody, Headers, Request, Upgrade
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
-from tests.seam.nodes import Group
+from tests.seam.nodes import PORT, Group
 from tests.seam.test_destinations import acked, client, made, values
 from tests.seam.test_once_client import disturb
 from vlsn.errors import BadArgument, BadBody, ChannelClosed, NotFound, Unreachable, VlsnLogError
 from vlsn.format.vlsn_set import VlsnSet
+from vlsn.levels import LEVELS
+from vlsn.limits import MIB
 from vlsn.seams import Buffer, Channel
 
 
@@ -82,11 +101,13 @@ class Line(Channel):
         return [vlsn for each in found for vlsn in each]
 
 
-async def connected(group: Group, name: str = "orders", most: int = 10) -> tuple[Line, asyncio.Task[None]]:
+async def connected(
+    group: Group, name: str = "orders", most: int = 10, *, handed: Handed | None = None, line: Line | None = None
+) -> tuple[Line, asyncio.Task[None]]:
     lead = group.nodes[group.master].lead
     assert lead is not None
-    line = Line()
-    consuming = Consuming((await lead.destinations.of(name)).worker(), most)
+    line = line or Line()
+    consuming = Consuming((await lead.destinations.of(name)).worker(), most, handed or Handed())
     return line, asyncio.create_task(consuming.run(line))
 
 
@@ -715,5 +736,128 @@ def test_a_master_that_answers_what_nobody_can_read_is_left_at_once() -> None:
         again = await stream.ack(np.array([8]))
         assert lost == [[7], [8]] and not again.done(), "nothing more goes out on that connection"
         await stream.close()
+
+    run(main())
+
+
+class Stuck(Line):
+    """A worker that takes nothing before ``emptied``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emptied = asyncio.Event()
+
+    async def send(self, message: Buffer) -> None:
+        await self.emptied.wait()
+        await super().send(message)
+
+    def send_now(self, message: Buffer) -> bool:
+        return self.emptied.is_set() and super().send_now(message)
+
+    @property
+    def unheard(self) -> int:
+        return self._told.qsize()
+
+
+@asynccontextmanager
+async def large(seed: int, count: int, size: int) -> AsyncIterator[Group]:
+    """Yields a group of one whose destination has so many messages of so many bytes."""
+    group = Group(seed, 1, levels=LEVELS, segment_bytes=64 * MIB)
+    await group.start()
+    await group.serving()
+    async with client(group) as log:
+        await log.destinations.put("orders", from_="start", ack_timeout_s=600.0)
+        for _ in range(count):
+            await log.append(bytes(size))
+    yield group
+    await group.stop()
+
+
+async def consuming(group: Group, line: Line, query: str = "") -> asyncio.Task[None]:
+    """Serves a worker as the gateway does."""
+    headers = Headers({"Host": f"{group.master}:{PORT}", "Connection": "Upgrade", "Upgrade": "websocket"})
+    asked = Request("GET", f"/v1/destinations/orders/consume{query}", headers, BytesBody(b""))
+    upgrade = await Gateway(group.nodes[group.master].services).handle(asked)
+    assert isinstance(upgrade, Upgrade)
+
+    async def run() -> None:
+        await upgrade.run(line)
+
+    return asyncio.create_task(run())
+
+
+def test_a_worker_that_takes_nothing_is_handed_less_than_two_answers() -> None:
+    async def main() -> None:
+        async with large(41, 80, MIB // 4) as group:
+            line = Stuck()
+            serving = await consuming(group, line)
+            line.tell(head(CREDIT, 80))
+            await asyncio.sleep(10.0)
+            lead = group.nodes[group.master].lead
+            assert lead is not None
+            delivery = await lead.destinations.of("orders")
+            assert 0 < delivery.out * MIB // 4 <= WORKER_BYTES_MAX + READ_BYTES_MAX
+            line.emptied.set()
+            await group.until(lambda: len(line.vlsns()) == 80, "all that it gave credit for")
+            line.tell(None)
+            await serving
+
+    run(main())
+
+
+def test_workers_that_take_nothing_are_given_up_where_others_need_their_room() -> None:
+    async def main() -> None:
+        async with large(42, 80, MIB // 4) as group:
+            room, lines, all_serving = Handed(8 * MIB), list[Line](), list[asyncio.Task[None]]()
+            for _ in range(6):
+                line, serving = await connected(group, handed=room, line=Stuck(), most=4)
+                line.tell(head(CREDIT, 80))
+                lines.append(line)
+                all_serving.append(serving)
+            await asyncio.sleep(0.5)
+            assert 8 * MIB <= room.bytes <= 8 * MIB + READ_BYTES_MAX
+            quick, served = await connected(group, handed=room, most=4)
+            quick.tell(head(CREDIT, 80))
+            await group.until(lambda: len(quick.vlsns()) >= 40, "what was handed to those who took nothing", 30.0)
+            assert room.bytes <= 8 * MIB + READ_BYTES_MAX and room.given_up == sum(each.done() for each in all_serving)
+            assert room.given_up > 0 and not quick.closed
+            quick.tell(None)
+            for line in lines:
+                line.tell(None)
+            await asyncio.wait([served, *all_serving])
+            assert room.bytes == 0
+
+    run(main())
+
+
+def test_a_worker_that_takes_no_answer_is_heard_no_further() -> None:
+    async def main() -> None:
+        async with large(43, 1, 1) as group:
+            line = Stuck()
+            serving = await consuming(group, line)
+            for number in range(5_000):
+                line.tell(head(ACK, number) + VlsnSet.of([10**9]).pack())
+            await asyncio.sleep(10.0)
+            assert 5_000 - line.unheard <= ACKS_UNANSWERED_MAX + 1
+            line.emptied.set()
+            await group.until(lambda: sum(kind == FAILED for kind, _, _ in line.sent) == 5_000, "each is answered")
+            line.tell(None)
+            await serving
+
+    run(main())
+
+
+def test_a_worker_that_takes_nothing_is_told_once_that_there_is_nothing() -> None:
+    async def main() -> None:
+        async with large(44, 0, 1) as group:
+            line = Stuck()
+            serving = await consuming(group, line)
+            line.tell(head(CREDIT, 10))
+            await asyncio.sleep(20 * ALIVE_S)
+            line.emptied.set()
+            await asyncio.sleep(1.0)
+            assert [kind for kind, _, _ in line.sent] in ([HELLO], [HELLO, MESSAGES])
+            line.tell(None)
+            await serving
 
     run(main())

@@ -320,7 +320,9 @@ class Captures:
         if last:
             said = f"{place} is parked, and has lost VLSNs {first} to {last}; promised is {place.promised}"
             self._hold(first <= self.after(place.promised), said)
-            self._hold(node.opened().log.range.first > last and f"--to {last + 1}" in why, f"{said}: {why}")
+            log = node.opened().log
+            goes_to = max(log.range.first - 1, log.holds.floor)  # a cleaning may be under way, or wait for its disk
+            self._hold(goes_to >= last and f"--to {last + 1}" in why, f"{said}: {why}")
 
     def asked(self, place: Place, to: int) -> None:
         """A person asks for a move."""

@@ -14,6 +14,7 @@ import msgspec
 from tests.sim import durability
 from tests.sim.consumers import Consumers
 from tests.sim.group import SimGroup
+from tests.sim.impatient import ImpatientClients
 from tests.sim.library import LibraryClient
 from tests.sim.library_transactions import CLIENTS, LibraryTransactions
 from tests.sim.pipeline import WORKERS, Worker
@@ -63,6 +64,7 @@ class Clients:
         few_producers: bool,
         keeps_what_was_synced: bool,
         destinations: bool = False,
+        impatient: bool = False,
     ) -> None:
         self.group = group
         self.report = report
@@ -93,6 +95,8 @@ class Clients:
             jobs.append(durability.person(self))
         self.consumers = Consumers(self) if destinations else None
         jobs += self.consumers.jobs() if self.consumers is not None else []
+        self.impatient = ImpatientClients(self) if impatient else None
+        jobs += self.impatient.jobs() if self.impatient is not None else []
         self.tasks = [asyncio.create_task(job) for job in jobs]
 
     def losses_since(self, time_s: float) -> set[str]:

@@ -276,16 +276,19 @@ class Disks:
     def wipe(self, name: str) -> object:
         """Another disk in its place: it comes back as an incarnation that nobody lists.  Half the time the master dies
         with it, so that who is left may be short of what was durable."""
-        if not self.group.listed(name):
-            return False  # it is not a member again yet: the others would be a minority of who was
-        copies = self.group.watch.copies
-        if any(copies[each].replaced for each in self.group.names if each != name):
-            return False  # another's log is being replaced: what both had may be nowhere else
+        if not self.may_be_emptied(name):
+            return False
         self.nemesis.die(name, power=False)
         self.empty(name)
         if self.rng.random() < 0.5:
             self.nemesis.die(self.group.master, power=False)
         return True
+
+    def may_be_emptied(self, name: str) -> bool:
+        """Says whether its log may go. A node that is not a member again yet may not: the others would be a minority of
+        who was. Nor may it while another's log is being replaced: what both had may be nowhere else."""
+        copies = self.group.watch.copies
+        return self.group.listed(name) and not any(copies[each].replaced for each in self.group.names if each != name)
 
     def empty(self, name: str) -> None:
         machine = self.group.machines[name]

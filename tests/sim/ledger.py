@@ -132,7 +132,9 @@ class Ledger:
             self.vlsns.append(entry.vlsn)
             before = self.places.setdefault(entry.value, entry.vlsn)
             if before != entry.vlsn:
-                raise watch.violated(f"{entry.value[:20]!r} is in the log at VLSN {before} and at {entry.vlsn}")
+                raise watch.violated(
+                    f"doubled: {entry.value[:20]!r} is in the log at VLSN {before} and at {entry.vlsn}"
+                )
 
     def _through_its_term(self, node: SimNode, block: Block) -> None:
         log = node.log

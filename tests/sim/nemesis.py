@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from tests.fakes.loop import VirtualLoop
 from tests.sim.aimed import Aimed
+from tests.sim.cuts import Cuts
 from tests.sim.disks import Disks
 from tests.sim.group import SimGroup
 from tests.sim.images import Images
@@ -99,13 +100,15 @@ class Nemesis:
         group.net.late_rate = rng.choice(LATE_RATES)
         self.disks, self.images = Disks(self), Images(self)
         self.ways, self.people, self.aimed = Ways(self), People(self), Aimed(self)
-        self.strangers = Strangers(self)
+        self.strangers, self.cuts = Strangers(self), Cuts(self)
         self._of_victims = (
             {**self.disks.rots(), **self.images.table(), **self.aimed.of_victims()} if rot == "minority" else {}
         )
         self.faults = self._drawn()
         self._starting: set[str] = set()
         self._stands_until_s: dict[str, float] = {}
+        self.asking: list[str] = []
+        """The nodes that a person asks to be restored."""
         self.absent: list[str] = []
         """The nodes that are not to be started yet."""
         group.on_stop = lambda name: self.die(name, power=rng.random() < 0.5)
@@ -141,11 +144,12 @@ class Nemesis:
         return drawn
 
     async def run(self, seconds: float) -> None:
-        stranger = asyncio.create_task(self.strangers.run(), name="stranger")
+        beside = [asyncio.create_task(each.run()) for each in (self.strangers, self.cuts)]
         try:
             await self._run(seconds)
         finally:
-            stranger.cancel()
+            for each in beside:
+                each.cancel()
 
     async def _run(self, seconds: float) -> None:
         end = self.group.loop.time() + seconds
@@ -391,8 +395,15 @@ class Nemesis:
     async def ask_for_restore(self, name: str) -> None:
         """Restores a node that says DAMAGED, or leads with damage, as a person does: a master is not restored.
 
-        Who is refused, since too few others are whole yet, asks again. After some times the person looks at the
-        members in its settings: a log that does not open counts by those."""
+        Who is refused, since too few others are whole yet, asks again while the node is not whole. After some times
+        the person looks at the members in its settings: a log that does not open counts by those."""
+        self.asking.append(name)
+        try:
+            await self._ask_for_restore(name)
+        finally:
+            self.asking.remove(name)
+
+    async def _ask_for_restore(self, name: str) -> None:
         node = self.group.nodes.get(name)
         if node is not None and node.member.is_master():
             await self.people.post(name, "/v1/admin/transfer")
@@ -405,6 +416,9 @@ class Nemesis:
                 self.group.told.corrected.add(name)
                 self.die(name, power=False, back_s=(0.01, 0.5))
             await asyncio.sleep(ASKS_AGAIN_S)
+            node = self.group.nodes.get(name)
+            if node is not None and node.open is not None and not node.open.mending.damages:
+                return  # it has mended itself meanwhile
 
     def lift_floor(self, name: str) -> None:
         """Lifts the floor of a node as a person does. It waits for a member that will never tell the end of its log."""

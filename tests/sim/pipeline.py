@@ -3,13 +3,15 @@
     position ─► read from there, of any node ─► stage an output for each entry ─► commit, with the position behind them
 
 Three workers have one name, so each is refused where another was faster, and nothing of its transaction is logged.  In
-the end every entry below the position has exactly one output, but for what was cleaned away before it was read.
+the end every entry below the position has exactly one output, but for what was cleaned away before it was read.  Two
+clients of the library make another pipeline in some seeds (``impatient``), of which the same holds.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,11 +24,42 @@ if TYPE_CHECKING:
     from tests.sim.watch import Watch
 
 WORKERS = 3
-NAME = "pipeline"
-PATH = f"/v1/consumers/{NAME}"
-OUTPUT = b"out:"
+MADE = b"out"
+"""The beginning of what pipelines make; none makes anything of it."""
 ENTRIES_MAX = 5
 PAUSE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    consumer: str
+    output: bytes
+    """The beginning of its outputs; the VLSN that each is made of stands behind it."""
+
+    def check(self, watch: Watch) -> None:
+        """Checks in the end that each entry below the position has one output."""
+        values, name = watch.ledger.values, self.consumer
+        outputs = Counter(int(value.split(b":")[1]) for value in values.values() if value.startswith(self.output))
+        twice = [vlsn for vlsn, count in outputs.items() if count > 1]
+        watch.hold(not twice, f"doubled: {name} has made more than one output of the entries at VLSNs {twice[:5]}")
+        ends, passed = next_of(watch, name), watch.transactions.passed(name)
+        wanted = {vlsn for vlsn, value in values.items() if vlsn < ends and not value.startswith(MADE)}
+        lacks = sorted(wanted - set(outputs) - passed)
+        watch.hold(
+            not lacks, f"lost: {name} is at VLSN {ends}, and has made nothing of the entries at VLSNs {lacks[:5]}"
+        )
+        early = sorted(set(outputs) - wanted)
+        watch.hold(not early, f"{name} is at VLSN {ends}, and has made something of VLSNs {early[:5]}")
+
+
+BY_HTTP, BY_LIBRARY = Pipeline("pipeline", b"out:"), Pipeline("library", b"out by library:")
+PATH = f"/v1/consumers/{BY_HTTP.consumer}"
+
+
+def next_of(watch: Watch, consumer: str) -> int:
+    """Returns where a consumer goes on, as durable COMMITs have set it; 1 where none has."""
+    kept = watch.transactions.small.get(key_of(consumer))
+    return msgspec.json.decode(kept.value, type=Position).next if kept is not None else 1
 
 
 class Worker(TransactionClient):
@@ -45,13 +78,13 @@ class Worker(TransactionClient):
         """Does what comes next, from the position that the COMMIT at ``at`` has set."""
         status, answer, headers = await self._call("GET", f"/v1/entries?from={begins}&limit={ENTRIES_MAX}")
         if status == 410:
-            self._books.skipped.append(range(begins, answer["first"]))
+            self._books.passes(BY_HTTP.consumer, begins, answer["first"])
             await self._call("PUT", PATH, msgspec.json.encode({"next": answer["first"], "at": at}))
             return
         if status != 200 or int(headers["Vlsnlog-Next"]) <= begins:
             return
         self._made += 1
-        found = [row["vlsn"] for row in answer["rows"] if not row["value"].startswith(OUTPUT.decode())]
+        found = [row["vlsn"] for row in answer["rows"] if not row["value"].startswith(MADE.decode())]
         change = {"next": int(headers["Vlsnlog-Next"]), "at": at}
         if not found:
             await self._call("PUT", PATH, msgspec.json.encode(change))
@@ -61,10 +94,10 @@ class Worker(TransactionClient):
             return
         sent = Sent([], nowhere="no commit was sent")
         self._books.sent.append(sent)
-        outputs = [OUTPUT + b"%d:%s.%d" % (vlsn, self._name.encode(), self._made) for vlsn in found]
+        outputs = [BY_HTTP.output + b"%d:%s.%d" % (vlsn, self._name.encode(), self._made) for vlsn in found]
         if await self._stage_call(handle, sent, outputs):
             await asyncio.sleep(self._rng.choice(PAUSES_S))
-            await self._commit(handle, sent, msgspec.json.encode({"positions": {NAME: change}}))
+            await self._commit(handle, sent, msgspec.json.encode({"positions": {BY_HTTP.consumer: change}}))
 
     async def _position(self) -> tuple[int, int] | None:
         """Asks any node, or the master. What a node tells is durable."""
@@ -73,21 +106,5 @@ class Worker(TransactionClient):
             return 1, 0
         if status != 200:
             return None
-        self._books.placed(self._name, key_of(NAME), answer["at"], answer["next"])
+        self._books.placed(self._name, key_of(BY_HTTP.consumer), answer["at"], answer["next"])
         return answer["next"], answer["at"]
-
-
-def check(watch: Watch) -> None:
-    """Checks in the end that each entry below the position has one output."""
-    values, books = watch.ledger.values, watch.transactions
-    outputs = Counter(int(value.split(b":")[1]) for value in values.values() if value.startswith(OUTPUT))
-    twice = [vlsn for vlsn, count in outputs.items() if count > 1]
-    watch.hold(not twice, f"the pipeline has made more than one output of the entries at VLSNs {twice[:5]}")
-    kept = books.small.get(key_of(NAME))
-    ends = msgspec.json.decode(kept.value, type=Position).next if kept is not None else 1
-    skipped = {vlsn for each in books.skipped for vlsn in each}
-    wanted = {vlsn for vlsn, value in values.items() if vlsn < ends and not value.startswith(OUTPUT)}
-    lacks = sorted(wanted - set(outputs) - skipped)
-    watch.hold(not lacks, f"the pipeline is at VLSN {ends}, and has made nothing of the entries at VLSNs {lacks[:5]}")
-    early = sorted(set(outputs) - wanted)
-    watch.hold(not early, f"the pipeline is at VLSN {ends}, and has made something of VLSNs {early[:5]}")

@@ -85,8 +85,8 @@ class Transactions:
         self.sent: list[Sent] = []
         self._small: list[tuple[int, dict[str, Kept]]] = [(0, {})]
         """The small state as of each VLSN that set some of it, from the first on."""
-        self.skipped: list[range] = []
-        """VLSNs that the pipeline has passed over, for they were cleaned away, or was about to."""
+        self._passed: dict[str, list[range]] = {}
+        """VLSNs that a consumer has passed over, for they were cleaned away, or was about to."""
 
     @property
     def small(self) -> dict[str, Kept]:
@@ -97,6 +97,13 @@ class Transactions:
     def of_small_state(self) -> Sequence[tuple[int, Mapping[str, Kept]]]:
         """The small state as of each VLSN that set some of it, from the first on."""
         return self._small
+
+    def passes(self, consumer: str, first: int, to: int) -> None:
+        """Notes that a consumer goes on at ``to``: what lies before it was cleaned away before it was read."""
+        self._passed.setdefault(consumer, []).append(range(first, to))
+
+    def passed(self, consumer: str) -> set[int]:
+        return {vlsn for each in self._passed.get(consumer, ()) for vlsn in each}
 
     def placed(self, who: str, name: str, at: int, begins: int) -> None:
         """Checks a position that somebody was told: a durable COMMIT has set it."""
@@ -179,10 +186,10 @@ class Transactions:
             at = [places.get(value, 0) for value in sent.values]
             said = f"a transaction of {sent.values[0][:20]!r} … is at VLSNs {at}"
             if not any(at):
-                watch.hold(not sent.first, f"{said}, and was acknowledged at {sent.first}")
+                watch.hold(not sent.first, f"lost: {said}, and was acknowledged at {sent.first}")
                 continue
-            watch.hold(not sent.nowhere, f"{said}, and nothing of it was to be logged: {sent.nowhere}")
-            watch.hold(not sent.first or sent.first == at[0], f"{said}, and was acknowledged at {sent.first}")
+            watch.hold(not sent.nowhere, f"lied: {said}, and nothing of it was to be logged: {sent.nowhere}")
+            watch.hold(not sent.first or sent.first == at[0], f"lost: {said}, and was acknowledged at {sent.first}")
             watch.hold(at == list(range(at[0], at[0] + len(at))), said)
             watch.hold(self.ends.get(at[0]) == at[-1] + 1, f"{said}; its COMMIT is {self.ends.get(at[0], 'nowhere')}")
 

@@ -68,6 +68,8 @@ class Watch(Verdict):
         """The byte that rot struck, as it was, by path and offset."""
         self.rotten: set[str] = set()
         """The nodes whose disks may rot."""
+        self.overmarked: set[str] = set()
+        """The nodes whose logs a person has cut."""
         self.leads: list[str] = []
         self.restored = 0
         self.terms, self.ledger, self.transactions = Terms(self), Ledger(self), Transactions(self)
@@ -141,6 +143,12 @@ class Watch(Verdict):
             self.group.cdc.books.replaced(name)
         for path in [path for path in self.flips if path.startswith(f"/{name}/")]:
             del self.flips[path]
+
+    def cut(self, name: str) -> None:
+        """Notes that a person has cut its log: what it holds from here on is not to be compared with what it held, and
+        blocks that were durable are overmarked there."""
+        self.copies[name].replaced = True
+        self.overmarked.add(name)
 
     def forgets(self, name: str) -> None:
         """An older node file is to come back there."""

@@ -18,12 +18,13 @@ import msgspec
 
 from repl.node.node import Node
 from tests.fakes.machine import Machine
-from tests.sim import cdc, destinations, durability, library, library_transactions, pipeline, transactions, whole
+from tests.sim import cdc, destinations, durability, impatient, library, library_transactions, transactions, whole
 from tests.sim.clients import Clients
 from tests.sim.disks import LEADS_S
 from tests.sim.group import SimGroup
 from tests.sim.logs import sound, visible
 from tests.sim.nemesis import Nemesis, Rot
+from tests.sim.pipeline import BY_HTTP
 from tests.sim.report import OPERATIONS_MIN, Report
 from vlsn.levels import LEVELS
 from vlsn.verify.inspection import Rule
@@ -81,7 +82,7 @@ class Simulation:
         rot: Rot = rng.choices(("none", "minority", "everywhere"), (0.5, 0.4, 0.1))[0]
         if rot != "none":
             settings["scrub_period_s"] = 5.0
-        if transactions.are_there(seed) or cdc.are_there(seed):  # whose begin the group notes, from level 2 on
+        if any(each.are_there(seed) for each in (transactions, impatient, cdc)):  # which level 2 has, and its records
             settings["levels"] = LEVELS
         if destinations.are_there(seed):
             settings |= destinations.settings_of(seed)
@@ -118,6 +119,7 @@ class Simulation:
             transactions=transactions.CLIENTS if transactions.are_there(self.seed) and not early else 0,
             keeps_what_was_synced=self.nemesis.rot == "none",
             destinations=self.watch.destinations.on,
+            impatient=impatient.are_there(self.seed),
         )
         clients.losses = self.nemesis.losses
         if group.cdc is not None:
@@ -239,6 +241,7 @@ class Simulation:
             self._all_up()
             and not self.group.net.brings
             and self.nemesis.people.are_done
+            and not self.nemesis.asking
             and nodes[self.group.master].member.is_master()
             and all(node.log is not None and not node.log.closing for node in nodes.values())
             and len({nodes[name].dtvlsn() for name in names} | {nodes[name].opened().log.range.last for name in names})
@@ -316,17 +319,23 @@ class Simulation:
             aside = _set_aside(machine, name)
             watch.hold(name in watch.rotten or not aside, f"{name}: set aside, on a sound disk: {aside}")
             found = await self._verified(name)
-            watch.hold(found.ok, f"{name}: {found.findings}")
+            wrong = [each for each in found.findings if each.rule not in self._excused(name)]
+            watch.hold(not wrong, f"{name}: {wrong}")
         watch.transactions.check()
-        pipeline.check(watch)
+        BY_HTTP.check(watch)
+        if self.clients.impatient is not None:
+            self.clients.impatient.check(watch)
         for each in self.clients.early:
             each.settle(over=True)
-        values = set(watch.values.values())
-        watch.hold(not self.clients.refused & values, "what was refused is in the log")
+        logged = self.clients.refused & set(watch.values.values())
+        watch.hold(not logged, f"lied: what was refused is in the log: {_some(logged)}")
         for vlsn, value in self.clients.acknowledged.items():
-            watch.hold(watch.values.get(vlsn) == value, f"VLSN {vlsn} was acknowledged, and is gone or another")
+            watch.hold(watch.values.get(vlsn) == value, f"lost: VLSN {vlsn} was acknowledged, and is gone or another")
         report.last = watch.durable_last
         report.durable_bytes = sum(map(len, watch.values.values()))
+
+    def _excused(self, name: str) -> set[Rule]:
+        return {Rule.OVERMARKED_DURABLE} if name in self.watch.overmarked else set()
 
     async def _verified(self, name: str) -> VerifyReport:
         """Verifies that copy. What rots of ``state`` under a node that is up stays until its scrub meets it."""
@@ -378,6 +387,10 @@ def _set_aside(machine: Machine, name: str) -> list[str]:
     """Files and stores that a node could not use and keeps; cut tails are none of them."""
     paths = [*machine.disk.files(f"/{name}"), *machine.stores.contents]
     return [path for path in paths if any(part in path for part in (".damaged", ".old", ".aside"))]
+
+
+def _some(values: set[bytes]) -> list[bytes]:
+    return [value[:20] for value in sorted(values)[:3]]
 
 
 def _apart(one: dict[int, bytes], other: dict[int, bytes]) -> str:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
+import inspect
+import multiprocessing
+import pickle
 import pkgutil
 import re
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,6 +72,52 @@ def test_every_error_says_whether_a_retry_is_safe_as_its_text_does() -> None:
     assert {kind.__name__ for kind in errors if not kind.retry_safe} == set(LOGGED)
     assert {kind.__name__ for kind in errors if kind.transient} == COMES_AGAIN
     assert not [kind.__name__ for kind in errors if kind.transient and not kind.retry_safe]
+
+
+def made(kind: type[VlsnLogError]) -> VlsnLogError:
+    """Makes an error with each of its attributes set to something."""
+    some = {"str": "some", "int": 7, "bool": True}
+    asked = [each for each in inspect.signature(kind.__init__).parameters.values() if each.name != "self"]
+    plain = [each for each in asked if each.kind is each.POSITIONAL_OR_KEYWORD]
+    named = {each.name: some[each.annotation] for each in asked if each.kind is each.KEYWORD_ONLY}
+    error = kind(*(some[each.annotation] for each in plain) if plain else ("some",), **named)
+    error.add_note("and a note")
+    return error
+
+
+def told(error: BaseException) -> tuple[object, ...]:
+    return type(error), str(error), error.args, error.__dict__
+
+
+def passed_on(error: VlsnLogError) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        copy.copy,
+        copy.deepcopy,
+        *(lambda error, at=at: pickle.loads(pickle.dumps(error, at)) for at in range(pickle.HIGHEST_PROTOCOL + 1)),
+    ],
+)
+def test_every_error_is_copied_and_pickled_with_its_attributes(again: Callable[[VlsnLogError], VlsnLogError]) -> None:
+    kinds: list[type[VlsnLogError]] = [VlsnLogError, *all_errors()]
+    errors = [made(kind) for kind in kinds]
+    lost = [repr(error) for error in errors if told(again(error)) != told(error)]
+    assert lost == []
+    assert {"vlsn", "term", "found", "first", "matchpoint", "durable", "file", "refused", "reason"} <= {
+        name for error in errors for name in error.__dict__
+    }
+
+
+def test_a_pool_of_processes_hands_on_every_error_and_lives() -> None:
+    errors = [made(kind) for kind in all_errors()]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        raised = [each.exception() for each in [pool.submit(passed_on, error) for error in errors]]
+        assert pool.submit(abs, -1).result() == 1
+    for error, found in zip(errors, raised, strict=True):
+        assert found is not None and told(found) == told(error)
 
 
 def test_what_was_refused_before_it_was_kept_is_safe_to_send_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Coroutine
 from typing import Any
 
@@ -119,3 +120,44 @@ def test_a_cancel_ends_the_parts_and_is_passed_on_again_to_one_that_lost_it() ->
         assert ended == ["slept"]
 
     run(main())
+
+
+@pytest.mark.parametrize("while_ending", [False, True])
+def test_a_cancel_of_the_whole_leaves_no_cycle(while_ending: bool) -> None:
+    """A cycle would keep the parts, and what they worked with, until a collection."""
+
+    async def main() -> list[BaseException]:
+        begun = asyncio.get_running_loop().create_future()
+
+        async def fails() -> None:
+            await asyncio.sleep(0.01)
+            raise ValueError("no")
+
+        async def slow() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                begun.set_result(None)
+                await asyncio.sleep(0.01)
+
+        whole = asyncio.create_task(together(fails=fails(), slow=slow()))
+        if while_ending:
+            await begun
+        else:
+            await asyncio.sleep(0)
+        whole.cancel()
+        await asyncio.wait([whole])
+        assert whole.cancelled()
+        del whole
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        return [each for each in gc.garbage if isinstance(each, BaseException)]
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(main()) == []
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()

@@ -23,18 +23,18 @@ import errno
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from operator import index
 from types import TracebackType
-from typing import ClassVar
+from typing import ClassVar, overload
 
 from vlsn.embedded.calls import LogCalls
 from vlsn.embedded.end import LogEnd
-from vlsn.embedded.owned_values import owned_keys, owned_values
+from vlsn.embedded.owned_values import owned_with_keys
 from vlsn.embedded.readers import LogReading
 from vlsn.embedded.transaction import LogTransaction
 from vlsn.embedded.waiting_appends import WaitingAppend, WaitingAppends
@@ -185,15 +185,29 @@ class Log:
         not, or no longer, a segment of the log."""
         return self._log.synced_end(segment)
 
+    @overload
+    def append(
+        self, values: Buffer, *, key: Buffer | None = None, durability: Durability = Durability.SYNC
+    ) -> tuple[Vlsn, Vlsn]: ...
+    @overload
     def append(
         self,
         values: Buffer | Iterable[Buffer],
         *,
         keys: Iterable[Buffer | None] | None = None,
         durability: Durability = Durability.SYNC,
+    ) -> tuple[Vlsn, Vlsn]: ...
+    def append(
+        self,
+        values: Buffer | Iterable[Buffer],
+        *,
+        key: Buffer | None = None,
+        keys: Iterable[Buffer | None] | None = None,
+        durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
         """Appends ``values``, all or none, as they are at the call; returns their first and last VLSN. A bare
-        ``bytes``, ``bytearray`` or ``memoryview`` is one value; an empty key is no key.
+        ``bytes``, ``bytearray`` or ``memoryview`` is one value, with ``key``; many have ``keys``, one for each or None.
+        An empty key is no key.
 
         On the medium on return; with ``WRITE_NO_SYNC`` written and synced within ``sync_interval_s``, with
         ``NO_SYNC`` written within ``flush_interval_s`` (see ``Durability`` and ``LogOptions``).  Entries can be read
@@ -201,20 +215,33 @@ class Log:
         ``BadBody``, ``BadArgument``, ``TypeError`` (nothing was logged), or ``OutcomeUnknown`` and ``LogFailed`` when
         the log ends (it may have been)."""
         shot = OneShot()
-        pending = self._submit(values, keys, durability, shot)
+        pending = self._submit(values, key, keys, durability, shot)
         shot.wait()
         return Vlsn(pending.first), Vlsn(pending.last)
 
+    @overload
+    async def append_async(
+        self, values: Buffer, *, key: Buffer | None = None, durability: Durability = Durability.SYNC
+    ) -> tuple[Vlsn, Vlsn]: ...
+    @overload
     async def append_async(
         self,
         values: Buffer | Iterable[Buffer],
         *,
         keys: Iterable[Buffer | None] | None = None,
         durability: Durability = Durability.SYNC,
+    ) -> tuple[Vlsn, Vlsn]: ...
+    async def append_async(
+        self,
+        values: Buffer | Iterable[Buffer],
+        *,
+        key: Buffer | None = None,
+        keys: Iterable[Buffer | None] | None = None,
+        durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
         """Appends as ``append`` does, for a coroutine. Cancelled, the entries are logged all the same."""
         shot = LoopShot(asyncio.get_running_loop())
-        pending = self._submit(values, keys, durability, shot)
+        pending = self._submit(values, key, keys, durability, shot)
         await shot.future
         return Vlsn(pending.first), Vlsn(pending.last)
 
@@ -260,7 +287,7 @@ class Log:
         given yet, ``NoSpace`` while some of it waits for room (it is logged when there is some), and ``LogFailed``."""
         return self._calls.sync(None if vlsn is None else index(vlsn))
 
-    def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Iterator[Entry]:
+    def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Generator[Entry, None]:
         """Yields synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: what is synced now).
         Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile ends it there; what it gave before may be undone."""
         return self._reading.entries(index(from_vlsn), index(to_vlsn), None if all_kinds else DATA_ONLY, keeps=self)
@@ -395,11 +422,12 @@ class Log:
     def _submit(
         self,
         values: Buffer | Iterable[Buffer],
+        key: Buffer | None,
         keys: Iterable[Buffer | None] | None,
         durability: Durability,
         shot: OneShot | LoopShot,
     ) -> WaitingAppend:
-        return self._queue(values_of(owned_values(values), owned_keys(keys)), durability, shot)
+        return self._queue(values_of(*owned_with_keys(values, key, keys)), durability, shot)
 
     def _queue(self, submission: Submission, durability: Durability, shot: OneShot | LoopShot) -> WaitingAppend:
         if type(durability) is not Durability:

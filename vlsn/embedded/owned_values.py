@@ -61,6 +61,17 @@ def owned_keys(keys: Iterable[Buffer | None] | None) -> Sequence[bytes | None] |
     return [None if key is None else owned(key) for key in listed]
 
 
+def owned_with_keys(
+    values: Buffer | Iterable[Buffer], key: Buffer | None, keys: Iterable[Buffer | None] | None
+) -> tuple[list[bytes], Sequence[bytes | None] | None]:
+    """Makes ``bytes`` of one value and its ``key``, or of many and their ``keys``. Raises ``TypeError``."""
+    if key is None:
+        return owned_values(values), owned_keys(keys)
+    if keys is not None or not isinstance(values, _BUFFERS):
+        raise TypeError("key is that of one value, which is bytes; keys are those of many")
+    return [owned(values)], [owned(key)]
+
+
 def _is_many(values: object) -> bool:
     return isinstance(values, Iterable) and not isinstance(values, str)
 

@@ -7,7 +7,7 @@ are open at most, and one or two more for each thread that reads just then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -39,7 +39,7 @@ class LogReading:
 
     def entries(
         self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None = DATA_ONLY, *, keeps: object = None
-    ) -> Iterator[Entry]:
+    ) -> Generator[Entry, None]:
         """Yields synced entries of these ``kinds`` (None: all) from ``from_vlsn`` to ``to_vlsn``. 0 stands for the
         first there is, and for what is synced now. Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile ends it
         there."""

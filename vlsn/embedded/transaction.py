@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import overload
 
-from vlsn.embedded.owned_values import owned_keys, owned_values
+from vlsn.embedded.owned_values import owned_with_keys
 from vlsn.errors import BadArgument
 from vlsn.format.submission import Transaction, Values, check_transaction, values_of
 from vlsn.ids import NULL_VLSN, Vlsn
@@ -31,13 +32,23 @@ class LogTransaction:
         self.last: Vlsn = NULL_VLSN
         """The VLSN of its COMMIT."""
 
+    @overload
+    def append(self, values: Buffer, *, key: Buffer | None = None) -> LogTransaction: ...
+    @overload
     def append(
         self, values: Buffer | Iterable[Buffer], *, keys: Iterable[Buffer | None] | None = None
+    ) -> LogTransaction: ...
+    def append(
+        self,
+        values: Buffer | Iterable[Buffer],
+        *,
+        key: Buffer | None = None,
+        keys: Iterable[Buffer | None] | None = None,
     ) -> LogTransaction:
-        """Takes entries, as they are at the call; nothing is logged yet. Raises ``TooLarge`` past what one transaction
-        may hold, ``BadBody``, ``BadArgument``, ``TypeError``: what was taken before stays."""
+        """Takes entries as ``Log.append`` does, as they are at the call; nothing is logged yet. Raises ``TooLarge``
+        past what one transaction may hold, ``BadBody``, ``BadArgument``, ``TypeError``: what was taken before stays."""
         self._check_open()
-        part = values_of(owned_values(values), owned_keys(keys))
+        part = values_of(*owned_with_keys(values, key, keys))
         whole = Transaction([*self._parts, part])
         check_transaction(whole.count, whole.bytes)
         self._parts.append(part)

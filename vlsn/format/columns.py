@@ -263,6 +263,12 @@ def offsets_of(pieces: Sequence[Buffer]) -> bytes:
 
 
 @lru_cache(maxsize=SMALL_COLUMN + 1)
+def u64(count: int) -> Struct:
+    """Returns the layout of ``count`` ids."""
+    return Struct(f"<{count}Q")
+
+
+@lru_cache(maxsize=SMALL_COLUMN + 1)
 def i32(count: int) -> Struct:
     """Returns the layout of ``count`` offsets."""
     return Struct(f"<{count}i")

@@ -14,8 +14,9 @@ import numpy as np
 
 from vlsn.errors import BadArgument
 from vlsn.format.columns import KEYS
-from vlsn.format.rows import Mask, Rows
+from vlsn.format.rows import I64, Mask, Rows
 from vlsn.limits import KEY_BYTES_MAX
+from vlsn.seams import Buffer
 
 _STRIDE_BYTES = 32
 
@@ -51,17 +52,22 @@ class KeyFilter:
         if not rows.has(KEYS).any():
             return np.full(rows.rows, not wanted)
         starts, ends = rows.key_cuts()
-        sizes = ends - starts
-        mask: Mask = sizes >= len(wanted) if self.prefix else sizes == len(wanted)
-        left = np.flatnonzero(mask)
-        for low in range(0, len(wanted), _STRIDE_BYTES):
-            if not len(left):
-                break
-            part = np.frombuffer(wanted, np.uint8, min(_STRIDE_BYTES, len(wanted) - low), low)
-            width = len(part)
-            every = np.ndarray(len(rows.buf) - width + 1, f"V{width}", rows.buf, strides=(1,))
-            found = every[starts[left] + low].view(np.uint8).reshape(-1, width)
-            left = left[(found == part).all(axis=1)]
-        mask[:] = False
-        mask[left] = True
-        return mask
+        mask = begin_with(rows.buf, starts, ends - starts, wanted)
+        return mask if self.prefix else mask & (ends - starts == len(wanted))
+
+
+def begin_with(buf: Buffer, starts: I64, sizes: I64, wanted: bytes) -> Mask:
+    """Marks the pieces of ``buf``, each from its start on and so many bytes long, that begin with ``wanted``."""
+    mask: Mask = sizes >= len(wanted)
+    left = np.flatnonzero(mask)
+    for low in range(0, len(wanted), _STRIDE_BYTES):
+        if not len(left):
+            break
+        part = np.frombuffer(wanted, np.uint8, min(_STRIDE_BYTES, len(wanted) - low), low)
+        width = len(part)
+        every = np.ndarray(len(buf) - width + 1, f"V{width}", buf, strides=(1,))
+        found = every[starts[left] + low].view(np.uint8).reshape(-1, width)
+        left = left[(found == part).all(axis=1)]
+    mask[:] = False
+    mask[left] = True
+    return mask

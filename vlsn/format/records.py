@@ -189,6 +189,11 @@ class TermEntry(msgspec.Struct, frozen=True):
         _refuse(entry._fault())
         return entry
 
+    @property
+    def founding(self) -> str:
+        """The name of the log that this entry founds where it is the first one; no other log has it."""
+        return f"{self.incarnation}-{self.term}"
+
     def _fault(self) -> str | None:
         if self.term < 1 or not is_name(self.master) or not _HEX.match(self.incarnation):
             return f"term {self.term} of {self.master!r}, incarnation {self.incarnation!r}"

@@ -13,7 +13,7 @@ submission, so one block holds all of it: its entries bear the VLSN of its first
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from operator import attrgetter, sub
 
 import numpy as np
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from vlsn.format.batch import ENTRY_OVERHEAD_BYTES, Batch
 from vlsn.format.block import BLOCK_BYTES, EntryKind, build, seal_body
-from vlsn.format.columns import PRODUCERS, SMALL_COLUMN, Columns, columns_of, i32, producer_bytes
+from vlsn.format.columns import PRODUCERS, SMALL_COLUMN, Columns, columns_of, i32, producer_bytes, u64
 from vlsn.format.producer_columns import PRODUCER_BYTES
 from vlsn.format.producer_columns import columns as producer_columns
 from vlsn.format.submission import TRANSACTION_OVERHEAD_BYTES, Submission, Transaction, Values
@@ -218,7 +218,11 @@ def _seal_transactions(
             says |= one.commit != b""
         else:
             ids.append(0)
-    txns = np.array(ids, "<u8").repeat([one.count for one in run]).tobytes()
+    counts = [one.count for one in run]
+    if columns.count <= SMALL_COLUMN:
+        txns = u64(columns.count).pack(*chain.from_iterable(map(repeat, ids, counts)))
+    else:
+        txns = np.array(ids, "<u8").repeat(counts).tobytes()
     columns = replace(columns, txns=txns)
     return _seal_columns(columns, len(run), term, first_vlsn, dtvlsn, clock_us, kinds, txn_end, says)
 
@@ -253,9 +257,9 @@ def merge(run: Sequence[Submission]) -> Columns:
             continue
         for part in one.parts:
             _add(part, values, keys)
-        values.add_pieces([one.commit])
+        values.add_piece(one.commit)
         if keys is not None:
-            keys.add_pieces([b""])
+            keys.add_piece(b"")
     if keys is None:
         return Columns(count, values.offsets(), values.data())
     return Columns(count, values.offsets(), values.data(), keys.offsets(), keys.data())
@@ -300,6 +304,10 @@ class _Column:
         self._lengths += map(len, pieces)
         self._data += pieces
 
+    def add_piece(self, piece: bytes) -> None:
+        self._lengths.append(len(piece))
+        self._data.append(piece)
+
     def add_column(self, body: memoryview, offsets_at: int, data_at: int, count: int, size: int) -> None:
         """Adds a batch's column, which lies at these places of its body."""
         self._data.append(body[data_at : data_at + size])
@@ -316,8 +324,9 @@ class _Column:
 
     def _count_pieces(self) -> None:
         if self._lengths:
-            ends = list(accumulate(self._lengths, initial=self._size))
-            self._offsets.append(np.array(ends[1:], "<i4").tobytes())
+            ends = list(accumulate(self._lengths, initial=self._size))[1:]
+            few = len(ends) <= SMALL_COLUMN
+            self._offsets.append(i32(len(ends)).pack(*ends) if few else np.array(ends, "<i4").tobytes())
             self._size = ends[-1]
             self._lengths = []
 

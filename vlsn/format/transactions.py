@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vlsn.errors import BadTransaction
+from vlsn.format.columns import SMALL_COLUMN, u64
 
 DATA, COMMIT = 0, 3
 """The two kinds of entries that a transaction is made of, as ``block.EntryKind`` has them."""
@@ -29,12 +30,24 @@ def check_transactions(txns: bytes, kinds: bytes, first_vlsn: int) -> None:
 def _all_whole(kinds: bytes, first_vlsn: int) -> bytes:
     """Returns the column of ids of a block that is nothing but whole transactions, which these kinds tell; empty where
     it is another one."""
+    if len(kinds) <= SMALL_COLUMN:
+        return _few_whole(kinds, first_vlsn)
     ends = np.frombuffer(kinds, np.uint8).nonzero()[0] + 1
     if kinds[-1] != COMMIT or kinds.count(COMMIT) != len(ends):
         return b""
     counts = ends.copy()
     counts[1:] -= ends[:-1]
     return (ends - counts + first_vlsn).repeat(counts).tobytes()
+
+
+def _few_whole(kinds: bytes, first_vlsn: int) -> bytes:
+    if kinds[-1] != COMMIT or kinds.count(COMMIT) + kinds.count(DATA) != len(kinds):
+        return b""
+    ids: list[int] = []
+    while len(ids) < len(kinds):
+        begin = len(ids)
+        ids += [first_vlsn + begin] * (kinds.index(COMMIT, begin) + 1 - begin)
+    return u64(len(ids)).pack(*ids)
 
 
 def _check_rows(txns: npt.NDArray[np.uint64], kinds: npt.NDArray[np.uint8], first_vlsn: int) -> None:

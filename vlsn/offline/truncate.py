@@ -1,7 +1,8 @@
 """Truncation by an operator: a stopped node's log ends at a VLSN that a person names, whatever was durable.
 
     0  what would be lost is shown (``loss_of``, which reads only)
-    1  the directory is opened as at any start: lock, torn tail, a rollback that was begun
+    1  the directory is opened as at any start: lock, torn tail, a rollback that was begun; what its entries add up to
+       is made again from the log where the state record is of a later VLSN
     2  the vote floor, at the last block that goes: until its log is that long again, the node does not lead
     3  ``state`` says no more than what will be left: DTVLSN, state record, where the next open reads from
     4  the rollback to that VLSN (``rollback``), whose ROLLBACK_START is the commit point; the next open finishes it
@@ -9,7 +10,8 @@
 
 Stopped before 4 nothing is lost: the log still reaches its floor, and a DTVLSN that is too low is raised again.
 The blocks are overmarked, not erased; a dump shows them.  Refused: a truncation into a block, or of the GROUP entry
-that lists the members, and of a log that is damaged where it is read.
+that lists the members; of a log that is damaged where it is read; of a cleaned one whose state record is of a later
+VLSN, where anything has changed since that the log alone does not say (``derived_history``).
 
 ``accept_floor`` is for the node whose floor nobody can reach any more: it leads and votes by the log that it has.
 """
@@ -26,6 +28,7 @@ from vlsn.format.block import EntryKind
 from vlsn.format.frame import FrameKind
 from vlsn.ids import Lsn, Vlsn
 from vlsn.limits import SEGMENT_BYTES, SEGMENT_BYTES_MIN
+from vlsn.recover.derived_history import check_unchanged
 from vlsn.recover.recovery import NODE_FILE_NAME, Recovered, recover
 from vlsn.recover.vote_floor import with_floor
 from vlsn.seams import Disk, Seams, Stores
@@ -66,13 +69,16 @@ class Loss:
 
 def loss_of(disk: Disk, stores: Stores, directory: str, after: int) -> Loss:
     """Computes the loss; reads only, from the segment that holds ``after`` on. Raises ``LogInUse``, ``Damaged``, and
-    ``BadArgument`` for a VLSN that is not in the log or not a block's last."""
+    ``BadArgument`` for a VLSN that is not in the log or not a block's last, or where more would be lost than entries
+    (``derived_history.check_unchanged``)."""
     check_stopped(disk, directory)
     first, last = span_of(disk, stores, directory)
     if not first <= after <= last or not last:
         holds = f"it holds VLSN {first} to {last}" if last else "it is empty"
         raise BadArgument(f"{directory} cannot be cut after VLSN {after}: {holds}")
-    loss = Loss(after, dtvlsn=read_stated(stores, directory).dtvlsn)
+    stated = read_stated(stores, directory)
+    loss, record = Loss(after, dtvlsn=stated.dtvlsn), stated.record
+    later: list[Lsn] = []
     for row in dump_rows(disk, stores, directory, DumpFilter(from_vlsn=after, kinds=_KINDS)):
         if row.damaged:
             raise Damaged(
@@ -84,9 +90,13 @@ def loss_of(disk: Disk, stores: Stores, directory: str, after: int) -> Loss:
         loss.dtvlsn = max(loss.dtvlsn, row.dtvlsn)
         if row.first > after:
             _add(loss, row)
+            if record is not None and row.first <= record.vlsn:
+                later.append(row.lsn)
         elif row.last > after:
             near = f"{row.first - 1} or {row.last}" if row.first > first else f"{row.last}"
             raise BadArgument(f"VLSN {after} lies inside a block of VLSN {row.first} to {row.last}; cut after {near}")
+    if record is not None and record.trimmed_to:
+        check_unchanged(disk, directory, record, Vlsn(after), later)
     loss.last = last
     loss.dtvlsn = min(loss.dtvlsn, last)
     return loss
@@ -147,7 +157,9 @@ class Truncation:
         self._keeper = seams.threads.worker("vlsnlog-keeper")
         self._writer = seams.threads.worker("vlsnlog-writer")
         self._keeper.submit(
-            lambda: recover(directory, seams, group=record.group, node=record.node, segment_bytes=size),
+            lambda: recover(
+                directory, seams, group=record.group, node=record.node, segment_bytes=size, exact_from=self._after
+            ),
             self._opened,
             failed,
         )

@@ -2,9 +2,10 @@
 
     row     file
     yes     whole, or longer        stays; a longer one takes no more
-    yes     none, or shorter        its VLSNs are missing: another member gives them
+    yes     none                    its VLSNs are missing: another member gives them
+    yes     shorter                 it is salvaged: what can be read of it stays, the rest is missing
     yes     only ``*.damaged``      a salvage was stopped: it is done again
-    no      there                   done, or never finished: it goes
+    no      there                   done, or never finished, or its row has vanished: ``listed_anew`` says which
     no destination in the table at all, or a row of it that cannot be read, but files: their records say what they hold.
 
 On the pager's thread; durable on return, but for the table's own part, which is returned as changes.
@@ -13,7 +14,7 @@ On the pager's thread; durable on return, but for the table's own part, which is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 
@@ -22,7 +23,7 @@ import msgspec
 from vlsn.errors import BadBody
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.limits import PAGE_BYTES
-from vlsn.pages.page import HEADER_BYTES, NO_ROW, PageHeader, PageRow, Salts, read_page
+from vlsn.pages.page import HEADER_BYTES, NO_ROW, PageContents, PageHeader, PageRow, Salts, read_page
 from vlsn.pages.store import ABOUT_NAME, DIRECTORY, About, Change, PagingStore, StoreRow, union
 from vlsn.pages.subscription import Acknowledged, Span
 from vlsn.pages.table import PageTable
@@ -41,7 +42,7 @@ class OpenedPages:
     changes: list[Change] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     aside: list[tuple[str, int]] = field(default_factory=list)
-    """Pages that count, and of which there is only what was put aside: uuid and number."""
+    """Pages that are to be salvaged: uuid and number."""
 
 
 def open_pages(
@@ -73,15 +74,17 @@ def open_pages(
                 why = "a row of the page table cannot be read" if uuid in rows else "the page table has none"
                 opened.notes.append(f"pages of destination {uuid}: {why}, {len(pages)} files are read")
                 opened.changes.append(Change(uuid, row, pages, anew=True))
-        elif lost := _lost(disk, place, pages, numbers):
-            lost_rows = [pages[number] for number in lost if not pages[number].superseded]
-            spans = [(page.covers_from, page.covers_to) for page in lost_rows]
-            row = msgspec.structs.replace(row, missing=union([*row.missing, *spans]), done=max(row.done, *lost))
-            pages = {number: page for number, page in pages.items() if number not in lost}
-            opened.notes.append(f"pages of destination {uuid}: {len(lost)} are gone, their VLSNs are missing here")
-            opened.changes.append(Change(uuid, row, gone=lost))
+        else:
+            change = _mended(disk, place, uuid, row, pages, numbers, opened.notes)
+            if change is not None:
+                assert change.row is not None
+                row = change.row
+                pages = {n: page for n, page in {**pages, **change.pages}.items() if n not in change.gone}
+                opened.changes.append(change)
         opened.aside += [
-            (uuid, number) for number, page in pages.items() if numbers.get(number) is False and not page.superseded
+            (uuid, number)
+            for number, page in sorted(pages.items())
+            if not page.superseded and (not numbers[number] or _is_short(disk, f"{place}/{number:09d}.page", page))
         ]
         unused = [number for number, plain in numbers.items() if plain and number not in pages]
         for number in unused:
@@ -96,20 +99,65 @@ def open_pages(
     return opened
 
 
-def _lost(disk: Disk, place: str, pages: dict[int, PageRow], numbers: dict[int, bool]) -> list[int]:
-    """Lists the pages that count and are not there, as far as they count."""
-    lost = []
-    for number, row in pages.items():
-        if number not in numbers:
-            lost.append(number)
-        elif numbers[number]:
-            file = disk.open(f"{place}/{number:09d}.page")
-            try:
-                if file.size() < row.end:
-                    lost.append(number)
-            finally:
-                file.close()
-    return lost
+def _mended(
+    disk: Disk,
+    place: str,
+    uuid: str,
+    row: StoreRow,
+    pages: dict[int, PageRow],
+    numbers: dict[int, bool],
+    notes: list[str],
+) -> Change | None:
+    """Returns what the page table is to say where files or rows of pages are gone; None where none is."""
+    gone = [number for number in pages if number not in numbers]
+    lost = [(page.covers_from, page.covers_to) for number in gone if not (page := pages[number]).superseded]
+    row = msgspec.structs.replace(row, missing=union([*row.missing, *lost]), done=max(row.done, *gone, 0))
+    if gone:
+        notes.append(f"pages of destination {uuid}: {len(gone)} are gone, their VLSNs are missing here")
+    found = dict[int, PageRow]()
+    for number in sorted(number for number, plain in numbers.items() if plain and number not in pages):
+        if _since(disk, place, number) != row.since:
+            continue
+        contents = read_page(disk, f"{place}/{number:09d}.page", uuid, number, None)
+        anew, unread = listed_anew(contents, row, {**pages, **found})
+        if anew is not None:
+            found[number] = anew
+            row = msgspec.structs.replace(row, missing=union([*row.missing, *unread]))
+    if found:
+        disk.sync_directory(place)
+        notes.append(f"pages of destination {uuid}: the page table has no row of {len(found)}, which are read")
+    return Change(uuid, row, found, gone) if gone or found else None
+
+
+def listed_anew(
+    contents: PageContents, row: StoreRow, pages: Mapping[int, PageRow]
+) -> tuple[PageRow | None, list[Span]]:
+    """Returns the row of a page that the table has none of, and the VLSNs in it that cannot be read.
+
+    Its records count where they cover what was paged, and what neither another page has nor is missing: a pass that
+    never counted has written behind ``paged_to``, and a salvage or a filling that never did what others cover, or is
+    missing yet.  None for such pages.  One that was done, and whose file was not removed, is done again."""
+    live = [(page.covers_from, page.covers_to) for page in pages.values() if not page.superseded]
+    covered = union([*live, *row.missing])
+    known, found = Acknowledged.of(0, covered), NO_ROW
+    for piece in sorted(contents.pieces, key=lambda piece: piece.head.offset):
+        head = piece.head
+        if head.covers_to > row.paged_to or known.count(head.covers_from, head.covers_to):
+            break
+        found = found.with_record(head, head.end)
+    if not found.count:
+        return None, []
+    end = min((first - 1 for first, _ in covered if first > found.covers_to), default=row.paged_to)
+    return found, [(found.covers_to + 1, end)] if contents.fault and found.covers_to < end else []
+
+
+def _is_short(disk: Disk, path: str, row: PageRow) -> bool:
+    """Says whether a page has fewer bytes than count."""
+    file = disk.open(path)
+    try:
+        return file.size() < row.end
+    finally:
+        file.close()
 
 
 def _rebuilt(

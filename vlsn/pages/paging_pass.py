@@ -21,8 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vlsn.errors import Damaged
-from vlsn.format.block import EntryKind
-from vlsn.format.key_filter import KeyFilter
+from vlsn.format.messages import MessageFilter
 from vlsn.format.rows import EntryRows
 from vlsn.ids import NULL_LSN, Vlsn
 from vlsn.index.index import VlsnIndex
@@ -33,17 +32,13 @@ from vlsn.pages.store import About, Change, PagingStore
 from vlsn.pages.subscription import Mask, Subscription
 from vlsn.segments.reader import LogReader
 
-_DATA = int(EntryKind.DATA)
-
 
 class Selector:
     """Chooses the messages of one destination."""
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
-        self._keys = KeyFilter.of(None, subscription.prefix)
-        without = subscription.without
-        self._without = KeyFilter(without) if without and without.startswith(subscription.prefix) else None
+        self._messages = MessageFilter(subscription.name, subscription.prefix, subscription.letters)
 
     def wanted(self, rows: EntryRows, from_vlsn: int, to_vlsn: int) -> Mask | None:
         """Marks the messages from ``from_vlsn`` to ``to_vlsn`` that are not acknowledged; None where there are none."""
@@ -51,12 +46,9 @@ class Selector:
         low, high = max(from_vlsn - first, 0), min(to_vlsn - first + 1, rows.rows)
         if low >= high or self._subscription.acknowledged.covers(first + low, first + high - 1):
             return None
-        wanted = self._keys.mask(rows) if self._keys is not None else np.ones(rows.rows, np.bool_)
-        if self._without is not None:
-            wanted &= ~self._without.mask(rows)
+        wanted = self._messages.mask(rows)
         wanted[:low] = False
         wanted[high:] = False
-        wanted &= rows.kinds() == _DATA
         if not wanted.any():
             return None
         vlsns = np.arange(first, first + rows.rows, dtype=np.int64)

@@ -75,8 +75,8 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One destination as of a node's durable end.  Its messages are the DATA entries whose key begins with ``prefix``,
-    but for those with the key ``without``; what lies before its first one counts as acknowledged."""
+    """One destination as of a node's durable end.  Its messages are those of ``MessageFilter``; what lies before its
+    first one counts as acknowledged."""
 
     uuid: str
     """16 hex digits, never of another destination: its pages lie under it."""
@@ -85,4 +85,5 @@ class Subscription:
     acknowledged: Acknowledged
     since: Vlsn = NULL_VLSN
     """The VLSN of the COMMIT that has set where it begins: another one after each move."""
-    without: bytes = b""
+    letters: bytes = b""
+    """The key of its dead letters; empty: it has none."""

@@ -2,28 +2,46 @@
 
 The log wins over the state record.  Where that does not go on into what was read, it is a ``Misfit``: ``state`` is of
 another log or of another time, and the whole log is read instead.  The index has its own rules: ``stored_index``.
+
+A truncation needs the sum as of a VLSN before the record's (``record_before``).  A log that begins at VLSN 1 is read
+from there.  Of a cleaned one the record alone knows what was cleaned away, so nothing may have changed since:
+
+    cleaned to 40, record of 90, cut after 60     61–90 set ``a`` and hold producer 7: refused, for what ``a`` was at
+                                                  60, and where 7 was, may have been in 1–40
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from vlsn.errors import Damaged, VlsnLogError
+from vlsn.errors import BadArgument, Damaged, VlsnLogError
+from vlsn.format import block as block_format
 from vlsn.format import scan
+from vlsn.format.block import KIND_COLUMN, EntryKind, check_body, decode_header
 from vlsn.format.columns import PRODUCERS, TXNS
 from vlsn.format.frame import FRAME_BYTES
-from vlsn.format.producer_columns import produced_of
+from vlsn.format.own_entries import founding_of, own_entries
+from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced, produced_of
+from vlsn.format.records import CommitEntry, Settings
 from vlsn.format.segment import SegmentHeader
-from vlsn.ids import U32_MAX, Vlsn
+from vlsn.ids import NULL_VLSN, U32_MAX, Vlsn, lsn_file, lsn_offset
 from vlsn.levels import LEVEL_1, TRANSACTIONS
+from vlsn.recover.log_start import first_block
 from vlsn.recover.read_blocks import Blocks, Column
 from vlsn.seams import Disk
 from vlsn.segments.reader import SegmentFile
 from vlsn.segments.visible_blocks import WINDOW_BYTES
+from vlsn.segments.window import WINDOW_BYTES_MIN
 from vlsn.state.history import History
 from vlsn.state.state_store import StateRecord
+
+NAMED_MAX = 10
+"""Names of one kind that an error lists."""
 
 
 class Misfit(VlsnLogError):
@@ -59,6 +77,26 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
     return history
 
 
+def read_founding(disk: Disk, directory: str, ends: Mapping[int, int]) -> str:
+    """Reads the log's name from the first block of the segments in ``ends``, for a state record of before there were
+    names; empty where that block does not say it. Damage there is for others to tell."""
+    try:
+        _, at = first_block(disk, directory, ends)
+        segment = SegmentFile(disk, directory, lsn_file(at))
+    except VlsnLogError:
+        return ""
+    try:
+        buf, _ = segment.window(lsn_offset(at), ends[segment.number], WINDOW_BYTES_MIN)
+        block = memoryview(buf)[FRAME_BYTES:]
+        header = decode_header(block)
+        check_body(block, header)
+        return founding_of(own_entries(block, header).entries)
+    except VlsnLogError:
+        return ""
+    finally:
+        segment.close()
+
+
 def level_before(blocks: Blocks, headers: Iterable[SegmentHeader]) -> int:
     """Returns the level that the log is seen to have had before the first entry in it that sets one. A segment bears
     the level that was durable when it was prepared; who logs a transaction has read that it is."""
@@ -86,16 +124,106 @@ def note_producers(disk: Disk, directory: str, record: StateRecord | None, block
     visible = blocks.visible & (blocks.lasts > known)
     if not known and visible.any():
         history.lose_before(Vlsn(int(blocks.firsts[visible][0])))
-    wanted = blocks.lsns[visible & (blocks.produced | blocks.committed)]
-    for number in np.unique(wanted >> 32).tolist():
+    for window in _windows(disk, directory, blocks.lsns[visible & (blocks.produced | blocks.committed)]):
+        history.note_submissions(window.submissions())
+        for block in window.blocks(window.heads["flags"] & np.uint8(TXNS) != 0):
+            history.note_block(block)
+
+
+def record_before(disk: Disk, directory: str, record: StateRecord, blocks: Blocks, vlsn: Vlsn) -> StateRecord:
+    """Returns a record as of ``vlsn`` or earlier, which lies before that of ``record`` and in ``blocks``, the whole
+    log. Raises ``BadArgument`` where the log alone does not say what it is, ``Damaged``."""
+    if not record.trimmed_to:
+        return StateRecord(vlsn=NULL_VLSN, first_segment=record.first_segment)
+    between = blocks.visible & (blocks.lasts > vlsn) & (blocks.firsts <= record.vlsn)
+    check_unchanged(disk, directory, record, vlsn, blocks.lsns[between])
+    runs = [(term, first, min(last, vlsn)) for term, first, last in record.term_runs if first <= vlsn]
+    return msgspec.structs.replace(record, vlsn=vlsn, term_runs=runs)
+
+
+def check_unchanged(disk: Disk, directory: str, record: StateRecord, vlsn: Vlsn, lsns: Column | Sequence[int]) -> None:
+    """Checks that ``record``, of a cleaned log, says of ``vlsn`` what it says of its own. ``lsns``: of all visible
+    blocks behind ``vlsn`` up to that one. Raises ``BadArgument``, which names what has changed, and ``Damaged``."""
+    changed = _Changed()
+    for window in _windows(disk, directory, np.asarray(lsns, np.int64)):
+        changed.note(window)
+    if said := changed.said():
+        raise BadArgument(
+            f"{directory} cannot be cut after VLSN {vlsn}: the log was cleaned up to VLSN {record.trimmed_to}, and "
+            f"what it adds up to is kept as of VLSN {record.vlsn} alone. Lost would be what these were before: {said}. "
+            f"Cut after {record.vlsn} or later, or have the node restored from another one"
+        )
+
+
+@dataclass(slots=True)
+class _Changed:
+    """The changes that some blocks make to the sum of a log's entries."""
+
+    names: set[str] = field(default_factory=set)
+    destinations: set[str] = field(default_factory=set)
+    producers: set[int] = field(default_factory=set)
+    transactions: int = 0
+    settings: bool = False
+    members: bool = False
+
+    def note(self, window: _Window) -> None:
+        self.producers.update(row[0] for row in window.submissions() if row[1] != HANDLE_SEQUENCE)
+        for block in window.blocks(np.isin(window.heads["kind"], (EntryKind.GROUP, EntryKind.COMMIT, KIND_COLUMN))):
+            own = own_entries(block, block_format.decode_header(block))
+            self.transactions += bool(own.txn_end)
+            for entry in own.entries:
+                if entry.kind == EntryKind.GROUP:
+                    self.members = True
+                elif entry.kind == EntryKind.COMMIT:
+                    commit = CommitEntry.decode(entry.value)
+                    self.names |= commit.put.keys()
+                    self.destinations |= commit.acks.keys()
+                    self.settings |= commit.set != Settings()
+
+    def said(self) -> str:
+        """Names all of it; empty for nothing."""
+        parts = [_several("the name", self.names), _several("the acknowledgements of destination", self.destinations)]
+        parts += ["the settings of the group"] * self.settings + ["its members"] * self.members
+        parts.append(_several("the producer", {f"{producer:016x}" for producer in self.producers}))
+        parts += ["the transactions that the log holds"] * bool(self.transactions)
+        return "; ".join(part for part in parts if part)
+
+
+def _several(what: str, names: set[str]) -> str:
+    shown = ", ".join(sorted(names)[:NAMED_MAX])
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"{what}{'s' * (len(names) > 1)} {shown}{more}" if names else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Some blocks of a window of a segment: where they begin in its bytes, and their headers."""
+
+    buf: bytes
+    begins: scan.Offsets
+    heads: scan.Headers
+
+    def submissions(self) -> list[Produced]:
+        """Lists the submissions that have names, of producers and of transactions."""
+        named = self.heads["flags"] & np.uint8(PRODUCERS) != 0
+        return produced_of(self.buf, self.begins[named], self.heads[named]) if named.any() else []
+
+    def blocks(self, chosen: npt.NDArray[np.bool_]) -> Iterator[memoryview]:
+        view = memoryview(self.buf)
+        return (view[begin:] for begin in self.begins[chosen].tolist())
+
+
+def _windows(disk: Disk, directory: str, lsns: Column) -> Iterator[_Window]:
+    """Reads the blocks at ``lsns``, ascending. Raises ``Damaged`` where one is not there any more."""
+    for number in np.unique(lsns >> 32).tolist():
         segment = SegmentFile(disk, directory, number)
         try:
-            _note_segment(segment, wanted[wanted >> 32 == number] & U32_MAX, history)
+            yield from _windows_of(segment, lsns[lsns >> 32 == number] & U32_MAX)
         finally:
             segment.close()
 
 
-def _note_segment(segment: SegmentFile, offsets: Column, history: History) -> None:
+def _windows_of(segment: SegmentFile, offsets: Column) -> Iterator[_Window]:
     done = 0
     while done < len(offsets):
         at = int(offsets[done])
@@ -103,14 +231,7 @@ def _note_segment(segment: SegmentFile, offsets: Column, history: History) -> No
         chosen = found.only(np.isin(found.offsets, offsets))
         if not len(chosen):
             raise Damaged(f"{segment.name}: a block at {at} is not there any more", file=segment.name, offset=at)
-        heads = scan.block_headers(buf, at, chosen.offsets)
-        begins = chosen.offsets - at + FRAME_BYTES
-        produced = heads["flags"] & np.uint8(PRODUCERS) != 0
-        if produced.any():
-            history.note_submissions(produced_of(buf, begins[produced], heads[produced]))
-        view = memoryview(buf)
-        for begin in begins[heads["flags"] & np.uint8(TXNS) != 0].tolist():
-            history.note_block(view[begin:])
+        yield _Window(buf, chosen.offsets - at + FRAME_BYTES, scan.block_headers(buf, at, chosen.offsets))
         done += len(chosen)
 
 

@@ -106,7 +106,7 @@ def read_log(disk: Disk, directory: str, *, scan_from: Lsn, first_segment: int, 
             if segment.live_end is not None:
                 start = min(start, segment.live_end)  # past it: what lay there was written again in the next one
             found.append(examine(disk, segment, start=start, last=segment.number == last, stated=stated))
-    return LogRead(segments, found, gather(found), unsynced, unused)
+    return LogRead(segments, found, gather(found, scan_from), unsynced, unused)
 
 
 def check_owner(segments: Sequence[SegmentInfo], directory: str, group: str, node: str) -> None:

@@ -22,7 +22,7 @@ from vlsn.format import rollback_periods
 from vlsn.format.frame import FrameKind
 from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
 from vlsn.format.segment import segment_name
-from vlsn.ids import Lsn, Vlsn, lsn, lsn_file, lsn_offset
+from vlsn.ids import NULL_LSN, Lsn, Vlsn, lsn, lsn_file, lsn_offset
 from vlsn.recover.stored_index import Reread, log_base
 from vlsn.recover.torn_tail import Found
 from vlsn.segments.visible_blocks import Columns
@@ -86,8 +86,10 @@ class Blocks:
         return Reread(scan_from, log_base(columns, matchpoints, checkpoint_last), columns)
 
 
-def gather(found: Sequence[Found]) -> Blocks:
-    """Raises ``Damaged`` for a record that cannot be read, a flag without a record, or blocks out of order."""
+def gather(found: Sequence[Found], scan_from: Lsn = NULL_LSN) -> Blocks:
+    """Gathers what was read from ``scan_from`` on (0: from the log's beginning). Raises ``Damaged`` for a record that
+    cannot be read, rollbacks that cross or end without having begun, a flag without a record, or blocks out of
+    order."""
 
     def column(parts: list[Column]) -> Column:
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
@@ -113,32 +115,48 @@ def gather(found: Sequence[Found]) -> Blocks:
         checkpoint_ends=[],
         others={lsn(each.number, at): data for each in found for at, data in each.others.items()},
     )
-    _apply_records(blocks, found)
+    _apply_records(blocks, found, scan_from)
     _check_flags(blocks)
     _check_order(blocks)
     return blocks
 
 
-def _apply_records(blocks: Blocks, found: Sequence[Found]) -> None:
-    starts: dict[int, RollbackStart] = {}
+def _apply_records(blocks: Blocks, found: Sequence[Found], scan_from: Lsn) -> None:
+    ends: list[rollback_periods.Ended] = []
     for each in found:
         for offset, kind, payload in each.records:
             at = lsn(each.number, offset)
             try:
                 if kind is FrameKind.ROLLBACK_START:
-                    starts[at] = RollbackStart.decode(payload)
-                    blocks.rollbacks.append((at, starts[at]))
+                    blocks.rollbacks.append((at, RollbackStart.decode(payload)))
                 elif kind is FrameKind.ROLLBACK_END:
-                    starts.pop(RollbackEnd.decode(payload).start_lsn, None)
+                    ends.append((at, RollbackEnd.decode(payload)))
                 elif kind is FrameKind.CHECKPOINT_START:
                     blocks.checkpoint_starts.append(CheckpointStart.decode(payload))
                 elif kind is FrameKind.CHECKPOINT_END:
                     blocks.checkpoint_ends.append((at, CheckpointEnd.decode(payload)))
             except BadBody as error:
                 raise Damaged(f"{_place(at)}: {error}", file=segment_name(each.number), offset=offset) from error
+    first = scan_from or (lsn(found[0].number, 0) if found else NULL_LSN)
+    _check_rollbacks(blocks.rollbacks, ends, first)
     for started in blocks.rollbacks:
         blocks.abandoned |= rollback_periods.inside(blocks.lsns, *started)
-    blocks.unfinished = list(starts.values())
+    ended = {record.start_lsn for _, record in ends}
+    blocks.unfinished = [record for at, record in blocks.rollbacks if at not in ended]
+
+
+def _check_rollbacks(
+    started: Sequence[rollback_periods.Started], ended: Sequence[rollback_periods.Ended], first: Lsn
+) -> None:
+    wrong = rollback_periods.crossings(started) + rollback_periods.unstarted(started, ended, first)
+    if wrong:
+        at, detail = min(wrong)
+        raise Damaged(
+            f"a rollback's record contradicts the log ({_place(at)}): {detail}",
+            file=segment_name(lsn_file(at)),
+            offset=lsn_offset(at),
+            vlsn=next((record.matchpoint + 1 for place, record in started if place == at), 0),
+        )
 
 
 def _check_flags(blocks: Blocks) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 from vlsn.errors import Damaged
 from vlsn.format.segment import segment_name
@@ -35,6 +36,8 @@ from vlsn.recover.derived_history import (
     level_before,
     logged_levels,
     note_producers,
+    read_founding,
+    record_before,
 )
 from vlsn.recover.identity import (
     NODE_FILE_NAME,
@@ -113,11 +116,15 @@ def recover(
     index_map_bytes: int = INDEX_MAP_BYTES,
     state_map_bytes: int = STATE_MAP_BYTES,
     restoring: bool = False,
+    exact_from: Vlsn | None = None,
 ) -> Recovered:
     """Opens (or founds) the directory of ``node`` of ``group``.  Raises ``LogInUse``, ``WrongDirectory``,
     ``WrongVersion`` (nothing was changed), ``Damaged``, ``LogFailed`` or ``OSError``; nothing stays open or locked
-    then.  ``Restoring`` while a network restore is not over there, which alone opens it ``restoring``."""
-    opening = _Opening(directory, seams, group, node, index_map_bytes, state_map_bytes, restoring)
+    then.  ``Restoring`` while a network restore is not over there, which alone opens it ``restoring``.
+
+    With ``exact_from`` the sum of the entries can be taken back to that VLSN, whatever the state record is of. Raises
+    ``BadArgument`` (nothing was changed) where the log alone does not say it (``record_before``)."""
+    opening = _Opening(directory, seams, group, node, index_map_bytes, state_map_bytes, restoring, exact_from)
     try:
         return opening.run()
     except BaseException:
@@ -146,9 +153,11 @@ class _Opening:
         index_map_bytes: int,
         state_map_bytes: int,
         restoring: bool,
+        exact_from: Vlsn | None,
     ) -> None:
         self._directory = directory
         self._restoring = restoring
+        self._exact_from = exact_from
         self._seams = seams
         self._disk: Disk = seams.disk
         self._group, self._node = group, node
@@ -175,7 +184,10 @@ class _Opening:
         next_number = max([0, self._first_segment - 1, *(segment.number for segment in segments)]) + 1
         self._use_state(segments)
         self._scan_from = self._state.checkpoint.scan_lsn if self._state.checkpoint is not None else NULL_LSN
+        if self._is_late(self._state.record):
+            self._scan_from = NULL_LSN
         self._read()
+        self._go_back()
         self._derive()
         self._check_record()
         self._check_age_of_node_file()
@@ -273,6 +285,18 @@ class _Opening:
         else:
             level = record.level if record is not None else self._level_before()
         self._seams.levels.check_log(level, self._directory)
+
+    def _is_late(self, record: StateRecord | None) -> TypeGuard[StateRecord]:
+        """Says whether the state record is of a VLSN behind the one that is asked for."""
+        return record is not None and self._exact_from is not None and record.vlsn > self._exact_from
+
+    def _go_back(self) -> None:
+        """Takes a record that is not as late instead; the stored one stays as it is."""
+        record = self._state.record
+        if self._is_late(record):
+            assert self._exact_from is not None
+            blocks = self._log.blocks
+            self._state.record = record_before(self._disk, self._directory, record, blocks, self._exact_from)
 
     def _derive(self) -> None:
         """Derives the sum of the entries. A state record that does not go on into the log is of no use."""
@@ -423,6 +447,8 @@ class _Opening:
         ends = {segment.number: segment.live_end for segment in log.active if segment.live_end is not None}
         if last is not None:
             ends[last.number] = last.end
+        if state.record is not None and not self._history.founding and index.range.first == 1:
+            self._history.founding = read_founding(self._disk, self._directory, ends)
         settled = state.record.vlsn if state.record is not None else None
         if settled is None and index.range.first <= 1:
             settled = NULL_VLSN

@@ -16,6 +16,8 @@ written, and one that has rotted still shuts the log.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,7 +25,7 @@ from vlsn.errors import Damaged, LogFailed
 from vlsn.format import scan
 from vlsn.format.frame import FrameKind
 from vlsn.format.segment import FIRST_FRAME
-from vlsn.ids import NULL_VLSN, Vlsn
+from vlsn.ids import NULL_LSN, NULL_VLSN, NUMBER_MAX, Lsn, Vlsn, lsn
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import INDEX_MAP_BYTES, STATE_MAP_BYTES
 from vlsn.recover.identity import NODE_FILE_NAME, check_identity, highest_term, new_identity, open_node_file
@@ -34,14 +36,28 @@ from vlsn.segments.directory import LOCK_NAME, make_directory, segment_numbers, 
 from vlsn.segments.restore_marker import MARKER_NAME, Marker, read_marker
 from vlsn.state import node_file
 from vlsn.state.node_file import NodeFile
-from vlsn.state.state_opening import open_state
-from vlsn.state.state_store import StateRecord, StateStore
+from vlsn.state.state_opening import OpenState, open_state
+from vlsn.state.state_store import OWN_FIELDS, StateRecord, StateStore
 from vlsn.write.queue import Pending
 
 INDEX_NAME = "index"
 OLD_SUFFIX = ".old"
 OLD_SEGMENTS_MAX = 4
 """Segments of a damaged log that are kept aside when a restore replaces it, the newest ones."""
+
+
+class End(NamedTuple):
+    """The end of what a node may have acknowledged, of a log that it gives up: no other log is taken in its place
+    unless it is known durable up to ``vlsn``, in ``term`` or a later one, or in a term later than ``newest``."""
+
+    term: int = 0
+    vlsn: int = 0
+    newest: int = NUMBER_MAX
+    """The highest term in which the node can have acknowledged anything. Who leads in a later one has all of it that
+    was ever durable, however far the rest of this log went."""
+
+
+NULL_END: Final = End()
 
 
 class RestoreListener:
@@ -104,30 +120,26 @@ class Restart:
             lock.release()
         return marker
 
-    def end(self) -> tuple[int, int] | None:
-        """Returns term and VLSN of the end that what is here speaks of, whether it opens or not. None where that cannot
-        be told. The VLSN is never below the vote floor; the term is of the furthest block that can be read, 0 for none:
-        the stored one may have seen no master."""
+    def end(self) -> End | None:
+        """Returns the end that what is here speaks of, whether it opens or not. None where that cannot be told. The
+        VLSN is never below the vote floor; the term is of the furthest block that can be read, 0 for none: the stored
+        one may have seen no master."""
         try:
             record = node_file.read(self._disk, f"{self._directory}/{NODE_FILE_NAME}")
         except (FileNotFoundError, Damaged):
             return None
-        block, _ = _furthest_block(self._disk, self._directory, record.term)
-        vlsn = max([record.floor_vlsn, *(vlsn for _, vlsn in self._ends(record.term))])
-        return block[0] if block is not None else 0, vlsn
+        furthest, state = self._look(record.term)
+        vlsn = max([record.floor_vlsn, *(vlsn for _, vlsn in _ends(furthest, state, record.term))])
+        newest = record.term
+        if furthest.block is not None and furthest.reach >= max(state.stated, default=NULL_LSN):
+            newest = max(furthest.block[0], record.floor_term, state.idle.term if state.idle is not None else 0)
+        return End(furthest.block[0] if furthest.block is not None else 0, vlsn, newest)
 
-    def _ends(self, stored_term: int) -> list[tuple[int, int]]:
-        """Lists (term, VLSN) of every end that speaks for itself. These are readable block headers, the VLSN behind
-        them where something cannot be read, the idle end, the checkpoint."""
-        found = last_block(self._disk, self._directory, stored_term=stored_term)
+    def _look(self, stored_term: int) -> tuple[_Furthest, OpenState]:
+        """Returns how far the segments reach, and what ``state`` says; that is closed again."""
         state = open_state(self._seams, self._directory, self._state_map_bytes, self.notes)
         state.store.close()
-        ends = [found] if found is not None else []
-        if state.idle is not None:
-            ends.append((state.idle.term, state.idle.vlsn))
-        if state.checkpoint is not None and state.checkpoint.last_vlsn > max((end[1] for end in ends), default=0):
-            ends.append((stored_term, state.checkpoint.last_vlsn))
-        return ends
+        return _furthest(self._disk, self._directory, stored_term), state
 
     def begun(self) -> Marker | None:
         """Returns the restore that can go on where it stopped; None when there is none."""
@@ -156,9 +168,7 @@ class Restart:
             try:
                 own = state.record()
                 assert own is not None and own.vlsn == record.vlsn, (own, record)
-                whole = msgspec.structs.replace(
-                    record, term_runs=own.term_runs, trimmed_to=own.trimmed_to, first_segment=own.first_segment
-                )
+                whole = msgspec.structs.replace(record, **{name: getattr(own, name) for name in OWN_FIELDS})
                 state.save(record=whole)
             finally:
                 state.close()
@@ -174,7 +184,7 @@ class Restart:
         node_file = self._open_node_file()
         try:
             record = node_file.record
-            floor = end or max(self._ends(record.term), default=None)
+            floor = end or max(_ends(*self._look(record.term), record.term), default=None)
             if floor is not None:
                 raised = with_floor(record, floor, last_visible=NULL_VLSN)
                 if raised is not record:
@@ -257,18 +267,35 @@ class Restart:
         return open_state(self._seams, self._directory, self._state_map_bytes, self.notes).store
 
 
-def last_block(disk: Disk, directory: str, *, stored_term: int) -> tuple[int, int] | None:
-    """Returns term and last VLSN of the furthest block in the segments that can be of this log. Where something there
-    cannot be read it is at least (``stored_term``, the VLSN behind it). None for no log at all."""
-    best, unreadable = _furthest_block(disk, directory, stored_term)
-    if unreadable:
-        return max(best or (0, 0), (stored_term, (best[1] if best is not None else 0) + 1))
-    return best
+@dataclass(frozen=True, slots=True)
+class _Furthest:
+    """How far the segments reach that can be of this log."""
+
+    block: tuple[int, int] | None
+    """Term and last VLSN of the furthest block, None for no log at all."""
+    whole: bool
+    """Nothing there is unreadable."""
+    reach: Lsn
+    """The end of the last whole frame where everything behind the furthest block can be read; else 0."""
 
 
-def _furthest_block(disk: Disk, directory: str, stored_term: int) -> tuple[tuple[int, int] | None, bool]:
-    """Returns term and last VLSN of that block, and whether something there cannot be read."""
-    unreadable = False
+def _ends(furthest: _Furthest, state: OpenState, stored_term: int) -> list[tuple[int, int]]:
+    """Lists (term, VLSN) of every end that speaks for itself. These are the furthest block, or where something cannot
+    be read at least the VLSN behind it, in the stored term; the idle end; the checkpoint."""
+    ends = [furthest.block] if furthest.block is not None else []
+    if not furthest.whole:
+        ends.append((stored_term, (furthest.block[1] if furthest.block is not None else 0) + 1))
+    ends = [max(ends)] if ends else []
+    if state.idle is not None:
+        ends.append((state.idle.term, state.idle.vlsn))
+    if state.checkpoint is not None and state.checkpoint.last_vlsn > max((end[1] for end in ends), default=0):
+        ends.append((stored_term, state.checkpoint.last_vlsn))
+    return ends
+
+
+def _furthest(disk: Disk, directory: str, stored_term: int) -> _Furthest:
+    whole = certain = True
+    reach = NULL_LSN
     for segment in reversed(survey(disk, directory)):
         file = disk.open(segment.path)
         try:
@@ -277,26 +304,42 @@ def _furthest_block(disk: Disk, directory: str, stored_term: int) -> tuple[tuple
             file.close()
         salt = segment.header.salt if segment.header is not None else scan.salt_of(data, 0, FIRST_FRAME)
         if salt is None:
+            certain &= not data[FIRST_FRAME:].strip(b"\0")
             continue
-        found, whole = _furthest(data, salt, stored_term)
-        unreadable |= not whole
-        if found is not None:
-            return found, unreadable
-    return None, unreadable
+        found = _names(data, salt, stored_term)
+        whole &= not found.gaps
+        certain &= not found.gap_behind
+        if found.end > FIRST_FRAME:  # else it is a standby
+            reach = reach or lsn(segment.number, found.end)
+        if found.names:
+            return _Furthest(max(found.names), whole, reach if certain else NULL_LSN)
+    return _Furthest(None, whole, NULL_LSN)
 
 
-def _furthest(data: bytes, salt: int, stored_term: int) -> tuple[tuple[int, int] | None, bool]:
-    """Returns the furthest block of one segment, and whether its frames follow on one another up to zeros."""
+class _Names(NamedTuple):
+    """The blocks of one segment that can be read."""
+
+    names: list[tuple[int, int]]
+    """Term and last VLSN of each."""
+    end: int
+    """The end of the last whole frame."""
+    gaps: bool
+    """Something in it cannot be read."""
+    gap_behind: bool
+    """Something that lies behind the last of them."""
+
+
+def _names(data: bytes, salt: int, stored_term: int) -> _Names:
     names: list[tuple[int, int]] = []
-    end = FIRST_FRAME
-    whole = True
+    end, gaps, gap_behind = FIRST_FRAME, False, False
     for walk in scan.islands(data, 0, FIRST_FRAME, salt):
-        whole &= int(walk.offsets[0]) == end
+        gap = int(walk.offsets[0]) != end
         end = walk.end
         blocks = walk.offsets[walk.headers["kind"] == FrameKind.BLOCK]
         heads = scan.block_headers(data, 0, blocks)
         names += zip(heads["term"].tolist(), (heads["first_vlsn"] + heads["count"] - 1).tolist(), strict=True)
+        gaps, gap_behind = gaps or gap, (gap_behind or gap) and not len(blocks)
     if data[end:].strip(b"\0"):
-        whole = False
+        gaps = gap_behind = True
         names += [(name.term, name.last) for name in block_names(data[end:]) if name.term <= stored_term]
-    return max(names, default=None), whole
+    return _Names(names, end, gaps, gap_behind)

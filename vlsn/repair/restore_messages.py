@@ -71,7 +71,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     lacks_group: bool = False
     """True where it has lost the GROUP entry that counts, and would hand a log without it on."""
     lacks_producers: Number = 0
-    """The VLSN up to which it has lost whose submissions were there (``Producers.lacks_to``)."""
+    """The VLSN up to which it has lost what entries added up to (``History.lacks_to``)."""
     generation: Number = 0
     level: Level = 1
     """The level of its log: who does not speak it restores from nobody that has it."""
@@ -104,7 +104,7 @@ def read_offer(body: bytes) -> Offer:
         raise BadBody(f"a state record of VLSN {offer.record.vlsn} with a log durable to {offer.dtvlsn}")
     if offer.record is not None:
         try:
-            offer.record.producers.check()
+            offer.record.check()
         except ValueError as error:
             raise BadBody(f"an offer of a restore: {error}") from None
     return offer

@@ -14,9 +14,6 @@
 5. A log that was cleaned, and has lost its state record, knows nothing that was noted up to ``lacks_to``, until another
    copy of the table has filled that in.
 
-An operator's truncation may go behind what was folded: then acknowledgements of VLSNs that are gone go, and those of
-VLSNs that stay stay.  Someone has said that they are done.
-
 Memory: 16 bytes an interval, of which a destination has ``ACK_INTERVALS_MAX`` at most, and the notes of the log since
 the last checkpoint, as they were logged.
 """
@@ -161,11 +158,6 @@ class Acked:
             return self
         return Acked(self.since, done, tries.only(~done.has(tries.vlsns)) if len(tries.vlsns) else tries, dead)
 
-    def cut(self, last: Vlsn) -> Acked:
-        """Returns what stays of it where the log ends at ``last`` now."""
-        tries = self.tries.only(self.tries.vlsns <= last)
-        return Acked(self.since, self.done.upto(last), tries, self.dead.upto(last))
-
     def record(self) -> AckedRecord:
         tries = {
             count: VlsnSet.of(self.tries.vlsns[self.tries.counts == count]).pack()
@@ -254,20 +246,13 @@ class AckTable:
         self._done -= end
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes what was noted after ``last``. Below what was folded (an operator's truncation) it lets go of what it
-        knows of VLSNs that are no more."""
+        """Undoes what was noted after ``last``, which is not below what is settled. It is below what is folded where an
+        operator cuts the log."""
         del self._notes[bisect_right(self._notes, last, key=_vlsn_of) :]
-        if last >= self.folded_to:
-            return
-        if last < self.settled:
-            self._settled = {uuid: each.cut(last) for uuid, each in self._settled.items() if each.since <= last}
-            self._notes.clear()
-            self.settled, self._kept = last, None
-            self._folded = dict(self._settled)
-        else:
+        if last < self.folded_to:
             self._folded = dict(self._settled)
             _fold(self._folded, self._notes, self.limits)
-        self.folded_to, self._done = last, len(self._notes)
+            self.folded_to, self._done = last, len(self._notes)
 
     # What it lacks.
 
@@ -303,14 +288,11 @@ class AckTable:
     # What is kept of it.
 
     def _as_of(self, vlsn: Vlsn) -> Tables:
-        """Copies the tables as of ``vlsn``. Below ``settled`` they are those of then, without later VLSNs."""
+        """Copies the tables as of ``vlsn``."""
         return self._copy(vlsn)()
 
     def _copy(self, vlsn: Vlsn) -> Callable[[], Tables]:
         tables, notes, limits = dict(self._settled), self._notes, self.limits
-        if vlsn < self.settled:
-            tables = {uuid: table.cut(vlsn) for uuid, table in tables.items() if table.since <= vlsn}
-            return lambda: tables
         end = bisect_right(notes, vlsn, key=_vlsn_of)
         if end == self._done:
             tables, notes = dict(self._folded), []

@@ -13,7 +13,7 @@ Each node places the holds itself, from its own log: of a position that may stil
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import msgspec
@@ -48,6 +48,7 @@ class Placed(NamedTuple):
 _decoder = msgspec.json.Decoder(Position)
 
 
+@lru_cache(CONSUMERS_MAX)
 def key_of(name: str) -> str:
     """Returns the name in the small state of consumer ``name``, or ``GROUP/NAME`` for one that reads the log of another
     group. Raises ``BadArgument``."""

@@ -6,8 +6,8 @@ Set, changed and removed by a COMMIT, so the settings are rolled back, restored 
 acknowledged lies under the ``uuid`` in a table of its own (``acks``): a destination that is dropped and made anew has
 another one, and knows nothing of the acknowledgements of the old one.
 
-A message is a DATA entry whose key begins with the prefix; its id is its VLSN.  Dead letters of the destination itself,
-by their key, are none of its messages, or one that nobody can take would beget others for ever.
+A message is a DATA entry whose key begins with the prefix, but for the destination's own dead letters
+(``vlsn/format/messages``); its id is its VLSN.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class DestinationView:
         return self.settings.prefix.encode()
 
     @cached_property
-    def without(self) -> bytes:
-        """The one key that is none of its messages': that of its dead letters."""
+    def letters(self) -> bytes:
+        """The key of its dead letters."""
         return self.settings.dead_letter.encode()
 
     @property

@@ -6,6 +6,7 @@ a row in the order of the log, and the oldest one goes when there are too many.
     note     id → (first, last, term), at the end       one dictionary entry a transaction
     find     the place of a commit that is asked again
     undone   what a rollback brings back: rows put out for room by what it takes away
+    fill     another copy's table, where this one lacks its beginning, with what was noted here behind it
 """
 
 from __future__ import annotations
@@ -50,8 +51,14 @@ class Handles:
     """The table of one log, as of the last VLSN noted."""
 
     def __init__(
-        self, record: ProducersRecord | None = None, *, most: int | None = None, silent: int = PRODUCER_SILENT_VLSNS
+        self,
+        record: ProducersRecord | None = None,
+        *,
+        most: int | None = None,
+        silent: int = PRODUCER_SILENT_VLSNS,
+        lacks_to: int = 0,
     ) -> None:
+        """Makes it of ``record``. ``lacks_to``: what it lacks at least, for a record that does not say it yet."""
         record = record or ProducersRecord()
         self._most = REMEMBERED if most is None else most
         self._silent = silent
@@ -62,8 +69,10 @@ class Handles:
             self._rows[life.producer] = (life.producer, rows.begin, rows.firsts[-1], rows.lasts[-1], rows.terms[-1])
         self._evicted_to = record.forgotten_to
         self._ended: deque[_Ended] = deque()
+        self.lacks_to = max(record.lacks_to, lacks_to)
+        """The VLSN up to which commits were cleaned away before they were noted; 0 for a whole table."""
         newest = next(reversed(self._rows.values()), None)
-        self.settled: int = newest[_LAST] if newest is not None else NULL_VLSN
+        self.settled: int = newest[_LAST] if newest is not None else self.lacks_to
         """The VLSN from which on it is exact."""
         self._kept_at: int = self.settled
         self._changed: dict[int, Produced | None] = {}
@@ -128,15 +137,44 @@ class Handles:
         """Forgets what was logged before ``vlsn`` and is not known."""
         self._evicted_to = max(self._evicted_to, vlsn - 1)
 
+    def lose_before(self, vlsn: Vlsn) -> None:
+        """Notes that what lies before ``vlsn`` was never noted here, and is in the log no more."""
+        self.forget_before(vlsn)
+        self.lacks_to = max(self.lacks_to, vlsn - 1)
+        self.settled = max(self.settled, self.lacks_to)
+
+    def give_up_lost(self) -> None:
+        """Gives up what this table lacks, and nobody has: it is forgotten, as what was put out for room is."""
+        self.lacks_to = NULL_VLSN
+
+    def check_fill(self, known: Handles, vlsn: Vlsn) -> None:
+        """Compares with ``known``, another copy's table as of ``vlsn``: behind ``lacks_to`` both say the same, but for
+        what is forgotten there. Raises ``ValueError``."""
+        if not self.settled <= vlsn:
+            raise ValueError(f"transactions as of VLSN {vlsn}: what is known here is exact from {self.settled} on")
+        if max(known.settled, known._evicted_to) > vlsn or len(known) > self._most:
+            raise ValueError(f"{len(known)} transactions as of VLSN {vlsn}, or some that were logged later")
+        mine = {row for row in self._as_of(vlsn)[0] if row[_LAST] > self.lacks_to}
+        theirs = {row for row in known._rows.values() if row[_LAST] > self.lacks_to}
+        other = [row for row in mine ^ theirs if row in theirs or row[_LAST] > known._evicted_to]
+        if other:
+            raise ValueError(f"{len(other)} transactions lie elsewhere there than in this log")
+
+    def fill(self, known: Handles, vlsn: Vlsn) -> None:
+        """Becomes ``known``, which ``check_fill`` has found to fit, with what was noted here behind ``vlsn``. ``known``
+        is used up."""
+        behind = {row for row in chain(self._rows.values(), (each.row for each in self._ended)) if row[_LAST] > vlsn}
+        known.note(sorted(behind, key=itemgetter(_LAST)))
+        self._rows, self._ended, self._evicted_to = known._rows, known._ended, known._evicted_to
+        self.lacks_to, self.settled = known.lacks_to, vlsn
+        self.keep_all()
+
     def truncate(self, last: Vlsn) -> None:
-        """Undoes what came after ``last``.  Below what was settled (an operator's truncation) not all can be known any
-        more, and whatever was logged up to ``last`` and is not known counts as forgotten."""
-        rows, evicted_to = self._as_of(last)
+        """Undoes what came after ``last``, which is not below what is settled."""
+        rows, self._evicted_to = self._as_of(last)
         self._rows = OrderedDict((row[0], row) for row in rows)
         while self._ended and self._ended[-1].at > last:
             self._ended.pop()
-        self._evicted_to = evicted_to if last >= self.settled else max(evicted_to, last)
-        self.settled = min(self.settled, last)
         if last < self._kept_at:
             self.keep_all()
         for handle in self._changed:
@@ -150,16 +188,15 @@ class Handles:
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
         """Copies it; the returned call puts it together, on any thread."""
-        rows, evicted_to = self._as_of(vlsn)
-        forgotten_to = self._forgotten_as_of(vlsn, evicted_to)
-        return lambda: ProducersRecord(forgotten_to, b"".join([life for _, life in _Encoded(rows)]))
+        (rows, forgotten_to), lacks_to = self._as_of(vlsn), self.lacks_to
+        return lambda: ProducersRecord(forgotten_to, b"".join([life for _, life in _Encoded(rows)]), lacks_to)
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, LifeChanges]]:
         """Hands over what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
         without rows, and the changes. The returned call puts them together, on any thread."""
         if vlsn < max(self.settled, self._kept_at):
             self.keep_all()
-        ended, evicted_to = self._undone(vlsn)
+        ended, forgotten_to = self._undone(vlsn)
         whole, changed = self._whole, {} if self._whole else self._changed
         rows = self._as_of(vlsn)[0] if whole else []
         later = list(self._behind(vlsn))
@@ -168,7 +205,7 @@ class Handles:
         for handle in ended:
             self._changed.setdefault(handle, None)
         self._kept_at, self._whole = int(vlsn), False
-        record = ProducersRecord(self._forgotten_as_of(vlsn, evicted_to), b"", keyed=True, count=count)
+        record = ProducersRecord(forgotten_to, b"", self.lacks_to, keyed=True, count=count)
 
         def put_together() -> tuple[ProducersRecord, LifeChanges]:
             then = {} if whole else {**changed, **ended}
@@ -182,9 +219,6 @@ class Handles:
         """Lets the next checkpoint write all of it: what is kept is something else than what the last one gave."""
         self._whole = True
         self._changed.clear()
-
-    def _forgotten_as_of(self, vlsn: int, evicted_to: int) -> int:
-        return max(evicted_to, vlsn) if vlsn < self.settled else evicted_to
 
     def _behind(self, vlsn: int) -> Iterator[Produced]:
         for row in reversed(self._rows.values()):

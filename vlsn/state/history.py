@@ -12,6 +12,7 @@ the ones that may still be rolled back are kept beside the durable one.
     commits     which transactions it holds that are named by their handles: a table of the same kind
     txn ends    [85]                           the last COMMIT of a transaction, and those that may be rolled back
     small       names with values that COMMIT entries set (``small_state.py``)
+    founding    the log's name, as its first entry says it (``own_entries.py``)
     acks        what is acknowledged of destinations, as COMMIT entries note it (``acks.py``)
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -27,7 +29,7 @@ from vlsn.format import block as block_format
 from vlsn.format.block import EntryKind
 from vlsn.format.block_run import BlockRun
 from vlsn.format.feed_messages import TermRun
-from vlsn.format.own_entries import OwnEntries, own_entries
+from vlsn.format.own_entries import OwnEntries, founding_of, own_entries
 from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced
 from vlsn.format.records import CommitEntry, GroupEntry, Settings
 from vlsn.ids import NULL_TERM, NULL_VLSN, Term, Vlsn
@@ -40,6 +42,30 @@ from vlsn.state.producers import LifeChanges, Producers
 from vlsn.state.small_state import SmallState
 from vlsn.state.state_store import KEYED_FROM_LEVEL, StateRecord
 
+T = TypeVar("T")
+
+
+class _Table(Protocol):
+    """A table that follows the log (``producers``, ``handles``, ``small_state``, ``acks``)."""
+
+    @property
+    def settled(self) -> int: ...
+
+    @property
+    def lacks_to(self) -> int: ...
+
+    def settle(self, vlsn: Vlsn) -> None: ...
+
+    def truncate(self, last: Vlsn) -> None: ...
+
+    def lose_before(self, vlsn: Vlsn) -> None: ...
+
+    def give_up_lost(self) -> None: ...
+
+    def check_fill(self, known: Any, vlsn: Vlsn) -> None: ...
+
+    def fill(self, known: Any, vlsn: Vlsn) -> None: ...
+
 
 class History:
     """Term runs, groups and producers of one log's visible blocks, from the log's first VLSN on."""
@@ -50,12 +76,14 @@ class History:
         self.levels: list[tuple[Vlsn, int]] = []
         self.settings: list[tuple[Vlsn, Settings]] = []
         self.producers = producers_of(record) if record is not None else Producers()
-        self.commits = Handles(record.commits if record is not None else None)
+        self.commits = Handles()
         """The transactions that are named by their handles."""
         self.txn_ends: list[Vlsn] = []
+        self.founding = record.founding if record is not None else ""
         self.small = SmallState(record.small if record is not None else None)
         self.acks = AckTable(record.acks, vlsn=record.vlsn) if record is not None else AckTable()
         if record is not None:
+            self.commits = Handles(record.commits, lacks_to=record.producers.lacks_to)
             self.term_runs = [TermRun(*run) for run in record.term_runs]
             if record.group is not None:
                 self.groups.append((Vlsn(record.group_vlsn), record.group))
@@ -65,6 +93,11 @@ class History:
                 self.settings.append((record.settings_vlsn, record.settings))
             if record.txn_end:
                 self.txn_ends.append(record.txn_end)
+
+    @property
+    def _tables(self) -> tuple[_Table, ...]:
+        """All tables: what is done to one of them is done to each."""
+        return self.producers, self.commits, self.small, self.acks
 
     @property
     def last_term(self) -> Term:
@@ -92,7 +125,12 @@ class History:
     @property
     def settled(self) -> Vlsn:
         """The VLSN from which on all of it is exact."""
-        return Vlsn(max(self.producers.settled, self.small.settled, self.acks.settled))
+        return Vlsn(max(table.settled for table in self._tables))
+
+    @property
+    def lacks_to(self) -> Vlsn:
+        """The VLSN up to which a table lacks what was cleaned away before it was noted; 0 where all are whole."""
+        return Vlsn(max(table.lacks_to for table in self._tables))
 
     def level_at(self, durable: Vlsn) -> int:
         """Returns the group's level as of ``durable``: what may be written, for no rollback takes it back."""
@@ -136,6 +174,7 @@ class History:
         self._note_own(own_entries(data, block_format.decode_header(data)))
 
     def _note_own(self, own: OwnEntries) -> None:
+        self.founding = founding_of(own.entries) or self.founding
         for entry in own.entries:
             if entry.kind == EntryKind.GROUP:
                 self.groups.append((entry.vlsn, GroupEntry.decode(entry.value)))
@@ -198,15 +237,13 @@ class History:
     def settle(self, dtvlsn: Vlsn) -> None:
         """Settles everything up to ``dtvlsn``, which stays for ever. Groups before the durable one are let go, and what
         would take producers back behind it."""
-        self.producers.settle(dtvlsn)
+        for table in self._tables:
+            table.settle(dtvlsn)
         for settings in (self.groups, self.levels, self.settings):
             while len(settings) > 1 and settings[1][0] <= dtvlsn:
                 del settings[0]
-        self.commits.settle(dtvlsn)
         while len(self.txn_ends) > 1 and self.txn_ends[1] <= dtvlsn:
             del self.txn_ends[0]
-        self.small.settle(dtvlsn)
-        self.acks.settle(dtvlsn)
 
     def lacks_group(self, first: Vlsn, dtvlsn: Vlsn) -> bool:
         """Says whether the newest GROUP entry that stays for ever is not known. This log, which begins at ``first``,
@@ -218,20 +255,31 @@ class History:
         assert not self.groups or vlsn < self.groups[0][0]
         self.groups.insert(0, (vlsn, group))
 
-    def found_state(self, record: StateRecord, producers: Producers) -> None:
-        """Takes over what another copy of this log added up to as of ``record.vlsn``. That is ``producers``, made of
-        the record, the small state, acknowledgements, and the group's level and settings, which this one lacks where
-        ``state`` was lost. Raises ``ValueError``, nothing changed."""
-        small, acks = SmallState(record.small), AckTable(record.acks, vlsn=record.vlsn)
-        self.small.check_fill(small, record.vlsn)
-        self.acks.check_fill(acks, record.vlsn)
-        self.producers.fill(producers, record.vlsn)
-        self.small.fill(small, record.vlsn)
-        self.acks.fill(acks, record.vlsn)
-        if record.level_vlsn and (not self.levels or record.level_vlsn < self.levels[0][0]):
-            self.levels.insert(0, (record.level_vlsn, record.level))
-        if record.settings_vlsn and (not self.settings or record.settings_vlsn < self.settings[0][0]):
-            self.settings.insert(0, (record.settings_vlsn, record.settings))
+    def found_state(self, known: History, vlsn: Vlsn) -> None:
+        """Takes over ``known``, what another copy of this log added up to as of ``vlsn``, with what was noted here
+        behind that. ``known`` is used up. Raises ``ValueError``, nothing changed, where it says other than this log."""
+        tables = list(zip(self._tables, known._tables, strict=True))
+        for table, theirs in tables:
+            table.check_fill(theirs, vlsn)
+        self.groups = _found(self.groups, known.groups, vlsn)
+        self.levels = _found(self.levels, known.levels, vlsn)
+        settings, self.settings = _found(self.settings, known.settings, vlsn), []
+        for at, told in settings:
+            held = self.set  # an entry that set one alone was noted here without the other
+            whole = Settings(producers=told.producers or held.producers, durability=told.durability or held.durability)
+            self.settings.append((at, whole))
+        self.producers.limits_behind(vlsn, self._limits_behind(vlsn))
+        for table, theirs in tables:
+            table.fill(theirs, vlsn)
+        self.founding = self.founding or known.founding
+
+    def _limits_behind(self, vlsn: Vlsn) -> list[tuple[int, int]]:
+        """Returns how many producers the log knows from which VLSN on, behind ``vlsn``."""
+        changes = sorted({at for at, _ in (*self.levels, *self.settings) if at > vlsn})
+        sets = {
+            at: next((told for since, told in reversed(self.settings) if since <= at), Settings()) for at in changes
+        }
+        return [(at, _producers_max(self.level_at(at), sets[at])) for at in changes]
 
     def begin_at_level(self, vlsn: Vlsn, level: int) -> None:
         """Notes that the log had ``level`` by ``vlsn``, the last one that was cleaned away, with the entry that set it.
@@ -243,20 +291,19 @@ class History:
 
     def lose_before(self, vlsn: Vlsn) -> None:
         """Notes that what came before ``vlsn`` was never noted here, and is in the log no more."""
-        self.producers.lose_before(vlsn)
-        self.commits.forget_before(vlsn)
-        self.small.lose_before(vlsn)
-        self.acks.lose_before(vlsn)
+        for table in self._tables:
+            table.lose_before(vlsn)
 
     def give_up_lost(self) -> None:
         """Gives up what ``lose_before`` has noted, and no other copy has."""
-        self.producers.give_up_lost()
-        self.small.give_up_lost()
-        self.acks.give_up_lost()
+        for table in self._tables:
+            table.give_up_lost()
 
     def truncate(self, last: Vlsn) -> None:
-        """Forgets what came after ``last``."""
-        self.producers.truncate(last)
+        """Forgets what came after ``last``, which is not below what is settled."""
+        assert last >= self.settled, (last, self.settled)
+        for table in self._tables:
+            table.truncate(last)
         while self.term_runs and self.term_runs[-1].first > last:
             self.term_runs.pop()
         if self.term_runs and self.term_runs[-1].last > last:
@@ -265,11 +312,8 @@ class History:
         for settings in (self.groups, self.levels, self.settings):
             while settings and settings[-1][0] > last:
                 settings.pop()
-        self.commits.truncate(last)
         while self.txn_ends and self.txn_ends[-1] > last:
             self.txn_ends.pop()
-        self.small.truncate(last)
-        self.acks.truncate(last)
 
     def forget_terms(self, kept: int) -> None:
         """Forgets all but the ``kept`` newest term runs, of a log that is compared with no other."""
@@ -326,7 +370,7 @@ class History:
         copy = History()
         copy.term_runs, copy.groups = list(self.term_runs), list(self.groups)
         copy.levels, copy.settings = list(self.levels), list(self.settings)
-        copy.txn_ends = list(self.txn_ends)
+        copy.txn_ends, copy.founding = list(self.txn_ends), self.founding
         copy.truncate(vlsn)
         return StateRecord(
             vlsn=vlsn,
@@ -340,7 +384,14 @@ class History:
             first_segment=first_segment,
             settings=copy.set,
             settings_vlsn=copy.settings[-1][0] if copy.settings else NULL_VLSN,
+            founding=copy.founding,
         )
+
+
+def _found(mine: list[tuple[Vlsn, T]], theirs: list[tuple[Vlsn, T]], vlsn: Vlsn) -> list[tuple[Vlsn, T]]:
+    """Puts what another copy knew as of ``vlsn`` before what was noted here behind that."""
+    before = theirs or [each for each in mine if each[0] <= vlsn]
+    return before + [each for each in mine if each[0] > vlsn]
 
 
 def producers_of(record: StateRecord) -> Producers:

@@ -2,8 +2,9 @@
 
     bytes   u64 each: producer, sequence of the first row, rows n; then n first VLSNs, n last ones, n terms
 
-The columns only grow; what is let go makes new ones.  So whoever holds some ``Rows`` reads them on any thread, as of
-any VLSN at or below the last one they were taken at, whatever comes and goes meanwhile.
+The columns only grow; what is let go makes new ones, and so does a rollback behind what was handed out.  So whoever
+holds some ``Rows`` reads them on any thread, as of any VLSN at or below the last one they were taken at, whatever comes
+and goes meanwhile.
 """
 
 from __future__ import annotations
@@ -159,10 +160,10 @@ class Life(msgspec.Struct, gc=False, eq=False):
             return None
         return rows.begin + start, rows.firsts[start:end], rows.lasts[start:end], rows.terms[start:end]
 
-    def truncate(self, last: int) -> None:
-        """Undoes what came after ``last``."""
+    def truncate(self, last: int, *, apart: bool) -> None:
+        """Undoes what came after ``last``; ``apart`` from whoever holds its rows now."""
         rows, end = self.rows, self.rows.upto(last)
-        if end < len(self) or (rows.crossed and rows.crossed[-1] > last):
+        if apart or end < len(self) or (rows.crossed and rows.crossed[-1] > last):
             self.rows = rows.cut(0, end, 0, last)
 
     def forget_spare(self, settled: int, limits: ProducerLimits) -> None:

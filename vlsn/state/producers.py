@@ -110,6 +110,8 @@ class Producers:
         checkpoint takes all of them without a look: rows that were let go since say the same of it."""
         self._whole = not record.keyed
         """The next checkpoint writes all of it."""
+        self._copied_to = 0
+        """The highest VLSN as of which rows were handed out: behind it they may grow, up to it they stay."""
 
     def __len__(self) -> int:
         """Counts the producers that are kept, silent ones that nobody has made room of yet included."""
@@ -209,6 +211,10 @@ class Producers:
         assert not self._limits_set or self._limits_set[-1][0] <= vlsn
         self._limits_set.append((vlsn, producers))
 
+    def limits_behind(self, vlsn: int, limits: list[tuple[int, int]]) -> None:
+        """Notes anew how many producers the log knows from which VLSN on, behind ``vlsn``."""
+        self._limits_set = [limit for limit in self._limits_set if limit[0] <= vlsn] + limits
+
     def _let_go(self, most: int) -> None:
         """Lets go of what can be undone no more."""
         ended, spares, settled = self._ended, self._spares, self.settled
@@ -235,15 +241,18 @@ class Producers:
         """Gives up what this table lacks, and nobody has: it is forgotten, as what was put out for room is."""
         self.lacks_to = NULL_VLSN
 
-    def fill(self, known: Producers, vlsn: Vlsn) -> None:
-        """Becomes ``known``, another copy's table as of ``vlsn``, with what was noted here behind that.  ``known`` is
-        used up, and has the limit that the log had set by then.  Raises ``ValueError``, nothing changed, unless it
-        lacks less than this one and says the same of everything that this one has noted."""
+    def check_fill(self, known: Producers, vlsn: Vlsn) -> None:
+        """Compares with ``known``, another copy's table as of ``vlsn``. Raises ``ValueError`` unless it lacks less than
+        this one and says the same of everything that this one has noted."""
         if not self.settled <= vlsn:
             raise ValueError(f"producers as of VLSN {vlsn}: what is known here is exact from {self.settled} on")
         if known.lacks_to >= self.lacks_to:
             raise ValueError(f"producers that are lost up to VLSN {known.lacks_to}; here they are to {self.lacks_to}")
         self._compare(known, vlsn)
+
+    def fill(self, known: Producers, vlsn: Vlsn) -> None:
+        """Becomes ``known``, which ``check_fill`` has found to fit, with what was noted here behind ``vlsn``. ``known``
+        is used up, and has the limit that the log had set by then."""
         known._limits_set += [limit for limit in self._limits_set if limit[0] > vlsn]
         lives = (*self._lives(), *(ended.life for ended in self._ended))
         known.note(sorted((row for life in lives for row in life.behind(vlsn)), key=itemgetter(2)))
@@ -280,16 +289,14 @@ class Producers:
         self._let_go(_LET_GO_AT_ONCE)
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes what came after ``last``.  Below what was settled (an operator's truncation) not all can be known any
-        more, and whoever was heard of up to ``last`` only may be forgotten."""
-        lives, evicted_to = self._as_of(last)
+        """Undoes what came after ``last``, which is not below what is settled."""
+        lives, self._evicted_to = self._as_of(last)
         for life in lives:
-            life.truncate(last)
+            life.truncate(last, apart=last < self._copied_to)
+        self._copied_to = min(self._copied_to, last)
         self._take(lives)
         self._ended = deque(ended for ended in self._ended if ended.at <= last)
         self._spares = deque(spare for spare in self._spares if spare[0] <= last)
-        self._evicted_to = evicted_to if last >= self.settled else max(evicted_to, last)
-        self.settled = min(self.settled, last)
         while self._limits_set and self._limits_set[-1][0] > last:
             self._limits_set.pop()
         if last < self._kept_at:
@@ -312,9 +319,10 @@ class Producers:
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
         """Copies it; the returned call puts all of it together, on any thread, for its 53 MB take long."""
-        ended, evicted_to = self._undone(vlsn)
+        ended, forgotten_to = self._undone(vlsn)
+        self._copied_to = max(self._copied_to, vlsn)
         lives = self._copied(ended)
-        forgotten_to, lacks_to, limits = self._forgotten_as_of(vlsn, evicted_to), self.lacks_to, self.limits
+        lacks_to, limits = self.lacks_to, self.limits
         return lambda: ProducersRecord(
             forgotten_to, b"".join([life for _, life in _Encoded(_in_order(lives, vlsn), vlsn, limits)]), lacks_to
         )
@@ -322,8 +330,9 @@ class Producers:
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, LifeChanges]]:
         """Hands over what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
         without lives, and the changes. The returned call puts them together, on any thread."""
-        ended, evicted_to = self._undone(vlsn)
-        forgotten_to, lacks_to, limits = self._forgotten_as_of(vlsn, evicted_to), self.lacks_to, self.limits
+        ended, forgotten_to = self._undone(vlsn)
+        self._copied_to = max(self._copied_to, vlsn)
+        lacks_to, limits = self.lacks_to, self.limits
         if vlsn < max(self.settled, self._kept_at):
             self.keep_all()
         whole, changed = self._whole, {} if self._whole else self._changed
@@ -344,9 +353,6 @@ class Producers:
         """Lets the next checkpoint write all of it: what is kept is something else than what the last one gave."""
         self._whole = True
         self._changed = {}
-
-    def _forgotten_as_of(self, vlsn: int, evicted_to: int) -> int:
-        return max(evicted_to, vlsn) if vlsn < self.settled else evicted_to
 
     def _copied(self, ended: Mapping[int, Life]) -> dict[int, Rows]:
         """Copies all lives, those that have ``ended`` in place of what began behind them."""

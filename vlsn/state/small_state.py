@@ -98,6 +98,9 @@ class SmallState(Mapping[str, Kept]):
     def __getitem__(self, name: str) -> Kept:
         return self._kept[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._kept
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._kept)
 
@@ -135,6 +138,8 @@ class SmallState(Mapping[str, Kept]):
     def fault(self, name: str, value: bytes | None, *, names: int, size: int) -> str | None:
         """Returns why ``name`` cannot be set where ``names`` are that take ``size`` bytes; None where it can."""
         limits, before = self.limits, self._kept.get(name)
+        if before is not None and (value is None or len(value) <= len(before.value)):
+            return None  # it is there already, and does not grow
         if not 1 <= len(name.encode()) <= limits.name_bytes:
             return f"a name of {len(name.encode())} bytes; 1 to {limits.name_bytes} are taken"
         if value is None:
@@ -150,11 +155,14 @@ class SmallState(Mapping[str, Kept]):
 
     def _set(self, name: str, kept: Kept | None) -> None:
         before = self._kept.pop(name, None)
-        if before is not None:
-            self.bytes -= _size(name, before.value)
         if kept is not None:
             self._kept[name] = kept
+        if before is not None and kept is not None:
+            self.bytes += len(kept.value) - len(before.value)
+        elif kept is not None:
             self.bytes += _size(name, kept.value)
+        elif before is not None:
+            self.bytes -= _size(name, before.value)
 
     def settle(self, vlsn: Vlsn) -> None:
         """Settles everything up to ``vlsn``, which stays for ever."""
@@ -162,15 +170,11 @@ class SmallState(Mapping[str, Kept]):
         del self._puts[: bisect_right(self._puts, vlsn, key=_vlsn_of)]
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes what was set after ``last``.  Below what was settled (an operator's truncation) what a name was before
-        is not known any more, and it is set no longer."""
+        """Undoes what was set after ``last``, which is not below what is settled."""
         while self._puts and self._puts[-1].vlsn > last:
             put = self._puts.pop()
             if put.taken:
                 self._set(put.name, put.before)
-        for name in [name for name, kept in self._kept.items() if kept.vlsn > last]:
-            self._set(name, None)
-        self.settled = min(self.settled, last)
 
     # What it lacks.
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -64,7 +64,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Derived from the entries up to ``vlsn``, which is at or below DTVLSN and last_sync."""
+    """Derived from the entries up to ``vlsn``, which is at or below DTVLSN and last_sync.
+
+    But for ``OWN_FIELDS`` all of it is what the entries add up to, the same in every copy of the log."""
 
     vlsn: Vlsn
     group: GroupEntry | None = None
@@ -91,6 +93,21 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The group's at ``vlsn``, but for the level."""
     settings_vlsn: Vlsn = NULL_VLSN
     """The VLSN of the entry that set the newest of them, 0 for none."""
+    founding: str = ""
+    """The log's name (``own_entries.founding_of``); empty where an earlier version has cleaned its first entry away."""
+
+    def check(self) -> None:
+        """Raises ``ValueError`` for what no log adds up to."""
+        for field in TABLES:
+            table: ProducersRecord = getattr(self, field)
+            table.check()
+        self.acks.check(self.vlsn)
+        self.small.check(self.vlsn)
+
+
+OWN_FIELDS: Final = ("term_runs", "txn_end", "trimmed_to", "first_segment")
+"""The fields of a state record that are of one copy of the log, by where that begins. Whoever has a record made, kept,
+handed on, fetched or restored from has all the others with it (``tests/seam/test_carried.py``)."""
 
 
 class IdleEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,12 +143,10 @@ class StateStore:
                 if table.keyed:
                     table = msgspec.structs.replace(table, lives=self._lives(prefix, table.count))
                     record = msgspec.structs.replace(record, **{field: table})
-                table.check()
             if record.acks.keyed:
                 acks = msgspec.structs.replace(record.acks, tables=self._acks(record.acks.count))
                 record = msgspec.structs.replace(record, acks=acks)
-            record.acks.check(record.vlsn)
-            record.small.check(record.vlsn)
+            record.check()
         except ValueError as fault:
             raise Damaged(f"state: {RECORD_KEY.decode()} is not one: {fault}") from fault
         return record

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from vlsn.pages.opening import listed_anew
 from vlsn.pages.page import PageContents, PageRow, read_page
 from vlsn.pages.store import DIRECTORY, StoreRow
 from vlsn.seams import Disk
@@ -130,8 +131,9 @@ def _page(
 
 
 def page_faults(disk: Disk, directory: str, stated: Stated) -> Iterator[tuple[str, int, int, str]]:
-    """Yields file, offset, VLSN and fault of each page that counts and does not read back whole. Where a row of a
-    destination cannot be read, it is not known which of its pages count."""
+    """Yields file, offset, VLSN and fault of each page that counts and does not read back whole, or has no row. Where a
+    row of a destination cannot be read, it is not known which of its pages count."""
+    acked = _destinations(stated)[1]
     for uuid, (store, rows) in sorted(stated.pages.items()):
         if store is None:
             yield f"{DIRECTORY}/{uuid}", 0, 0, "a row of the page table cannot be read; the next open makes it anew"
@@ -147,3 +149,20 @@ def page_faults(disk: Disk, directory: str, stated: Stated) -> Iterator[tuple[st
                 yield file, contents.fault_at, vlsn, contents.fault
             elif sum(piece.head.count for piece in contents.pieces) != row.count:
                 yield file, 0, row.first, f"{len(contents.vlsns)} messages, where the page table counts {row.count}"
+        if store is not None:
+            yield from _without_row(disk, directory, uuid, store, rows, acked.get(uuid))
+
+
+def _without_row(
+    disk: Disk, directory: str, uuid: str, store: StoreRow, rows: dict[int, PageRow], acked: Acked | None
+) -> Iterator[tuple[str, int, int, str]]:
+    """Yields pages that the table has no row of, though it must: they hold what nothing else does."""
+    place = f"{DIRECTORY}/{uuid}"
+    for name in disk.list(f"{directory}/{place}") if disk.exists(f"{directory}/{place}") else ():
+        match = _PAGE.match(name)
+        if match is None or match[2] is not None or int(match[1]) in rows:
+            continue
+        contents = read_page(disk, f"{directory}/{place}/{name}", uuid, int(match[1]), None)
+        row = listed_anew(contents, store, rows)[0] if contents.header.since == store.since else None
+        if row is not None and not (acked is not None and acked.lets_go(contents.vlsns).all()):
+            yield f"{place}/{name}", 0, row.first, "the page table has no row of it; the next open reads the page"

@@ -15,7 +15,7 @@ import numpy as np
 from vlsn.errors import BadBody
 from vlsn.format import rollback_periods
 from vlsn.format.records import RollbackEnd, RollbackStart, decode_record
-from vlsn.format.rollback_periods import Started
+from vlsn.format.rollback_periods import Ended, Started
 from vlsn.format.scan import Offsets
 from vlsn.format.segment import segment_name
 from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
@@ -31,7 +31,7 @@ class Rollbacks:
     def __init__(self, add: Add) -> None:
         self._add = add
         self._read: list[Started] = []
-        self._ended: set[int] = set()
+        self._ended: list[Ended] = []
         self._unmatched: list[Started] = []
         """Those whose matchpoint was not met yet."""
         self._first_number = 0
@@ -58,18 +58,19 @@ class Rollbacks:
                 if record.matchpoint:
                     self._unmatched.append(self._read[-1])
             elif isinstance(record, RollbackEnd):
-                self._ended.add(record.start_lsn)
+                self._ended.append((lsn(link.number, offset), record))
 
     def hidden(self, link: Link, found: Inspected) -> Mask:
         """Marks the blocks that the records abandon, and holds their flags against that."""
         hidden = np.zeros(len(found.block_offsets), dtype=np.bool_)
         certain = hidden.copy()
         if self._read:
+            ended = {record.start_lsn for _, record in self._ended}
             lsns = found.block_offsets + lsn(link.number, 0)
             for at, record in self._read:
                 inside = rollback_periods.inside(lsns, at, record)
                 hidden |= inside
-                if at in self._ended or at < self._last_block_lsn:  # by now every flag of it must be set
+                if at in ended or at < self._last_block_lsn:  # by now every flag of it must be set
                     certain |= inside
             self._match(found, lsns)
         strange = found.marked & ~hidden
@@ -107,14 +108,16 @@ class Rollbacks:
         and visible; with ``gaps``, damaged blocks, or a log that begins later, that is not known."""
         for at, detail in rollback_periods.contradictions(self._read):
             self._strange(at, detail)
+        if not gaps and not self._lost:
+            for at, detail in rollback_periods.unstarted(self._read, self._ended, lsn(self._first_number, 0)):
+                self._strange(at, detail)
         for at, record in self._unmatched:
             if not gaps and not self._lost and lsn_file(Lsn(record.matchpoint_lsn)) >= self._first_number:
                 self._strange(at, f"no block that was visible then ends at its matchpoint, VLSN {record.matchpoint}")
 
     def _strange(self, at: Lsn, detail: str) -> None:
-        record = next(record for place, record in self._read if place == at)
-        name = segment_name(lsn_file(at))
-        self._add(Rule.RECORD, name, lsn_offset(at), record.matchpoint + 1, f"the rollback's record: {detail}")
+        vlsn = next((record.matchpoint + 1 for place, record in self._read if place == at), 0)
+        self._add(Rule.RECORD, segment_name(lsn_file(at)), lsn_offset(at), vlsn, f"the rollback's record: {detail}")
 
     def check_unexplained(self, disk: Disk, directory: str, last_number: int, *, live: bool) -> None:
         """Reports flags that no record explains, at the end. They are set after their ROLLBACK_START was synced: a

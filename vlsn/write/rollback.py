@@ -165,7 +165,8 @@ class Rollback:
         self._parts.cycle.append_record(FrameKind.ROLLBACK_END, self._end_record, self._truncate)
 
     def _end_record(self) -> bytes:
-        return RollbackEnd(start_lsn=self._start_lsn, clock_us=self._parts.clock.wall_us()).encode()
+        start = self._parts.replacer.now_at(self._start_lsn)
+        return RollbackEnd(start_lsn=start, clock_us=self._parts.clock.wall_us()).encode()
 
     # 5
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 UPGRADE_S = 30.0
-BINARY, CONTINUATION, CLOSE, PING = 2, 0, 8, 9
-_UPGRADE = (
+TEXT, BINARY, CONTINUATION, CLOSE, PING = 1, 2, 0, 8, 9
+UPGRADE = (
     "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
@@ -21,9 +21,11 @@ def address(url: str) -> tuple[str, int]:
 
 
 def frame(opcode: int, payload: bytes, *, fin: bool = True) -> bytes:
-    """Packs up to 125 bytes as a client sends them; a mask of zeros leaves them as they are."""
-    assert len(payload) < 126
-    return bytes([fin << 7 | opcode, 0x80 | len(payload)]) + bytes(4) + payload
+    """Packs a frame as a client sends it; a mask of zeros leaves the payload as it is."""
+    size, more = len(payload), b""
+    if size >= 126:
+        size, more = (126, size.to_bytes(2, "big")) if size < 1 << 16 else (127, size.to_bytes(8, "big"))
+    return bytes([fin << 7 | opcode, 0x80 | size]) + more + bytes(4) + payload
 
 
 @asynccontextmanager
@@ -34,7 +36,7 @@ async def upgraded(url: str, path: str) -> AsyncIterator[Upgraded]:
         reader, writer = await asyncio.open_connection(host, port)
     try:
         async with asyncio.timeout(UPGRADE_S):
-            writer.write(_UPGRADE.format(path=path, host=f"{host}:{port}").encode())
+            writer.write(UPGRADE.format(path=path, host=f"{host}:{port}").encode())
             try:
                 head = await reader.readuntil(b"\r\n\r\n")
             except asyncio.IncompleteReadError as cut:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from repl.api import Acks, Done
+from repl.api import Acks, CommitSets, Done
 from repl.lead.append_book import Append
+from repl.lead.positions import is_past
+from repl.node.services.commits import puts_of
 from repl.node.services.mastership import NodeMastership
 from vlsn.durability import GroupDurability
-from vlsn.format.submission import Submission
+from vlsn.errors import BadArgument
+from vlsn.format.submission import Submission, Transaction
 
 
 class NodeAppends(NodeMastership):
@@ -19,8 +22,20 @@ class NodeAppends(NodeMastership):
         done: Done,
         born: int | None = None,
         durability: GroupDurability | None = None,
+        sets: CommitSets | None = None,
     ) -> Append:
-        admission = self._lead().admission
+        lead = self._lead()
         if durability is not None:
-            admission.check_durability(durability)
-        return admission.submit(submission, acks, done, born, None, durability)
+            lead.admission.check_durability(durability)
+        if sets is None:
+            return lead.admission.submit(submission, acks, done, born, None, durability)
+        assert isinstance(submission, Transaction)
+        try:
+            puts = puts_of(lead, sets)
+        except BadArgument as error:
+            if is_past(lead.log, sets.positions):  # of its end: one that was unseated lacks what was read elsewhere
+                return lead.admission.refuse(submission, acks, done, error)
+            raise
+        if puts is not None:
+            submission = Transaction(submission.parts, puts.entry(), (submission.producer, submission.sequence))
+        return lead.admission.submit(submission, acks, done, born, puts, durability)

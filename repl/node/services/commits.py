@@ -1,13 +1,24 @@
-"""COMMITs without entries, for calls that change the small state and nothing else."""
+"""COMMITs that change the small state: what a transaction's sets, and one without entries."""
 
 from __future__ import annotations
 
 import asyncio
 
-from repl.api import Acks, Appended, Puts
+from repl.api import Acks, Appended, CommitSets, Puts
+from repl.lead import positions, sinks
 from repl.lead.leading import Leading
 from vlsn.errors import VlsnLogError
 from vlsn.format.submission import Transaction
+
+
+def puts_of(lead: Leading, sets: CommitSets | None) -> Puts | None:
+    """Makes what a transaction's COMMIT sets. Raises ``BadArgument``, ``TooLarge``."""
+    if sets is None:
+        return None
+    return sinks.joined(
+        positions.puts_of(lead.log, sets.positions) if sets.positions else None,
+        sinks.puts_of(lead.log, sets.sinks) if sets.sinks else None,
+    )
 
 
 async def commit_alone(lead: Leading, puts: Puts, deadline: float) -> Appended:

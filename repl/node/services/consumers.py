@@ -29,7 +29,7 @@ class NodeConsumers(NodeMastership):
     async def consumer(self, name: str) -> ConsumerAt:
         key_of(name)
         lags = self._lags()
-        await lags.look(name)
+        await lags.look_at(name)
         found = lags.told_of(name)
         if found is None:
             raise NotFound(f"consumer {name} has no position here")

@@ -8,6 +8,7 @@ from typing import Any
 from repl.api import DestinationChange, Puts
 from repl.dest import orders
 from repl.dest.delivery import Delivered, Delivery, Worker
+from repl.http.services import Room
 from repl.lead.leading import Leading
 from repl.node.destinations_told import destinations_of, told
 from repl.node.services.commits import commit_alone
@@ -68,6 +69,8 @@ class NodeDestinations(NodeMastership):
             case "retry-dead":
                 acked = lead.log.history.acks.get(delivery.uuid)
                 dead = acked.dead if acked is not None else None
+                if dead:
+                    delivery.check_retry(dead)
                 puts = orders.tried_again(placed, dead.pack()) if dead else None
             case _:
                 puts = orders.paused(name, placed, order == "pause")
@@ -83,9 +86,9 @@ class NodeDestinations(NodeMastership):
     async def worker(self, name: str) -> Worker:
         return (await self._checked().destinations.of(name)).worker()
 
-    async def messages(self, name: str, most: int, wait_s: float) -> Delivered:
+    async def messages(self, name: str, most: int, wait_s: float, room: Room) -> Delivered:
         delivery = await self._checked().destinations.of(name)
-        return await delivery.messages(most, wait_s)
+        return await delivery.messages(most, wait_s, room)
 
     async def peek(self, name: str, most: int) -> Delivered:
         delivery = await self._checked().destinations.of(name)

@@ -64,8 +64,11 @@ class NodeReads(NodeService):
         life = table.find(producer, at=durable + 1)
         place = life.as_of(durable) if life is not None else ProducerPlace()
         if table.lacks_to and not place.last:
-            raise missing(producer, table.lacks_to)
+            raise missing(f"producer {producer:016x}", table.lacks_to)
         return ProducerAt(place, durable, table.forgotten_to(at=durable + 1))
 
     def _reads(self) -> Reads:
-        return self._parts.opened().reads
+        """Raises ``NotListed`` where this node is no member any more, and as ``NodeParts.opened``."""
+        opened = self._parts.opened()
+        self._parts.member.check_listed()
+        return opened.reads

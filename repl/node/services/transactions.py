@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from repl.api import Acks, ConsumerChange, Done, Handle, SinkChange
-from repl.lead import sinks as sink_states
+from repl.api import Acks, CommitSets, Done, Handle
 from repl.lead.append_book import Append
-from repl.lead.positions import confirm_end, puts_of
+from repl.lead.positions import confirm_end
+from repl.node.services.commits import puts_of
 from repl.node.services.mastership import NodeMastership
 from vlsn.durability import GroupDurability
 from vlsn.format.batch import Batch
@@ -17,11 +15,12 @@ from vlsn.format.submission import Values
 class NodeTransactions(NodeMastership):
     """``repl.http.services.Transactions``."""
 
-    def begin(self) -> Handle:
-        return self._lead().transactions.begin()
+    def begin(self, id: int | None) -> tuple[Handle, int]:
+        transactions = self._lead().transactions
+        return transactions.begin(id), transactions.bytes_max
 
-    async def stage(self, handle: Handle, part: Values | Batch, after: int | None) -> int:
-        return await self._lead().transactions.stage(handle, part, after)
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
+        return await self._lead().transactions.stage(handle, part, after, rewinds)
 
     async def commit(
         self,
@@ -31,19 +30,28 @@ class NodeTransactions(NodeMastership):
         *,
         name: tuple[int, int] | None,
         born: int | None,
-        positions: Mapping[str, ConsumerChange],
-        sinks: Mapping[str, SinkChange],
-        durability: GroupDurability | None = None,
+        sets: CommitSets | None,
+        durability: GroupDurability | None,
+        after: int | None,
+        rewinds: int,
     ) -> Append:
         lead = self._lead()
         if durability is not None:
             lead.admission.check_durability(durability)
-        await confirm_end(lead, positions)
-        puts = sink_states.joined(
-            puts_of(lead.log, positions) if positions else None,
-            sink_states.puts_of(lead.log, sinks) if sinks else None,
+        if sets is not None:
+            await confirm_end(lead, sets.positions)
+        puts = puts_of(lead, sets)
+        return lead.transactions.commit(
+            handle,
+            acks,
+            done,
+            name=name,
+            born=born,
+            puts=puts,
+            durability=durability,
+            after=after,
+            rewinds=rewinds,
         )
-        return lead.transactions.commit(handle, acks, done, name=name, born=born, puts=puts, durability=durability)
 
     async def abort(self, handle: Handle) -> None:
         await self._lead().transactions.abort(handle)

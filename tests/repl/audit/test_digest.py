@@ -48,7 +48,7 @@ def shares(blocks: Sequence[Row], checksums: Checksums = Checksums.SHA256) -> li
 
 
 def whole(blocks: Sequence[Row]) -> dict[int, RangeDigest]:
-    """What ``docs/audit.md`` says of each range, from the blocks alone."""
+    """Makes the digest that ``docs/audit.md`` describes, from the blocks alone."""
     found = {}
     for at in {first >> 16 for first, _, _ in blocks}:
         mine = [row for row in blocks if row[0] >> 16 == at]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from repl.api import Acks, Done
+from repl.api import Acks, CommitSets, Done
 from repl.http.routes import Gateway
 from repl.http.types import Handler, Listener, Request, Response, Upgrade
 from repl.net.network import AiohttpNetwork
@@ -37,10 +37,10 @@ class GroupNode(MemoryNode):
         if self.leads and not self.leader:
             self.leader = self.name
 
-    def status(self) -> dict[str, Any]:
+    def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
         members = [{"name": name, "url": url} for name, url in (self.members or {}).items()]
         return {
-            **super().status(),
+            **super().status(long),
             "state": "MASTER" if self.leads else "REPLICA",
             "master": self.leader or None,
             "term": int(TERM),
@@ -54,13 +54,14 @@ class GroupNode(MemoryNode):
         done: Done,
         born: int | None = None,
         durability: GroupDurability | None = None,
+        sets: CommitSets | None = None,
     ) -> MemoryPending:
         if self.refusals is not None:
             assert isinstance(submission, Batch)
             refusal = self.refusals([value for _, value in decode_entries(submission)])
             if refusal is not None:
                 raise refusal
-        return super().submit(submission, acks, done, born, durability)
+        return super().submit(submission, acks, done, born, durability, sets)
 
     @property
     def values(self) -> list[bytes]:

@@ -26,8 +26,8 @@ OF_THREADS = {
     "run": "how its consumers wait for theirs",
 }
 """Public names of ``SyncClient`` alone, and why."""
-OF_CONSUMERS = {"change", "committed", "committed_by", "lies_in"}
-"""Public names of ``Consumer`` that transactions call."""
+OF_CONSUMERS = {"change", "committed_by", "fill", "hold", "lies_in", "not_committed", "take", "take_page", "turn"}
+"""Public names of ``Consumer`` that transactions call, and ``SyncConsumer``."""
 OF_WORKERS = {"take", "ack", "nack", "connect", "left"}
 """Public names of ``Destinations`` that a worker calls."""
 ITS_OWN_KIND = {"kept_in"}

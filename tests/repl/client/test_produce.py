@@ -139,7 +139,7 @@ async def test_what_was_answered_as_not_durable_is_not_waited_for_by_a_read() ->
     async with serving(node) as url, connect(url) as log:
         durable = await log.append_batch([b"a"])
         await log.append_batch([b"b"], acks="none")
-        assert log._open_producer().highest_durable == durable.last
+        assert log.endpoints.durable == durable.last
 
 
 async def test_large_appends_of_one_turn_are_split_into_batches() -> None:

@@ -28,8 +28,8 @@ def test_the_first_batch_of_a_sink_may_have_any_number() -> None:
     assert plan_of(asked(A, 7), None) == plan_of(asked(A, 7), None, True) == plan_of(asked(A, 7), None, 90) == Plan()
 
 
-def test_a_batch_that_is_whole_is_skipped_and_the_next_one_begins() -> None:
-    assert plan_of(asked(A, 41), placed(A, 41, 3, 3)).done
+def test_nothing_is_left_of_a_batch_that_is_whole_and_the_next_one_begins() -> None:
+    assert plan_of(asked(A, 41), placed(A, 41, 3, 3)) == Plan(90, 3, 30, 50, DIGEST)
     assert plan_of(asked(A, 42), placed(A, 41, 3, 3)) == Plan(90)
     assert plan_of(asked(A, 99), placed(A, 41, 3, 3)) == Plan(90), "an empty batch leaves no state"
 
@@ -47,6 +47,7 @@ def test_a_batch_that_is_not_whole_goes_on_behind_its_last_part() -> None:
         (asked(A, 0), placed(A, 41, 3, 3), "checkpoint is older"),
         (asked(A, 42), placed(A, 41, 2, 3), "2 of 3 parts of the earlier batch"),
         (asked(A, 41, 31), placed(A, 41, 2, 3), "had 30 rows .* and has 31"),
+        (asked(A, 41, 31), placed(A, 41, 3, 3), "had 30 rows .* and has 31"),
         (asked(B, 0), placed(A, 41, 3, 3), "a new checkpoint"),
         (asked(B, 41), placed(A, 41, 3, 3), "a new checkpoint"),
         (asked(B, 42), placed(A, 41, 3, 3), "a new checkpoint"),
@@ -73,7 +74,7 @@ def test_a_reset_without_a_name_takes_a_sink_from_another_query_once() -> None:
     mine = SinkAt("orders", 95, plan.change(asked(B, 0), parts=1, rows=30, digest=DIGEST).state)
     with pytest.raises(SinkRefused, match="has replaced this one"):
         plan_of(asked(A, 42), mine, True)
-    assert plan_of(asked(B, 0), mine, True).done, "left in place it does nothing more"
+    assert plan_of(asked(B, 0), mine, True).rows == 30, "left in place it does nothing more"
     for number, older in ((0, placed(B, 1, 1, 1)), (1, placed(B, 0, 1, 2))):
         with pytest.raises(SinkRefused):
             plan_of(asked(B, number), older, True)

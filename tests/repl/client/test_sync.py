@@ -193,6 +193,36 @@ def test_a_consumer_reads_on_from_where_it_committed(served: ServedNode) -> None
             log.positions.delete("billing")
 
 
+def test_a_worker_is_given_again_what_its_transaction_did_not_commit(served: ServedNode) -> None:
+    with connect_sync(served.url) as log:
+        log.append_many([b"a", b"b", b"c"])
+        consumer = log.consumer("billing", from_vlsn="start")
+        given: list[bytes] = []
+        for entry in consumer:
+            given.append(entry.value)
+            if len(given) == 2:
+                with pytest.raises(ZeroDivisionError), log.transaction():
+                    raise ZeroDivisionError
+                continue
+            consumer.commit()
+            if entry.value == b"c":
+                break
+        assert given == [b"a", b"b", b"b", b"c"]
+        assert consumer.poll(0.05) is None
+        waiting = threading.Thread(target=log.append, args=(b"d",))
+        waiting.start()
+        polled = consumer.poll(10.0)
+        waiting.join()
+        assert polled is not None and polled.value == b"d"
+        with pytest.raises(ZeroDivisionError), log.transaction():
+            raise ZeroDivisionError
+        assert (again := consumer.poll(10.0)) is not None and again.value == b"d"
+        consumer.seek(polled.vlsn - 1)
+        assert (before := consumer.poll(10.0)) is not None and before.value == b"c"
+        consumer.rewind()
+        assert (again := consumer.poll(10.0)) is not None and again.value == b"d"
+
+
 def test_who_waits_as_another_thread_closes_the_client_is_told(served: ServedNode) -> None:
     log = connect_sync(served.url)
     log.__enter__()

@@ -235,7 +235,7 @@ async def test_a_node_that_fails_as_another_one_answers_is_not_heard_of() -> Non
         finally:  # it may as well have failed by itself in the same turn of the loop
             raise Unreachable(url)
 
-    assert await reader._of_any(ask, 0.01) == "an answer"
+    assert await reader._of_any(ask, silent_s=0.01) == "an answer"
     for _ in range(5):
         await asyncio.sleep(0)
     gc.collect()

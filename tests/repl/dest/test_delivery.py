@@ -12,12 +12,14 @@ from msgspec.structs import replace
 
 from repl.dest.delivery import Blocks, Delivery, DeliveryParts, PageSource
 from repl.dest.notes import Notes
+from repl.http.handed import Handed, Holder
 from tests.fakes.loop import run
 from tests.repl.dest.test_window import FIRST, sealed
-from vlsn.errors import NoSpace, QueueFull, Trimmed
+from vlsn.errors import NoSpace, NotMaster, QueueFull, Trimmed
 from vlsn.format.block import Entry
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import Vlsn
+from vlsn.limits import MIB
 from vlsn.pages.source import PagedRun, PagedSizes
 from vlsn.state.acks import Acked
 from vlsn.state.destinations import DestinationSettings
@@ -38,9 +40,9 @@ class Page:
 class Log:
     """Gives a block a read; ``before`` runs where a read begins."""
 
-    def __init__(self, *keys: list[bytes]) -> None:
+    def __init__(self, *keys: list[bytes], value_bytes: int = 0) -> None:
         self._blocks, self.entries = sealed(
-            [[(key, b"%s in block %d" % (key, at)) for key in of] for at, of in enumerate(keys)]
+            [[(key, b"%s in block %d" % (key, at) + bytes(value_bytes)) for key in of] for at, of in enumerate(keys)]
         )
         self._firsts = [FIRST + sum(map(len, keys[:at])) for at in range(len(keys))]
         self.durable = Vlsn(int(self.entries[-1].vlsn))
@@ -88,7 +90,7 @@ def test_one_that_comes_back_while_others_are_looked_up_goes_out_before_later_on
         log = Log([b"a", b"b"], [b"a"], [b"c"])
         delivery = Made(log).delivery
         worker = delivery.worker()
-        first, _ = await worker.take(2, 0.0)
+        first, _ = await worker.take(2, 0.0, Holder(Handed()))
         assert first.columns.vlsns.tolist() == [FIRST, FIRST + 1]
 
         async def nacked(from_vlsn: int) -> None:
@@ -97,7 +99,7 @@ def test_one_that_comes_back_while_others_are_looked_up_goes_out_before_later_on
                 delivery.nack([FIRST], "again")
 
         log.before = nacked
-        found, _ = await worker.take(10, 1.0)
+        found, _ = await worker.take(10, 1.0, Holder(Handed()))
         assert delivery.counts.nacked == 1
         assert found.columns.vlsns.tolist() == [FIRST, FIRST + 2, FIRST + 3]
         assert found.attempts == {FIRST: 2}
@@ -118,7 +120,7 @@ def test_what_was_looked_up_before_a_move_does_not_go_out_behind_it() -> None:
                     made.moved(99, max(floor, FIRST - 1))
 
             log.before = move
-            found, _ = await made.delivery.hand_out(10, 1.0)
+            found, _ = await made.delivery.hand_out(10, 1.0, Holder(Handed()))
             assert found.columns.vlsns.tolist() == expected
             assert made.delivery.out == len(expected)
 
@@ -129,10 +131,10 @@ def test_a_shorter_time_to_acknowledge_holds_for_what_is_out_and_what_comes_behi
     async def main() -> None:
         made = Made(Log([b"a", b"b"], [b"a"], [b"c"]))
         delivery, loop = made.delivery, asyncio.get_running_loop()
-        await delivery.hand_out(1, 0.0)
+        await delivery.hand_out(1, 0.0, Holder(Handed()))
         delivery.follow(replace(SETTINGS, ack_timeout_s=5.0))
         await asyncio.sleep(3.0)
-        second, _ = await delivery.hand_out(1, 0.0)
+        second, _ = await delivery.hand_out(1, 0.0, Holder(Handed()))
         assert second.columns.vlsns.tolist() == [FIRST + 1]
         await asyncio.sleep(3.0)
         delivery.tick(loop.time())
@@ -141,7 +143,7 @@ def test_a_shorter_time_to_acknowledge_holds_for_what_is_out_and_what_comes_behi
         delivery.tick(loop.time())
         assert delivery.counts.expired == 2
         delivery.follow(SETTINGS)
-        again, _ = await delivery.hand_out(10, 0.0)
+        again, _ = await delivery.hand_out(10, 0.0, Holder(Handed()))
         assert len(again.columns) == 4
         await asyncio.sleep(30.0)
         delivery.tick(loop.time())
@@ -189,7 +191,7 @@ def test_acknowledgements_past_the_limit_of_intervals_are_refused_and_none_of_th
         made.acked = Acked(made.acked.since, made.acked.done.union(VlsnSet.of(apart[:-1])))
         with pytest.raises(QueueFull):
             made.delivery.ack(apart[-1:], wait=False)
-        found, _ = await made.delivery.hand_out(10, 1.0)
+        found, _ = await made.delivery.hand_out(10, 1.0, Holder(Handed()))
         assert found.columns.vlsns.tolist() == [FIRST]
         made.delivery.ack(np.append(FIRST, apart[-1:]), wait=False)  # one gap is closed
         assert made.delivery.is_done(apart).all()
@@ -212,7 +214,34 @@ def test_pages_that_were_read_before_a_move_are_not_looked_at_behind_it() -> Non
             made.moved(99, FIRST + 1)
 
         log.before, pages.before = trimmed, moved
-        found, _ = await made.delivery.hand_out(10, 1.0)
+        found, _ = await made.delivery.hand_out(10, 1.0, Holder(Handed()))
         assert found.columns.vlsns.tolist() == [FIRST + 2, FIRST + 3]
+
+    run(main())
+
+
+def test_what_ends_a_delivery_keeps_nobody_who_waited_for_it() -> None:
+    async def main() -> None:
+        delivery = Made(Log([b"a"])).delivery
+        await delivery.hand_out(1, 0.0, Holder(Handed()))
+        waiting = [asyncio.create_task(delivery.hand_out(1, 60.0, Holder(Handed()))) for _ in range(2)]
+        await asyncio.sleep(1.0)
+        over = NotMaster("over")
+        delivery.close(over)
+        errors = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [str(error) for error in errors] == ["over", "over"]
+        assert over.__traceback__ is None, "its frames would keep the workers for as long as it is kept"
+
+    run(main())
+
+
+@pytest.mark.parametrize(("value_bytes", "count"), [(MIB // 2, 7), (3 * MIB // 2, 2), (5 * MIB, 1)])
+def test_a_look_at_messages_shows_no_more_bytes_than_an_answer_has(value_bytes: int, count: int) -> None:
+    async def main() -> None:
+        delivery = Made(Log(*[[b"a", b"b", b"c"]] * 4, value_bytes=value_bytes)).delivery
+        shown = await delivery.peek(10_000)
+        assert shown.columns.vlsns.tolist() == list(range(FIRST, FIRST + count)), "from the first on, none passed over"
+        few = await delivery.peek(2)
+        assert len(few.columns) == min(2, count)
 
     run(main())

@@ -10,7 +10,7 @@ from repl.dest.window import NO_KEY, Window
 from repl.http.message_batch import MessageColumns, decode, encode
 from vlsn.format import block
 from vlsn.format.block import Entry, EntryKind
-from vlsn.format.key_filter import KeyFilter
+from vlsn.format.messages import MessageFilter
 from vlsn.format.seal import seal
 from vlsn.format.submission import Values
 
@@ -43,18 +43,16 @@ def of(entries: list[Entry]) -> list[tuple[int, int, bytes | None, bytes]]:
     return [(each.vlsn, each.time, each.key, each.value) for each in entries]
 
 
+ALL = MessageFilter("orders", b"", b"")
+
+
 @given(BLOCKS, st.sampled_from([b"", b"o", b"o1"]), st.sampled_from([None, b"o22"]), st.randoms())
 def test_a_window_has_what_is_wanted_and_cuts_it_out(
     blocks: list[list[tuple[bytes, bytes]]], prefix: bytes, dead: bytes | None, rng: object
 ) -> None:
     data, entries = sealed(blocks)
-    wanted = [
-        each
-        for each in entries
-        if each.kind == EntryKind.DATA and (each.key or b"").startswith(prefix) and (each.key or b"") != (dead or b"-")
-    ]
-    filters = KeyFilter(prefix, prefix=True) if prefix else None, KeyFilter(dead) if dead else None
-    window = Window.of_blocks(data, *filters)
+    wanted = [each for each in entries if each.kind == EntryKind.DATA and (each.key or b"").startswith(prefix)]
+    window = Window.of_blocks(data, MessageFilter("orders", prefix, dead or b""))
     assert (window.first, window.end) == (FIRST, FIRST + len(entries))
     assert window.vlsns.tolist() == [each.vlsn for each in wanted]
     whole = window.columns(slice(0, len(wanted)))
@@ -74,7 +72,7 @@ def test_a_window_has_what_is_wanted_and_cuts_it_out(
 def test_equal_keys_have_equal_hashes_and_no_key_has_none(blocks: list[list[tuple[bytes, bytes]]]) -> None:
     data, entries = sealed(blocks)
     for window in (
-        Window.of_blocks(data, None, None),
+        Window.of_blocks(data, ALL),
         Window.of_messages(MessageColumns.of(entries), FIRST, FIRST + len(entries)),
     ):
         hashes = window.key_hashes(slice(0, len(entries)))
@@ -91,7 +89,7 @@ def test_equal_keys_have_equal_hashes_and_no_key_has_none(blocks: list[list[tupl
 @given(BLOCKS, st.integers(1, 5), st.integers(0, 30))
 def test_an_answer_is_cut_where_it_is_full(blocks: list[list[tuple[bytes, bytes]]], most: int, bytes_max: int) -> None:
     data, entries = sealed(blocks)
-    window = Window.of_blocks(data, None, None)
+    window = Window.of_blocks(data, ALL)
     for start in range(len(entries) + 1):
         taken: list[Entry] = []
         for each in entries[start : start + most]:
@@ -99,4 +97,4 @@ def test_an_answer_is_cut_where_it_is_full(blocks: list[list[tuple[bytes, bytes]
             if taken and size > bytes_max:
                 break
             taken.append(each)
-        assert window.fitting(start, most, bytes_max) == start + len(taken)
+        assert window.fitting(slice(start, start + most), bytes_max) == len(taken)

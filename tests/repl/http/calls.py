@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -104,3 +105,20 @@ def refused(response: Response, status: int, slug: str) -> dict[str, Any]:
     if status in (429, 503):
         assert int(response.headers["Retry-After"]) >= 1
     return document
+
+
+@asynccontextmanager
+async def turning() -> AsyncIterator[list[int]]:
+    """Counts in the list's one number the turns of the loop that others have meanwhile."""
+    turns = [0]
+
+    async def others() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    try:
+        yield turns
+    finally:
+        task.cancel()

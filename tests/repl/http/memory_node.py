@@ -7,7 +7,7 @@ so: ``held``), wakes waiting reads, trims, and refuses what a test sets in ``ref
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ from repl.api import (
     Acks,
     Appended,
     BlockPage,
+    CommitSets,
     ConsumerAt,
     ConsumerChange,
     DestinationChange,
@@ -24,12 +25,11 @@ from repl.api import (
     Handle,
     ProducerAt,
     SinkAt,
-    SinkChange,
     Span,
     Spans,
 )
 from repl.http.message_batch import MessageColumns
-from repl.http.services import Services
+from repl.http.services import Room, Services
 from vlsn.durability import SYNCED, GroupDurability
 from vlsn.errors import (
     BadBody,
@@ -55,6 +55,7 @@ from vlsn.format.submission import Submission, Transaction, Values
 from vlsn.format.vlsn_set import Vlsns
 from vlsn.ids import Term, Vlsn
 from vlsn.levels import LEVELS, Levels
+from vlsn.limits import SEGMENT_BYTES
 from vlsn.seams import Channel
 from vlsn.state.producers import ProducerPlace
 
@@ -87,6 +88,7 @@ class MemoryPending:
 class MemoryNode:
     name: str = "n1"
     group: str = "g"
+    founding: str = "00000000000000ab-7"
     incarnation: int = 0xABCD
     levels: Levels = LEVELS
     master: str | None = "http://127.0.0.1:1"
@@ -102,6 +104,9 @@ class MemoryNode:
     pending: list[MemoryPending] = field(default_factory=list)
     unanswered: int = 0
     submissions: int = 0
+    long_statuses: int = 0
+    metrics_texts: int = 0
+    """How often each was made."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     reasons: list[str] = field(default_factory=list)
     files: dict[int, bytes] = field(default_factory=dict)
@@ -146,8 +151,23 @@ class MemoryNode:
     def addresses(self) -> list[str]:
         return ["0.0.0.0:7701", "http://n1.example:7701", "http://n2.example:7701", "log.example"]
 
-    def status(self) -> dict[str, Any]:
-        return {"group": self.group, "node": self.name, "state": "MASTER", "master": self.name, "dtvlsn": self.durable}
+    def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "node": self.name,
+            "state": "MASTER" if self.leads else "REPLICA",
+            "master": self.name,
+            "dtvlsn": self.durable,
+            **(self.long_status() if long is None else long),
+        }
+
+    def long_status(self) -> dict[str, Any]:
+        self.long_statuses += 1
+        return {"consumers": sorted(self.positions)}
+
+    def check_founding(self, named: str) -> None:
+        if named != self.founding:
+            raise WrongGroup(f"this log is {self.founding}")
 
     def events_since(self, number: int, limit: int) -> dict[str, Any]:
         return {"first": 1, "next": number + limit, "events": []}
@@ -209,14 +229,14 @@ class MemoryNode:
     def dtvlsn(self) -> int:
         return self.durable
 
-    def begin(self) -> Handle:
+    def begin(self, id: int | None) -> tuple[Handle, int]:
         if self.refuse is not None:
             raise self.refuse
-        handle = Handle(len(self.stages) + 1, self.durable, TERM)
+        handle = Handle(id or len(self.stages) + 1, self.durable, TERM)
         self.stages[handle] = []
-        return handle
+        return handle, SEGMENT_BYTES
 
-    async def stage(self, handle: Handle, part: Values | Batch, after: int | None) -> int:
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
         parts = self._stage_of(handle)
         if self.refuse is not None:
             raise self.refuse
@@ -234,18 +254,15 @@ class MemoryNode:
         *,
         name: tuple[int, int] | None,
         born: int | None,
-        positions: Mapping[str, ConsumerChange],
-        sinks: Mapping[str, SinkChange],
-        durability: GroupDurability | None = None,
+        sets: CommitSets | None,
+        durability: GroupDurability | None,
+        after: int | None,
+        rewinds: int,
     ) -> MemoryPending:
         parts = self._stage_of(handle)
-        for consumer, change in positions.items():
-            self.positions[consumer] = ConsumerAt(consumer, change.next, change.term, len(self.entries), by=change.by)
         pending = self.submit(
-            Transaction(parts, b"", name or (handle.id, HANDLE_SEQUENCE)), acks, done, born, durability
+            Transaction(parts, b"", name or (handle.id, HANDLE_SEQUENCE)), acks, done, born, durability, sets
         )
-        for sink, wanted in sinks.items():
-            self.states[sink] = SinkAt(sink, len(self.entries), wanted.state)
         del self.stages[handle]
         return pending
 
@@ -264,6 +281,7 @@ class MemoryNode:
         done: Done,
         born: int | None = None,
         durability: GroupDurability | None = None,
+        sets: CommitSets | None = None,
     ) -> MemoryPending:
         self.submissions += 1
         if self.refuse is not None:
@@ -280,6 +298,10 @@ class MemoryNode:
         sealed = seal([submission], term=TERM, first_vlsn=first, dtvlsn=self.durable, clock_us=CLOCK_US)
         self.blocks += [block.data for block in sealed]
         last = Vlsn(len(self.entries))
+        for consumer, change in sets.positions.items() if sets is not None else ():
+            self.positions[consumer] = ConsumerAt(consumer, change.next, change.term, last, by=change.by)
+        for sink, wanted in sets.sinks.items() if sets is not None else ():
+            self.states[sink] = SinkAt(sink, last, wanted.state)
         durable = acks is not Acks.NONE and not (durability or SYNCED).lower
         appended = Appended(
             Vlsn(first), last, TERM, durable, 2 if durable else 1, acks, self.duplicate, durability or SYNCED
@@ -513,8 +535,12 @@ class MemoryNode:
     async def vote(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"asked": body["term"]}
 
-    def metrics_text(self) -> bytes:
-        return b"# TYPE vlsnlog_last_vlsn gauge\nvlsnlog_last_vlsn %d\n" % len(self.entries)
+    def metrics_text(self) -> Generator[int, None, bytes]:
+        self.metrics_texts += 1
+        last = len(self.entries)
+        for _ in range(3):
+            yield 1 << 20  # a turn of the loop each
+        return b"# TYPE vlsnlog_last_vlsn gauge\nvlsnlog_last_vlsn %d\n" % last
 
 
 def _pairs_of(part: Values | Batch) -> list[tuple[bytes | None, bytes]]:
@@ -572,7 +598,7 @@ class MemoryDestinations:
     async def worker(self, name: str) -> NoReturn:
         raise NotFound(f"there is no worker of {name} here")
 
-    async def messages(self, name: str, most: int, wait_s: float) -> MemoryMessages:
+    async def messages(self, name: str, most: int, wait_s: float, room: Room) -> MemoryMessages:
         self.orders.append(("messages", name, most, wait_s))
         keyed = Entry(Vlsn(7), TERM, CLOCK_US, EntryKind.DATA, 0, b"k", b"a")
         odd = Entry(Vlsn(9), TERM, CLOCK_US, EntryKind.DATA, 0, None, b"\xff")

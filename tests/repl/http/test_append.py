@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json as stdlib_json
 
 import pytest
 
 from repl.api import Acks
-from repl.http import ndjson
-from repl.http.limits import BODY_S, AppendLimits
+from repl.http.limits import BODY_S, PIECE_BYTES, PIECES_A_TURN_BYTES, AppendLimits
 from repl.http.routes import Gateway
 from tests.fakes.loop import run
 from tests.repl.http.calls import (
@@ -22,6 +22,7 @@ from tests.repl.http.calls import (
     json,
     refused,
     request,
+    turning,
 )
 from tests.repl.http.memory_node import MemoryNode
 from vlsn.errors import (
@@ -67,7 +68,7 @@ LINES = b'{"value":"a"}\n{"value":"b"}'
     [
         (OCTETS, b"a", [b"a"]),
         (NDJSON, LINES, [b"a", b"b"]),
-        (NDJSON, LINES + b"\n" + b'{"value":"more"}\n' * (ndjson.SLICE_BYTES // 10), None),
+        (NDJSON, LINES + b"\n" + b'{"value":"more"}\n' * (PIECE_BYTES // 10), None),
         (BATCH, batch.encode([b"a", b"b"]), [b"a", b"b"]),
     ],
     ids=["octets", "lines", "many lines", "batch"],
@@ -368,19 +369,22 @@ LONG = b'{"value":"v"}\n' * 40_000
 
 async def test_append_of_a_long_ndjson_body_leaves_turns_to_others() -> None:
     node = MemoryNode()
-    turns = 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(others())
-    assert json(await call(node, "POST", "/v1/entries", NDJSON, LONG))["last"] == 40_001
-    task.cancel()
-    assert turns > len(LONG) // ndjson.SLICE_BYTES
+    async with turning() as turns:
+        assert json(await call(node, "POST", "/v1/entries", NDJSON, LONG))["last"] == 40_001
+    assert turns[0] > len(LONG) // PIECES_A_TURN_BYTES
     assert appended(node) == [(None, b"v")] * 40_000
+
+
+@pytest.mark.parametrize("one", [b"\\u0041", b"\\ud83d\\ude00", b'\\"', b"A"])
+async def test_append_of_a_long_line_leaves_turns_to_others(one: bytes) -> None:
+    node = MemoryNode()
+    line = b'{"key":"k","value":"' + one * (5_000_000 // len(one)) + b'"}'
+    gateway = Gateway(node.services, AppendLimits(entry_bytes_max=5_000_000))
+    async with turning() as turns:
+        assert json(await call(gateway, "POST", "/v1/entries", NDJSON, line))["last"] == 2
+    assert turns[0] > len(line) // PIECES_A_TURN_BYTES
+    [(key, value)] = appended(node)
+    assert (key, value.decode()) == (b"k", stdlib_json.loads(line)["value"])
 
 
 async def test_append_of_a_long_ndjson_body_that_fails_or_is_given_up_gives_its_budget_back() -> None:
@@ -401,7 +405,7 @@ async def test_append_of_a_long_ndjson_body_that_fails_or_is_given_up_gives_its_
 
 async def test_quick_serves_no_long_ndjson_body() -> None:
     gateway = Gateway(MemoryNode().services)
-    for length, good in ((ndjson.SLICE_BYTES, True), (ndjson.SLICE_BYTES + 1, False)):
+    for length, good in ((PIECE_BYTES, True), (PIECE_BYTES + 1, False)):
         head = request("POST", "/v1/entries", {**NDJSON, "Content-Length": str(length)})
         assert (gateway.quick(head) is not None) == good
     assert gateway.quick(request("POST", "/v1/entries", {**OCTETS, "Content-Length": "200000"})) is not None

@@ -115,10 +115,36 @@ async def test_json_may_name_its_charset_and_nothing_has_no_type() -> None:
     assert (await call(MemoryNode(), "POST", "/v1/admin/rotate")).status == 200
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://evil.example/v1/status", OWN, 421),
+        ("http://evil.example:7701/v1/status", OWN, 421),
+        ("https://evil.example/v1/status", OWN, 421),
+        ("http://127.0.0.1:7701@evil.example/v1/status", OWN, 421),
+        ("http:///v1/status", OWN, 421),
+        ("HTTP://evil.example", OWN, 421),
+        ("http://127.0.0.1:7701/v1/status", OWN, 200),
+        ("http://localhost/v1/status", OWN, 200),
+        ("http://localhost/v1/status", "evil.example", 200),  # the header does not count beside such a target
+        ("http://log.example/v1/entries?from=1", OWN, 200),
+        ("http://localhost", OWN, 200),
+        ("*", OWN, 404),
+        ("v1/status?x=http://evil.example", OWN, 400),
+    ],
+)
+async def test_the_host_of_an_absolute_target_counts_and_the_header_beside_it_does_not(
+    target: str, host: str, status: int
+) -> None:
+    assert (await call(MemoryNode(), "GET", target, {"Host": host})).status == status
+
+
 async def test_the_short_way_is_for_no_foreign_head() -> None:
     gateway = Gateway(MemoryNode().services)
     own: dict[str, Any] = {"Host": OWN, **OCTETS, "Content-Length": "1"}
     assert gateway.quick(request("POST", "/v1/entries", own)) is not None
+    assert gateway.quick(request("POST", "http://evil.example/v1/entries", own)) is None
+    assert gateway.quick(request("POST", "/v1/entries", {**own, "Content-Encoding": "gzip"})) is None
     for foreign in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
         assert gateway.quick(request("POST", "/v1/entries", {**own, **foreign})) is None
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from repl.api import DestinationChange
+from repl.http.limits import LOOKS_AT_ONCE_MAX, PIECES_A_TURN_BYTES
+from repl.http.message_batch import MessageColumns
 from repl.http.ndjson import decode_messages
-from tests.repl.http.calls import JSON, OCTETS, call, json, refused
-from tests.repl.http.memory_node import CLOCK_US, MemoryNode
+from repl.http.routes import Gateway
+from repl.http.services import Room
+from tests.repl.http.calls import JSON, OCTETS, call, json, refused, turning
+from tests.repl.http.memory_node import CLOCK_US, MemoryDestinations, MemoryMessages, MemoryNode
+from vlsn.format.block import Entry, EntryKind
+from vlsn.ids import Term, Vlsn
 
 PATH = "/v1/destinations"
 
@@ -54,6 +62,40 @@ async def test_messages_are_lines_with_their_attempts() -> None:
         ("ack", "orders", (7, 9), "", 0.0),
         ("nack", "orders", (7,), "00000000000000aa", "no stock"),
     ]
+
+
+async def test_messages_that_take_long_to_encode_leave_turns_to_others() -> None:
+    entry = Entry(Vlsn(7), Term(1), CLOCK_US, EntryKind.DATA, 0, b"k", b"\x01" * 400)
+
+    class Full(MemoryDestinations):
+        async def messages(self, name: str, most: int, wait_s: float, room: Room) -> MemoryMessages:
+            return MemoryMessages(MessageColumns.of([entry] * most), {})
+
+    node = MemoryNode(destinations=Full())
+    async with turning() as turns:
+        answer = await call(node, "GET", f"{PATH}/orders/messages?max=10000")
+    assert turns[0] > 10_000 * 400 // PIECES_A_TURN_BYTES
+    assert decode_messages(bytes(answer.body)) == [(7, 1, CLOCK_US, b"k", entry.value)] * 10_000
+
+
+async def test_few_looks_at_messages_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = MemoryNode()
+    gateway, under_way, most = Gateway(node.services), 0, 0
+
+    async def peek(name: str, count: int) -> MemoryMessages:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return MemoryMessages(MessageColumns(), {})
+
+    monkeypatch.setattr(node.destinations, "peek", peek)
+    path = f"{PATH}/orders/messages?peek=true"
+    answers = await asyncio.gather(*(call(gateway, "GET", path) for _ in range(8)))
+    assert [answer.status for answer in answers] == [200] * 8
+    assert most == LOOKS_AT_ONCE_MAX
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl.http import message_batch, ndjson
+from repl.http.slices import at_once
 from vlsn.errors import BadBody
 from vlsn.format.block import Entry, EntryKind
 from vlsn.ids import Term, Vlsn
@@ -25,7 +26,7 @@ def entries_of(messages: list[tuple[bytes | None, bytes]]) -> list[Entry]:
 def test_columns_say_what_lines_say(messages: list[tuple[bytes | None, bytes]], attempts: dict[int, int]) -> None:
     entries = entries_of(messages)
     told = message_batch.decode(message_batch.encode(message_batch.MessageColumns.of(entries), attempts)).rows()
-    assert told == ndjson.decode_messages(ndjson.encode_messages(entries, attempts))
+    assert told == ndjson.decode_messages(at_once(ndjson.encode_messages(entries, attempts)))
 
 
 @given(st.binary(max_size=60))

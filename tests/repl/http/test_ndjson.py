@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.http import ndjson
+from repl.http import long_lines, ndjson
+from repl.http.limits import PIECE_BYTES
+from repl.http.slices import at_once
 from vlsn.errors import BadBody, TooLarge
 from vlsn.format.block import Entry, EntryKind
 from vlsn.ids import Term, Vlsn
@@ -172,14 +174,124 @@ LINES = st.sampled_from([b'{"value":"a"}', b'{"value":"bc","key":"k"}', b'{"valu
 def test_decode_of_many_slices_is_decode_of_one(body: bytes, slice_bytes: int) -> None:
     whole = outcome(body)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ndjson, "SLICE_BYTES", slice_bytes)
+        patch.setattr(ndjson, "PIECE_BYTES", slice_bytes)
         assert outcome(body) == whole
+
+
+TEXTS = st.text(st.sampled_from('ab"\\\n\x01é€😀'), max_size=30)
+MEMBERS = st.sampled_from(["value", "value_b64", "key", "key_b64", "other"])
+CUTS = st.tuples(st.integers(0, 200), st.integers(0, 12), st.binary(max_size=3))
+
+
+@st.composite
+def odd_lines(draw: st.DrawFn) -> bytes:
+    """Draws a line that is right, mostly, and here and there is none."""
+    members = draw(st.dictionaries(MEMBERS, TEXTS, min_size=1, max_size=2))
+    for name in members:
+        if name.endswith("b64"):
+            members[name] = base64.b64encode(members[name].encode()).decode()
+    line = json.dumps(members, ensure_ascii=draw(st.booleans())).encode()
+    at, size, other = draw(CUTS | st.just((0, 0, b"")))
+    return line[:at] + other + line[at + size :]
+
+
+def decoded_in_pieces(line: bytes, short: int, piece: int) -> object:
+    """Decodes a line as one that is long, its strings over ``short`` bytes in pieces of ``piece``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_lines, "SHORT_BYTES", short)
+        patch.setattr(long_lines, "_STAND_IN", short + 4)
+        patch.setattr(long_lines, "PIECE_BYTES", piece)
+        patch.setattr(ndjson, "_BASE64_BYTES", 8)
+        try:
+            return at_once(ndjson._decode_long(line, 1))
+        except BadBody:
+            return "refused"
+
+
+def decoded_at_once(line: bytes) -> object:
+    try:
+        return ndjson._decode_lines(line, 1)
+    except BadBody:
+        return "refused"
+
+
+@given(odd_lines(), st.sampled_from([12, 40]), st.integers(24, 60))
+def test_a_line_in_pieces_is_the_same_line(line: bytes, short: int, piece: int) -> None:
+    if b"\n" not in line:
+        assert decoded_in_pieces(line, short, piece) == decoded_at_once(line)
+
+
+@pytest.mark.parametrize("text", ["😀", "é", "€\\", '"', "a\n", "\x01😀", "\\u00e9", "a"])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_no_character_is_lost_or_split_wherever_a_piece_ends(text: str, ascii_only: bool) -> None:
+    for before in range(14):
+        value = "x" * before + text * 40
+        line = json.dumps({"value": value}, ensure_ascii=ascii_only).encode()
+        assert decoded_in_pieces(line, 12, 24) == ([value.encode()], [None])
+
+
+@pytest.mark.parametrize("value", ["0", "0000", "0" * 12, "0" * 16, "0" * 17])
+def test_no_string_passes_for_what_stands_in_for_another(value: str) -> None:
+    key = "k" * 50
+    line = json.dumps({"key": key, "value": value}).encode()
+    assert decoded_in_pieces(line, 12, 24) == ([value.encode()], [key.encode()])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [b"\\ud83d", b"\\ude00", b"\\ud83d\\ud83d", b"\\u00g0", b"\\x", b"\x01", b'\\"', b"\xff", b"\x80" * 50, b'"'],
+)
+def test_a_wrong_character_is_met_wherever_a_piece_ends(wrong: bytes) -> None:
+    for before in range(14):
+        for after in (b'"}', b"y" * 40 + b'"}', b""):
+            line = b'{"value":"' + b"x" * (40 + before) + wrong + after
+            if after or wrong != b'"':
+                assert decoded_in_pieces(line, 12, 24) == decoded_at_once(line)
+
+
+def test_a_line_that_is_long_for_no_string_of_it_is_refused() -> None:
+    for wrong in (b" " * PIECE_BYTES, b'"a":"b",' * PIECE_BYTES, b"[" * PIECE_BYTES, b'"' * PIECE_BYTES):
+        with pytest.raises(BadBody, match=r"^line 2: "):
+            ndjson.decode(GOOD + b'{"value":"a",' + wrong + b"}\n" + GOOD)
+
+
+def test_a_long_line_of_base64_is_decoded_in_steps_and_checked_to_its_end() -> None:
+    text = base64.b64encode(bytes(range(256)) * 1_000)
+    assert len(text) > 4 * PIECE_BYTES
+    assert ndjson.decode(b'{"value_b64":"%b"}' % text) == ([bytes(range(256)) * 1_000], None)
+    for wrong in (text[:-1], text + b"A", text[:PIECE_BYTES] + b"YQ==" + text[PIECE_BYTES:], b"_" + text[1:]):
+        with pytest.raises(BadBody, match=r"^line 1: value_b64"):
+            ndjson.decode(b'{"value_b64":"%b"}' % wrong)
+
+
+ENTRIES = st.builds(
+    Entry,
+    st.integers(1, 9).map(Vlsn),
+    st.integers(1, 9).map(Term),
+    st.integers(0, 9),
+    st.sampled_from([EntryKind.DATA, EntryKind.TERM]),
+    st.integers(0, 2),
+    st.none() | st.binary(max_size=9),
+    st.binary(max_size=30) | TEXTS.map(str.encode),
+)
+
+
+@given(st.lists(ENTRIES, max_size=20), st.booleans(), st.booleans(), st.integers(1, 2_000))
+def test_entries_in_pieces_are_the_same_lines(entries: list[Entry], kinds: bool, txns: bool, piece: int) -> None:
+    whole = ndjson.encode_each(entries, kinds=kinds, txns=txns)
+    messages = at_once(ndjson.encode_messages(entries, {3: 2}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ndjson, "_LONG_BYTES", 6)
+        patch.setattr(ndjson, "PIECE_BYTES", piece)
+        assert [at_once(ndjson.encode_long(entry, kinds=kinds, txns=txns)) for entry in entries] == whole
+        assert [entry for run in ndjson.runs(entries) for entry in run] == entries
+        assert at_once(ndjson.encode_messages(entries, {3: 2})) == messages
 
 
 def test_decode_in_steps_stops_after_each_slice() -> None:
     body = b'{"value":"v"}\n' * BATCH_ENTRIES_MAX
     steps = sum(1 for _ in ndjson.decode_in_steps(body))
-    assert steps >= len(body) // ndjson.SLICE_BYTES
+    assert steps >= len(body) // PIECE_BYTES
 
 
 @pytest.mark.parametrize(

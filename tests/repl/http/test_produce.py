@@ -13,7 +13,7 @@ from repl.api import Acks
 from repl.http import limits, problem
 from repl.http.routes import Gateway
 from repl.http.types import Upgrade
-from repl.produce_messages import Answer, decode_answers, request_header
+from repl.produce_messages import SETS_BYTES_MAX, Answer, decode_answers, request_header
 from tests.repl.client.group import until
 from tests.repl.http.calls import call, json, refused, request
 from tests.repl.http.channels import MemoryChannel, pair
@@ -27,10 +27,10 @@ UPGRADE = {"Upgrade": "websocket"}
 
 
 @asynccontextmanager
-async def producing(node: MemoryNode | Gateway) -> AsyncIterator[MemoryChannel]:
+async def producing(node: MemoryNode | Gateway, query: str = "") -> AsyncIterator[MemoryChannel]:
     """Returns the producer's end of a connection; on leaving, the server's side has ended too."""
     gateway = node if isinstance(node, Gateway) else Gateway(node.services)
-    upgrade = await gateway.handle(request("GET", "/v1/produce", UPGRADE))
+    upgrade = await gateway.handle(request("GET", f"/v1/produce{query}", UPGRADE))
     assert isinstance(upgrade, Upgrade)
     ours, theirs = pair()
     serving = asyncio.ensure_future(upgrade.run(theirs))
@@ -150,6 +150,9 @@ async def test_produce_bad_batch_is_refused_and_the_next_ones_too() -> None:
         request_header(2, Acks.ALL, 9, 60, (0, 0)) + batch.encode([b"v"]),
         request_header(2, Acks.ALL, 9, 60, (1, HANDLE_SEQUENCE + 1)) + batch.encode([b"v"]),
         request_header(2, Acks.ALL, 9, 60, (2**63, HANDLE_SEQUENCE)) + batch.encode([b"v"]),
+        request_header(2, Acks.ALL, 9, 60, (2, HANDLE_SEQUENCE), None, b"{}")[:-8],
+        request_header(2, Acks.ALL, 9, 60, (2, HANDLE_SEQUENCE), None, b"{}")[:-1] + b"1",
+        request_header(2, Acks.ALL, 9, 60, (2, HANDLE_SEQUENCE), None, b" " * (SETS_BYTES_MAX + 1)),
         request_header(2, Acks.ALL, 9, 2**63, (1, 0)) + batch.encode([b"v"]),
     ],
 )
@@ -322,24 +325,23 @@ async def test_produce_producer_that_stops_receiving_ends_with_its_connection() 
         await channel.send(b"")
 
 
-async def test_produce_places_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repl.http.produce.PRODUCERS_MAX", 16)
+async def test_produce_takes_as_many_producers_as_there_are_connections() -> None:
     gateway = Gateway(MemoryNode().services)
-    gateway_limits = 16
     channels = []
     runs = []
-    for _ in range(gateway_limits):
+    for _ in range(4_096):
         upgrade = await gateway.handle(request("GET", "/v1/produce", UPGRADE))
         assert isinstance(upgrade, Upgrade)
         ours, theirs = pair()
         channels.append(ours)
         runs.append(asyncio.ensure_future(upgrade.run(theirs)))
     await asyncio.sleep(0)
-    refused(await call(gateway, "GET", "/v1/produce", UPGRADE), 429, "queue-full")
+    async with producing(gateway) as channel:
+        await channel.send(message(1, b"v"))
+        assert (await answers(channel, 1))[0].done
     for channel in channels:
         await channel.close()
     await asyncio.gather(*runs)
-    assert isinstance(await gateway.handle(request("GET", "/v1/produce", UPGRADE)), Upgrade)
 
 
 async def test_produce_refusals_come_before_the_upgrade() -> None:
@@ -424,6 +426,26 @@ async def test_produce_takes_a_whole_transaction_under_its_name() -> None:
     assert [entry.txn for entry in node.entries[1:]] == [2, 2, 2, 5, 5, 5, 0]
 
 
+async def test_produce_takes_what_a_transaction_sets_with_its_entries_and_without() -> None:
+    node = MemoryNode()
+    sets = b'{"positions":{"billing":{"next":7,"at":3,"by":"00000000000000aa"}}}'
+    async with producing(node, "?types=4") as channel:
+        for id, more in ((1, batch.encode([b"a"])), (2, b"")):
+            name = id, HANDLE_SEQUENCE
+            await channel.send(request_header(id, Acks.MAJORITY, 10_000, 60, name, None, sets) + more)
+        assert [(one.first, one.last) for one in await answers(channel, 2)] == [(2, 3), (4, 4)]
+        assert (node.positions["billing"].next, node.positions["billing"].at) == (7, 4)
+        wrong = b'{"positions":{"billing":{"nxt":7}}}'
+        await channel.send(request_header(3, Acks.MAJORITY, 10_000, 60, (3, HANDLE_SEQUENCE), None, wrong))
+        (answer,) = await answers(channel, 1)
+        assert isinstance(problem.error_of(answer.problem), BadBody)
+
+
+@pytest.mark.parametrize("types", ["0", "5", "x"])
+async def test_produce_refuses_types_that_it_does_not_take(types: str) -> None:
+    refused(await call(MemoryNode(), "GET", f"/v1/produce?types={types}", UPGRADE), 400, "bad-argument")
+
+
 async def test_produce_says_what_was_done_before() -> None:
     node = MemoryNode(duplicate=True)
     async with producing(node) as channel:
@@ -453,6 +475,10 @@ async def test_a_producers_message_without_a_producer_is_refused(data: bytes) ->
 def test_layouts_are_these_bytes() -> None:
     assert request_header(0x0102030405060708, Acks.ALL, 0x0A0B).hex() == "010200000b0a00000807060504030201"
     assert request_header(1, Acks.NONE, 2, 3).hex() == "0200000002000000" + "0100000000000000" + "0300000000000000"
+    named = request_header(1, Acks.NONE, 2, 3, (4, 5), None, b"{}").hex()
+    assert named == (
+        "0400000002000000" + "".join(f"0{number}" + "00" * 7 for number in (1, 3, 4, 5, 2)) + "7b7d000000000000"
+    )
     assert produce_messages.refused_answer(1, b"abc").hex() == (
         "01000000000000000100000003000000" + "00" * 24 + "6162630000000000"
     )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json as stdlib_json
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from repl.http.limits import PAGES_IN_FLIGHT_BYTES_MAX, READ_BYTES_MAX
+from repl.http.limits import ENCODED_TIMES_MAX, PAGES_IN_FLIGHT_BYTES_MAX, PIECES_A_TURN_BYTES, READ_BYTES_MAX
 from repl.http.routes import Gateway
 from repl.http.types import Response
-from tests.repl.http.calls import call, refused, whole_body
+from tests.repl.http.calls import call, refused, turning, whole_body
 from tests.repl.http.memory_node import MemoryNode
 from vlsn.errors import Damaged, Lagging, NotMaster
 from vlsn.format import block
@@ -208,6 +209,31 @@ async def test_read_large_page_is_whole_and_counted_until_it_is_taken() -> None:
         await response.stream.aclose()
         await response.stream.aclose()
     assert (await call(gateway, "GET", "/v1/entries")).status == 200
+
+
+@pytest.mark.parametrize("value", [b"\x01" * 4_000, b"\xff" * 200_000, b"\x01" * MIB, b"\xfe" * (MIB - 1)])
+async def test_read_page_of_what_takes_more_bytes_as_json_ends_sooner_and_leaves_turns_to_others(value: bytes) -> None:
+    gateway = Gateway(node_with(*[value] * (9 * MIB // len(value))).services)
+    seen, next_vlsn = 0, "1"
+    async with turning() as turns:
+        while True:
+            response = await call(gateway, "GET", f"/v1/entries?from={next_vlsn}&limit=10000")
+            found = await rows(response)
+            if not found:
+                break
+            length = int(response.headers.get("Content-Length", len(response.body)))
+            assert length <= ENCODED_TIMES_MAX * READ_BYTES_MAX + 6 * len(value) + 100
+            assert [row["vlsn"] for row in found] == list(range(found[0]["vlsn"], found[0]["vlsn"] + len(found)))
+            assert [_value(row) for row in found] == [value] * len(found)
+            seen, next_vlsn = seen + len(found), response.headers["Vlsnlog-Next"]
+            assert response.headers["Vlsnlog-Term"] == "7"
+            assert int(next_vlsn) == found[-1]["vlsn"] + 1
+    assert seen == 9 * MIB // len(value)
+    assert turns[0] > 9 * MIB // (2 * PIECES_A_TURN_BYTES)
+
+
+def _value(row: dict[str, Any]) -> bytes:
+    return base64.b64decode(row["value_b64"]) if "value_b64" in row else row["value"].encode()
 
 
 async def test_read_waits_have_a_limit_and_take_no_place_of_those_that_do_not() -> None:

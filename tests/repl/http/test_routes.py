@@ -10,9 +10,10 @@ from repl.http import problem
 from repl.http.limits import SEGMENT_PIECE_BYTES, SEGMENT_STREAMS_MAX
 from repl.http.routes import Gateway
 from repl.http.segments import byte_range
-from tests.repl.http.calls import JSON, UnreadableBody, call, json, refused, whole_body
+from tests.repl.http.calls import JSON, ChunkedBody, UnreadableBody, call, json, refused, request, whole_body
 from tests.repl.http.memory_node import MemoryNode
 from vlsn.errors import BadArgument, Damaged, NotInLog, Trimmed, VlsnLogError, by_slug
+from vlsn.format.own_entries import FOUNDING_FIELD
 from vlsn.limits import KIB
 
 
@@ -42,8 +43,98 @@ async def test_routes_other_method_is_not_allowed(method: str, path: str, allow:
     assert response.headers["Allow"] == allow
 
 
-async def test_routes_percent_encoded_path_is_the_same_path() -> None:
-    assert (await call(MemoryNode(), "GET", "/v1/%73tatus")).status == 200
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/%73tatus"),
+        ("GET", "/%68ealthz"),
+        ("GET", "/v1%2Fstatus"),
+        ("POST", "/v1/%61dmin/rotate"),
+        ("POST", "/v1/admin/%72otate"),
+        ("GET", "/v1/%65ntries/1"),
+        ("GET", "/v1/%63onsumers/billing"),
+        ("POST", "/v1/cdc/lines/%70ause"),
+        ("GET", "/v1/destinations/orders/%6Dessages"),
+        ("POST", "/v1/transactions/t-0000000000000001-1-1/%63ommit"),
+        ("POST", "/v1/transactions/t-0000000000000001-1-1/%65ntries"),
+    ],
+)
+async def test_routes_fixed_parts_of_a_path_are_not_percent_written(method: str, path: str) -> None:
+    node = MemoryNode()
+    refused(await call(node, method, path, JSON), 404, "not-found")
+    assert not node.calls
+
+
+async def test_routes_a_name_or_number_may_be_percent_written() -> None:
+    node = MemoryNode(files={1: b"x"})
+    put = await call(node, "PUT", "/v1/consumers/%62illing", JSON, b'{"next":2}')
+    assert json(put)["name"] == "billing"
+    assert json(await call(node, "GET", "/v1/consumers/billing"))["next"] == 2
+    assert (
+        json(await call(node, "PUT", "/v1/consumers/other%2Fbilling", JSON, b'{"next":2}'))["name"] == "other/billing"
+    )
+    node.append(b"v")
+    assert (await call(node, "GET", "/v1/entries/%32")).body == b"v"
+    assert await whole_body(await call(node, "GET", "/v1/segments/%31")) == b"x"
+
+
+@pytest.mark.parametrize(
+    "coding",
+    [
+        {"Content-Encoding": "gzip"},
+        {"Content-Encoding": "identity, gzip"},
+        {"Content-Encoding": ""},
+        {"Transfer-Encoding": "gzip, chunked"},
+        {"Transfer-Encoding": "chunked, gzip"},
+        {"Transfer-Encoding": "identity"},
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("POST", "/v1/entries", {"Content-Type": "application/octet-stream"}),
+        ("POST", "/v1/admin/rotate", JSON),
+        ("PUT", "/v1/consumers/billing", JSON),
+        ("POST", "/v1/peer/hello", JSON),
+        ("DELETE", "/v1/consumers/billing", {}),
+        ("GET", "/v1/status", {}),
+    ],
+)
+async def test_a_body_in_another_coding_is_refused_on_every_call(
+    method: str, path: str, headers: dict[str, str], coding: dict[str, str]
+) -> None:
+    node = MemoryNode()
+    refused(await call(node, method, path, {**headers, **coding}, UnreadableBody(10)), 415, "unsupported-type")
+    assert not node.submissions and not node.calls and not node.positions
+
+
+async def test_the_codings_that_are_none_are_read() -> None:
+    node = MemoryNode()
+    sent = {"Content-Type": "application/octet-stream", "Content-Encoding": "Identity", "Transfer-Encoding": "Chunked"}
+    assert (await call(node, "POST", "/v1/entries", sent, ChunkedBody([b"v"]))).status == 200
+    assert node.entries[-1].value == b"v"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "body"),
+    [
+        ("GET", "/v1/status", {}, b""),
+        ("GET", "/v1/entries", {}, b""),
+        ("POST", "/v1/entries", {"Content-Type": "application/octet-stream"}, b"v"),
+        ("POST", "/v1/transactions", JSON, b""),
+        ("GET", "/v1/produce", {"Upgrade": "websocket", "Connection": "Upgrade"}, b""),
+    ],
+)
+async def test_a_call_that_is_meant_for_another_log_is_refused_unheard(
+    method: str, path: str, headers: dict[str, str], body: bytes
+) -> None:
+    node = MemoryNode()
+    named = {**headers, FOUNDING_FIELD: "00000000000000ab-8"}
+    assert Gateway(node.services).quick(request(method, path, named, body)) is None
+    refused(await call(node, method, path, named, body), 409, "wrong-group")
+    assert not node.submissions and not node.calls
+    if path != "/v1/produce":
+        assert (await call(node, method, path, {**headers, FOUNDING_FIELD: node.founding}, body)).status == 200
 
 
 @pytest.mark.parametrize(

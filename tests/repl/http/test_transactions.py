@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl.api import Handle
-from repl.http import ndjson
-from repl.http.limits import STAGED_S
+from repl.http.limits import PIECE_BYTES, STAGED_S
 from repl.http.routes import Gateway
 from tests.repl.http.calls import BATCH, JSON, NDJSON, OCTETS, ChunkedBody, UnreadableBody, call, json, refused, request
 from tests.repl.http.memory_node import MemoryNode
@@ -35,7 +34,7 @@ async def begun(node: MemoryNode | Gateway) -> str:
 async def test_a_transaction_is_what_its_calls_staged_in_their_order_and_answered_as_an_append() -> None:
     node = MemoryNode()
     path = await begun(node)
-    many = b'{"value":"many"}\n' * (ndjson.SLICE_BYTES // 10)
+    many = b'{"value":"many"}\n' * (PIECE_BYTES // 10)
     staged = 0
     for kind, key, body, count in (
         (OCTETS, "?key=k", b"a", 1),
@@ -66,6 +65,14 @@ async def test_a_transaction_is_what_its_calls_staged_in_their_order_and_answere
     refused(await call(node, "POST", f"{path}/commit", JSON), 409, "transaction-gone")
 
 
+async def test_a_begin_may_name_what_it_begins() -> None:
+    node = MemoryNode()
+    said = json(await call(node, "POST", "/v1/transactions?id=00000000000000ff", JSON))
+    assert said["transaction"].startswith("t-00000000000000ff-") and said["bytes_max"] > 0
+    for wrong in ("id=ff", "id=0000000000000000", "id=8000000000000000", "name=a"):
+        refused(await call(node, "POST", f"/v1/transactions?{wrong}", JSON), 400, "bad-argument")
+
+
 async def test_a_commit_passes_its_producers_name_on() -> None:
     node = MemoryNode()
     path = await begun(node)
@@ -94,6 +101,7 @@ async def test_a_node_that_is_not_the_master_redirects_every_call() -> None:
     ("method", "call_path", "kind", "status", "slug"),
     [
         ("POST", "/entries?after=x", OCTETS, 400, "bad-argument"),
+        ("POST", "/entries?after=0&rewinds=-1", OCTETS, 400, "bad-argument"),
         ("POST", "/entries?acks=none", OCTETS, 400, "bad-argument"),
         ("POST", "/entries?key=k", NDJSON, 400, "bad-argument"),
         ("POST", "/entries", JSON, 415, "unsupported-type"),

@@ -285,13 +285,42 @@ async def test_net_longest_key_fits_its_request_line(listener: HttpListener, nod
     assert node.entries[1].key == bytes(KEY_BYTES_MAX)
 
 
+@pytest.mark.parametrize(
+    ("changed", "to", "status", "slug"),
+    [
+        (b"Content-Length: 1", b"Transfer-Encoding: gzip, chunked", 415, "unsupported-type"),
+        (b"Content-Length: 1", b"Content-Encoding: gzip\r\nContent-Length: 1", 415, "unsupported-type"),
+        (
+            b"Content-Length: 1",
+            b"Content-Encoding: identity\r\nContent-Encoding: gzip\r\nContent-Length: 1",
+            415,
+            "unsupported-type",
+        ),
+        (b"/v1/entries", b"http://evil.example/v1/entries", 421, "misdirected"),
+        (b"/v1/entries", b"http://localhost:80@evil.example/v1/entries", 421, "misdirected"),
+        (b"/v1/entries", b"/v1/%65ntries", 404, "not-found"),
+        (b"/v1/entries", b"http://localhost/v1/%65ntries", 404, "not-found"),
+    ],
+)
+async def test_net_what_goes_round_a_check_is_refused_and_stores_nothing(
+    listener: HttpListener, node: MemoryNode, changed: bytes, to: bytes, status: int, slug: str
+) -> None:
+    for _ in range(3):  # the second time its head has been seen
+        async with await Wire.open(listener.url) as wire:
+            sent = post(b"v").replace(changed, to, 1)
+            await wire.send(sent.replace(b"\r\n\r\nv", b"\r\n\r\n1\r\nv\r\n0\r\n\r\n") if b"chunked" in to else sent)
+            got, _, body = await wire.answer()
+            assert (got, json.loads(body)["type"]) == (status, slug)
+    assert values(node) == []
+
+
 async def test_net_redirect_names_the_same_target(listener: HttpListener, node: MemoryNode) -> None:
     node.leads, node.master = False, "http://127.0.0.1:5"
     async with await Wire.open(listener.url) as wire:
-        for target in (b"/v1/entries?acks=all&key=%41%FF", b"http://other/v1/entries?acks=all"):
+        for target in (b"/v1/entries?acks=all&key=%41%FF", b"http://localhost:80/v1/entries?acks=all&key=%41"):
             await wire.send(post(b"v").replace(b"/v1/entries", target, 1))
             status, fields, _ = await wire.answer()
-            path = target.removeprefix(b"http://other").decode()
+            path = target.removeprefix(b"http://localhost:80").decode()
             assert (status, fields["Location"]) == (307, "http://127.0.0.1:5" + path)
 
 

@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from repl import connect
 from repl.api import Acks
 from repl.http.routes import Gateway
+from repl.http.types import GAVE_WAY
 from repl.net import AiohttpNetwork
 from repl.net.places import Guest, Places
 from repl.net.server import HttpListener
+from repl.net.turns import Waiting
 from repl.produce_messages import request_header
 from tests.repl.client.group import until
 from tests.repl.http.memory_node import MemoryNode
@@ -155,14 +158,98 @@ async def test_a_producer_with_nothing_under_way_gives_way_and_one_that_waits_fo
     message = request_header(1, Acks.MAJORITY, 30_000) + batch.encode([b"a"])
     await asks.send(frame(BINARY, message))
     await node.until_unanswered(1)
-    for connection in listener._server.connections:
-        connection.swept(asyncio.get_running_loop().time())  # type: ignore[attr-defined]
+    sweep(listener)
     busy = await opened(listener, STRANGERS - 1, WAITING)
-    assert await closed(rests)
+    assert (await asyncio.wait_for(rests.reader.read(), 10)).startswith(b"\x88")
     node.release()
     assert (await asyncio.wait_for(asks.reader.readexactly(2), 10))[0] == 0x82
     for wire in (asks, rests, *busy):
         wire.writer.close()
+
+
+def sweep(listener: HttpListener) -> None:
+    """Has each connection looked at, as it is once a second."""
+    for connection in listener._server.connections:
+        connection.swept(asyncio.get_running_loop().time())  # type: ignore[attr-defined]
+
+
+async def test_silent_producers_give_way_to_a_client_and_are_told_why(listener: HttpListener, node: MemoryNode) -> None:
+    silent = await opened(listener, STRANGERS, UPGRADE)
+    for wire in silent:
+        assert (await wire.head())[0] == 101
+    sweep(listener)
+    async with connect(listener.url) as log:
+        assert await log.append(b"a") == 2
+        said = await asyncio.wait_for(silent[0].reader.read(), 10)
+        assert said[:1] == b"\x88" and int.from_bytes(said[2:4], "big") == GAVE_WAY
+        assert b"others have no place" in said[4:]
+        assert not await closed(silent[-1])
+    for wire in silent:
+        wire.writer.close()
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+async def test_an_append_that_meets_its_connection_as_it_gives_way_is_logged_once(
+    listener: HttpListener, node: MemoryNode, exactly_once: bool
+) -> None:
+    async with connect(listener.url, exactly_once=exactly_once) as log:
+        assert await log.append(b"a") == 2
+        [connection] = [each for each in listener._server.connections if each._upgrade is not None]  # type: ignore[attr-defined]
+        assert connection.transport is not None and log._producer is not None
+        connection.transport.pause_reading()  # it comes too late to be taken
+        appending = asyncio.create_task(log.append(b"b"))
+        await until(lambda: bool(log._producer and log._producer._in_flight))
+        listener._server.places._close(connection)  # type: ignore[arg-type]
+        assert await appending == 3
+    assert [entry.value for entry in node.entries[1:]] == [b"a", b"b"]
+
+
+async def test_what_waits_for_its_turn_is_not_taken_once_its_connection_gave_way(
+    listener: HttpListener, node: MemoryNode
+) -> None:
+    async with connect(listener.url) as log:
+        assert await log.append(b"a") == 2
+        [connection] = [each for each in listener._server.connections if each._upgrade is not None]  # type: ignore[attr-defined]
+        line: list[Waiting] = []
+        with pytest.MonkeyPatch.context() as patch:
+            for name, said in (("small", lambda: False), ("share", lambda: 0), ("wait", line.append)):
+                patch.setattr(listener._turns, name, said)
+            appending = asyncio.create_task(log.append(b"b"))
+            await until(lambda: bool(line))
+        sweep(listener)
+        sweep(listener)
+        assert connection.idle_since is None  # type: ignore[attr-defined]
+        listener._server.places._close(connection)  # type: ignore[arg-type]
+        assert line[0].go_on(10) == 0
+        assert await appending == 3
+    assert [entry.value for entry in node.entries[1:]] == [b"a", b"b"]
+
+
+async def test_few_places_are_kept_by_half() -> None:
+    places = Places(head_s=30.0, connections_max=6)
+    guests = [Silent() for _ in range(7)]
+    for guest in guests:
+        places.enter(guest)
+    assert [guest.gave_way for guest in guests] == [True] * 4 + [False] * 3
+    places.close()
+
+
+class Silent:
+    """A guest that never says anything."""
+
+    kept = False
+    head_since = 1.0
+    silent = True
+    idle_since = 1.0
+
+    def __init__(self) -> None:
+        self.gave_way = False
+
+    def swept(self, now: float) -> None:
+        pass
+
+    def give_way(self) -> None:
+        self.gave_way = True
 
 
 async def test_half_a_head_is_not_waited_for_however_it_drips() -> None:

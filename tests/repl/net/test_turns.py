@@ -1,13 +1,14 @@
-"""Frames are budgeted by the turn of the loop, and a connection that sends nothing but tiny ones is ended."""
+"""Frames and requests are budgeted by the turn of the loop; a connection that sends only tiny frames is ended."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import selectors
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -67,6 +68,15 @@ class Flood:
         return int.from_bytes(self.came[at + 2 : at + 4], "big") if at >= 0 else 0
 
 
+@pytest.fixture(autouse=True)
+def no_collections() -> Iterator[None]:
+    """Keeps the collector out of the turns: it would look through what every test before has left in this process."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 class Turned:
     """The longest turn of this thread's loop, by its CPU time."""
 
@@ -81,6 +91,10 @@ class Turned:
         self.longest_s = max(self.longest_s, now - self._last)
         self._last = now
         self._handle = self._loop.call_soon(self._turn)
+
+    def restart(self) -> None:
+        """Counts from here on."""
+        self.longest_s, self._last = 0.0, time.thread_time()
 
     def stop(self) -> None:
         self._handle.cancel()
@@ -217,6 +231,101 @@ async def test_pings_now_and_then_end_nothing_and_the_last_of_several_is_answere
             await wire.send(frame(PING, b"%03d" % number) * 10 + frame(PING, b"!%02d" % number))
             expected = bytes([0x8A, 3]) + b"!%02d" % number
             await asyncio.wait_for(wire.reader.readuntil(expected), 60)
+
+
+SOCKETS = 250
+PIPELINED = 3
+WORK_S = 0.001
+"""Seconds that a node spends on one answer here."""
+
+
+class WorkingNode(MemoryNode):
+    """Spends time of the loop's thread on each health check."""
+
+    def readiness(self) -> list[str]:
+        until = time.thread_time() + WORK_S
+        while time.thread_time() < until:
+            pass
+        return super().readiness()
+
+
+def read_answers(socks: list[socket.socket], count: int, last: bytes) -> None:
+    """Reads until each socket has had ``last`` so many times."""
+    with selectors.DefaultSelector() as selector:
+        for sock in socks:
+            selector.register(sock, selectors.EVENT_READ, [b"", 0])
+        while selector.get_map():
+            for key, _ in selector.select():
+                assert isinstance(key.fileobj, socket.socket)
+                came = key.fileobj.recv(1 << 20)
+                assert came, "the connection was closed"
+                came = key.data[0] + came
+                *before, left = came.split(last)
+                key.data[0], key.data[1] = left[1 - len(last) :], key.data[1] + len(before)
+                if key.data[1] >= count:
+                    selector.unregister(key.fileobj)
+
+
+async def asked_at_once(node: MemoryNode, request: bytes, *, sockets: int, pipelined: int, last: bytes) -> float:
+    """Sends so many requests before the loop turns again; the longest turn until all are answered."""
+    async with listening(node) as listener:
+        host, _, port = listener.url.removeprefix("http://").rpartition(":")
+        socks = [await asyncio.to_thread(socket.create_connection, (host, int(port))) for _ in range(sockets)]
+        await until(lambda: len(listener._server.places._strangers) == sockets)
+        turned = Turned()
+        for sock in socks:
+            sock.sendall(request * pipelined)
+        turned.restart()
+        await asyncio.to_thread(read_answers, socks, pipelined, last)
+        turned.stop()
+        for sock in socks:
+            sock.close()
+        return turned.longest_s
+
+
+def test_requests_take_turns_whatever_each_of_them_costs() -> None:
+    ask = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    ready = b'"reasons":[]}'
+    longest_s = uvloop.run(asked_at_once(WorkingNode(), ask, sockets=SOCKETS, pipelined=PIPELINED, last=ready))
+    assert longest_s < TURN_S_MAX
+
+
+def test_heads_are_parsed_in_turns() -> None:
+    fields = b"".join(b"X-%02d: %b\r\n" % (number, b"x" * 40) for number in range(90))
+    ask = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + fields + b"\r\n"
+    alive = b'{"alive":true}'
+    longest_s = uvloop.run(asked_at_once(MemoryNode(), ask, sockets=300, pipelined=8, last=alive))
+    assert longest_s < TURN_S_MAX
+
+
+def test_pages_of_escapes_are_encoded_in_turns_and_end_when_they_are_long() -> None:
+    node = MemoryNode()
+    node.append(*[b"\x01" * 4_000] * 5_000)
+    ask = b"GET /v1/entries?from=2&limit=10000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    longest_s = uvloop.run(asked_at_once(node, ask, sockets=6, pipelined=1, last=b"HTTP/1.1 "))
+    assert longest_s < TURN_S_MAX
+
+
+async def test_a_request_is_served_in_each_turn_and_who_gives_up_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "SERVED_S_A_TURN", 0.0)
+    serving, served = turns.Serving(), list[int]()
+
+    async def request(number: int) -> None:
+        await serving.turn()
+        served.append(number)
+
+    tasks = [asyncio.create_task(request(number)) for number in range(200)]
+    await asyncio.sleep(0)
+    for number in (5, 6, 7, 150):
+        tasks[number].cancel()
+    before = 0
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+        assert len(served) - before <= 2
+        before = len(served)
+    assert served == [number for number in range(200) if number not in (5, 6, 7, 150)]
 
 
 class Waits:

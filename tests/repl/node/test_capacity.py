@@ -11,6 +11,7 @@ from repl.node.capacity import (
     READER_BYTES,
     READERS_LEAST,
     READERS_MOST,
+    check_files,
     connections_of,
     memory_bytes,
     readers_of,
@@ -37,6 +38,19 @@ def test_the_default_follows_from_memory_as_far_as_descriptors_go(files: int, me
     assert readers_of(0, files=files, memory=memory) == readers
     connections = connections_of(readers, files=files)
     assert readers < connections <= max(files - FILES_KEPT, 2 * KEPT)
+
+
+@pytest.mark.parametrize(
+    ("files", "connections"), [(256, 128), (300, 150), (512, 256), (1_024, 256), (1_500, 476), (20_000, 4_325)]
+)
+def test_where_descriptors_are_few_connections_leave_some_for_the_log(files: int, connections: int) -> None:
+    check_files(files)
+    assert connections_of(101, files=files) == connections
+
+
+def test_too_few_descriptors_are_refused_with_what_is_needed() -> None:
+    with pytest.raises(BadArgument, match=r"needs 256 file descriptors .* may have 255: .*ulimit -n"):
+        check_files(255)
 
 
 def test_a_setting_is_taken_as_it_is_or_refused_with_what_it_needs() -> None:

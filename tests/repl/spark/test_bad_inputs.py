@@ -18,7 +18,7 @@ from tenacity import wait_none
 from repl.audit import live
 from repl.audit.outputs import write_outputs
 from repl.cli.main import main
-from repl.spark import stream_copies
+from repl.spark import copies
 from repl.spark.batch import VisibleReader
 from repl.spark.datasource import VlsnLogDataSource
 from repl.spark.options import Use, read_options
@@ -259,7 +259,7 @@ def test_the_stream_refuses_what_it_cannot_follow(tmp_path: Path, what: str) -> 
 def test_the_stream_refuses_a_directory_by_its_name(
     tmp_path: Path, good: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_copies, "PAUSE_S", 0.0)
+    monkeypatch.setattr(copies, "PAUSE_S", 0.0)
     path = tmp_path / "bad"
     DIRECTORIES[what](path)
     for given in (str(path), f"{good},{path}"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,14 +16,14 @@ from tenacity import wait_none
 
 from repl.audit import live
 from repl.spark import copies as copies_module
-from repl.spark.batch import read_any
+from repl.spark.batch import PiecePartition, VisibleReader
 from repl.spark.columns import TYPES
 from repl.spark.copies import Copies
+from repl.spark.layout import Piece
 from repl.spark.options import Use, read_options
 from tests.repl.audit.logs import Copy, blocks, numbered
 from tests.repl.audit.test_live import DTVLSN, STORY, served
 from vlsn.errors import BadArgument, Damaged, Lagging, Restoring, Trimmed, VlsnLogError
-from vlsn.format.key_filter import KeyFilter
 
 NAMES = tuple(TYPES)
 
@@ -34,14 +34,20 @@ def read(*paths: Path | str, piece_bytes: int = 1 << 20, names: Sequence[str] = 
     asked = read_options({"path": ",".join(texts), **options}, Use.BATCH)
     copies = Copies.asked(asked)
     first, last = copies.bounds(asked)
-    keys = KeyFilter.of(None, asked.key_prefix)
+    reader = VisibleReader(asked, tuple(names))
     batches = [
         batch
         for share in copies.shares(first, last, piece_bytes)
-        for batch in read_any(texts, share.copy, share.piece, names, keys)
+        for batch in reader.read(PiecePartition(share.copy, share.piece))
     ]
     schema = pa.schema([(name, TYPES[name]) for name in names])
     return pa.Table.from_batches(batches, schema)
+
+
+def read_any(texts: Sequence[str], piece: Piece, names: Sequence[str] = NAMES) -> Iterator[Any]:
+    """Reads a piece of the first of ``texts``, or of another one, as a task does."""
+    reader = VisibleReader(read_options({"path": ",".join(texts)}, Use.BATCH), tuple(names))
+    return reader.read(PiecePartition(0, piece))
 
 
 def asked(options: dict[str, str]) -> dict[str, Any]:
@@ -255,7 +261,7 @@ def test_a_piece_whose_end_is_missing_is_an_error(tmp_path: Path) -> None:
     copy = Copy(tmp_path / "n1", "n1").add(*numbered(10, 5, 60)).checkpoint(50).write()
     (share,) = Copies.of([str(copy.path)]).shares(1, 50, 1 << 20)
     with pytest.raises(Damaged, match="VLSN 51 cannot be read"):
-        list(read_any([str(copy.path)], 0, replace(share.piece, last=60), NAMES))
+        list(read_any([str(copy.path)], replace(share.piece, last=60)))
 
 
 def test_what_a_copy_does_not_know_to_be_durable_fills_no_gap(tmp_path: Path) -> None:
@@ -291,14 +297,14 @@ def test_nodes_share_a_read_and_one_that_dies_in_it_is_left_for_the_others(
         assert {share.copy for share in found} == {0, 1}
         texts = [one.url, two.url]
         (whole,) = Copies.of(texts[:1]).shares(1, DTVLSN, 1 << 30)
-        batches = read_any(texts, 0, whole.piece, ("vlsn",))
+        batches = read_any(texts, whole.piece, ("vlsn",))
         one.faults += [410]
         got = [vlsn for batch in batches for vlsn in batch.column("vlsn").to_pylist()]
         assert got == list(range(1, DTVLSN + 1))
         assert "VLSN 1 is looked for in the other sources" in capfd.readouterr().err
         one.faults += [410]
         with pytest.raises(VlsnLogError, match="answered 410"):
-            list(read_any(texts[:1], 0, whole.piece, ("vlsn",)))
+            list(read_any(texts[:1], whole.piece, ("vlsn",)))
 
 
 def test_a_node_that_does_not_answer_is_told_and_left_out(

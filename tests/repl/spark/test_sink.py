@@ -91,6 +91,9 @@ def test_a_batch_of_several_parts_goes_on_at_the_first_that_is_missing(
     assert sorted(found) == sorted(pairs)
     assert found[30_000:] == pairs[: count - 30_000], "what is left is in its order"
     writing.save()
+    other = spark.range(7).selectExpr("'big' as key", "cast(id as string) as value").write.format("vlsnlog")
+    with pytest.raises(Exception, match=r"SinkRefused: sink 'run/night' has batch 0 .* had 70000 rows .*, and has 7"):
+        other.option("url", urls(group)).option("run", "night").mode("append").save()
     assert len(entries(group, b"big")) == count, "a run is written once"
     with client(group) as log:
         placed = log.sinks.get("run/night")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
+from repl.spark import copies as copies_module
 from repl.spark import stream_copies
 from repl.spark.datasource import VlsnLogDataSource
 from repl.spark.schemas import VISIBLE
@@ -32,7 +33,7 @@ Offset = dict[str, int]
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_copies, "PAUSE_S", 0.01)
+    monkeypatch.setattr(copies_module, "PAUSE_S", 0.01)
     monkeypatch.setattr(stream_copies, "SURVEY_S", 0.0)
     monkeypatch.setattr(stream_copies, "SURVEY_TIMES", 0)
 
@@ -353,7 +354,7 @@ def test_the_directory_of_a_running_node_gives_each_entry_once_while_it_is_writt
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The slow reader loses what was cleaned away, and is told each gap; between the gaps nothing is missing."""
-    monkeypatch.setattr(stream_copies, "PAUSE_S", 0.3)
+    monkeypatch.setattr(copies_module, "PAUSE_S", 0.3)
     with running(tmp_path / "nodes", segment_bytes=65_536, retention_bytes=262_144, **OFTEN) as group:
         directory = group.path("n2")
         made = reader(directory, failOnTrim="false", maxEntriesPerTrigger=60, maxBytesPerTrigger="200k")

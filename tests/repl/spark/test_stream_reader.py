@@ -46,6 +46,10 @@ def rows_of(made: LogStreamReader, start: dict[str, int], end: dict[str, int]) -
     return [row for part in parts for batch in made.read(part) for row in batch.to_pylist()]
 
 
+def founding(group: Group) -> str:
+    return str(group.status("n1")["founding"])
+
+
 def everything(group: Group) -> list[tuple[int, bytes]]:
     with client(group) as log:
         return [(entry.vlsn, entry.value) for entry in log.read(consistency="linearizable")]
@@ -56,7 +60,7 @@ def test_batches_of_any_limit_follow_on_one_another_through_restarts(group: Grou
     rng = Random(seed)
     found: list[tuple[int, bytes]] = []
     at = reader(group).initialOffset()
-    assert at == {"vlsn": 1, "term": 0}
+    assert at == {"vlsn": 1, "term": 0, "group": founding(group)}
     while True:
         limits = {
             "maxEntriesPerTrigger": rng.choice((1, 7, 500, 5000)) if at["vlsn"] > 30 else 5,

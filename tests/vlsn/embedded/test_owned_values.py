@@ -79,6 +79,10 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception]]] = [
     ("a number for keys", {"values": [b"a"], "keys": 3}, TypeError),
     ("too few keys", {"values": [b"a", b"b"], "keys": [b"k"]}, BadBody),
     ("no keys", {"values": [b"a"], "keys": []}, BadBody),
+    ("a text for the key", {"values": b"a", "key": "k"}, TypeError),
+    ("a number for the key", {"values": b"a", "key": 5}, TypeError),
+    ("a key of many", {"values": [b"a"], "key": b"k"}, TypeError),
+    ("a key beside keys", {"values": b"a", "key": b"k", "keys": [b"k"]}, TypeError),
     ("a large buffer", {"values": bytearray(ENTRY_BYTES_MAX + 1)}, TooLarge),
     ("too many", {"values": [b""] * (BATCH_ENTRIES_MAX + 1)}, TooLarge),
     ("a durability that there is not", {"values": b"a", "durability": 3}, BadArgument),
@@ -110,6 +114,9 @@ RIGHT: list[tuple[str, dict[str, Any], list[tuple[bytes | None, bytes]]]] = [
     ("an iterator", {"values": iter([b"a"]), "keys": iter([b"k"])}, [(b"k", b"a")]),
     ("keys of all kinds", {"values": [b"a"] * 4, "keys": [None, b"", bytearray(b"k"), Lying(b"l")]},
      [(None, b"a"), (None, b"a"), (b"k", b"a"), (b"l", b"a")]),
+    ("a key", {"values": b"a", "key": b"k"}, [(b"k", b"a")]),
+    ("a key of its own class", {"values": bytearray(b"a"), "key": Lying(b"k")}, [(b"k", b"a")]),
+    ("an empty key", {"values": b"a", "key": b""}, [(None, b"a")]),
     ("a durability's number", {"values": b"a", "durability": 2}, [(None, b"a")]),
 ]  # fmt: skip
 

@@ -30,7 +30,7 @@ def test_a_transaction_is_logged_when_its_block_ends(tmp_path: Path) -> None:
     with Log.open(tmp_path / "log") as log:
         log.append(b"before")
         with log.transaction() as txn:
-            txn.append(b"a", keys=[b"k"]).append([b"b", b"c"])
+            txn.append(b"a", key=b"k").append([b"b", b"c"])
             assert values(log) == [b"before"]
         assert txn.last - txn.first == 3
         assert log.range.last_txn_end == txn.last

@@ -12,7 +12,7 @@ from vlsn.errors import BadBody, TooLarge
 from vlsn.format import block
 from vlsn.format.batch import decode, encode
 from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind
-from vlsn.format.columns import Columns, columns_of
+from vlsn.format.columns import SMALL_COLUMN, Columns, columns_of
 from vlsn.format.own_entries import own_entries
 from vlsn.format.same_submission import lies_in, same
 from vlsn.format.seal import ALONE_BYTES, MIXED_ENTRIES_MAX, Sealed, seal
@@ -21,6 +21,8 @@ from vlsn.ids import Vlsn
 from vlsn.limits import BATCH_ENTRIES_MAX, BLOCK_BYTES_MAX, BODY_BYTES_MAX, TRANSACTION_BYTES_MAX
 
 FIRST = 10
+LONG = SMALL_COLUMN // 2 + 1
+"""Whole transactions that take more rows than a short column has."""
 mixtures = st.lists(submissions() | transactions(), min_size=1, max_size=6)
 
 
@@ -42,8 +44,9 @@ def rows_of(given: list[Submission]) -> list[tuple[int, int, int, bytes | None, 
     return rows
 
 
-@given(mixtures, st.sampled_from([300, 700, 2000, BLOCK_BYTES_MAX]))
-def test_each_transaction_is_whole_in_one_block(given: list[Submission], block_bytes_max: int) -> None:
+@given(mixtures, st.sampled_from([1, LONG]), st.sampled_from([300, 700, 2000, BLOCK_BYTES_MAX]))
+def test_each_transaction_is_whole_in_one_block(given: list[Submission], times: int, block_bytes_max: int) -> None:
+    given = given * times
     sealed = sealed_from(given, block_bytes_max)
     found: list[Entry] = []
     taken = 0
@@ -92,9 +95,9 @@ def test_long_plain_submissions_share_no_block_with_transactions() -> None:
     assert [one.submissions for one in sealed_from([Values([b"x" * ALONE_BYTES]), commit])] == [1, 1]
 
 
-@given(mixtures)
-def test_own_entries_are_those_that_say_something(given: list[Submission]) -> None:
-    for one in sealed_from(given):
+@given(mixtures, st.sampled_from([1, LONG]))
+def test_own_entries_are_those_that_say_something(given: list[Submission], times: int) -> None:
+    for one in sealed_from(given * times):
         header = block.decode(one.data)
         plain = [
             entry
@@ -141,7 +144,15 @@ DATA, COMMIT = EntryKind.DATA, EntryKind.COMMIT
         ([EntryKind.TERM, COMMIT], [FIRST, FIRST + 1]),  # ends as transactions do, but for its kind
     ],
 )
-def test_what_is_no_whole_transaction_is_refused(kinds: list[EntryKind], txns: list[int]) -> None:
+@pytest.mark.parametrize("before", [0, LONG])
+def test_what_is_no_whole_transaction_is_refused(kinds: list[EntryKind], txns: list[int], before: int) -> None:
+    begins = [FIRST + 2 * number for number in range(before)]
+    kinds = [DATA, COMMIT] * before + kinds
+    txns = [id for begin in begins for id in (begin, begin)] + [txn and txn + 2 * before for txn in txns]
+    is_refused(kinds, txns)
+
+
+def is_refused(kinds: list[EntryKind], txns: list[int]) -> None:
     columns = columns_of([b""] * len(kinds))
     ids = np.array(txns, "<u8").tobytes()
     columns = Columns(columns.count, columns.value_offsets, columns.values, txns=ids)

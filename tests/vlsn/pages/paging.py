@@ -25,7 +25,7 @@ class Destination:
 
     uuid: str
     prefix: bytes = b""
-    without: bytes = b""
+    letters: bytes = b""
     since: int = 1
     acked: set[int] = field(default_factory=set)
 
@@ -38,11 +38,17 @@ class Destination:
                 spans.append((vlsn, vlsn))
         floor = spans.pop(0)[1] if spans and spans[0][0] == 1 else 0
         done = Acknowledged.of(floor, spans)
-        return Subscription(self.uuid, self.uuid[:4], self.prefix, done, Vlsn(self.since), self.without)
+        return Subscription(self.uuid, self.uuid[:4], self.prefix, done, Vlsn(self.since), self.letters)
 
     def has(self, entry: Entry) -> bool:
         key = entry.key or b""
-        return key.startswith(self.prefix) and (not self.without or key != self.without)
+        own = bool(self.letters) and key == self.letters and entry.value.startswith(self.letter_head)
+        return key.startswith(self.prefix) and not own
+
+    @property
+    def letter_head(self) -> bytes:
+        """Returns the beginning of its dead letters."""
+        return b'{"destination":"%s",' % self.uuid[:4].encode()
 
 
 class Pager:
@@ -60,7 +66,7 @@ class Pager:
             seams.disk, seams.threads.latch, salts, directory, self.table, first=first, page_bytes=page_bytes
         )
         self.table.write(found.changes)
-        self.notes = found.notes
+        self.notes, self.aside = found.notes, found.aside
         self.manager = PagingManager(seams.disk, seams.threads.latch, salts, directory, page_bytes=page_bytes)
         self.manager.adopt(found)
 

@@ -24,7 +24,7 @@ from vlsn.format.block import Entry, EntryKind
 from vlsn.ids import Vlsn
 from vlsn.pages.page import HEADER_BYTES, STRIDE, PageHeader, page_name, read_page
 from vlsn.pages.record import Record, record_of
-from vlsn.pages.store import About, PagingStore
+from vlsn.pages.store import About, Change, PagingStore
 from vlsn.real.disk import PosixDisk
 from vlsn.state.options import LogOptions
 from vlsn.verify.pages import page_faults
@@ -290,7 +290,7 @@ def test_a_row_that_has_rotted_of_a_destination_without_pages_goes() -> None:
     assert again.manager.stores[ALL].missing == [(1, last)]
 
 
-def test_a_page_that_is_gone_or_short_is_missing() -> None:
+def test_a_page_that_is_gone_is_missing_and_a_short_one_is_to_be_salvaged() -> None:
     machine = Machine(6)
     opened, _ = filled(machine, Random(6))
     last = opened.log.range.last
@@ -303,9 +303,57 @@ def test_a_page_that_is_gone_or_short_is_missing() -> None:
     machine.disk.write_content(store.path(4), machine.disk.content(store.path(4))[:-8])
     again = Pager(opened)
     found = again.manager.stores[ALL]
-    assert found.missing == [(rows[number].covers_from, rows[number].covers_to) for number in (2, 4)]
-    assert found.pages == {number: row for number, row in rows.items() if number not in (2, 4)}
+    assert found.missing == [(rows[2].covers_from, rows[2].covers_to)]
+    assert found.pages == {number: row for number, row in rows.items() if number != 2}
+    assert again.aside == [(ALL, 4)]
     assert Pager(opened).manager.stores[ALL].missing == found.missing
+
+
+@pytest.mark.parametrize("number", [1, 3, None])
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_page_whose_row_has_vanished_is_listed_anew(number: int | None, torn: bool) -> None:
+    """``number``: of the page; the last one otherwise. ``torn``: its last record does not read back either."""
+    machine = Machine(6)
+    opened, held = filled(machine, Random(6))
+    last = opened.log.range.last
+    pager, whole = Pager(opened), Destination(ALL)
+    pager.page([whole], block_end(opened, last // 2))
+    pager.page([whole], last)
+    store = pager.manager.stores[ALL]
+    rows, number = dict(store.pages), number or max(store.pages)
+    row = rows[number]
+    pager.manager.close()
+    if torn:
+        machine.disk.write_content(store.path(number), machine.disk.content(store.path(number))[: row.end - 8])
+    pager.table._store.write(deletes=[b"g" + bytes.fromhex(ALL) + number.to_bytes(4, "big")])
+    fault = next(page_faults(machine.disk, DIRECTORY, read_stated(machine.stores, DIRECTORY, live=True)))
+    assert fault[0].endswith(f"{number:09d}.page") and "no row of it" in fault[3]
+    again = Pager(opened)
+    found = again.manager.stores[ALL]
+    if torn:
+        assert set(found.pages) == set(rows) and found.pages[number].covers_from == row.covers_from
+        assert found.missing == [(found.pages[number].covers_to + 1, row.covers_to)]
+    else:
+        assert found.pages == rows and not found.missing
+        check(again, [whole], held, last)
+    assert not Pager(opened).notes, "it is in the table again"
+
+
+def test_a_page_of_a_pass_that_never_counted_is_not_listed() -> None:
+    machine = Machine(6)
+    opened, held = filled(machine, Random(6))
+    last = opened.log.range.last
+    pager, whole = Pager(opened), Destination(ALL)
+    half = block_end(opened, last // 2)
+    pager.page([whole], half)
+    counted = pager.table.read()[ALL]
+    pager.page([whole], last)
+    pager.manager.close()
+    pager.table._store.write(delete_ranges=[(b"g", b"h")])
+    pager.table.write([Change(ALL, counted[0], counted[1])])
+    again = Pager(opened)
+    assert again.manager.stores[ALL].pages == counted[1] and not again.notes
+    check(again, [whole], held, half)
 
 
 def test_bytes_past_what_counts_are_no_messages_and_nothing_is_written_behind_them() -> None:

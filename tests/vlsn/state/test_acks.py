@@ -235,17 +235,18 @@ def test_what_is_not_durable_is_not_folded_and_leaves_no_trace_behind_a_rollback
     assert table.get(UUIDS[0]) is acked
 
 
-def test_an_operators_truncation_lets_go_of_vlsns_that_are_gone() -> None:
+def test_what_was_folded_is_undone_where_an_operator_cuts_the_log() -> None:
     table = AckTable()
     table.note(Vlsn(5), {UUIDS[0]: AckNote(begin=1)})
-    table.note(Vlsn(20), {UUIDS[0]: AckNote(done=packed({1, 2, 14}))})
+    table.settle(Vlsn(6))
+    table.note(Vlsn(8), {UUIDS[0]: AckNote(done=packed({1, 2}))})
+    table.note(Vlsn(20), {UUIDS[0]: AckNote(done=packed({3, 14}))})
     table.note(Vlsn(21), {UUIDS[1]: AckNote(begin=1)})
-    table.settle(Vlsn(22))
+    table.advance(Vlsn(22))
     table.truncate(Vlsn(10))
     acked = table.get(UUIDS[0])
     assert acked is not None and acked.done == VlsnSet.of([1, 2])
-    assert table.get(UUIDS[1]) is None
-    assert AckTable(table.record(Vlsn(10)), vlsn=10).get(UUIDS[0]) is not None
+    assert (table.get(UUIDS[1]), table.folded_to) == (None, 10)
 
 
 def test_a_record_that_cannot_be_is_damage() -> None:
@@ -273,7 +274,7 @@ def test_a_view_keeps_the_dead_and_lets_the_acknowledged_go() -> None:
     assert views_of(small, acks) == []
     acks.advance(Vlsn(9))
     (view,) = views_of(small, acks)
-    assert (view.name, view.uuid, view.prefix, view.without) == ("orders", UUIDS[0], b"order-", b"dead_letter")
+    assert (view.name, view.uuid, view.prefix, view.letters) == ("orders", UUIDS[0], b"order-", b"dead_letter")
     assert view.floor == 3 and view.acked.floor == 5
     assert view.is_acked([2, 3, 4, 5, 6, 8]).tolist() == [True, True, False, True, False, True]
 

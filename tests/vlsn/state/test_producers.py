@@ -23,7 +23,7 @@ from vlsn.format.producer_columns import produced_of
 from vlsn.ids import Vlsn
 from vlsn.limits import PRODUCER_REMEMBERED_MAX, PRODUCERS_AT_LEVEL_1
 from vlsn.state.handles import Handles
-from vlsn.state.producer_lives import SPARE_ROWS
+from vlsn.state.producer_lives import SPARE_ROWS, last_of
 from vlsn.state.producers import LifeChanges, ProducerLimits, Producers, ProducersRecord
 from vlsn.state.state_store import StateRecord, StateStore
 
@@ -221,6 +221,27 @@ def test_the_table_and_what_is_kept_of_it_are_what_the_log_says() -> None:
     run_state_machine_as_test(Table)
 
 
+def noted(table: Producers, producers: Sequence[int], first: int) -> None:
+    """Notes a submission of each, from VLSN ``first`` on."""
+    for vlsn, producer in enumerate(producers, first):
+        life = table.find(producer, at=vlsn)
+        table.note([Produced(producer, life.next if life is not None else 0, vlsn, vlsn, 1)])
+
+
+def test_what_was_copied_stays_so_though_others_come_in_place_of_what_it_knew() -> None:
+    """Life 1 is what the rollback leaves as it was; then it goes on, with VLSNs that the copies are of."""
+    table = Producers(limits=TABLE)
+    noted(table, [1, 2, 2, 2], 1)
+    whole, snapshot, checkpoint = table.record(Vlsn(4)), table.snapshot(Vlsn(4)), table.checkpoint(Vlsn(4))
+    table.truncate(Vlsn(2))
+    noted(table, [1, 1], 3)
+    assert snapshot() == whole
+    record, changes = checkpoint()
+    puts = sorted((life for _, life in changes.puts), key=last_of)
+    assert (b"".join(puts), record.count) == (whole.lives, 2)
+    assert table.find(1, at=5) is not None and table.record(Vlsn(2)) != whole
+
+
 def test_a_checkpoint_writes_lives_that_were_cut_short_and_takes_away_those_that_went() -> None:
     table, store = Producers(limits=TABLE), StateStore(FakeStores().open("/state", map_bytes=1))
     last = 0
@@ -290,18 +311,6 @@ def test_what_may_be_undone_takes_nothing_from_what_is_remembered() -> None:
     life = table.find(1, at=6)
     assert life is not None
     assert [table.place(life, sequence) for sequence in (2, 3, 4, 5)] == [None, (4, 4, 1), (5, 5, 1), None]
-
-
-def test_below_what_is_settled_nobody_unknown_passes_for_new() -> None:
-    """An operator's truncation goes where a rollback may not: the table then says how far it cannot know."""
-    table = Producers(limits=LIMITS)
-    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(20))
-    table.settle(Vlsn(20))
-    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(20, 23))
-    record = table.record(Vlsn(4))
-    table.truncate(Vlsn(4))
-    assert table.find(1, at=5) is None
-    assert table.forgotten_to(at=5) == record.forgotten_to == 4
 
 
 def test_a_log_that_begins_later_says_that_it_cannot_know() -> None:
@@ -386,6 +395,12 @@ def logs(draw: st.DrawFn) -> list[Produced]:
     return rows
 
 
+def fill(lacking: Producers, record: ProducersRecord, at: int) -> None:
+    known = Producers(record, LIMITS)
+    lacking.check_fill(known, Vlsn(at))
+    lacking.fill(known, Vlsn(at))
+
+
 @given(logs(), st.data())
 def test_a_table_that_lacks_its_beginning_becomes_whole_by_another_copys(
     rows: list[Produced], data: st.DataObject
@@ -407,7 +422,7 @@ def test_a_table_that_lacks_its_beginning_becomes_whole_by_another_copys(
     assert lacking.lacks_to == lacks_to
     if not lacks_to:
         return
-    lacking.fill(Producers(whole.record(Vlsn(at)), LIMITS), Vlsn(at))
+    fill(lacking, whole.record(Vlsn(at)), at)
     assert not lacking.lacks_to
     for end in sorted((end for end in ends if end >= at), reverse=True):
         fresh = Producers(limits=LIMITS)
@@ -446,17 +461,21 @@ def test_a_table_that_says_other_than_the_log_is_not_taken(words: tuple[int, ...
     bad = ProducersRecord(0, lives(*words))
     bad.check()
     with pytest.raises(ValueError, match="producer"):
-        lacking.fill(Producers(bad, LIMITS), Vlsn(6))
+        lacking.check_fill(Producers(bad, LIMITS), Vlsn(6))
     assert lacking.record(Vlsn(6)) == before
-    lacking.fill(Producers(good, LIMITS), Vlsn(6))
+    fill(lacking, good, 6)
 
 
-def test_a_table_that_is_no_better_or_of_before_what_is_settled_is_not_taken() -> None:
+def test_a_table_that_is_no_better_or_of_another_vlsn_than_it_says_is_not_taken() -> None:
     lacking, good = lacking_and_whole()
     with pytest.raises(ValueError, match="lost up to VLSN 3"):
-        lacking.fill(Producers(lacking.record(Vlsn(6)), LIMITS), Vlsn(6))
+        lacking.check_fill(Producers(lacking.record(Vlsn(6)), LIMITS), Vlsn(6))
+    one_more = (1, 0, 2, 1, 4, 1, 5, 1, 1, 3, 0, 1, 6, 6, 1, 4, 0, 1, 7, 7, 1)
+    for later in (ProducersRecord(0, lives(*one_more)), ProducersRecord(7, good.lives)):
+        with pytest.raises(ValueError, match="as of VLSN 6 that were heard of later"):
+            lacking.check_fill(Producers(later, LIMITS), Vlsn(6))
     lacking.settle(Vlsn(6))
     with pytest.raises(ValueError, match="exact from 6"):
-        lacking.fill(Producers(good, LIMITS), Vlsn(5))
-    lacking.fill(Producers(good, LIMITS), Vlsn(6))
+        lacking.check_fill(Producers(good, LIMITS), Vlsn(5))
+    fill(lacking, good, 6)
     assert lacking.record(Vlsn(6)) == good

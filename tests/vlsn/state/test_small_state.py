@@ -160,9 +160,6 @@ def test_from_where_on_a_table_is_exact() -> None:
     assert SmallState(SmallStateRecord(lacks_to=7)).settled == SmallState(SmallStateRecord(lacks_to=7)).lacks_to == 7
     table.settle(Vlsn(5))
     assert table.settled == 9, "it does not fall"
-    table.settle(Vlsn(12))
-    table.truncate(Vlsn(10))
-    assert table.settled == 10
     table.lose_before(Vlsn(21))
     table.lose_before(Vlsn(15))
     assert (table.settled, table.lacks_to) == (20, 20)
@@ -192,15 +189,6 @@ def test_names_that_nobody_has_are_given_up() -> None:
     assert table.record(Vlsn(10)).lacks_to == 9
     table.give_up_lost()
     assert table.record(Vlsn(10)) == SmallStateRecord()
-
-
-def test_an_operators_truncation_below_what_is_settled_forgets_the_name() -> None:
-    table = SmallState()
-    table.note(Vlsn(4), {"a": b"1", "b": b"2"})
-    table.note(Vlsn(9), {"a": b"3"})
-    table.settle(Vlsn(9))
-    table.truncate(Vlsn(6))
-    assert dict(table) == {"b": Kept(Vlsn(4), b"2")}
 
 
 def test_a_record_ahead_of_itself_is_refused() -> None:

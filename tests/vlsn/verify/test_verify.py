@@ -20,6 +20,7 @@ from vlsn.errors import Damaged, LogInUse
 from vlsn.format import block as block_format
 from vlsn.format.checksum import crc
 from vlsn.format.frame import FLAG_AT, FRAME_BYTES, FrameKind
+from vlsn.format.records import RollbackEnd
 from vlsn.format.segment import FIRST_FRAME, SegmentState, segment_name, sidecar_name
 from vlsn.format.sidecar import Sidecar
 from vlsn.ids import NULL_LSN, Lsn, Term, Vlsn, lsn
@@ -398,6 +399,48 @@ def test_a_record_abandons_nothing_behind_itself() -> None:
     assert recovered.last_vlsn == 6
     flags = [built.disk.open("/d/00000001.vlog").read(frame.offset + FLAG_AT, 1)[0] for frame in built.frames]
     assert [frame.first for frame, flag in zip(built.frames, flags, strict=True) if flag] == [3, 4]
+
+
+def crossed(disk: FakeDisk) -> tuple[LogBuilder, Placed]:
+    """A log whose second rollback begins within the period of the first; and that record."""
+    built = log(disk=disk).blocks(4).roll().blocks(3).rollback(2).blocks(4).roll().blocks(2)
+    inside, at = built.frames[5], len(built.frames)
+    assert inside.overmarked
+    says = {"matchpoint_lsn": built.frames[0].lsn, "first_lsn": inside.lsn}
+    return built.rollback(7, says=says).blocks(2), built.frames[at]
+
+
+def ended_only(disk: FakeDisk) -> tuple[LogBuilder, Placed]:
+    """A log with the end of a rollback that none of its records begins; and that end."""
+    built = log(disk=disk).blocks(4)
+    return built, built.synced().frame(FrameKind.ROLLBACK_END, RollbackEnd(built.frames[2].lsn, 1).encode())
+
+
+@pytest.mark.parametrize("wrong", [crossed, ended_only])
+def test_an_open_refuses_what_verify_names_of_rollbacks(wrong: Callable[[FakeDisk], tuple[LogBuilder, Placed]]) -> None:
+    """Which blocks such a log shows nobody can say. Nothing of it is changed."""
+    machine = Machine()
+    built, record = wrong(machine.disk)
+    built.blocks(2).write()
+    named = ("record", segment_name(record.number), record.offset)
+    assert named in [row[:3] for row in rows(check(built))]
+    before = [machine.disk.content(f"/d/{piece.name}") for piece in built.pieces]
+    with pytest.raises(Damaged) as raised:
+        recover("/d", machine.seams(), group="g", node="n1", segment_bytes=64 * 1024)
+    assert (raised.value.file, raised.value.offset) == named[1:]
+    assert [machine.disk.content(f"/d/{piece.name}") for piece in built.pieces] == before
+
+
+def test_the_end_of_a_rollback_that_was_cleaned_away_or_lies_before_what_is_read_is_normal() -> None:
+    machine = Machine()
+    built = log(disk=machine.disk).blocks(4).rollback(2).roll().blocks(3)
+    start = next(frame for frame in built.frames if frame.kind is FrameKind.ROLLBACK_START)
+    built.synced().frame(FrameKind.ROLLBACK_END, RollbackEnd(start.lsn, 1).encode())
+    built.blocks(2).write()
+    built.disk.remove("/d/00000001.vlog")
+    assert "record" not in [row[0] for row in rows(check(built))]
+    recovered = recover("/d", machine.seams(), group="g", node="n1", segment_bytes=64 * 1024)
+    assert recovered.last_vlsn == 7
 
 
 def test_a_sidecar_is_held_against_its_segment() -> None:

@@ -29,6 +29,7 @@ from vlsn.seams import Seams
 from vlsn.segments.directory import survey
 from vlsn.state.options import Durability, LogOptions
 from vlsn.verify.verify import verify
+from vlsn.write.queue import Pending
 
 PAGE = 4096
 WAIT_S = 120.0
@@ -608,5 +609,36 @@ def test_a_checkpoint_without_room_is_refused_and_holds_up_no_cleaning() -> None
     over: list[object] = []
     opened.log.checkpointer.run(done=over.append)
     assert len(over) == 1
+    machine.kill()
+    holds(machine, held)
+
+
+class Breaking(Opened):
+    """A log whose listener fails when it hears of sealed appends, from ``breaks`` on."""
+
+    breaks = False
+
+    def sealed(self, pendings: list[Pending]) -> None:
+        super().sealed(pendings)
+        if self.breaks:
+            raise RuntimeError("it breaks")
+
+
+def test_a_group_that_cannot_be_made_ends_the_log() -> None:
+    """Its sealed entries have VLSNs, and are never written: whatever followed on them would lie behind a hole."""
+    held: dict[int, bytes] = {}
+    machine = Machine()
+    opened = Breaking(machine)
+    put(opened, held, 3)
+    opened.breaks = True
+    with pytest.raises(RuntimeError, match="it breaks"):
+        opened.append(b"sealed, and lost")
+    (lost,) = opened.waiting
+    assert isinstance(opened.failure, LogFailed) and isinstance(opened.failure.__cause__, RuntimeError)
+    assert lost.error is opened.failure and not lost.synced
+    opened.breaks = False
+    with pytest.raises(LogFailed, match="the next group could not be made"):
+        opened.append(b"behind it")
+    assert opened.entries() == held
     machine.kill()
     holds(machine, held)

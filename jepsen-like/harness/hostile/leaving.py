@@ -1,0 +1,108 @@
+"""Clients that leave in every state there is, for as long as it is told: what a node keeps of them.
+
+With more seconds it is the soak: ``--kind leaving --seconds 1800``.  Half of the clients close, the others reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.hostile.kind import Kind, Scene
+from harness.hostile.states import STATES, Client
+from repl.client.connect import connect
+from vlsn.limits import MIB
+
+AT_ONCE = 16
+LEAVES_S = 30.0
+"""Seconds after which a client leaves, however far it has come."""
+WARM = 20
+"""Clients of each state before memory is looked at first: pools, caches and the ring are full by then."""
+REST_S = 5.0
+"""Seconds from the last client to a look at what is left."""
+SAY_S = 30.0
+MESSAGES = 48
+MESSAGE_BYTES = MIB // 4
+GROWS_MAX = 0.1
+"""The share by which a node's memory may have grown."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    left: Counter[str] = field(default_factory=Counter)
+    """Clients by their states."""
+    cut: Counter[str] = field(default_factory=Counter)
+    """Those that did not come so far, by what they met."""
+
+
+async def _attack(scene: Scene) -> str:
+    loop = asyncio.get_running_loop()
+    await _prepare(scene)
+    seen = _Seen()
+    await _come_and_leave(scene, seen, itertools.chain.from_iterable([STATES] * WARM))
+    await asyncio.sleep(REST_S)
+    seen, before, began = _Seen(), _memory(scene), loop.time()
+    highest, until = before, began + scene.seconds
+    states = itertools.takewhile(lambda _: loop.time() < until, itertools.cycle(STATES))
+    coming = asyncio.create_task(_come_and_leave(scene, seen, states))
+    while not (await asyncio.wait([coming], timeout=SAY_S))[0]:
+        now = _memory(scene)
+        highest = max(highest, now)
+        scene.say(f"  {loop.time() - began:6,.0f} s  {seen.left.total():9,} clients  {now / MIB:6.1f} MiB")
+    await coming
+    await asyncio.sleep(REST_S)
+    after = _memory(scene)
+    if after > before * (1 + GROWS_MAX):
+        scene.found.append(f"{scene.master} has grown from {before / MIB:.1f} to {after / MIB:.1f} MiB")
+    cut = "".join(f", {count:,} of them {what}" for what, count in seen.cut.most_common(3))
+    return (
+        f"{seen.left.total():,} clients, {min(map(seen.left.__getitem__, STATES)):,} and more in each of {len(STATES)}"
+        f" states{cut}; the master's memory: {before / MIB:.1f} MiB before, {max(highest, after) / MIB:.1f} at most,"
+        f" {after / MIB:.1f} after"
+    )
+
+
+async def _prepare(scene: Scene) -> None:
+    """Makes the destinations that ``states`` speaks of."""
+    async with connect(",".join(scene.cluster.urls)) as log:
+        await log.destinations.put("none", prefix="nobody-", from_="start")
+        await log.destinations.put("orders", prefix="left-", from_="start", ack_timeout_s=1.0, attempts_max=1_000)
+        for number in range(MESSAGES):
+            await log.append(b"." * MESSAGE_BYTES, key=b"left-%d" % number)
+
+
+async def _come_and_leave(scene: Scene, seen: _Seen, states: Iterator[str]) -> None:
+    await asyncio.gather(*(_one_after_another(scene, seen, states) for _ in range(AT_ONCE)))
+
+
+async def _one_after_another(scene: Scene, seen: _Seen, states: Iterator[str]) -> None:
+    for state in states:
+        client = Client(scene.master_url)
+        try:
+            async with asyncio.timeout(LEAVES_S):
+                await client.open()
+                await STATES[state](client)
+        except (OSError, TimeoutError) as error:
+            seen.cut[f"met {type(error).__name__}"] += 1
+        finally:
+            seen.left[state] += 1
+            client.close(reset=seen.left[state] % 2 == 0)
+
+
+def _memory(scene: Scene) -> int:
+    """Returns the bytes that the master has to itself: no files that it has mapped, which are the system's cache."""
+    lines = Path(f"/proc/{scene.cluster.node(scene.master).pid}/status").read_text().splitlines()
+    (kib,) = (line.split()[1] for line in lines if line.startswith("RssAnon:"))
+    return int(kib) * 1024
+
+
+KIND = Kind(
+    "leaving",
+    f"clients that leave in each of {len(STATES)} states: half a message, a stage, a long-poll, messages not taken …",
+    _attack,
+    settings={"ring_bytes_max": 4 * MIB},
+)

@@ -1,0 +1,43 @@
+"""A network whose calls are meant for one log alone: a node that has another one refuses each of them (``WrongGroup``).
+
+URLs say where nodes are, and a group's name may be anybody's; the log's own name goes with each call, so that nothing
+is read from another log, nor written to it, whoever answers at those URLs by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from repl.http.types import Handler, Listener, Network, Quick, Response
+from vlsn.format.own_entries import FOUNDING_FIELD
+from vlsn.seams import Buffer, Channel
+
+
+@dataclass(frozen=True, slots=True)
+class OneLog:
+    """``network``, for calls of the log that is named ``founding`` (``founding`` of ``GET /v1/status``)."""
+
+    network: Network
+    founding: str
+
+    async def serve(self, host: str, port: int, handler: Handler, *, quick: Quick | None = None) -> Listener:
+        return await self.network.serve(host, port, handler, quick=quick)
+
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
+    ) -> Response:
+        return await self.network.request(method, url, headers=self._named(headers), body=body, timeout_s=timeout_s)
+
+    async def connect(
+        self, url: str, *, headers: Mapping[str, str] | None = None, message_bytes_max: int, timeout_s: float
+    ) -> Channel:
+        return await self.network.connect(
+            url, headers=self._named(headers), message_bytes_max=message_bytes_max, timeout_s=timeout_s
+        )
+
+    async def close(self) -> None:
+        await self.network.close()
+
+    def _named(self, headers: Mapping[str, str] | None) -> dict[str, str]:
+        return {**(headers or {}), FOUNDING_FIELD: self.founding}

@@ -1,0 +1,261 @@
+"""Transactions that are staged at the master, piece by piece, by HTTP calls (``repl/http/transactions.py``).
+
+    begin ─► stage, stage … ─► commit     each asked again until its time is over: what was lost is known there
+                └─ given back: in the background, so its place and its bytes are others' at once
+
+1. A begin names what it begins, so one whose answer was lost begins nothing twice.
+2. ``after`` says how many entries were staged before, so a piece that is sent again adds nothing.
+3. A piece that was given up may be staged all the same.  The next call has one more of ``rewinds``, by which the master
+   takes that piece back, and refuses it where it comes later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from repl.api import Acks, Appended, ConsumerChange, SinkChange
+from repl.client.endpoints import Endpoints
+from repl.client.identity import HandleNames
+from repl.client.master_calls import MasterCalls, decoded, right
+from repl.http.types import Network, Response
+from vlsn.durability import GroupDurability
+from vlsn.errors import (
+    BadArgument,
+    OutcomeUnknown,
+    TooLarge,
+    TransactionGone,
+    Unreachable,
+    VlsnLogError,
+    WrongVersion,
+)
+from vlsn.format.producer_columns import HANDLE_SEQUENCE
+from vlsn.format.submission import Transaction, check_transaction
+from vlsn.levels import TRANSACTIONS
+from vlsn.limits import MIB
+from vlsn.together import failure_of
+from vlsn.write.queue import cost_of
+
+PATH: Final = "/v1/transactions"
+_WHAT: Final = "transaction"
+ATTEMPT_S: Final = 3.0
+"""Seconds after which a silent master is asked again, or the next one …"""
+SENT_BYTES_PER_S: Final = MIB
+"""… and one more for every so many bytes of a piece."""
+GRACE_S: Final = 1.0
+"""Seconds past a commit's time that the node's own answer is waited for."""
+GIVE_BACK_S: Final = 2.0
+"""Seconds in which a stage is given back; past that it ends by itself."""
+GIVEN_BACK_MAX: Final = 1_024
+"""Stages on their way back, as many as a master has; one more ends by itself …"""
+GIVEN_BACK_AT_ONCE_MAX: Final = 16
+"""… and so many calls are under way at once."""
+
+_EMPTY_BYTES: Final = Transaction((), b"", (1, HANDLE_SEQUENCE)).bytes
+_JSON: Final = {"Content-Type": "application/json"}
+_BATCH: Final = {"Content-Type": "application/x-vlsnlog-batch"}
+Sets = Mapping[str, Mapping[str, ConsumerChange | SinkChange]]
+"""The ``positions`` and ``sinks`` that a commit sets, each by name."""
+
+
+class _Begun(msgspec.Struct):
+    transaction: str
+    bytes_max: int | None = None
+    """Not said by an older master."""
+
+
+class Stages:
+    """The stages of one client: their names, their way to the master, and those on their way back."""
+
+    def __init__(self, endpoints: Endpoints, network: Network, names: HandleNames, *, timeout_s: float) -> None:
+        self.calls = MasterCalls(endpoints, network, timeout_s=timeout_s)
+        self.endpoints = endpoints
+        self._names = names
+        self._given_back: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(GIVEN_BACK_AT_ONCE_MAX)
+
+    @property
+    def durable(self) -> int:
+        """The highest VLSN that any answer to this client called durable."""
+        return self.endpoints.durable
+
+    def stage(self) -> Stage:
+        return Stage(self, self._names.next())
+
+    async def commit(self, parts: Sequence[tuple[bytes, int]], sets: Sets) -> Appended:
+        """Logs these batches, each with its number of entries, and what is set with them, in one block; durable on a
+        majority on return. Raises as ``Stage.stage`` and ``Stage.commit``."""
+        stage, unlogged = self.stage(), True
+        try:
+            await stage.begin()
+            for batch, count in parts:
+                await stage.stage(batch, count)
+            unlogged = False
+            return await stage.commit(Acks.MAJORITY, sets)
+        except VlsnLogError as error:
+            unlogged = unlogged or error.retry_safe
+            raise
+        finally:
+            if unlogged:
+                self.give_back(stage)
+
+    def give_back(self, stage: Stage) -> asyncio.Task[None] | None:
+        """Gives back what a master may hold of it. Returns the task that does so, which nobody has to wait for."""
+        if not stage.held or len(self._given_back) >= GIVEN_BACK_MAX:
+            return None
+        task = asyncio.create_task(self._give_back(stage), name="give a stage back")
+        self._given_back.add(task)
+        task.add_done_callback(self._was_given_back)
+        return task
+
+    async def close(self) -> None:
+        """Gives what is on its way back a moment to get there."""
+        if self._given_back:
+            await asyncio.wait(self._given_back, timeout=GIVE_BACK_S)
+        for task in self._given_back:
+            task.cancel()
+
+    @property
+    def level(self) -> int:
+        """The group's level, as far as it is known here."""
+        return self.endpoints.level
+
+    async def check_level(self) -> None:
+        """Asks for the group's level. Raises ``WrongVersion`` where it has no transactions."""
+        self.calls.left()  # whoever leads says it
+        await self.calls.at_master(_ask_nothing, again=True)
+        if self.level < TRANSACTIONS:
+            raise WrongVersion(
+                f"transactions need level {TRANSACTIONS}, the group is at level {self.level}: once "
+                "all members run a vlsnlog that speaks it, `vlsnlog group upgrade`"
+            )
+
+    async def _give_back(self, stage: Stage) -> None:
+        async with asyncio.timeout(GIVE_BACK_S), self._turns:
+            await stage.abort()
+
+    def _was_given_back(self, task: asyncio.Task[None]) -> None:
+        self._given_back.discard(task)
+        failure_of(task)  # what was not given back ends by itself
+
+
+class Stage:
+    """One of them; its calls are made one after the other."""
+
+    def __init__(self, stages: Stages, id: int) -> None:
+        self.held = False
+        """A master may hold something of it."""
+        self._stages = stages
+        self._id = id
+        self._handle = ""
+        self._bytes_max: int | None = None
+        self.staged = 0
+        """Its entries there, for certain."""
+        self._rewinds = 0
+
+    def check_fits(self, entries: int, size: int) -> None:
+        """Checks that a transaction of so many entries, and of so many bytes with ``ENTRY_COST_BYTES`` for each, fits
+        one block, and that a segment of the master. Raises ``TooLarge``."""
+        check_transaction(entries + 1, size + _EMPTY_BYTES)
+        cost = cost_of(entries + 1, size + _EMPTY_BYTES)
+        if self._bytes_max is not None and cost > self._bytes_max:
+            raise TooLarge(f"a transaction of {cost} bytes, where a segment of the log takes {self._bytes_max}")
+
+    async def begin(self) -> None:
+        """Begins it, where it has not begun yet. Raises what the master refuses it with; past the time what kept it
+        waiting."""
+        if self._handle:
+            return
+        self.held = True
+        try:
+            begun = await self._begin(f"?id={self._id:016x}")
+        except BadArgument:  # an older master gives names itself
+            begun = await self._begin("")
+        self._handle, self._bytes_max = begun.transaction, begun.bytes_max
+
+    async def stage(self, batch: bytes, count: int) -> None:
+        """Stages a batch of ``count`` entries. Raises as ``begin``, and ``TransactionGone``: nothing of the batch is in
+        the transaction then, whether or not it is staged."""
+        doubt = False
+
+        async def ask(url: str, seconds: float) -> None:
+            nonlocal doubt
+            before, doubt = doubt, True
+            try:
+                await self._ask(url, f"/{self._handle}/entries?{self._behind()}", batch, _BATCH, seconds)
+            except VlsnLogError as error:
+                doubt = before or not error.retry_safe or isinstance(error, Unreachable)
+                raise
+
+        try:
+            await self._calls.at_master(ask, again=True, try_s=ATTEMPT_S + len(batch) / SENT_BYTES_PER_S)
+        except BaseException:
+            self._rewinds += doubt
+            raise
+        self.staged += count
+
+    async def commit(self, acks: Acks, sets: Sets, durability: GroupDurability | None = None) -> Appended:
+        """Commits it, with what it ``sets``. Raises what the master refuses it with, ``TransactionGone``, and
+        ``OutcomeUnknown``."""
+        asked = f"acks={acks}" if durability is None else f"acks={acks}&durability={durability}"
+        if self._rewinds:
+            asked = f"{asked}&{self._behind()}"
+        body = msgspec.json.encode(sets) if any(sets.values()) else b""
+        doubt = False
+
+        async def ask(url: str, seconds: float) -> Response:
+            nonlocal doubt
+            path = f"/{self._handle}/commit?timeout={seconds:.3f}&{asked}"
+            try:
+                return await self._ask(url, path, body, _JSON, seconds + GRACE_S)
+            except (Unreachable, OutcomeUnknown):
+                doubt = True
+                raise
+
+        try:
+            answer = await self._calls.at_master(ask, again=True, try_s=ATTEMPT_S)
+        except VlsnLogError as error:
+            if doubt and not isinstance(error, TransactionGone | OutcomeUnknown):
+                raise OutcomeUnknown(f"asked, but not acknowledged: {error}; it may have been logged") from error
+            raise
+        self.held = False
+        return decoded(bytes(answer.body), Appended, _WHAT)
+
+    async def abort(self) -> None:
+        """Lets the master forget it, where it was begun. Raises as ``begin``."""
+        await self.begin()
+        await self._calls.call("DELETE", f"{PATH}/{self._handle}", again=True, answer_s=ATTEMPT_S)
+        self.held = False
+
+    @property
+    def _calls(self) -> MasterCalls:
+        return self._stages.calls
+
+    def _behind(self) -> str:
+        return f"after={self.staged}&rewinds={self._rewinds}" if self._rewinds else f"after={self.staged}"
+
+    async def _begin(self, name: str) -> _Begun:
+        answer = await self._calls.at_master(
+            lambda url, seconds: self._ask(url, name, b"", _JSON, seconds), again=True, try_s=ATTEMPT_S
+        )
+        return decoded(bytes(answer.body), _Begun, _WHAT)
+
+    async def _ask(self, url: str, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Response:
+        request, target = self._stages.endpoints.request, f"{url}{PATH}{path}"
+        try:
+            return right(await request("POST", target, headers=headers, body=body, timeout_s=timeout_s))
+        except TransactionGone:
+            self.held = False
+            raise
+        except BadArgument as error:
+            if not self._rewinds:
+                raise
+            why = "its master, of an older vlsnlog, takes nothing back, and what was given up of it may be staged there"
+            raise TransactionGone(f"{why}: run it again in another one") from error
+
+
+async def _ask_nothing(url: str, seconds: float) -> None:
+    """Looks for a master, and no more."""

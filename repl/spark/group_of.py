@@ -1,0 +1,82 @@
+"""The group that sources are of: by the name of its log, which no other has, whatever its nodes call the group.
+
+http://a:1   'demo' founded as 9f1c04aa52b0e371-1     what a node's status says, or a directory's first entry
+http://b:1   'demo' founded as 04d2c7714be09a55-1     refused beside the other, and to who means the other
+data/old     'demo'                                   of an earlier version: any group of that name may be meant
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from repl.audit.live import LiveSource
+from repl.audit.source import Gone, Unreadable
+from vlsn.errors import BadArgument, WrongGroup
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+ROUND_S: Final = 2.0
+"""Seconds that each node has to say its group, while others may be quicker."""
+
+
+class Group(NamedTuple):
+    """A group as a source says it; ``founding`` is empty where it does not know."""
+
+    name: str
+    founding: str
+
+    def __str__(self) -> str:
+        return f"{self.name!r}" + (f" (founded as {self.founding})" if self.founding else "")
+
+
+def one_group(found: Mapping[str, Group], meant: str) -> str:
+    """Holds sources against one another, and against the group that is ``meant`` (empty: any); returns what is known
+    of its founding. Raises ``BadArgument`` for sources of several groups, ``WrongGroup``."""
+    known = {group.founding for group in found.values() if group.founding}
+    if len({group.name for group in found.values()}) > 1 or len(known) > 1:
+        of_each = {group: text for text, group in found.items()}
+        named = ", ".join(f"{text} is of {group}" for group, text in of_each.items())
+        raise BadArgument(f"one load reads one group: {named}")
+    founding = next(iter(known), "")
+    if meant and founding not in ("", meant):
+        text, group = next((text, group) for text, group in found.items() if group.founding)
+        raise WrongGroup(
+            f"{text} is of group {group}, and the one that was founded as {meant} is meant: it is another group, or "
+            "this one was founded anew"
+        )
+    return founding or meant
+
+
+def group_of_nodes(urls: Sequence[str], meant: str, give_up_s: float) -> str:
+    """Asks all of these nodes for their group, until one answers; returns as ``one_group``. Raises as that, and
+    ``Unreadable`` where none has answered for ``give_up_s``."""
+    deadline = time.monotonic() + give_up_s
+    while True:
+        left_s = max(min(ROUND_S, deadline - time.monotonic()), 0.1)
+        said = at_once(partial(_group_of, left_s), urls)
+        found = {url: group for url, group in zip(urls, said, strict=True) if isinstance(group, Group)}
+        if found:
+            return one_group(found, meant)
+        errors = [error for error in said if isinstance(error, Unreadable)]
+        if time.monotonic() >= deadline or not all(isinstance(error, Gone) for error in errors):
+            raise next((error for error in errors if not isinstance(error, Gone)), errors[0])
+
+
+def _group_of(give_up_s: float, url: str) -> Group | Unreadable:
+    try:
+        return Group(*LiveSource(url.rstrip("/"), give_up_s=give_up_s).group())
+    except Unreadable as error:
+        return error
+
+
+def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Returns ``work`` of each item, in their order, in threads of their own: sources are waited for together."""
+    if len(items) == 1:
+        return [work(items[0])]
+    with ThreadPoolExecutor(len(items), "vlsnlog-source") as threads:
+        return list(threads.map(work, items))
