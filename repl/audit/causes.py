@@ -139,4 +139,4 @@ _CAUSES: Final[Sequence[tuple[str, Callable[[Finding, Finding, Segments], bool]]
     *((rule, _of_block) for rule in (Rule.TRANSACTION, Rule.DTVLSN, Rule.PRODUCER_SEQUENCE)),
     *((rule, _lost_with) for rule in (*DAMAGE, Rule.OVERMARK, Rule.CONTIGUITY)),
 )
-"""What explains others, and which; a cause that comes of one before it explains nothing."""
+"""Which rule explains which others; a cause that comes of one before it explains nothing."""

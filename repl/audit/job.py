@@ -63,7 +63,7 @@ GROUPS_MAX: Final = 1024
 HISTORY_FINDINGS_MAX: Final = 1000
 """Named in a report; all are counted."""
 _OF_ORDER: Final = (Rule.GAP, Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER)
-"""What is wrong of such a kind makes terms that are not those of ``state``."""
+"""Faults of such a kind make terms that are not those of ``state``."""
 _OF_ROLLBACKS: Final = (Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER, Rule.PRODUCER_SEQUENCE)
 
 

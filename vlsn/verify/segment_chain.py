@@ -48,7 +48,7 @@ class Link:
     fault: str = ""
     """The fault of its header page."""
     foreign: str = ""
-    """Whose it is, where it is not of this log: what its header and the next one say of ends is not of one log."""
+    """Names its node, where that is not this log's: its header and the next one speak of ends of different logs."""
 
     @property
     def number(self) -> int:

@@ -159,7 +159,7 @@ def one_entry_behind(it: Copies) -> Expected:
 
 @damage
 def a_kept_overmarked_range(it: Copies) -> Expected:
-    """What was rolled back is visible again."""
+    """A range that was rolled back is visible again."""
     forge = Forge(it.paths[it.deposed])
     frames = [frame for frame in forge.frames() if frame.kind == BLOCK and frame.flag]
     for frame in frames:

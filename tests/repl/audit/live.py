@@ -26,7 +26,7 @@ from tests.repl.audit.jobs import audited
 from vlsn.limits import MIB
 
 KILLS = 6
-"""Of one history."""
+"""Kills in one history."""
 UP_S = (0.0, 1.5)
 DOWN_S = (0.0, 0.5)
 

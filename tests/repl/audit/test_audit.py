@@ -265,7 +265,7 @@ def test_a_command_that_mends_can_be_typed(tmp_path: Path) -> None:
 
 
 def test_a_segment_of_another_node_cut_elsewhere_is_one_finding(tmp_path: Path) -> None:
-    """What its ends, and the next one's header, say of each other is not of one log."""
+    """Its ends, and the next one's header, say of each other what is not of one log."""
     for number, first in ((1, 1), (2, 736)):
         copies = three(tmp_path / str(number))
         node_file.create(
