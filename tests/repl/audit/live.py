@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -80,7 +81,8 @@ def audited_live(directory: Path, seed: int, told: Told, kills: int = KILLS) -> 
     over = Event()
 
     def audits() -> None:
-        for sources in cycle((paths, urls, [paths[0], *urls[1:]])):
+        kinds: list[Sequence[Path | str]] = [paths, urls, [paths[0], *urls[1:]]]
+        for sources in cycle(kinds):
             if over.is_set():
                 break
             _audit(sources, told, f"seed {seed}, under kills")
@@ -117,7 +119,7 @@ def _kill_one(group: Group, rng: Random) -> None:
     group.until(lambda: bool(group.status(name)), f"{name} is back")
 
 
-def _audit(sources: list[Path] | list[str] | list[Path | str], told: Told, what: str) -> None:
+def _audit(sources: Sequence[Path | str], told: Told, what: str) -> None:
     try:
         report = audited(*sources)
     except Unreadable:
