@@ -28,9 +28,11 @@ EXPORT_KILLS ?= 30
 PEER_ROUNDS ?= 5
 SOAK_SECONDS ?= 1800
 MEGABYTES ?= 100,1000,6000
+DAMAGE_MB ?= 300
+GROUPS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim jepsen hostile soak failover pipeline cdc-postgres spark-pipeline audit-histories kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim jepsen hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -106,8 +108,14 @@ pipeline: $(STAMP) ## read, transform, append under SIGKILL, within a group and 
 cdc-postgres: $(STAMP) ## a table of PostgreSQL is the log under SIGKILL of nodes, children and server: CDC_SECONDS=120 SEED=7
 	@$(BIN)/python jepsen-like cdc-postgres --time $(CDC_SECONDS) --seed $(SEED)
 
+audit-damages: needs-java $(STAMP) ## twelve kinds of damage to a log of real nodes, each found and mended as the audit says: DAMAGE_MB=300
+	@$(BIN)/python -m tests.repl.audit.damages $(DAMAGE_MB)
+
 audit-histories: $(STAMP) ## audit what simulated clusters leave, healthy all of them: SEEDS=1000 FIRST_SEED=1
 	@$(BIN)/python -m tests.repl.audit.histories $(SEEDS) $(FIRST_SEED)
+
+audit-live: $(STAMP) ## audit groups of real nodes that write while nodes are killed, healthy all of them: GROUPS=20 FIRST_SEED=1
+	@$(BIN)/python -m tests.repl.audit.live $(GROUPS) $(FIRST_SEED)
 
 export-kills: $(STAMP) ## an export under SIGKILL while the group's master is killed: EXPORT_KILLS=30
 	@$(BIN)/python jepsen-like export --kills $(EXPORT_KILLS)

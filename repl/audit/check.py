@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from vlsn.format.segment import sidecar_name
 from vlsn.format.sidecar import Sidecar, content_crc
 from vlsn.seams import Buffer
 from vlsn.verify.inspection import Rule
+from vlsn.verify.order import falling_terms
 
 
 def check_segment(
@@ -70,7 +72,7 @@ def check_segment(
         *_order(visible, bad, place),
         *_transactions(buf, visible, place),
         *(record for record in records if isinstance(record, Finding)),
-        *check_within(blocks, visible, known, part.prev_last_vlsn, place),
+        *check_within(blocks, visible, known, part.prev_last_vlsn, place, damaged=bool(bad)),
         *repeated,
         *(_sidecar(buf, frames, visible, sidecar, place) if part.readable else ()),
     ]
@@ -179,11 +181,9 @@ def _order(visible: Blocks, bad: list[int], place: _Namer) -> Iterator[Finding]:
         explained = vlsn > before and any(visible.offsets[row] < offset < at for offset in bad)
         if not explained:
             yield place(Rule.CONTIGUITY, at, min(vlsn, before), f"VLSN {vlsn} follows on {before - 1}")
-    terms = visible.headers["term"]
-    for row in np.flatnonzero(terms[1:] < terms[:-1]).tolist()[:FINDINGS_MAX]:
-        vlsn = int(visible.first[row + 1])
-        detail = f"term {terms[row + 1]} follows on term {terms[row]}"
-        yield place(Rule.TERM_ORDER, int(visible.offsets[row + 1]), vlsn, detail)
+    for row, term, before, detail in islice(falling_terms(visible.headers["term"]), FINDINGS_MAX):
+        more = {"term": term, "before": before}
+        yield place(Rule.TERM_ORDER, int(visible.offsets[row]), int(visible.first[row]), detail, more=more)
 
 
 Record = CheckpointStart | CheckpointEnd | RollbackStart | RollbackEnd
@@ -267,7 +267,7 @@ def _marks(blocks: Blocks, records: list[int]) -> Iterator[Marks]:
     starts = sorted({0, *changes, *np.searchsorted(blocks.offsets, records).tolist()} - {len(flags)})
     for low, high in zip(starts, [*starts[1:], len(flags)], strict=True):
         start, last = int(blocks.offsets[low]), int(blocks.offsets[high - 1])
-        yield Marks(start, last, bool(flags[low]), int(blocks.first[low]))
+        yield Marks(start, last, bool(flags[low]), int(blocks.first[low]), int(blocks.last[high - 1]))
 
 
 def _ranges(blocks: Blocks) -> list[Share]:

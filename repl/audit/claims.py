@@ -22,12 +22,12 @@ def segment_claims(blocks: Blocks, visible: Blocks, records: Sequence[Placed]) -
 
 
 def check_within(
-    blocks: Blocks, visible: Blocks, records: Sequence[Placed], before: int, name: Name
+    blocks: Blocks, visible: Blocks, records: Sequence[Placed], before: int, name: Name, *, damaged: bool
 ) -> Iterator[Finding]:
     """Checks one segment whose log begins behind VLSN ``before``; damaged places were passed over."""
     fallen = falls(visible.offsets, visible.first.astype(np.int64), _dtvlsns(visible))
     lasts = blocks.last.astype(np.int64)
-    stated = ahead(blocks.offsets, lasts, records, before) if blocks.whole.all() else iter(())
+    stated = ahead(blocks.offsets, lasts, records, before) if not damaged else iter(())
     for each in (*islice(fallen, FINDINGS_MAX), *stated):
         yield name(each.rule, each.offset, each.vlsn, each.detail, more=each.more)
 

@@ -22,7 +22,7 @@ from repl.audit.segment_audit import Pointed, SegmentAudit
 from vlsn.format.records import RollbackStart
 from vlsn.format.rollback_periods import end_of
 from vlsn.ids import lsn
-from vlsn.recover.recovery import NODE_FILE_NAME, STATE_NAME
+from vlsn.recover.recovery import INDEX_NAME, NODE_FILE_NAME, STATE_NAME
 from vlsn.verify.index_mappings import Bounds as TimeBounds
 from vlsn.verify.inspection import Rule
 from vlsn.verify.noted_terms import first_difference, told
@@ -75,14 +75,15 @@ def check_pointed(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Fin
         for pointed in segment.pointed:
             place = lsn(segment.number, pointed.offset)
             if not (pointed.overmarked and any(low <= place < high for low, high in due)):
+                points = {"points_at": segment.file, "points_offset": pointed.offset}
                 yield Finding(
                     rule=Rule.INDEX,
                     source=source,
-                    file=segment.file,
-                    offset=pointed.offset,
+                    file=INDEX_NAME,
+                    offset=0,
                     vlsn=pointed.vlsn,
                     detail=pointed.detail,
-                    more={"overmarked": pointed.overmarked},
+                    more={**points, "overmarked": pointed.overmarked},
                 )
 
 
@@ -97,8 +98,9 @@ def term_runs(visible: Blocks) -> tuple[TermRun, ...]:
     return tuple((int(terms[low]), int(visible.first[low]), int(visible.last[high - 1])) for low, high in pairs)
 
 
-def check_noted(source: str, stated: Noted, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:
-    """Holds the terms that ``state`` and the node file note against those of the log, where no block is lost."""
+def check_noted(source: str, stated: Noted, segments: Sequence[SegmentAudit], *, ordered: bool) -> Iterator[Finding]:
+    """Holds the terms that ``state`` and the node file note against those of the log; those of ``state`` where no block
+    is lost, and the log is ``ordered``."""
     runs = [run for segment in segments for run in segment.terms]
     highest = max((run[0] for run in runs), default=0)
     if stated.term is not None and stated.term < highest:
@@ -111,7 +113,7 @@ def check_noted(source: str, stated: Noted, segments: Sequence[SegmentAudit]) ->
             detail=f"its term is {stated.term}, the log has blocks of term {highest}",
             more={"term": stated.term, "highest": highest},
         )
-    if not runs or not stated.terms or any(segment.damaged for segment in segments):
+    if not runs or not stated.terms or not ordered or any(segment.damaged for segment in segments):
         return
     differ = first_difference(stated.terms, runs, stated.upto)
     if differ is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,10 +22,13 @@ from repl.audit.plan import Bounds, Part
 from repl.audit.rules import AuditRule
 from repl.audit.source import Source
 from vlsn.errors import BadBody
-from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind, decode, entries
+from vlsn.format.block import BLOCK_BYTES, BlockHeader, Entry, EntryKind, decode, decode_header, entries
 from vlsn.format.frame import FRAME_BYTES
+from vlsn.ids import padded
+from vlsn.repair.replacing import is_summed_up
 from vlsn.verify.inspection import Rule
 
+_BYTES = {"key", "value"}
 RANGES_SHOWN = 16
 """Ranges that are looked into; the rest are counted."""
 
@@ -108,9 +111,14 @@ def difference(
         ours, theirs, detail = {}, {}, f"the copies of this block differ, and one of them is none: {error}"
     both = sorted(ours.keys() & theirs.keys())
     vlsn = next((vlsn for vlsn in both if _said(ours[vlsn]) != _said(theirs[vlsn])), max(model.first, other.first))
+    at: dict[str, int] = {}
     if both:
-        fields = ", ".join(_fields(ours[vlsn], theirs[vlsn])) or "nothing but their block"
-        detail = f"two copies of VLSN {vlsn} differ in {fields}"
+        fields = _fields(ours[vlsn], theirs[vlsn])
+        at = {name: _first_byte(getattr(ours[vlsn], name), getattr(theirs[vlsn], name)) for name in _BYTES & {*fields}}
+        words = [f"{name} from byte {at[name]} on" if name in at else name for name in fields]
+        detail = f"two copies of VLSN {vlsn} differ in {', '.join(words) or 'nothing but their block'}"
+    place = {**_entry(theirs.get(vlsn), at), **{f"{name}_differs_at": byte for name, byte in at.items()}}
+    place["in_place"] = _is_replaceable(model, other, sources)
     return Finding(
         rule=rule,
         source=sources[other.source].text,
@@ -118,8 +126,29 @@ def difference(
         offset=other.offset,
         vlsn=vlsn,
         detail=detail,
-        more=_entry(theirs.get(vlsn)) | {"other": _place(model, sources) | _entry(ours.get(vlsn))},
+        more=place | {"other": _place(model, sources) | _entry(ours.get(vlsn), at)},
     )
+
+
+def _first_byte(one: bytes | None, two: bytes | None) -> int:
+    """Returns the first byte at which they differ; the shorter one's end where it is the other's beginning."""
+    one, two = one or b"", two or b""
+    return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+
+
+def _is_replaceable(model: Located, other: Located, sources: Sequence[Source]) -> bool:
+    """Says whether a repair may put the one in the other's place: it has its size, and neither is summed up outside of
+    the log."""
+    heads = [_header(each, sources) for each in (model, other)]
+    return padded(model.size) == padded(other.size) and not any(head is None or is_summed_up(head) for head in heads)
+
+
+def _header(block: Located, sources: Sequence[Source]) -> BlockHeader | None:
+    start = block.offset + FRAME_BYTES
+    try:
+        return decode_header(sources[block.source].read(block.part, start, start + BLOCK_BYTES))
+    except BadBody:
+        return None
 
 
 def _entries(block: Located, sources: Sequence[Source]) -> dict[int, Entry]:
@@ -140,10 +169,9 @@ def _place(block: Located, sources: Sequence[Source]) -> dict[str, Any]:
     return {"source": sources[block.source].text, "file": block.part.file, "offset": block.offset}
 
 
-def _entry(entry: Entry | None) -> dict[str, Any]:
+def _entry(entry: Entry | None, at: Mapping[str, int]) -> dict[str, Any]:
     if entry is None:
         return {}
     kind = EntryKind(entry.kind).name
-    return (
-        {"term": entry.term, "time": entry.time, "kind": kind} | shown("key", entry.key) | shown("value", entry.value)
-    )
+    data = shown("key", entry.key, at.get("key", 0)) | shown("value", entry.value, at.get("value", 0))
+    return {"term": entry.term, "time": entry.time, "kind": kind} | data

@@ -2,7 +2,7 @@
 
     block    SHA-256 of the frame's payload, which is the block as its master sealed it, the same bytes on each node.
              Salt, offset and flag are the frame's own, and no part of it
-    leaf     1,024 VLSNs: SHA-256 of the digests of its blocks, in the order of the log
+    leaf     512 VLSNs: SHA-256 of the digests of its blocks, in the order of the log
     range    65,536 VLSNs: SHA-256 of the digests of its leaves
     chain    SHA-256 of the chain of the range before and of the range's digest: it speaks for all up to there
 
@@ -35,8 +35,8 @@ from vlsn.format.checksum import crc
 from vlsn.seams import Buffer
 
 RANGE_BITS: Final = 16
-LEAF_BITS: Final = 10
-"""A segment's result has the digests of the blocks of two leaves: 64 KiB of blocks of one entry."""
+LEAF_BITS: Final = 9
+"""A segment's result has the digests of the blocks of two leaves: 32 KiB of blocks of one entry."""
 DIGEST_BYTES: Final = 32
 NO_CHAIN: Final = bytes(DIGEST_BYTES)
 """The chain before the first range."""
@@ -67,7 +67,7 @@ class Leaf(NamedTuple):
     """A leaf that may have begun before, or may go on."""
 
     number: int
-    """First VLSN >> 10."""
+    """First VLSN >> 9."""
     digests: bytes
     """Those of its blocks, one behind the other."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,6 +20,7 @@ from repl.audit.derived import Indexed
 from repl.audit.findings import Finding
 from repl.audit.frames import read_frames
 from repl.audit.members import group_at
+from repl.audit.mends import CONFIG_FILE
 from repl.audit.plan import Noted, Part, Survey
 from repl.audit.report import Sizes
 from repl.audit.segment_buffer import segment_buffer
@@ -42,7 +43,7 @@ from vlsn.segments.restore_marker import check_no_restore
 from vlsn.state.node_file import NodeRecord, read_slots
 from vlsn.verify.index_mappings import Mappings, read_mappings
 from vlsn.verify.inspection import Rule
-from vlsn.verify.segment_chain import Link, Stated, log_chain, read_stated, rollback_starts
+from vlsn.verify.segment_chain import Link, Stated, Stray, log_chain, read_stated, rollback_starts
 
 HEAD_BYTES: Final = 1 << 20
 """Bytes in which the first block nearly always is."""
@@ -87,40 +88,46 @@ class DirectorySource:
             check_no_restore(disk, self.path)
             live = not self.held and disk.is_locked(f"{self.path}/{LOCK_NAME}")
             stated = self.stated(live=live)
-            links = log_chain(disk, self.path, live=live, stated=stated.ends).links
-            header = next((link.header for link in reversed(links) if link.header is not None), None)
-            if header is None:
+            chain = log_chain(disk, self.path, live=live, stated=stated.ends)
+            links = chain.links
+            headers = [link.header for link in links if link.header is not None]
+            if not headers:
                 raise Unreadable(f"{self.text}: no segments (*.vlog) that can be read; name a node's directory")
+            own = [header for header in headers if (header.group, header.node) == chain.owner]
             parts = [_part(index, link, stated) for link in links]
             parts[-1] = self._without_zeros(parts[-1])
             parts = [replace(part, modified_us=self.modified_us(part)) for part in parts]
             first, last, dtvlsn = self._bounds(parts)
-            findings = [self._header_fault(link) for link in links if link.fault]
+            findings = [self._header_fault(link) for link in links if link.fault or link.foreign]
+            findings += [self._stray(stray) for stray in chain.strays]
             sizes = self.sizes()
             findings += [self._finding(Rule.STATE, STATE_NAME, 0, fault) for fault in stated.faults]
             promised = self._promised(disk, findings)
+            missing = [] if live else [(name, last + 1) for name in stated.missing_after(links)]
             if not live:
                 mappings = self.mappings()
                 parts = [replace(part, buckets=mappings.spans.get(part.number, (0, 0))) for part in parts]
-                findings += self._index_faults(mappings, parts)
+                begin = stated.missing_before(links, min(mappings.by_segment, default=0))
+                missing += [begin] if begin is not None else []
+                findings += self._index_faults(mappings, links, {name for name, _ in missing})
         except Restoring as error:
             raise Unreadable(f"{self.text}: {error}") from error
         except OSError as error:
             raise Unreadable(f"{self.text}: {error.strerror or error}") from error
-        missing = [] if live else stated.missing_after(links)
-        findings += [self._finding(Rule.GAP, name, last + 1, "the segment is missing") for name in missing]
+        findings += [self._finding(Rule.GAP, name, vlsn, "the segment is missing") for name, vlsn in missing]
         return Survey(
-            group=header.group,
-            node=header.node,
+            group=chain.owner[0],
+            node=chain.owner[1],
             live=live,
             parts=tuple(parts),
             first=first,
             last=last,
             dtvlsn=max(dtvlsn, stated.dtvlsn),
             findings=tuple(findings),
-            incarnation=f"{header.incarnation:016x}",
+            incarnation=f"{own[-1].incarnation:016x}" if own else "",
             sizes=sizes,
             stated=_noted(stated, None if live else promised),  # it may be elected while the log is read
+            configured=disk.exists(f"{self.path}/{CONFIG_FILE}"),
             founding=stated.record.founding if stated.record is not None else "",
         )
 
@@ -171,23 +178,32 @@ class DirectorySource:
         return {number: Indexed(*each, found.bounds) for number, each in columns if each is not None}
 
     def _promised(self, disk: Disk, findings: list[Finding]) -> NodeRecord | None:
-        """Reads the node file; a copy of the log alone has none."""
+        """Reads the node file; a copy of the log alone has none, a directory that a node has opened does."""
         try:
             return read_slots(disk, f"{self.path}/{NODE_FILE_NAME}")[0]
         except FileNotFoundError:
+            if all(disk.exists(f"{self.path}/{name}") for name in (STATE_NAME, INDEX_NAME)):
+                findings.append(self._finding(Rule.NODE_FILE, NODE_FILE_NAME, 0, "the node file is missing"))
             return None
         except Damaged as error:
             findings.append(self._finding(Rule.NODE_FILE, NODE_FILE_NAME, 0, str(error)))
             return None
 
-    def _index_faults(self, found: Mappings, parts: Sequence[Part]) -> Iterator[Finding]:
-        """Names what of the index cannot be read, and segments that it points into and that are not there."""
+    def _index_faults(self, found: Mappings, links: Sequence[Link], missing: Set[str]) -> Iterator[Finding]:
+        """Names what of the index cannot be read, and segments that it points into and that nothing else misses."""
         for fault in found.faults:
             yield self._finding(Rule.INDEX, INDEX_NAME, fault.vlsn or 0, str(fault))
-        for number in sorted(found.by_segment.keys() - {part.number for part in parts}):
-            vlsn = int(found.by_segment[number][0][0])
-            detail = "the index points into a segment that is not there"
-            yield self._finding(Rule.INDEX, segment_name(number), vlsn, detail)
+        known = {segment_name(number) for link in links for number in (link.number, *link.missing_before)} | missing
+        first = links[0].number if min(known) < segment_name(links[0].number) else 0
+        for number in sorted(number for number in found.by_segment if number >= first):
+            if segment_name(number) not in known:
+                vlsn = int(found.by_segment[number][0][0])
+                detail = f"the index points into {segment_name(number)}, which is not there"
+                yield self._finding(Rule.INDEX, INDEX_NAME, vlsn, detail)
+
+    def _stray(self, stray: Stray) -> Finding:
+        finding = self._finding(Rule.SEGMENT_HEADER, stray.name, stray.vlsn, stray.detail)
+        return replace(finding, more={"segment": stray.holds})
 
     def _header_fault(self, link: Link) -> Finding:
         vlsn = link.prev_last_vlsn + 1
@@ -198,7 +214,8 @@ class DirectorySource:
             pass  # no readable block where the first one should be
         finally:
             file.close()
-        return self._finding(Rule.SEGMENT_HEADER, link.name, vlsn, link.fault)
+        more = {"of_node": link.header.node} if link.foreign and link.header is not None else {}
+        return replace(self._finding(Rule.SEGMENT_HEADER, link.name, vlsn, link.fault or link.foreign), more=more)
 
     def _finding(self, rule: Rule, file: str, vlsn: int, detail: str) -> Finding:
         return Finding(rule=rule, source=self.text, file=file, offset=0, vlsn=vlsn, detail=detail)

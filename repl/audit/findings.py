@@ -5,17 +5,22 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 FINDINGS_MAX: Final = 100
 """A rule that fails everywhere in one segment is named this many times there, then counted."""
 VALUE_BYTES_SHOWN: Final = 200
+_BYTES_BEFORE: Final = 40
+_TIMES: Final = frozenset({"time", "modified_us", "modified_us_then"})
+"""Facts in µs since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One rule that does not hold, and where: ``offset`` in bytes of ``file``, ``vlsn`` the first concerned
-    (0 where none is).  ``more`` is what only this rule can say."""
+    (0 where none is).  ``owner`` is the node whose copy it is, ``mend`` the command that mends it, "" where none does.
+    ``more`` is what only this rule can say."""
 
     rule: str
     source: str
@@ -23,23 +28,51 @@ class Finding:
     offset: int
     vlsn: int
     detail: str = ""
+    owner: str = ""
+    mend: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         place = {name: getattr(self, name) for name in ("rule", "source", "file", "offset", "vlsn")}
-        return place | ({"detail": self.detail} if self.detail else {}) | dict(self.more)
+        said = {name: value for name in ("detail", "owner", "mend") if (value := getattr(self, name))}
+        return place | said | dict(self.more)
 
 
-def shown(name: str, data: bytes | None) -> dict[str, Any]:
-    """Returns ``data`` as JSON has it: text, or base64 under ``name_b64``; at most its first 200 bytes."""
+def told(more: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns facts as a person reads them: times in UTC, and nothing of what is not there."""
+    facts = [(name, value) for name, value in more.items() if value is not None]
+    return [(name, _moment(value) if name in _TIMES else _text(value)) for name, value in facts]
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _moment(us: int) -> str:
+    """Formats µs since the epoch; 0 is a time that is not known."""
+    try:
+        at = datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
+    except (ValueError, OverflowError, OSError):
+        return f"{us} µs"
+    return at.isoformat(timespec="microseconds").replace("+00:00", "Z") if us else "not known"
+
+
+def shown(name: str, data: bytes | None, at: int = 0) -> dict[str, Any]:
+    """Returns ``data`` as JSON has it: text, or base64 under ``name_b64``; at most 200 bytes, the first ones if byte
+    ``at`` is among them, else from some before it on, ``name_from``."""
     if data is None:
         return {name: None}
-    cut = data[:VALUE_BYTES_SHOWN]
+    start = 0 if at < VALUE_BYTES_SHOWN else at - _BYTES_BEFORE
+    while start and at - start < _BYTES_BEFORE + 3 and data[start] & 0xC0 == 0x80:
+        start -= 1  # a character's first byte
+    cut = data[start : start + VALUE_BYTES_SHOWN]
     more = {f"{name}_bytes": len(data)} if len(data) > len(cut) else {}
+    more |= {f"{name}_from": start} if start else {}
     try:
         return {name: cut.decode()} | more
     except UnicodeDecodeError as error:
         # A character that the cut went through does not make text binary.
-        if len(data) > len(cut) and len(cut) - error.start < 4 and error.reason == "unexpected end of data":
+        ends = len(data) > start + len(cut) and len(cut) - error.start < 4 and error.reason == "unexpected end of data"
+        if ends:
             return {name: cut[: error.start].decode()} | more
     return {f"{name}_b64": b64encode(cut).decode()} | more

@@ -26,6 +26,7 @@ from time import monotonic, time_ns
 from typing import Any, Final, Protocol, TypeVar
 
 from repl.audit import once, tasks
+from repl.audit.causes import causes
 from repl.audit.claims import check_claims
 from repl.audit.copies import source_reports
 from repl.audit.derived import check_noted
@@ -37,6 +38,7 @@ from repl.audit.history_order import check_spans
 from repl.audit.joints import check_joints, pending_rollback
 from repl.audit.majority import End, check_ends
 from repl.audit.members import GroupAt
+from repl.audit.mends import Mender
 from repl.audit.names import NameTask, places_of, ranges_of
 from repl.audit.outputs import check_outputs, write_outputs
 from repl.audit.plan import Bounds, Part, Survey, common_bounds, packed
@@ -60,6 +62,8 @@ GROUPS_MAX: Final = 1024
 """Tasks that hold a history against the copies."""
 HISTORY_FINDINGS_MAX: Final = 1000
 """Named in a report; all are counted."""
+_OF_ORDER: Final = (Rule.GAP, Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER)
+"""Faults of such a kind make terms that are not those of ``state``."""
 _OF_ROLLBACKS: Final = (Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER, Rule.PRODUCER_SEQUENCE)
 
 
@@ -116,7 +120,8 @@ def run_audit(
     kind = _kind(checksums)
     since = _since(since_last, deep=deep, history=history, checksums=kind)
     with spark_context(spark_master) as context:
-        report = audit(copies, SparkJobs(context, progress), recorded, since, kind)
+        written = next((path for path in out if path.lower().endswith(".json")), "")
+        report = audit(copies, SparkJobs(context, progress), recorded, since, kind, written)
     write_outputs(report, out)
     return report
 
@@ -164,8 +169,10 @@ def audit(
     history: Sequence[HistoryPart] | None = None,
     since: Since | None = None,
     checksums: Checksums = Checksums.SHA256,
+    report: str = "",
 ) -> AuditReport:
-    """Audits the sources, wherever the jobs run. Raises ``BadArgument`` and ``Unreadable``."""
+    """Audits the sources, wherever the jobs run; ``report`` is the JSON file that the caller writes it to, if any.
+    Raises ``BadArgument`` and ``Unreadable``."""
     texts = [source.text for source in sources]
     begun = monotonic()
     surveys = succeeded(jobs.run("survey", tasks.survey, list(enumerate(sources))))
@@ -188,7 +195,8 @@ def audit(
         found = [finding for segment in read.segments for finding in segment.findings]
         found += check_joints(source.text, read.runs)
         stated = replace(survey.stated, terms=()) if read.missing else survey.stated
-        findings += check_noted(source.text, stated, [segment for run in read.runs for segment in run])
+        ordered = not any(finding.rule in _OF_ORDER for finding in (*survey.findings, *found))
+        findings += check_noted(source.text, stated, [segment for run in read.runs for segment in run], ordered=ordered)
         judged, left = _judged(source, read, survey, found, jobs)
         findings, missing = findings + judged, missing + left
     shares = [merged(share for segment in read.segments for share in segment.digests) for read in audited]
@@ -198,7 +206,8 @@ def audit(
         copies = [joined(since, *each) for each in zip(copies, reading, shares, strict=True)]
         findings += check_past(since, reading, audited, texts)
     copies = [blanked(copy) for copy in copies]
-    findings += check_ends(list(_ends(copies, surveys, audited, bounds.past)), _groups(surveys, audited))
+    members = _groups(surveys, audited)
+    findings += check_ends(list(_ends(copies, surveys, audited, bounds.past)), members)
     found, left = _reused(sources, surveys, audited, bounds, checksums, jobs)
     findings, missing = findings + found, missing + left
     proof = None
@@ -214,12 +223,25 @@ def audit(
     if ranges and not findings:
         findings.append(_unexplained(ranges[0], bounds, sources))
     changed = any(finding.rule == AuditRule.CHANGED_PAST for finding in findings)
+    compared = (
+        bounds.first if since is None else max(bounds.first, since.report.compared_from),
+        max(bounds.last, bounds.past),
+    )
+    mender = Mender(
+        {copy.source: copy for copy in copies},
+        frozenset(text for text, survey in zip(texts, surveys, strict=True) if survey.configured),
+        max(members, key=lambda each: each.vlsn, default=GroupAt(0, ())),
+        surveys[0].group,
+        compared,
+        report,
+    )
+    segments = {text: read.segments for text, read in zip(texts, audited, strict=True)}
     return AuditReport(
         equal=(bool(bounds) or since is not None) and not (ranges or changed or missing),
-        compared_from=bounds.first if since is None else max(bounds.first, since.report.compared_from),
-        compared_to=max(bounds.last, bounds.past),
+        compared_from=compared[0],
+        compared_to=compared[1],
         sources=copies,
-        findings=sorted(findings, key=_told),
+        findings=sorted(mender.mended(causes(findings, segments)), key=_told),
         ranges_differing=len(ranges),
         tasks=jobs.tasks,
         seconds=monotonic() - begun,
@@ -337,9 +359,14 @@ def _ends(copies: list[SourceReport], surveys: list[Survey], audited: list[Read]
             last=copy.last,
             said=max(said, survey.stated.dtvlsn, compared),
             live=copy.live,
-            damaged=bool(read.missing) or (bool(segments) and segments[-1].damaged),
+            damaged=bool(read.missing) or (bool(segments) and segments[-1].damaged) or _is_cut(survey, copy.last),
             owes=survey.stated.floor > copy.last,
         )
+
+
+def _is_cut(survey: Survey, last: int) -> bool:
+    """Says whether a segment is missing behind the last VLSN."""
+    return any(finding.rule == Rule.GAP and finding.vlsn > last for finding in survey.findings)
 
 
 def _groups(surveys: list[Survey], audited: list[Read]) -> list[GroupAt]:
@@ -347,9 +374,9 @@ def _groups(surveys: list[Survey], audited: list[Read]) -> list[GroupAt]:
     return noted + [group for read in audited for segment in read.segments for group in segment.groups]
 
 
-def _told(finding: Finding) -> tuple[int, int, str, str, int]:
-    """The order of findings: by VLSN, and of one VLSN what explains the others first."""
-    return finding.vlsn, RANKS[finding.rule], finding.source, finding.file, finding.offset
+def _told(finding: Finding) -> tuple[bool, int, int, str, str, int]:
+    """The order of findings: by VLSN, and of one VLSN what explains the others first; those without a VLSN last."""
+    return not finding.vlsn, finding.vlsn, RANKS[finding.rule], finding.source, finding.file, finding.offset
 
 
 def _places(surveys: list[Survey], audited: list[Read]) -> dict[int, list[tuple[Part, Place]]]:

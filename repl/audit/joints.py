@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from repl.audit.claims import check_claims
 from repl.audit.derived import check_pointed
@@ -78,15 +79,13 @@ def _order(source: str, segments: Sequence[SegmentAudit], after_missing: Collect
         at = segment.first
         if before is not None:
             explained = (damaged or before.damaged or at.damaged) and at.vlsn > before.vlsn
-            rule: Rule | None = None
-            detail = ""
+            place: dict[str, Any] = {"source": source, "file": segment.file, "offset": at.offset}
+            place["vlsn"] = min(at.vlsn, before.vlsn + 1)
             if at.vlsn != before.vlsn + 1 and not explained:
-                rule, detail = Rule.CONTIGUITY, f"VLSN {at.vlsn} follows on {before.vlsn}"
+                yield Finding(rule=Rule.CONTIGUITY, detail=f"VLSN {at.vlsn} follows on {before.vlsn}", **place)
             elif at.term < before.term:
-                rule, detail = Rule.TERM_ORDER, f"term {at.term} follows on term {before.term}"
-            if rule is not None:
-                vlsn = min(at.vlsn, before.vlsn + 1)
-                yield Finding(rule=rule, source=source, file=segment.file, offset=at.offset, vlsn=vlsn, detail=detail)
+                detail, more = f"term {at.term} follows on term {before.term}", {"term": at.term, "before": before.term}
+                yield Finding(rule=Rule.TERM_ORDER, detail=detail, more=more, **place)
         before, damaged = segment.last, False
 
 
@@ -104,6 +103,7 @@ def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Findin
         for marks in segment.marks:
             begin, end = lsn(segment.number, marks.start), lsn(segment.number, marks.last)
             start, vlsn = marks.start, marks.vlsn
+            more = {"last": marks.last_vlsn}
             if marks.overmarked:
                 wrong = not _covered(begin, end, starts)
                 detail = "overmarked, and no rollback record says so"
@@ -115,8 +115,10 @@ def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Findin
                     default=None,
                 )
                 wrong = lowest is not None
-                if lowest is not None and lowest.first_lsn > begin:  # blocks that stay lie before it
-                    start, vlsn = lsn_offset(Lsn(lowest.first_lsn)), lowest.matchpoint + 1
+                if lowest is not None:
+                    more = {"last": max(marks.last_vlsn, lowest.last_vlsn), "matchpoint": lowest.matchpoint}
+                    if lowest.first_lsn > begin:  # blocks that stay lie before it
+                        start, vlsn = lsn_offset(Lsn(lowest.first_lsn)), lowest.matchpoint + 1
                 detail = "visible, and a finished rollback abandoned it"
             if wrong:
                 yield Finding(
@@ -126,6 +128,7 @@ def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Findin
                     offset=start,
                     vlsn=vlsn,
                     detail=detail,
+                    more=more,
                 )
 
 

@@ -13,7 +13,10 @@ class GroupAt:
 
     vlsn: int
     voters: tuple[str, ...]
+    urls: tuple[tuple[str, str], ...] = ()
+    """Name and URL of each member."""
 
 
 def group_at(vlsn: int, entry: GroupEntry) -> GroupAt:
-    return GroupAt(vlsn, tuple(member.name for member in entry.members if member.electable))
+    voters = tuple(member.name for member in entry.members if member.electable)
+    return GroupAt(vlsn, voters, tuple((member.name, member.url) for member in entry.members))

@@ -89,6 +89,8 @@ class Survey:
     """The log's, 16 hex digits, as its newest header has it."""
     sizes: Sizes = field(default_factory=Sizes)
     stated: Noted = Noted()
+    configured: bool = False
+    """It has a node's settings beside its log."""
     founding: str = ""
     """The log's name, which no other log has, as a node or its ``state`` says it; empty where neither does."""
 

@@ -39,6 +39,7 @@ from repl.audit.digest import (
 from repl.audit.directory import DirectorySource
 from repl.audit.findings import Finding
 from repl.audit.frames import Bools, Frames, read_frames
+from repl.audit.mends import is_replaceable
 from repl.audit.plan import Part, Survey
 from repl.audit.report import AuditReport, SourceReport
 from repl.audit.source import Source, Unreadable, source_of
@@ -98,7 +99,7 @@ class RepairPlan:
     digests: dict[int, RangeDigest] = field(default_factory=dict)
     """The majority's, of ``ranges``."""
     left: tuple[Finding, ...] = ()
-    """Findings of the report in this copy outside of what was compared: not repaired here."""
+    """Findings of the report in this copy that a repair does not mend: each says what does."""
 
     @property
     def bytes(self) -> int:
@@ -238,9 +239,8 @@ class Repair:
         return models
 
     def _left(self, mine: SourceReport) -> tuple[Finding, ...]:
-        low, high = self._bounds
         found = (each for each in self._report.findings if each.source == mine.source)
-        return tuple(each for each in found if not low <= each.vlsn <= high)
+        return tuple(each for each in found if not is_replaceable(each, self._bounds))
 
     def _planned(self, here: _Copy, there: _Copy, model: str, wanted: dict[int, RangeDigest]) -> RepairPlan:
         missing = there.blocks[~np.isin(there.blocks["digest"], here.blocks["digest"])]

@@ -356,7 +356,7 @@ def _unflattened(fields: object) -> object:
     """Puts what only a finding's rule says into its ``more``."""
     if not isinstance(fields, dict):
         return fields
-    own = ("rule", "source", "file", "offset", "vlsn", "detail")
+    own = ("rule", "source", "file", "offset", "vlsn", "detail", "owner", "mend")
     more = {name: value for name, value in fields.items() if name not in own}
     return {name: fields[name] for name in own if name in fields} | {"more": more}
 

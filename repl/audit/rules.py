@@ -32,12 +32,12 @@ class AuditRule(StrEnum):
     """It was acknowledged before the other was sent, and has the higher VLSN."""
 
 
-_DAMAGE: Final = (
+DAMAGE: Final = (
     *(Rule.SEGMENT_HEADER, Rule.GAP, Rule.FRAME_HEADER, Rule.FRAME_CRC, Rule.BLOCK_HEADER),
     *(Rule.BLOCK_BODY, Rule.TRANSACTION, Rule.RECORD),
 )
 _ORDER: Final = (
-    *_DAMAGE,
+    *DAMAGE,
     *(Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER),
     *(Rule.OVERMARKED_DURABLE, Rule.DTVLSN, Rule.PRODUCER_SEQUENCE, Rule.SHORTER),
     *(Rule.SIDECAR, Rule.INDEX, Rule.STATE, Rule.NODE_FILE),
@@ -47,7 +47,7 @@ _ORDER: Final = (
 )
 RULES: Final = tuple(map(str, _ORDER))
 """Every identifier that a finding may have."""
-RANKS: Final = {rule: max(0, rank - len(_DAMAGE)) for rank, rule in enumerate(RULES)}
+RANKS: Final = {rule: max(0, rank - len(DAMAGE)) for rank, rule in enumerate(RULES)}
 """The lower one is told first; kinds of damage in the order in which they lie."""
 
 _NOT_HERE: Final = {Rule.UNREADABLE, Rule.PAGE}  # the one ends an audit, the other is of no log: verify finds it

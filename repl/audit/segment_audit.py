@@ -30,12 +30,13 @@ class Edge:
 @dataclass(frozen=True, slots=True)
 class Marks:
     """Consecutive BLOCK frames with one flag and no rollback record between them: where the first and the last
-    begin."""
+    begin, and their first and last VLSN."""
 
     start: int
     last: int
     overmarked: bool
     vlsn: int
+    last_vlsn: int
 
 
 @dataclass(frozen=True, slots=True)

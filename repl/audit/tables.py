@@ -4,7 +4,7 @@
              'range'     range, first, last, blocks, entries, digest, chain, agrees
              'segment'   file, number, first, last, first_term, last_term, begun, ended, bytes, blocks, entries,
                          damaged, overmarked
-             'finding'   rule, file, offset, vlsn, detail, facts
+             'finding'   rule, file, offset, vlsn, detail, facts, mend
              'unread'    file, first, last, bytes, detail (why), facts: what was not audited
 
 What a kind of row does not have is null.  Every row has the audit's ``group`` and ``made``, and its copy's ``source``
@@ -59,6 +59,7 @@ SCHEMA: Final = pa.schema(
         ("vlsn", pa.int64()),
         ("detail", pa.string()),
         ("facts", pa.string()),
+        ("mend", pa.string()),
     ],
     metadata={"vlsnlog.report": str(REPORT_VERSION)},
 )
@@ -107,6 +108,7 @@ def _rows(report: AuditReport) -> Iterator[dict[str, Any]]:
             "vlsn": finding.vlsn,
             "detail": finding.detail,
             "facts": msgspec.json.encode(finding.more).decode(),
+            "mend": finding.mend or None,
         }
 
 

@@ -54,7 +54,7 @@ def read_plain(
     """Reads a segment of ``source`` that ends at ``part.end`` and holds nothing wrong and nothing overmarked; None of
     any other.  ``into``, as large as the segment, then has all windows in place with more than plain blocks, and no
     other byte of it means anything.  Raises ``Unreadable``."""
-    if part.end % 8 or part.end <= FIRST_FRAME:
+    if part.end % 8 or part.end <= FIRST_FRAME or part.stated > part.end:
         return None
     window, found, at = bytearray(WINDOW_BYTES + _SLACK), _Found(), 0
     while at < part.end:

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,7 @@ from repl.cli.report import count, print_json, print_table, several, size, style
 from repl.cli.signals import unwound_by_signals
 
 if TYPE_CHECKING:
+    from repl.audit.findings import Finding
     from repl.audit.report import AuditReport, HistoryReport, NotAudited
 
 FINDINGS_SHOWN = 20
@@ -120,7 +121,7 @@ def print_report(report: AuditReport) -> None:
     if len(report.not_audited) > FINDINGS_SHOWN:
         click.echo(f"and {len(report.not_audited) - FINDINGS_SHOWN} more that was not audited (--json has all)")
     for finding in report.findings[:FINDINGS_SHOWN]:
-        click.echo(f"{styled('finding:', fg='red')} " + _sentence(finding.as_dict()))
+        click.echo(f"{styled('finding:', fg='red')} " + _sentence(finding))
     if len(report.findings) > FINDINGS_SHOWN:
         click.echo(f"and {len(report.findings) - FINDINGS_SHOWN} more findings (--json has all)")
     speed = f", {report.mb_per_s:,.0f} MB/s" if report.mb_per_s >= 1 else ""
@@ -159,23 +160,25 @@ def _print_history(history: HistoryReport) -> None:
     click.echo(words + (f", {several(history.findings, 'finding')}" if history.findings else ""))
 
 
-def _sentence(finding: dict[str, Any]) -> str:
-    """Formats a finding as one line; a divergence has two more, one for each copy."""
-    rule, vlsn, detail, other = (finding.pop(name, None) for name in ("rule", "vlsn", "detail", "other"))
-    if other is not None:
-        return f"{rule}: {detail}\n  {_place(finding)}: {_words(finding)}\n  {_place(other)}: {_words(other)}"
-    more = ", ".join(filter(None, (detail, _words(finding))))
-    return f"{rule}: {_place(finding)} VLSN {vlsn}" + (f": {more}" if more else "")
+def _sentence(finding: Finding) -> str:
+    """Formats a finding: a line, two more for the two copies of what differs, one for what mends it."""
+    from repl.audit.findings import told
 
-
-def _place(finding: dict[str, Any]) -> str:
-    return f"{finding['source']} {finding['file']} offset {finding['offset']}"
-
-
-def _words(finding: dict[str, Any]) -> str:
-    """Formats all of a finding but its place."""
-    known = {name: value for name, value in finding.items() if name not in ("source", "file", "offset")}
-    return ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
+    facts = {name: value for name, value in finding.more.items() if name not in ("other", "in_place")}
+    other = dict(finding.more.get("other") or {})
+    place = f"{finding.source} {finding.file} offset {finding.offset}"
+    words = ", ".join(f"{name.removesuffix('_us')} {value}" for name, value in told(facts))
+    if other:
+        there = f"{other.pop('source')} {other.pop('file')} offset {other.pop('offset')}"
+        others = ", ".join(f"{name} {value}" for name, value in told(other))
+        lines = [f"{finding.rule}: {finding.detail}", f"{place}: {words}", f"{there}: {others}"]
+    else:
+        vlsn = f" VLSN {finding.vlsn}" if finding.vlsn else ""
+        more = ", ".join(filter(None, (finding.detail, words)))
+        lines = [f"{finding.rule}: {place}{vlsn}" + (f": {more}" if more else "")]
+    if finding.mend:
+        lines.append(f"mend: {finding.mend}")
+    return "\n  ".join(lines)
 
 
 def progress_on_terminal() -> AbstractContextManager[Show | None]:

@@ -86,8 +86,8 @@ def _fields(plan: RepairPlan, kept: list[str], verified: VerifyReport | None) ->
 
 def _print(directory: Path, plan: RepairPlan, kept: list[str], verified: VerifyReport | None, *, dry_run: bool) -> None:
     for left in plan.left[:PLACES_SHOWN]:
-        place = f"{left.file} offset {left.offset} VLSN {left.vlsn}"
-        click.echo(f"left: {left.rule}: {place} was not compared; a running node mends damaged blocks by itself")
+        place = f"{left.file} offset {left.offset}" + (f" VLSN {left.vlsn}" if left.vlsn else "")
+        click.echo(f"left: {left.rule}: {place}: {left.detail}" + (f"; {left.mend}" if left.mend else ""))
     if not plan.replacements:
         click.echo(f"{directory}: nothing to repair: what was compared of {plan.node} is what the majority holds")
         return

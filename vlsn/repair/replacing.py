@@ -122,6 +122,11 @@ def _place(each: Replacement, vlsn: int) -> str:
     return f"{each.file} offset {each.start} (VLSN {vlsn})"
 
 
+def is_summed_up(header: BlockHeader) -> bool:
+    """Says whether the block has entries that are summed up outside of the log."""
+    return bool(header.flags & _SUMMED_UP) or header.kind != EntryKind.DATA
+
+
 def _check_not_summed_up(header: BlockHeader) -> None:
-    if header.flags & _SUMMED_UP or header.kind != EntryKind.DATA:
+    if is_summed_up(header):
         raise BadBody(f"block {header.name} has entries that state/ sums up, and is not the one that is there")

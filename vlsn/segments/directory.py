@@ -43,6 +43,8 @@ class SegmentInfo:
     live_end: int | None
     """The end of its log, as a later header names it; None for the last one. It is None, too, if that header is
     damaged."""
+    other: SegmentHeader | None = None
+    """A right header, and that of a segment of another number."""
 
     @property
     def active(self) -> bool:
@@ -63,14 +65,18 @@ def survey(disk: Disk, directory: str, *, around: bool = False) -> list[SegmentI
     for number, name in reversed(segment_numbers(disk, directory)):
         path = f"{directory}/{name}"
         try:
-            header, size, fault = _read_header(disk, path, number)
+            header, size, fault = _read_header(disk, path)
         except FileNotFoundError:
             continue  # removed since it was listed
         except OSError as error:
             if not around or not is_unread(error):
                 raise
             header, size, fault = None, _size(disk, path), f"its header page cannot be read ({error})"
-        found.append(SegmentInfo(number, name, path, size, header, fault, ends.get(number)))
+        other: SegmentHeader | None = None
+        if header is not None and header.number != number:
+            other, header = header, None
+            fault = f"the header says that it is segment {other.number}"
+        found.append(SegmentInfo(number, name, path, size, header, fault, ends.get(number), other))
         if header is not None and header.state == SegmentState.ACTIVE and header.prev_number:
             ends[header.prev_number] = header.prev_end
     found.reverse()
@@ -150,7 +156,7 @@ def _size(disk: Disk, path: str) -> int:
         file.close()
 
 
-def _read_header(disk: Disk, path: str, number: int) -> tuple[SegmentHeader | None, int, str]:
+def _read_header(disk: Disk, path: str) -> tuple[SegmentHeader | None, int, str]:
     file = disk.open(path)
     try:
         size = file.size()
@@ -163,6 +169,4 @@ def _read_header(disk: Disk, path: str, number: int) -> tuple[SegmentHeader | No
         raise named(error, path) from None
     except BadBody as error:
         return None, size, str(error)
-    if header.number != number:
-        return None, size, f"the header says that it is segment {header.number}"
     return header, size, ""

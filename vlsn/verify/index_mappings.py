@@ -117,9 +117,13 @@ def _load(times: TimeIndex, store: KeyValue, owner: int | None) -> None:
 def _read_buckets(store: KeyValue, found: Mappings, begin: int, end: int) -> None:
     parts: dict[int, list[Columns]] = {}
     last = NULL_VLSN
+    buckets = StoredBuckets(store)
+    fault: Damaged | None = None
     try:
-        buckets = StoredBuckets(store)
         buckets.record()
+    except Damaged as error:
+        fault = error  # one of a bucket, if there is any, says more
+    try:
         for bucket in buckets.all(begin, end):
             bucket.verify()
             if bucket.first <= last:
@@ -129,7 +133,10 @@ def _read_buckets(store: KeyValue, found: Mappings, begin: int, end: int) -> Non
             vlsns = np.array(bucket.deltas, dtype=np.int64) + bucket.first
             parts.setdefault(bucket.file, []).append((vlsns, np.array(bucket.offsets, dtype=np.int64)))
     except Damaged as error:
-        found.faults.append(error)
+        error.vlsn = error.vlsn or int(last) + 1
+        fault = error
+    if fault is not None:
+        found.faults.append(fault)
     for number, columns in parts.items():
         vlsns_of, offsets_of = zip(*columns, strict=True)
         found.by_segment[number] = np.concatenate(vlsns_of), np.concatenate(offsets_of)

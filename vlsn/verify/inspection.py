@@ -168,7 +168,8 @@ def _locate(buf: Bytes, size: int, salt: int, end: int | None, name: str) -> Ins
         at = after or limit
         stop = at
     if end is not None and limit < end:
-        gaps.append((max(limit, FIRST_FRAME), end))
+        start = gaps.pop()[0] if gaps and gaps[-1][1] == limit else max(limit, FIRST_FRAME)
+        gaps.append((start, end))
     if not walks:
         nothing = np.zeros(0, dtype=np.int64)
         return Inspected(nothing, np.zeros(0, dtype=FRAME_DTYPE), nothing.astype(np.bool_), gaps, end or stop, False)

@@ -8,6 +8,7 @@ header after it are kept:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,22 @@ class Visible:
 
     def __len__(self) -> int:
         return len(self.places)
+
+
+def falling_terms(terms: Offsets) -> Iterator[tuple[int, int, int, str]]:
+    """Yields where terms of a segment's visible blocks fall: the row at fault, its term, the one before, and what is to
+    be said. Blocks that stand out of a term, fewer than what follows, are at fault themselves."""
+    if not (terms[1:] < terms[:-1]).any():
+        return
+    starts = [0, *(np.flatnonzero(terms[1:] != terms[:-1]) + 1).tolist()]
+    ends = [*starts[1:], len(terms)]
+    for run in (np.flatnonzero(np.diff(terms[starts].astype(np.int64)) < 0) + 1).tolist():
+        before, at, end = starts[run - 1], starts[run], ends[run]
+        term, high = int(terms[at]), int(terms[before])
+        if before and terms[before - 1] <= term and at - before <= end - at:
+            yield before, high, int(terms[before - 1]), f"term {high} stands between {terms[before - 1]} and {term}"
+        else:
+            yield at, term, high, f"term {term} follows on term {high}"
 
 
 def visible_of(found: Inspected, hidden: Mask) -> Visible:
@@ -60,6 +77,8 @@ class Order:
         self._next_header: SegmentHeader | None = None
         self.missing: list[str] = []
         """Segments between the one at hand and the one checked before."""
+        self.odd_terms: set[int] = set()
+        """Those of blocks before or behind which terms fall."""
 
     def check(self, link: Link, found: Inspected, visible: Visible) -> None:
         lost = found.lost
@@ -83,8 +102,9 @@ class Order:
             wrong = np.where(before[1:] > before[:-1], firsts[1:] <= lasts[:-1], wrong)
         for index in (np.flatnonzero(wrong) + 1).tolist():
             self._out_of_order(link.name, int(places[index]), int(firsts[index]), int(lasts[index - 1]))
-        for index in (np.flatnonzero(terms[1:] < terms[:-1]) + 1).tolist():
-            self._term_falls(link.name, int(places[index]), int(firsts[index]), terms[index], terms[index - 1])
+        for row, odd, others, detail in falling_terms(terms):
+            self.odd_terms |= {odd, others}
+            self._add(Rule.TERM_ORDER, link.name, int(places[row]), int(firsts[row]), detail)
 
     def _check_seam(self, link: Link, found: Inspected, visible: Visible, lost: Offsets) -> None:
         """Checks the seam from this segment's last block to the next header and the first block behind it."""
@@ -98,7 +118,9 @@ class Order:
             if after.first <= last or (after.first != last + 1 and not excused):
                 self._out_of_order(after.file, after.offset, after.first, last)
             if after.term < visible.terms[-1]:
-                self._term_falls(after.file, after.offset, after.first, after.term, visible.terms[-1])
+                self.odd_terms |= {after.term, int(visible.terms[-1])}
+                detail = f"term {after.term} follows on term {visible.terms[-1]}"
+                self._add(Rule.TERM_ORDER, after.file, after.offset, after.first, detail)
         if after is not None:
             after.lost |= bool(self.missing)
         if header is not None and header.prev_number == link.number and len(found.lasts) and not lost_here:
@@ -110,6 +132,3 @@ class Order:
 
     def _out_of_order(self, file: str, offset: int, first: int, last: int) -> None:
         self._add(Rule.CONTIGUITY, file, offset, last + 1, f"VLSN {first} follows on {last}")
-
-    def _term_falls(self, file: str, offset: int, vlsn: int, term: int, before: int) -> None:
-        self._add(Rule.TERM_ORDER, file, offset, vlsn, f"term {term} follows on term {before}")

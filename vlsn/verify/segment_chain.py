@@ -7,8 +7,10 @@ far the log had been synced.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -16,16 +18,17 @@ from vlsn.errors import BadBody, Damaged, LogInUse, WrongVersion
 from vlsn.format import scan
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.records import CheckpointEnd, RollbackStart
-from vlsn.format.segment import FIRST_FRAME, SegmentHeader, segment_name
+from vlsn.format.segment import FIRST_FRAME, SegmentHeader, SegmentState, segment_name
 from vlsn.ids import NULL_LSN, Lsn, lsn, lsn_file, lsn_offset
 from vlsn.levels import named
 from vlsn.limits import MIB, SEGMENT_BYTES_MAX, STATE_MAP_BYTES
 from vlsn.pages.page import PageRow
 from vlsn.pages.store import StoreRow
-from vlsn.recover.recovery import STATE_NAME
+from vlsn.recover.recovery import NODE_FILE_NAME, STATE_NAME
 from vlsn.seams import Buffer, Disk, File, Stores
 from vlsn.segments.bad_sectors import is_unread, read_around, read_pages
 from vlsn.segments.directory import SegmentInfo, stated_synced_end, survey, synced_in_frames
+from vlsn.state.node_file import read_slots
 from vlsn.state.state_store import StateRecord, StateStore
 
 READ_BYTES = MIB
@@ -44,6 +47,8 @@ class Link:
     """Numbers between the link before and this one that the log had segments under."""
     fault: str = ""
     """The fault of its header page."""
+    foreign: str = ""
+    """Names its node, where that is not this log's: its header and the next one speak of ends of different logs."""
 
     @property
     def number(self) -> int:
@@ -68,10 +73,30 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Stray:
+    """A file under another segment's name: ``holds`` is the number that its header says. ``moved``: it stands in the
+    chain under that number, since no other file has it."""
+
+    name: str
+    holds: int
+    vlsn: int
+    """The first VLSN that is not where it should be: of the segment of this name, or else of what the file holds."""
+    moved: bool
+
+    @property
+    def detail(self) -> str:
+        where = "" if self.moved else ", which is there under its own name"
+        return f"the header says that it is segment {self.holds}{where}"
+
+
+@dataclass(frozen=True, slots=True)
 class Chain:
     links: list[Link]
     unsynced_segment: bool
     """A standby holds frames but was never synced as part of the log: a torn tail of its own file."""
+    strays: list[Stray] = field(default_factory=list)
+    owner: tuple[str, str] = ("", "")
+    """Group and node."""
 
 
 @dataclass(slots=True)
@@ -94,13 +119,15 @@ class Stated:
     def offset_in(self, number: int) -> int:
         return max((lsn_offset(at) for at in self.ends if lsn_file(at) == number), default=0)
 
-    def missing_before(self, links: Sequence[Link]) -> int:
-        """Returns the last segment before the first link, when that is no log's beginning that ``state`` knows of; else
-        0."""
+    def missing_before(self, links: Sequence[Link], indexed: int) -> tuple[str, int] | None:
+        """Returns the first segment that is missing before the first link, and its first VLSN. None where it was
+        cleaned away, as ``state`` says, or the index, which may be newer: ``indexed`` is its first segment, or 0."""
         head = links[0].header if links else None
-        if self.record is None or head is None or head.number <= self.record.first_segment:
-            return 0
-        return head.prev_number
+        if self.record is None or head is None or not head.prev_number or indexed == head.number:
+            return None
+        if head.number <= self.record.first_segment:
+            return None
+        return segment_name(self.record.first_segment or 1), self.record.trimmed_to + 1
 
     def missing_after(self, links: Sequence[Link]) -> list[str]:
         """Names the segments behind the last link that had been synced."""
@@ -150,8 +177,10 @@ def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated
 
 def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] = ()) -> Chain:
     """Chains the segments of the log, ascending; ``stated`` are ends up to which ``state`` says it was synced.
-    ``live``: the last one ends where it is stated to be synced."""
-    segments = survey(disk, directory, around=True)
+    ``live``: the last one ends where it is stated to be synced. A segment under another one's name is chained by what
+    its header says."""
+    listed = survey(disk, directory, around=True)
+    segments = _placed(listed)
     named = {info.header.prev_number for info in segments if info.active and info.header is not None}
     last_active = max((info.number for info in segments if info.active), default=0)
     taken: list[tuple[SegmentInfo, int, str]] = []
@@ -169,7 +198,34 @@ def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] =
             taken.append((info, salt or 0, fault))
         elif salt is not None:
             unsynced = True
-    return Chain(_links(disk, segments, taken, stated, live=live), unsynced)
+    owner = _owner(disk, directory, [info.header for info, _, _ in taken if info.header is not None])
+    links = _links(disk, segments, taken, stated, owner, live=live)
+    return Chain(links, unsynced, list(_strays(listed, links)), owner)
+
+
+def _placed(segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
+    """Puts files with another segment's name where their headers say, unless that one is there."""
+    own = {info.number for info in segments if info.other is None}
+    moved: dict[int, SegmentInfo] = {}
+    for info in segments:
+        header = info.other
+        if header is not None and header.state is SegmentState.ACTIVE and header.number not in own | moved.keys():
+            moved[header.number] = replace(info, number=header.number, header=header, fault="")
+    if not moved:
+        return [info for info in segments if info.other is None]
+    placed = sorted([*moved.values(), *(info for info in segments if info.other is None)], key=attrgetter("number"))
+    ends = {each.header.prev_number: each.header.prev_end for each in placed if each.active and each.header is not None}
+    return [replace(info, live_end=ends.get(info.number)) for info in placed]
+
+
+def _strays(listed: Sequence[SegmentInfo], links: Sequence[Link]) -> Iterator[Stray]:
+    """Names the segments of ``listed`` that have another one's name; a standby is none."""
+    firsts = {link.number: link.prev_last_vlsn + 1 for link in links}
+    moved = {link.name for link in links}
+    for info in listed:
+        if info.other is not None and info.other.state is SegmentState.ACTIVE:
+            vlsn = firsts.get(info.number, info.other.prev_last_vlsn + 1)
+            yield Stray(info.name, info.other.number, vlsn, info.name in moved)
 
 
 def read_segment(disk: Disk, link: Link, into: bytearray) -> tuple[int, list[tuple[int, int]]]:
@@ -261,23 +317,43 @@ def _links(
     segments: Sequence[SegmentInfo],
     taken: Sequence[tuple[SegmentInfo, int, str]],
     stated: Sequence[Lsn],
+    owner: tuple[str, str],
     *,
     live: bool,
 ) -> list[Link]:
     links: list[Link] = []
     before = 0
+    foreign = [_foreign(info.header, owner) for info, _, _ in taken]
     for position, (info, salt, fault) in enumerate(taken):
         last = position == len(taken) - 1
-        end = info.live_end
+        end = info.live_end if not any(foreign[position : position + 2]) else None
         if last and live and end is None:
             end = max(FIRST_FRAME, lsn_offset(stated_synced_end(disk, segments, stated=stated)))
         follows = info.header.prev_number if info.header is not None and info.active else before
         missing = [follows] if before and follows > before else []
         if before and follows < before and not fault:
             fault = f"the header says that it follows on segment {follows}, but {before} is there"
-        links.append(Link(info, salt, end, last, missing, fault))
+        links.append(Link(info, salt, end, last, missing, fault, foreign[position]))
         before = info.number
     return links
+
+
+def _owner(disk: Disk, directory: str, headers: Sequence[SegmentHeader]) -> tuple[str, str]:
+    """Returns whose the log is, group and node, as the node file says; without one whoever has most of the segments,
+    and of several the last one."""
+    try:
+        record, _ = read_slots(disk, f"{directory}/{NODE_FILE_NAME}")
+        return record.group, record.node
+    except (OSError, Damaged):
+        pass
+    owners = Counter((header.group, header.node) for header in reversed(headers))
+    return owners.most_common(1)[0][0] if owners else ("", "")
+
+
+def _foreign(header: SegmentHeader | None, owner: tuple[str, str]) -> str:
+    if header is None or (header.group, header.node) == owner:
+        return ""
+    return f"it is of node {header.node} of group {header.group}, the log of {owner[1]} of {owner[0]}"
 
 
 def _frames_in(disk: Disk, info: SegmentInfo) -> tuple[int | None, int]:

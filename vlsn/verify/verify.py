@@ -49,7 +49,7 @@ from vlsn.verify.pages import page_faults
 from vlsn.verify.producer_order import ProducerOrder
 from vlsn.verify.report import Finding, TermRun, VerifyReport, kept_aside
 from vlsn.verify.rollbacks import Rollbacks
-from vlsn.verify.segment_chain import Link, Stated, log_chain, read_segment, read_stated
+from vlsn.verify.segment_chain import Chain, Link, Stated, log_chain, read_segment, read_stated
 
 Progress = Callable[[int, int], None]
 """Bytes done, bytes in all."""
@@ -136,7 +136,7 @@ class _Verifier:
         self.report.torn_tail = chain.unsynced_segment
         total, done = sum(link.end or link.size for link in chain.links), 0
         self._order.missing = stated.missing_after(chain.links)
-        self._check_owner(chain.links)
+        self._check_files(chain)
         self._check_beginning(chain.links, stated)
         for link in reversed(chain.links):
             try:
@@ -162,26 +162,24 @@ class _Verifier:
     def _check_beginning(self, links: Sequence[Link], stated: Stated) -> None:
         """Checks that a log which begins later was cleaned. That stands in ``state``, or, where that is older, in the
         index."""
-        lost = stated.missing_before(links) if not self._live else 0
-        if lost and min(self.mappings, default=0) != links[0].number:
-            assert stated.record is not None
-            vlsn = stated.record.trimmed_to + 1
-            self.add(Rule.GAP, segment_name(lost), 0, vlsn, "the segment is missing, and was not cleaned away")
+        lost = stated.missing_before(links, min(self.mappings, default=0)) if not self._live else None
+        if lost is not None:
+            name, vlsn = lost
+            self.add(Rule.GAP, name, 0, vlsn, "the segment is missing, and was not cleaned away")
+            for number in [number for number in self.mappings if number < links[0].number]:
+                self.mappings.pop(number)  # it points into what is missing
 
     def _is_head(self, link: Link) -> bool:
         """Says whether no segment is left at or before ``link``."""
         return all(number > link.number for number, _ in segment_numbers(self._disk, self._directory))
 
-    def _check_owner(self, links: Sequence[Link]) -> None:
-        """Checks that all segments are one node's; the last of them says whose."""
-        headers = [(link, link.header) for link in links if link.header is not None]
-        for link, header in headers:
-            owner = headers[-1][1]
-            if (header.group, header.node) != (owner.group, owner.node):
-                detail = (
-                    f"it is of node {header.node} of group {header.group}, the log of {owner.node} of {owner.group}"
-                )
-                self.add(Rule.SEGMENT_HEADER, link.name, 0, header.prev_last_vlsn + 1, detail)
+    def _check_files(self, chain: Chain) -> None:
+        """Checks that all segments are one node's, each under its own name."""
+        for link in chain.links:
+            if link.foreign:
+                self.add(Rule.SEGMENT_HEADER, link.name, 0, link.prev_last_vlsn + 1, link.foreign)
+        for stray in chain.strays:
+            self.add(Rule.SEGMENT_HEADER, stray.name, 0, stray.vlsn, stray.detail)
 
     # One segment.
 
@@ -245,10 +243,11 @@ class _Verifier:
         if last < durable and not self._owes(last):
             detail = f"the log ends at VLSN {last}, and said that {durable} was durable"
             self.add(Rule.SHORTER, links[-1].name, 0, last + 1, detail)
-        if stated.record is not None and self._whole:
+        if stated.record is not None and self._whole and not self._order.odd_terms:
             differ = first_difference(stated.record.term_runs, self._runs(), stated.record.vlsn)
             if differ is not None:
                 vlsn, noted, there = differ
+                self._order.odd_terms |= {run.term for run in self.report.term_runs if run.first <= vlsn <= run.last}
                 self.add(Rule.STATE, STATE_NAME, 0, vlsn, told(noted, there))
 
     def _owes(self, last: int) -> bool:
@@ -291,6 +290,8 @@ class _Verifier:
             right |= there
         if len(found.lost):
             right |= np.isin(offsets, found.lost)
+        for start, end in found.gaps:
+            right |= (offsets >= start) & (offsets < end)
         for index in np.flatnonzero(~right).tolist():
             detail = "the index points at no visible block that begins with this VLSN"
             self.add(Rule.INDEX, link.name, int(offsets[index]), int(vlsns[index]), detail)
@@ -388,7 +389,7 @@ class _Verifier:
             for number, fault in faults.items():
                 what = f"{NODE_FILE_NAME}: slot {number} of 2 cannot be read ({fault})"
                 self.report.notes.append(f"{what}; the other one is whole, and the next start writes both")
-            if record.term < highest:
+            if record.term < highest and highest not in self._order.odd_terms:
                 detail = f"its term is {record.term}, the log has blocks of term {highest}"
                 self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, detail)
 

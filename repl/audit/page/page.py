@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from repl.audit.digest import Checksums
-from repl.audit.findings import Finding
+from repl.audit.findings import Finding, told
 from repl.audit.page.charts import a_second, disk_use, histogram, over_time
 from repl.audit.page.figures import count, short, size, size_ceiling
 from repl.audit.page.markup import Children, Markup, tag
@@ -212,7 +212,7 @@ def _finding(finding: Finding, nodes: Mapping[str, str]) -> list[Children]:
         count(finding.vlsn) if finding.vlsn else "–",
         tag("span", nodes.get(finding.source, finding.source), title=finding.source),
         where,
-        [finding.detail, listed],
+        [finding.detail, listed, tag("p", "Mend: ", tag("code", finding.mend)) if finding.mend else None],
     ]
 
 
@@ -220,9 +220,8 @@ def _facts(more: Mapping[str, Any], under: str = "") -> Iterable[tuple[str, str]
     for name, value in more.items():
         if isinstance(value, Mapping):
             yield from _facts(value, f"{under}{name} ")
-        elif value is not None:
-            said = str(value)
-            yield under + name, said if len(said) <= _FACT_CHARACTERS else said[:_FACT_CHARACTERS] + " …"
+    for name, said in told({name: value for name, value in more.items() if not isinstance(value, Mapping)}):
+        yield under + name, said if len(said) <= _FACT_CHARACTERS else said[:_FACT_CHARACTERS] + " …"
 
 
 def _times(report: AuditReport) -> Children:

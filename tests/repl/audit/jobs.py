@@ -74,6 +74,7 @@ def audited(
     history: Sequence[HistoryPart] | None = None,
     since: Since | None = None,
     checksums: Checksums = Checksums.SHA256,
+    report: str = "",
 ) -> AuditReport:
     paths = [str(copy.path) if isinstance(copy, Copy) else str(copy) for copy in copies]
-    return audit([source_of(path) for path in paths], jobs or LocalJobs(), history, since, checksums)
+    return audit([source_of(path) for path in paths], jobs or LocalJobs(), history, since, checksums, report)

@@ -22,9 +22,11 @@ PRODUCER = 0xABCD
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The directories; ``deposed`` is the node that rolled back to ``matchpoint``."""
+    """The directories; ``deposed`` is the node that rolled back to ``matchpoint``, ``early`` are some as they were
+    before that."""
 
     paths: dict[str, Path]
+    early: dict[str, Path]
     deposed: str
     matchpoint: int
     last: int
@@ -43,6 +45,8 @@ def left_by(path: Path, seed: int = 11) -> Left:
             assert (await commit(group, await staged(group, b"debit %d" % number, b"credit %d" % number)))[0] == 200
         for number in range(60):
             await group.appended(b"entry %d " % number + b"." * 3000)
+        await asyncio.sleep(12.0)  # checkpoints, and an idle end
+        early = {name: machine.image() for name, machine in group.machines.items()}
         deposed, matchpoint = await _deposed(group)
         for number in range(60, 110):
             await group.appended(b"entry %d " % number + b"." * 3000)
@@ -55,7 +59,11 @@ def left_by(path: Path, seed: int = 11) -> Left:
         assert not group.fatal
         images = {name: machine.image() for name, machine in group.machines.items()}
         return Left(
-            {name: exported(image, name, path / name) for name, image in images.items()}, deposed, matchpoint, last
+            {name: exported(image, name, path / name) for name, image in images.items()},
+            {name: exported(image, name, path / "early" / name) for name, image in early.items()},
+            deposed,
+            matchpoint,
+            last,
         )
 
     return run(main())

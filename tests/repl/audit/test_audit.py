@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -25,7 +26,10 @@ from vlsn.format.segment import segment_name, sidecar_name
 from vlsn.ids import Lsn, Term, Vlsn, lsn_file, lsn_offset
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
+from vlsn.state import node_file
+from vlsn.state.node_file import NodeRecord
 from vlsn.state.state_store import IdleEnd, StateStore
+from vlsn.verify.verify import verify
 
 STORY = numbered(400, 5, 60)
 """VLSN 1 to 2 000, some 190 KiB: three segments of 64 KiB and a rest."""
@@ -172,6 +176,7 @@ def test_another_value_with_right_checksums_is_shown_with_both(tmp_path: Path) -
     assert finding.more["value"] == "paid 11"
     assert finding.more["other"]["value"] == "paid 10"
     assert finding.more["other"]["source"] == str(one.path)
+    assert (finding.owner, finding.mend) == ("n2", "")  # of two nobody knows who is right
     assert copies
 
 
@@ -219,6 +224,60 @@ def test_a_difference_above_the_common_dtvlsn_is_none(tmp_path: Path) -> None:
     one = Copy(tmp_path / "n1", "n1").add(*STORY).write()
     two = Copy(tmp_path / "n2", "n2").add(*STORY[:-1], other).write()
     assert audited(one, two).exit_code == 0
+
+
+def test_a_divergence_shows_where_two_values_differ_and_when_they_were_sealed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Long values that begin alike: the first 200 bytes would be the same text twice."""
+    story = numbered(20, 2, 1000)
+    copies = [Copy(tmp_path / node, node).add(*story).write() for node in ("n1", "n2", "n3")]
+    forge = Forge(copies[2].path)
+    frame = forge.block(21)
+    forge.body(frame, len(frame.payload) - 300, b"paid to somebody")
+    report = audited(*copies, report="somewhere/report.json")
+    finding = only(report.findings)
+    more = finding.more
+    assert (finding.vlsn, finding.owner, more["value_differs_at"]) == (22, "n3", 700)
+    assert (more["value_from"], more["value_bytes"]) == (660, 1000)
+    assert more["value"] == "." * 40 + "paid to somebody" + "." * 144
+    assert more["other"]["value"] == "." * 200
+    assert finding.mend == f"vlsnlog repair {copies[2].path} --from-audit somewhere/report.json"
+    print_report(report)
+    said = capsys.readouterr().out
+    assert "differ in value from byte 700 on" in said
+    assert said.count("time 2023-11-14T22:13:20.000021Z") == 2
+    assert f"\n  mend: {finding.mend}\n" in said
+
+
+def test_a_command_that_mends_can_be_typed(tmp_path: Path) -> None:
+    """Names that a shell would take apart, and a report that was not written."""
+    root = tmp_path / "it's here"
+    copies = [Copy(root / node, node).add(*STORY).write() for node in ("n1", "n2")]
+    copies[0].flip(501, 120)
+    command = only(audited(*copies).findings).mend
+    one, two = (str(copy.path) for copy in copies)
+    audit, repair = command.split("; ")
+    assert shlex.split(audit) == ["vlsnlog", "audit", one, two, "--out", "report.json"]
+    assert shlex.split(repair) == ["vlsnlog", "repair", one, "--from-audit", "report.json", "--right", "n2"]
+    copies[1].flip(501, 120)
+    assert [finding.mend for finding in audited(*copies).findings] == ["", ""]  # no copy has it
+
+
+def test_a_segment_of_another_node_cut_elsewhere_is_one_finding(tmp_path: Path) -> None:
+    """Its ends, and the next one's header, say of each other what is not of one log."""
+    for number, first in ((1, 1), (2, 736)):
+        copies = three(tmp_path / str(number))
+        node_file.create(
+            PosixDisk(), f"{copies[0].path}/node.id", NodeRecord(group="g", node="n1", incarnation=1, term=1)
+        ).close()
+        shutil.copyfile(copies[1].path / segment_name(number), copies[0].path / segment_name(number))
+        finding = only(audited(*copies).findings)
+        assert (finding.rule, finding.source, finding.vlsn) == ("segment-header", str(copies[0].path), first)
+        assert (finding.file, finding.owner, finding.more["of_node"]) == (segment_name(number), "n1", "n2")
+        assert {"contiguity", "sidecar"} <= set(finding.more["also"])
+        alone = verify(PosixDisk(), LmdbStores(), str(copies[0].path)).findings[0]
+        assert (alone.rule, alone.file) == ("segment-header", segment_name(number))
 
 
 def test_a_forged_value_passes_the_fast_way_alone_and_the_report_says_which_it_was(

@@ -52,9 +52,9 @@ def whole(blocks: Sequence[Row]) -> dict[int, RangeDigest]:
     found = {}
     for at in {first >> 16 for first, _, _ in blocks}:
         mine = [row for row in blocks if row[0] >> 16 == at]
-        leaves = sorted({first >> 10 for first, _, _ in mine})
+        leaves = sorted({first >> 9 for first, _, _ in mine})
         hashes = [
-            sha256(b"".join(sha256(data).digest() for first, _, data in mine if first >> 10 == leaf)) for leaf in leaves
+            sha256(b"".join(sha256(data).digest() for first, _, data in mine if first >> 9 == leaf)) for leaf in leaves
         ]
         digest = sha256(b"".join(each.digest() for each in hashes)).digest()
         found[at] = RangeDigest(at, sum(count for _, count, _ in mine), len(mine), digest)
@@ -102,7 +102,7 @@ def test_a_segments_shares_are_small_however_many_blocks_it_has() -> None:
     blocks = [(number, 1, b"") for number in range(1, 300_000)]
     found = shares(blocks)
     assert [share.range for share in found] == [0, 1, 2, 3, 4]
-    assert len(pickle.dumps(found)) < 2 * 1024 * 32 + 5 * 64 * 32 + 1000
+    assert len(pickle.dumps(found)) < 2 * 512 * 32 + 5 * 128 * 32 + 1000
     assert summed(found) == whole(blocks)
 
 

@@ -75,3 +75,16 @@ def test_json_has_the_fields_of_the_contract() -> None:
 )
 def test_shown_is_text_or_base64_of_the_first_200_bytes(data: bytes | None, expected: dict[str, object]) -> None:
     assert shown("value", data) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "at", "expected"),
+    [
+        (b"x" * 300, 199, {"value": "x" * 200, "value_bytes": 300}),
+        (b"x" * 300, 200, {"value": "x" * 140, "value_bytes": 300, "value_from": 160}),
+        (b"x" * 300, 300, {"value": "x" * 40, "value_bytes": 300, "value_from": 260}),
+        ("é".encode() * 200, 241, {"value": "é" * 100, "value_bytes": 400, "value_from": 200}),
+    ],
+)
+def test_what_differs_far_behind_is_shown_from_before_there(data: bytes, at: int, expected: dict[str, object]) -> None:
+    assert shown("value", data, at) == expected

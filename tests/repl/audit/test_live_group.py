@@ -1,19 +1,20 @@
-"""A group of real processes, audited while it writes, loses masters, elects and rolls back: no false alarm."""
+"""A group of real processes, audited while it writes, loses masters, elects and rolls back: no false alarm.
+
+Twenty of them, audited while nodes are killed: ``make audit-live``.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
 
 import pytest
 
 from repl.audit.source import Unreadable
-from tests.e2e.calls import OCTETS, call
 from tests.e2e.group import NAMES, Group
 from tests.repl.audit.jobs import audited
+from tests.repl.audit.live import Told, Writers, audited_live
 from vlsn.limits import MIB
 
 pytestmark = pytest.mark.real
@@ -30,35 +31,6 @@ def group(tmp_path: Path) -> Iterator[Group]:
         yield made
     finally:
         made.end()
-
-
-class Writers:
-    """Threads that append to every node on its own word, so that a deposed master has something to roll back."""
-
-    def __init__(self, group: Group) -> None:
-        self._group, self._over = group, Event()
-        self._threads = [Thread(target=self._write, args=(name,)) for name in NAMES]
-        self.written = 0
-
-    def __enter__(self) -> Writers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _write(self, name: str) -> None:
-        number = 0
-        while not self._over.is_set():
-            with suppress(OSError, ValueError):  # it is down, or ends within the answer
-                url = f"{self._group.urls[name]}/v1/entries?acks=none&timeout=1"
-                value = b"%s %d " % (name.encode(), number) + b"." * 2000
-                self.written += call("POST", url, body=value, headers=OCTETS, timeout_s=5).status == 200
-            number += 1
-            self._over.wait(0.002)
 
 
 def test_a_group_that_writes_and_changes_masters_has_no_finding(group: Group) -> None:
@@ -84,3 +56,12 @@ def test_a_group_that_writes_and_changes_masters_has_no_finding(group: Group) ->
     group.stop(*NAMES)
     report = audited(*(group.path(name) for name in NAMES))
     assert (report.equal, report.findings) == (True, [])
+
+
+def test_no_group_has_a_finding_whose_nodes_are_killed_in_the_middle_of_its_audits(tmp_path: Path) -> None:
+    told = Told()
+    audited_live(tmp_path / "group", 1, told, kills=2)
+    assert told.findings == []
+    assert told.kills == 2
+    assert told.equal > 0
+    assert told.entries > 0

@@ -202,6 +202,26 @@ def test_damage_outside_of_what_was_compared_is_told_and_left(tmp_path: Path) ->
     assert tree(tmp_path) == before
 
 
+def test_what_a_repair_does_not_mend_is_told_with_what_does(tmp_path: Path) -> None:
+    """A segment's header: the log is equal to the others', and the node restores itself."""
+    made = copies(tmp_path)
+    made[0].flip_at(2, 100)
+    made[0].flip(501, 120)
+    report_of(tmp_path, *made)
+    done = repair(made[0], "--json")
+    told = json.loads(done.output)
+    assert (done.return_value, told["replaced"], told["verified"]) == (1, True, False)
+    (header,) = told["left"]
+    assert (header["rule"], header["file"]) == ("segment-header", segment_name(2))
+    assert header["mend"].startswith(f"vlsnlog node --name n1 --dir {made[0].path}")
+    report_of(tmp_path, *made)
+    again = repair(made[0])
+    assert (again.return_value, "nothing to repair" in again.output) == (1, True)
+    assert (
+        f"left: segment-header: {segment_name(2)} offset 0 VLSN 736: segment header crc; vlsnlog node" in again.output
+    )
+
+
 def refused(copy: Copy, message: str, *options: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Checks that a repair is refused, and that nothing was changed."""
     before = tree(copy.path.parent)

@@ -123,6 +123,46 @@ def _(it: Seeded) -> At:
     return it.odd, next(frame for frame in it.forge.frames(3) if frame.visible).first
 
 
+@seeded("segment-header", "of another node")
+def _(it: Seeded) -> At:
+    other = next(name for name in it.left.paths if name not in (it.odd, it.left.deposed))
+    shutil.copyfile(it.forges[other].files[2], it.forge.files[2])
+    return it.odd, next(frame for frame in it.forge.frames(2) if frame.visible).first
+
+
+@seeded("segment-header", "of another node, alone")
+def _(it: Seeded) -> At:
+    """Its sidecar says nothing, and all its blocks are right."""
+    found = SEEDED["segment-header: of another node"](it)
+    it.forge.forget_sidecar(2)
+    return found
+
+
+@seeded("segment-header", "two exchanged")
+def _(it: Seeded) -> At:
+    first = next(frame for frame in it.forge.frames(2) if frame.visible).first
+    two, three = it.forge.files[2].read_bytes(), it.forge.files[3].read_bytes()
+    it.forge.files[2].write_bytes(three)
+    it.forge.files[3].write_bytes(two)
+    return it.odd, first
+
+
+@seeded("segment-header", "one twice")
+def _(it: Seeded) -> At:
+    first = next(frame for frame in it.forge.frames(2) if frame.visible).first
+    shutil.copyfile(it.forge.files[2], it.forge.path / "00000099.vlog")
+    return it.odd, first
+
+
+@seeded("gap", "the first, and no index")
+def _(it: Seeded) -> At:
+    first = next(frame for frame in it.forge.frames(1) if frame.visible).first
+    it.forge.files[1].unlink()
+    it.forge.forget_sidecar(1)
+    shutil.rmtree(it.forge.path / "index")
+    return it.odd, first
+
+
 @seeded("gap")
 def _(it: Seeded) -> At:
     first = next(frame for frame in it.forge.frames(2) if frame.visible).first
@@ -204,6 +244,14 @@ def _(it: Seeded) -> At:
 def _(it: Seeded) -> At:
     frame = it.later()
     it.forge.put(frame, "term", frame.get("term") - 1)
+    return it.odd, frame.first
+
+
+@seeded("term-order", "a term of the future")
+def _(it: Seeded) -> At:
+    """The block at fault is the one that stands out, and not the next one, whose term is lower."""
+    frame = it.plain()
+    it.forge.put(frame, "term", 99)
     return it.odd, frame.first
 
 
@@ -349,6 +397,12 @@ def _(it: Seeded) -> At:
     return it.odd, 0
 
 
+@seeded("node-file", "it is missing")
+def _(it: Seeded) -> At:
+    (it.forge.path / "node.id").unlink()
+    return it.odd, 0
+
+
 # Between copies.
 
 
@@ -388,6 +442,13 @@ def _(it: Seeded) -> At:
 def _(it: Seeded) -> At:
     frame = it.plain()
     it.forge.body(frame, len(frame.payload) - 5, b"other")
+    return it.odd, frame.first
+
+
+@seeded("divergence", "in the last block's term")
+def _(it: Seeded) -> At:
+    frame = it.forge.blocks()[-1]
+    it.forge.put(frame, "term", 99)
     return it.odd, frame.first
 
 
@@ -493,6 +554,8 @@ def test_a_seeded_fault_is_the_first_finding(left: Left, tmp_path: Path, name: s
     assert report.exit_code == 1
     first = report.findings[0]
     assert (first.rule, first.source, first.vlsn) == (name.partition(":")[0], str(tmp_path / where), vlsn)
+    others = {finding.rule for finding in report.findings} - {first.rule}
+    assert others <= ({"divergence"} if name == "name-reused: a segment's" else set())
 
 
 def _sections() -> Iterator[tuple[str, str]]:
