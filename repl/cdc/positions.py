@@ -183,10 +183,9 @@ class LocalPositions:
 
     async def pause(self, since_us: int) -> None:
         file = self._file
-        if file is not None:
-            await self._offload(lambda: file.pause(since_us))
-        elif since_us:
+        if file is None:
             raise BadArgument(f"{self._name} does not run: the position beside which its pause is kept cannot be read")
+        await self._offload(lambda: file.pause(since_us))
         self._paused_us = since_us
 
     async def _numbered(self, file: PositionFile) -> int:

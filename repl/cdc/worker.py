@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -259,8 +259,7 @@ class CdcWorker:
         try:
             at = await self._positions.load()
             if at is None:
-                at = self._beginning()
-                await self._positions.begin(at)
+                at = await self._begun()
             self.record.paused_us = self._positions.paused_us()
             self.record.next, self.record.begins = at.next, at.begins
             self.record.moved, self.record.moved_us = bool(at.moved_us), at.moved_us
@@ -295,6 +294,14 @@ class CdcWorker:
         except Exception:
             self.record.next = 0
             raise
+
+    async def _begun(self) -> At:
+        """Stores the first position, and holds the log from there on meanwhile."""
+        at = self._beginning()
+        with suppress(Trimmed):  # a VLSN that the settings name may be gone: then it is parked, and says so
+            self._hold_from(at.next)
+        await self._positions.begin(at)
+        return at
 
     def _beginning(self) -> At:
         wanted = self.settings.from_
@@ -469,10 +476,10 @@ class CdcWorker:
         return lsn_file(mapping[1]) if mapping is not None else 0
 
     def _hold_from(self, vlsn: int) -> None:
-        """Holds the log from ``vlsn`` on. Raises ``Trimmed``."""
-        self._release()
-        if self._holds:
-            with self._log.latch:
+        """Holds the log from ``vlsn`` on, and no more where it did. Raises ``Trimmed``."""
+        with self._log.latch:
+            self._release()
+            if self._holds:
                 name = HOLD_PREFIX + self.settings.name
                 self._hold = self._log.holds.place(Owner.CONSUMER, name, Vlsn(vlsn), on_dropped=self._dropped)
 
@@ -568,7 +575,7 @@ class CdcWorker:
             record = self.record
             if not record.next and not record.parked:
                 await self._load()
-            if record.paused_us:
+            if record.paused_us or not (record.next or record.parked):  # paused, for all that is known
                 await self._store_pause(0)
                 self.event("cdc.resumed", consumer=self.settings.name, next=record.next)
             record.parked = ""

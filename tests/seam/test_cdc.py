@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -411,6 +412,33 @@ def test_a_pause_lasts_past_restarts_until_a_person_resumes_it() -> None:
     run(main())
 
 
+def test_a_resume_is_refused_while_it_is_not_known_whether_it_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answered, it would be paused all the same once its position can be read."""
+
+    async def main() -> None:
+        group = await started(23, one(), size=1)
+        await group.appended(b"one")
+        await group.everything()
+        await group.cdc("n1", "/orders/pause")
+        group.kill("n1")
+
+        async def load(self: LocalPositions) -> At | None:
+            raise OSError(errno.EIO, "the disk does not answer")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalPositions, "load", load)
+            await group.start()
+            await group.serving()
+            status, said = await group.cdc("n1", "/orders/resume")
+            assert (status, said["type"]) == (400, "bad-argument"), said
+        await group.state("n1", "paused")
+        assert (await group.cdc("n1", "/orders/resume"))[0] == 200
+        await group.state("n1", "running")
+        await group.stop()
+
+    run(main())
+
+
 def test_a_pause_of_one_on_the_master_goes_where_the_master_goes() -> None:
     async def main() -> None:
         group = await started(22, one(run_on="master"))
@@ -581,6 +609,29 @@ def test_no_cleaning_overtakes_a_reset_and_one_that_is_refused_moves_nothing(mon
         assert (status, said["type"]) == (410, "trimmed")
         told = await group.told("n1")
         assert (told["state"], told["next"]) == ("running", next_vlsn), "refused means unchanged"
+        await group.stop()
+
+    run(main())
+
+
+def test_no_cleaning_overtakes_the_beginning_of_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async def begin(self: LocalPositions, at: At) -> None:
+            """Has the log cleaned as far as it may be, before the first position is stored."""
+            await asyncio.sleep(20.0)
+            await begins(self, at)
+
+        begins = LocalPositions.begin
+        monkeypatch.setattr(LocalPositions, "begin", begin)
+        group = await started(
+            57, one(), size=1, retention_bytes=100 * KIB, hold_bytes_max=6000 * KIB, cleaning_period_s=0.5
+        )
+        first = await group.appended(b"first")
+        for _ in range(40):
+            await group.appended(bytes(10 * KIB))
+        await asyncio.sleep(15.0)
+        await group.everything()
+        assert first in group.sinks["orders", "n1"].given
         await group.stop()
 
     run(main())
