@@ -45,8 +45,7 @@ from vlsn.errors import BadArgument, QueueFull, VlsnLogError
 ALL_KINDS: Mapping[str, bool] = {"data": False, "all": True}
 TXNS: Mapping[str, bool] = {"false": False, "true": True}
 CONSISTENCY: Mapping[str, bool] = {"durable": False, "linearizable": True}
-_NEWNESS = frozenset({"consistency", "at_least", "lag_max"})
-CONFIRMED = _NEWNESS | {"timeout"}
+CONFIRMED = frozenset({"consistency", "at_least", "lag_max", "timeout"})
 """Parameters that say how new a node must be, and for how long it is waited for."""
 CHOSEN = frozenset({"kinds", "txns", "key", "key_b64", "key_prefix", "key_prefix_b64"})
 """Parameters that say which entries are wanted, and what of them."""
@@ -89,7 +88,7 @@ class ReadRoutes:
         """Returns the short way of long-polls: readers that stand at one place send the same head, byte for byte.
         Raises ``BadArgument``."""
         fields = request.query
-        if "wait" not in fields or not _NEWNESS.isdisjoint(fields):
+        if "wait" not in fields or not _asked(fields).is_any:
             return None
         query.only(fields, _PARAMETERS)
         query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)

@@ -91,7 +91,7 @@ async def test_feed_is_handed_to_the_node_with_its_hello() -> None:
 @pytest.mark.parametrize(
     ("header", "value", "status", "slug"),
     [
-        ("Vlsnlog-Version", "4", 400, "wrong-version"),
+        ("Vlsnlog-Version", "5", 400, "wrong-version"),
         ("Vlsnlog-Version", "", 400, "wrong-version"),
         ("Vlsnlog-Version", None, 400, "wrong-version"),
         ("Vlsnlog-Group", "other", 409, "wrong-group"),

@@ -369,7 +369,7 @@ def test_the_forecast_of_a_stopped_log_is_what_its_next_pass_does(options: LogOp
         machine.clock.offset_us += 400_000_000
     fill(opened, 26)
     machine.clock.offset_us += 2000_000_000
-    with pytest.raises(LogInUse, match="--url"):
+    with pytest.raises(LogInUse, match="by its URL"):
         forecast(machine.disk, machine.stores, DIRECTORY, options.retention, now_us=0)
     opened.close()
     calls = len(machine.disk.calls)
