@@ -323,6 +323,12 @@ class FakeDisk:
         inode.sync()
         parent.names[name] = parent.durable[name] = inode
 
+    def lose_file(self, path: str) -> None:
+        """The file is gone, as from a file system that was repaired; no process may have it open."""
+        parent, name = self._parent(path)
+        parent.names.pop(name)
+        parent.durable.pop(name, None)
+
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
         """One bit is wrong from now on, on the medium and in the cache."""
         inode = self._inode(path)

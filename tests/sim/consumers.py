@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,9 @@ AGAIN_S = 5.0
 DRAINED_S, UNPAGED_S = 120.0, 60.0
 SENT_MAX = 40
 SPOILT_S = (0.5, 4.0)
+LOSES, LOST_S, LOST_MAX = 0.5, (0.5, 4.0), 4
+"""The share of seeds in which a node comes back with a page file cut short, or without it; when, and how often. It is
+one node of the seed alone, and the other disks keep what was synced: somebody must have what it lacks."""
 SPOILT = ("read", "open", "create", "write", "sync")
 """Calls on pages that fail."""
 
@@ -99,6 +103,8 @@ class Consumers:
         self.settled: dict[str, dict[tuple[int, int], float]] = {each.name: {} for each in self.made}
         """When a durable one was heard of, by ``since`` and VLSN."""
         self.orders = Orders(self)
+        self.die: Callable[[str], None] = lambda name: None
+        """Ends a node's process, which comes back a while later."""
         self.last: dict[str, dict[int, int]] = {each.name: {} for each in self.made}
         """The VLSNs that were given for the last time, and how often they were to be tried again before that."""
 
@@ -106,7 +112,8 @@ class Consumers:
         """Returns what runs until all is over."""
         consumers = [Consumer(self, made, number) for made in self.made for number in range(made.consumers)]
         sweep = self.books.sweep(lambda: self.clients.over)
-        return [self._makes(), *(each.run() for each in consumers), sweep, self._spoils(), self.orders.run()]
+        disks = self._spoils(), self._loses()
+        return [self._makes(), *(each.run() for each in consumers), sweep, *disks, self.orders.run()]
 
     async def _spoils(self) -> None:
         """Fails calls on pages, now and then: drawn apart, so that all else plays as it did before."""
@@ -123,6 +130,34 @@ class Consumers:
             return True
 
         machine.disk.fail_at(strikes, code=errno.EMFILE if kind == "open" else errno.EIO, times=times)
+
+    async def _loses(self) -> None:
+        """Takes page files, or their ends, from a node that is down: drawn apart, as ``_spoils``."""
+        rng = Random(f"lost pages/{self.report.seed}")
+        if rng.random() >= LOSES or not self.clients.keeps_what_was_synced:
+            return
+        name, left = rng.choice(self.group.names), LOST_MAX
+        while left and not self.clients.over:
+            await asyncio.sleep(rng.uniform(*LOST_S))
+            if self.clients.over or name not in self.group.nodes or not self._pages_of(name):
+                continue
+            self.die(name)
+            disk, paths = self.group.machines[name].disk, self._pages_of(name)
+            if name in self.group.nodes or not paths:
+                continue
+            path = rng.choice(paths)
+            if rng.random() < 0.5:
+                disk.lose_file(path)
+            else:
+                whole = disk.content(path)
+                disk.write_content(path, whole[: rng.randrange(len(whole) + 1)])
+            self.report.met["a page file lost, or cut short"] += 1
+            left -= 1
+
+    def _pages_of(self, name: str) -> list[str]:
+        """Returns the paths of a node's page files."""
+        disk, uuids = self.group.machines[name].disk, sorted(folded.uuid for folded in self.books.of.values())
+        return [path for uuid in uuids for path in disk.files(f"/{name}/pages/{uuid}") if path.endswith(".page")]
 
     async def _makes(self) -> None:
         caller = Caller(self, "maker")

@@ -147,6 +147,7 @@ MET = {
     "DELETE of a destination": COMMON,
     "messages that lay in pages alone": COMMON,
     "messages that a node lacked, and fetched": SELDOM,
+    "a page file lost, or cut short": SELDOM,
     "dead ones tried again": SELDOM,
     "a change of the group: add": SELDOM,
     "a change of the group: remove": RARE,

@@ -122,6 +122,8 @@ class Simulation:
             impatient=impatient.are_there(self.seed),
         )
         clients.losses = self.nemesis.losses
+        if clients.consumers is not None:
+            clients.consumers.die = lambda name: self.nemesis.die(name, power=False)
         if group.cdc is not None:
             group.cdc.begin()
         try:
