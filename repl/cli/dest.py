@@ -9,7 +9,7 @@ import click
 
 from repl.cli.options import Command, Commands, FiniteRange, json_option, url_option
 from repl.cli.places import place_of
-from repl.cli.report import count, print_json, print_table
+from repl.cli.report import age, count, print_json, print_table
 from repl.cli.signals import run
 from vlsn.ids import NUMBER_MAX
 from vlsn.limits import ACK_TIMEOUT_S_MAX, ATTEMPTS_MAX, OUT_MAX, REDELIVERY_DELAY_S_MAX, REDELIVERY_FACTOR_MAX
@@ -282,7 +282,7 @@ def _print(found: Sequence[dict[str, Any]]) -> None:
             each["floor"],
             count(each["lag_vlsns"]),
             f"{each['in_per_s']:g}/s" if each.get("in_per_s") else None,
-            f"{each['oldest_age_s']:g} s" if each.get("oldest_vlsn") else None,
+            age(each["oldest_age_s"]) if each.get("oldest_vlsn") else None,
             count(each["pages"]["pages"]) if each.get("pages") else None,
             count(each["out"]),
             count(each["dead"]),

@@ -53,6 +53,14 @@ def size(count: float) -> str:
     raise AssertionError
 
 
+def age(seconds: float) -> str:
+    """Formats an age by its largest unit: ``12 s``, ``3.4 h``."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def count(number: int) -> str:
     """Formats as ``12,345``."""
     return f"{number:,}"
