@@ -10,6 +10,7 @@ left alone in the end.
 from __future__ import annotations
 
 import os
+import signal
 from typing import Final
 
 import pytest
@@ -33,6 +34,12 @@ LONG: Final = (
     "test_stream",
 )
 """Files that start Spark several times, and take a minute or more."""
+
+
+def pytest_configure() -> None:
+    """Takes SIGINT back where the suite was started with it ignored, as background jobs are: children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

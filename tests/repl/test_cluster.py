@@ -150,16 +150,20 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._unread = b""
 
     def lines_until(self, last: str) -> list[str]:
+        """Reads the pipe itself: what a stream had buffered, ``select`` would not see."""
         assert self.process.stdout is not None
-        lines: list[str] = []
-        deadline = time.monotonic() + WAIT_S
+        pipe, lines, deadline = self.process.stdout.fileno(), list[str](), time.monotonic() + WAIT_S
         while last not in lines:
-            assert select.select([self.process.stdout], [], [], deadline - time.monotonic())[0], lines
-            line = self.process.stdout.readline()
-            assert line, (lines, self.process.stderr and self.process.stderr.read())
-            lines.append(line.rstrip("\n"))
+            while b"\n" not in self._unread:
+                assert select.select([pipe], [], [], deadline - time.monotonic())[0], lines
+                more = os.read(pipe, 65_536)
+                assert more, (lines, self.process.stderr and self.process.stderr.read())
+                self._unread += more
+            line, _, self._unread = self._unread.partition(b"\n")
+            lines.append(line.decode())
         return lines
 
     def pid(self, name: str) -> int:
