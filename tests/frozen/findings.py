@@ -27,7 +27,7 @@ from tests.fakes.machine import Image
 from tests.frozen.files import Frozen
 from tests.fuzz.test_directories import harmed
 from tests.repl.audit.damages import DAMAGES, Copies
-from tests.repl.audit.forge import BLOCK, FIELDS, RECORDS, Forge
+from tests.repl.audit.forge import BLOCK, FIELDS, RECORDS, Forge, Frame
 from tests.repl.audit.histories import exported
 from tests.repl.audit.jobs import audited
 from tests.repl.audit.life import Left, left_by
@@ -141,8 +141,11 @@ def _forged(rng: Random, seed: int, path: Path, scratch: Path) -> None:
         rng.choice(_BLUNT)(rng, Forge(path))
 
 
-def _any_frame(rng: Random, forge: Forge) -> Any:
-    return rng.choice(list(forge.frames()))
+def _any_frame(rng: Random, forge: Forge) -> Frame:
+    """Returns a block, or, for they are few, one of the log's own records as often as not."""
+    frames = list(forge.frames())
+    records = [frame for frame in frames if frame.kind != BLOCK]
+    return rng.choice(records if records and rng.random() < 0.5 else frames)
 
 
 def _field(rng: Random, forge: Forge) -> None:
@@ -157,6 +160,12 @@ def _body(rng: Random, forge: Forge) -> None:
     frame = rng.choice([frame for frame in forge.frames() if frame.kind == BLOCK])
     at = rng.randrange(64, len(frame.payload))
     forge.body(frame, at, bytes([frame.payload[at] ^ 1 << rng.randrange(8)]))
+
+
+def _unsummed(rng: Random, forge: Forge) -> None:
+    """Changes a block under a right checksum of its frame, and under none of its own."""
+    frame = rng.choice([frame for frame in forge.frames() if frame.kind == BLOCK])
+    forge.write(frame, _flipped(rng, frame.payload), checksums="frame")
 
 
 def _flag(rng: Random, forge: Forge) -> None:
@@ -216,7 +225,10 @@ def _flipped(rng: Random, data: bytes) -> bytes:
     return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
 
 
-_FINE: tuple[Edit, ...] = (_field, _field, _field, _body, _flag, _zero, _salted, _store, _store, _sidecar, _node_file)
+_FINE: tuple[Edit, ...] = (
+    *(_field, _field, _field, _body, _unsummed, _flag, _flag, _zero),
+    *(_salted, _store, _store, _sidecar, _node_file),
+)
 _BLUNT: tuple[Edit, ...] = (_flip, _lost, _shortened, _cut)
 """Edits after which the forge need not find its way any more: the last of each directory."""
 
