@@ -67,12 +67,17 @@ def frozen_there(directory: Path) -> dict[str, list[int]]:
 
 def differences(before: Path, after: Path) -> Iterator[tuple[str, str]]:
     """Yields each file that differs or is in one directory alone, and the first line in which it does."""
-    for name in sorted(files(before) | files(after)):
+    for name in sorted(compared(before, after)):
         one, other = (_lines(place / name) for place in (before, after))
         for number, (had, has) in enumerate(zip_longest(one, other), 1):
             if had != has:
                 yield name, f"line {number}\n    - {_shown(had)}\n    + {_shown(has)}"
                 break
+
+
+def compared(before: Path, after: Path) -> set[str]:
+    """Returns the files of both in the folders that ``before`` has: words that were removed there do not matter."""
+    return {name for name in files(before) | files(after) if (before / name).parent.is_dir()}
 
 
 def files(directory: Path) -> set[str]:
@@ -129,7 +134,7 @@ def compare_command(directory: Path, workers: int) -> None:
         after = Path(place)
         freeze(after, wanted, workers)
         differing = dict(differences(directory, after))
-        every = Counter(name.partition("/")[0] for name in files(directory) | files(after))
+        every = Counter(name.partition("/")[0] for name in compared(directory, after))
     for name, where in differing.items():
         print(f"{name}: {where}")
     wrong = Counter(name.partition("/")[0] for name in differing)
