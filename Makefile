@@ -13,6 +13,7 @@ SOURCES := vlsn feeder replica repl jepsen-like tests docs/examples
 TEST_WORKERS ?= auto
 SEEDS ?= 100
 FIRST_SEED ?= 1
+DIRECTORIES ?= 1000
 ROUNDS ?= 20
 NEMESIS ?= kill,pause,partition
 NODES ?= 3
@@ -32,7 +33,7 @@ DAMAGE_MB ?= 300
 GROUPS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim jepsen hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim trace freeze frozen jepsen hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -85,6 +86,15 @@ track-record: $(STAMP) ## bugs of other systems that the simulation must find: B
 
 sim: $(STAMP) ## whole clusters under faults in virtual time: SEEDS=100 FIRST_SEED=1
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+
+trace: $(STAMP) ## the files and rooms that an append, a commit, a message and a CDC event enter: TRACE="--json"
+	@$(BIN)/python -m tests.frozen.trace $(TRACE)
+
+freeze: $(STAMP) ## write down what the tree does, to compare with it after a redesign: DIR=/tmp/before SEEDS=100 DIRECTORIES=1000
+	@$(BIN)/python -m tests.frozen freeze $(DIR) --seeds $(SEEDS) --directories $(DIRECTORIES)
+
+frozen: $(STAMP) ## does the tree do what was frozen? DIR=/tmp/before
+	@$(BIN)/python -m tests.frozen compare $(DIR)
 
 jepsen: $(STAMP) ## real nodes under faults, each workload: NEMESIS=kill,pause,partition NODES=3 TIME=30 SEED=7 WORKLOADS="append tail"
 	@for workload in $(WORKLOADS); do \

@@ -14,6 +14,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+import pytest
+
 import vlsn.state.handles
 import vlsn.state.producers
 from repl import connect
@@ -52,6 +54,15 @@ def few_producers(seed: int) -> Iterator[bool]:
     finally:
         vlsn.state.producers.ProducerLimits = limits  # type: ignore[misc]
         vlsn.state.handles.REMEMBERED = handles
+
+
+@contextmanager
+def seeded_names(seed: int) -> Iterator[None]:
+    """Clients draw the names of producers, handles and workers from the seed: their bytes are in the log."""
+    names = SeededRandom(f"names/{seed}")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("repl.client.connect.SystemRandom", lambda: names)
+        yield
 
 
 class LibraryClient:

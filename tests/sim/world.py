@@ -10,6 +10,7 @@ block by block, ``verify`` finds nothing, and the group serves.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from random import seed as seed_global
 from typing import Any
@@ -400,12 +401,22 @@ def _apart(one: dict[int, bytes], other: dict[int, bytes]) -> str:
     return "; ".join(f"{vlsn}: {one.get(vlsn, b'')[:20]!r} and {other.get(vlsn, b'')[:20]!r}" for vlsn in vlsns)
 
 
-async def simulated(seed: int, *, faults_s: float = FAULTS_S) -> Report:
-    """Returns one seed's report; a violation comes with the story of its faults."""
-    with library.few_producers(seed) as few, library_transactions.staged_soon(), cdc.sent_little_ahead(seed):
+async def simulated(
+    seed: int, *, faults_s: float = FAULTS_S, ended: Callable[[Simulation], None] = lambda _: None
+) -> Report:
+    """Returns one seed's report; a violation comes with the story of its faults. ``ended`` sees the run when all nodes
+    have stopped."""
+    with (
+        library.few_producers(seed) as few,
+        library.seeded_names(seed),
+        library_transactions.staged_soon(),
+        cdc.sent_little_ahead(seed),
+    ):
         simulation = Simulation(seed, faults_s=faults_s, few_producers=few)
         try:
-            return await simulation.run()
+            report = await simulation.run()
         except BaseException as error:
             error.add_note("\n".join(simulation.report.transcript))
             raise
+        ended(simulation)
+        return report

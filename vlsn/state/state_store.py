@@ -24,7 +24,7 @@ import msgspec
 
 from vlsn import levels
 from vlsn.errors import Damaged
-from vlsn.format.records import GroupEntry, Settings
+from vlsn.format.records import JSON_FAULTS, GroupEntry, Settings
 from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn
 from vlsn.levels import Levels, unread
 from vlsn.pages.table import PageTable
@@ -234,7 +234,7 @@ class StateStore:
             return None
         try:
             return msgspec.json.decode(value, type=kind)
-        except msgspec.MsgspecError as fault:
+        except JSON_FAULTS as fault:
             if kind is StateRecord:
                 _check_level_of(value)
             raise Damaged(f"state: {key.decode()} is not one: {fault}") from fault
@@ -290,7 +290,7 @@ class _Leveled(msgspec.Struct):
 def _check_level_of(value: bytes) -> None:
     try:
         level = msgspec.json.decode(value, type=_Leveled).level
-    except msgspec.MsgspecError:
+    except JSON_FAULTS:
         return  # not even that can be read
     check_level(level)
 

@@ -117,7 +117,7 @@ class _Verifier:
     def add(self, rule: Rule, file: str, offset: int, vlsn: int, detail: str) -> None:
         self._counts[rule, file] += 1
         if self._counts[rule, file] <= FINDINGS_MAX:
-            self.report.findings.append(Finding(rule, file, offset, int(vlsn), detail))
+            self.report.findings.append(Finding(rule, file, int(offset), int(vlsn), detail))
 
     def finished(self) -> VerifyReport:
         report = self.report

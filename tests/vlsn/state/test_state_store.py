@@ -85,6 +85,15 @@ def test_what_is_no_record_is_damage(stores: FakeStores, key: bytes, value: byte
         read()
 
 
+def test_a_record_whose_text_is_no_utf_8_is_damage(stores: FakeStores) -> None:
+    """Under a right checksum, and also where the level alone is looked for."""
+    state = opened(stores)
+    for value in (b'{"vlsn":1,"founding":"\xe8"}', b'{"founding":"\xe8","level":"\xe8"}'):
+        stores.contents[PATH].put(RECORD_KEY, value)
+        with pytest.raises(Damaged, match="record"):
+            state.record()
+
+
 def test_a_flipped_bit_is_damage(stores: FakeStores) -> None:
     state = opened(stores)
     state.save(checkpoint=CHECKPOINT)

@@ -502,6 +502,14 @@ def test_no_block_is_later_than_the_time_index_says(sidecars: bool) -> None:
         ]
 
 
+def test_an_index_of_a_segment_that_is_not_there_is_a_finding_that_json_can_say() -> None:
+    built = log().blocks(3).write()
+    gone = replace(built.frames[2], lsn=lsn(9, built.frames[2].offset))
+    report = check(built, index_of((built.frames[0], 1), (gone, 3)))
+    assert rows(report) == [("index", "00000009.vlog", gone.offset, 3)]
+    assert msgspec.json.decode(msgspec.json.encode(report.findings))[0]["offset"] == gone.offset
+
+
 def test_a_place_that_a_replacement_left_is_normal_until_a_checkpoint_after_it() -> None:
     """The block of VLSN 3 was written again in the next segment; the next open reads it there."""
     built = log().blocks(3)
