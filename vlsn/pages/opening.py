@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from vlsn.errors import BadBody
+from vlsn.format.records import JSON_FAULTS
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.limits import PAGE_BYTES
 from vlsn.pages.page import HEADER_BYTES, NO_ROW, PageContents, PageHeader, PageRow, Salts, read_page
@@ -222,5 +223,5 @@ def read_about(disk: Disk, place: str) -> bytes | None:
         finally:
             file.close()
         return about.prefix
-    except (OSError, msgspec.MsgspecError, BadBody):
+    except (OSError, *JSON_FAULTS, BadBody):
         return None

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from vlsn.errors import Damaged
+from vlsn.format.records import JSON_FAULTS
 from vlsn.pages.page import PageRow
 from vlsn.pages.store import Change, StoreRow
 from vlsn.seams import KeyValue
@@ -70,7 +71,7 @@ class PageTable:
         try:
             value = self._store.get(key)
             return msgspec.json.decode(value, type=kind) if value is not None else None
-        except (Damaged, msgspec.MsgspecError):
+        except (Damaged, *JSON_FAULTS):
             return None
 
 

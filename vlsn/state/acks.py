@@ -33,7 +33,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from vlsn.errors import BadBody
-from vlsn.format.records import AckNote
+from vlsn.format.records import JSON_FAULTS, AckNote
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.limits import ACK_INTERVALS_MAX, DEAD_LETTERS_MAX, DESTINATIONS_MAX, TRIES_KEPT_MAX
@@ -346,7 +346,7 @@ def tables_of(items: Iterable[tuple[int, bytes]]) -> dict[str, AckedRecord]:
     """Reads what a checkpoint has kept under keys. Raises ``ValueError``."""
     try:
         return {f"{uuid:016x}": msgspec.json.decode(value, type=AckedRecord) for uuid, value in items}
-    except msgspec.MsgspecError as fault:
+    except JSON_FAULTS as fault:
         raise ValueError(f"acknowledgements: {fault}") from fault
 
 

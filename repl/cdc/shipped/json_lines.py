@@ -26,6 +26,7 @@ from repl.cdc.shipped.options import check_runs_on, options_of
 from repl.cdc.shipped.overdue import Overdue
 from repl.cdc_options import ON_NODE, JsonLinesOptions
 from repl.http import ndjson
+from vlsn.format.records import JSON_FAULTS
 from vlsn.limits import MIB
 from vlsn.real.disk import PosixDisk
 from vlsn.seams import Disk, File
@@ -238,6 +239,6 @@ def _row(line: bytes) -> _Row | None:
         return None
     try:
         row = _decoder.decode(line)
-    except msgspec.MsgspecError:
+    except JSON_FAULTS:
         return None
     return row if row.vlsn > 0 else None

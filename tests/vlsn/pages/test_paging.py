@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.disk import StopHere
+from tests.fakes.disk import FakeDisk, StopHere
 from tests.fakes.random import SeededRandom
 from tests.vlsn.format.test_rows import stories
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Waiting
@@ -22,9 +23,10 @@ from tests.vlsn.pages.test_record import windows_of
 from vlsn.errors import BadBody
 from vlsn.format.block import Entry, EntryKind
 from vlsn.ids import Vlsn
+from vlsn.pages.opening import read_about
 from vlsn.pages.page import HEADER_BYTES, STRIDE, PageHeader, page_name, read_page
 from vlsn.pages.record import Record, record_of
-from vlsn.pages.store import About, Change, PagingStore
+from vlsn.pages.store import ABOUT_NAME, About, Change, PagingStore
 from vlsn.real.disk import PosixDisk
 from vlsn.state.options import LogOptions
 from vlsn.verify.pages import page_faults
@@ -552,3 +554,12 @@ def test_a_page_stays_until_the_last_of_its_messages_is_acknowledged() -> None:
         assert not machine.disk.exists(store.path(number))
     assert not store.paging
     assert store.row is not None and store.row.done == max(rows)
+
+
+def test_a_description_whose_text_is_no_utf_8_is_none_that_can_be_read() -> None:
+    disk, place = FakeDisk(), "/d"
+    disk.make_directory(place)
+    plain = msgspec.json.encode(About("0" * 16, "orders", b"k1"))
+    for data, found in ((plain, b"k1"), (plain.replace(b"orders", b"order\xff"), None)):
+        disk.write_content(f"{place}/{ABOUT_NAME}", data)
+        assert read_about(disk, place) == found
