@@ -100,6 +100,11 @@ def test_all_given_in_order_and_acknowledged_shows_nothing() -> None:
     assert rules(START, given_(FIRST, SECOND, THIRD), acked(5, 2, 4), *END) == set()
 
 
+def test_an_acknowledgement_lets_later_ones_go_until_it_is_refused() -> None:
+    refused = [given_(FIRST), asks("c2"), said("ack", "fail", 2), hears(SECOND, process="c2")]
+    assert rules(START, *refused, acked(2), acked(4, process="c2"), given_(THIRD), acked(5), *END) == set()
+
+
 def test_what_was_not_acknowledged_for_sure_may_come_again() -> None:
     again = given_(FIRST, SECOND, THIRD, process="c2", attempt=2)
     unknown = [given_(FIRST, SECOND, THIRD), said("ack", "info", 2, 4, 5)]

@@ -145,6 +145,13 @@ def test_a_change_that_was_durable_stays() -> None:
     assert rules(CHANGED, begins("promote", "n4", *NAMES[:4]), ends("promote", "n4", *NAMES[:3])) == {"lost-change"}
 
 
+def test_a_durable_change_counts_though_nobody_could_tell_the_list_as_it_ended() -> None:
+    unseen = [FOUNDED, begins("add", "n4", *NAMES[:3]), ends("add", "n4")]
+    assert rules(unseen, begins("remove", "n1", *NAMES[:4])) == set()
+    assert rules(unseen, begins("remove", "n1", *NAMES[:3])) == {"lost-change"}
+    assert rules(unseen, begins("remove", "n1", *NAMES[:4]), begins("remove", "n1", *NAMES[:3])) == {"lost-change"}
+
+
 def test_a_change_that_nobody_answered_may_come_later_or_not() -> None:
     lost = [FOUNDED, begins("add", "n4", *NAMES[:3]), ends("add", "n4", struck=False, unknown=True)]
     assert rules(lost, begins("remove", "n1", *NAMES[:4])) == set()

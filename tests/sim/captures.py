@@ -235,7 +235,8 @@ class Captures:
             path, kind = path.removesuffix(kind), ""
         lies = stored_in(disk.durable_content(path))
         if kind == ".new" and place.begun and lies not in place.moves:
-            self._hold(place.fresh, f"{place} begins anew at {lies}; it was at {place.stored}")
+            is_fresh = place.fresh or not place.lives  # a process may end before its first file has its name
+            self._hold(is_fresh, f"{place} begins anew at {lies}; it was at {place.stored}")
             self.anew += 1
             place.begun = False
         place.lost &= lies not in place.moves

@@ -54,6 +54,8 @@ class Destination:
     given: list[Given] = field(default_factory=list)
     sent: dict[int, int] = field(default_factory=dict)
     """When an acknowledgement of a VLSN was first sent that was not refused."""
+    refused: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """When acknowledgements of a VLSN were sent, and refused."""
     settled: dict[int, int] = field(default_factory=dict)
     """When a durable one was first heard of."""
     dead: dict[int, Dead] = field(default_factory=dict)
@@ -105,6 +107,9 @@ def _take(destination: Destination, op: Op, began: int) -> None:
         case "deliver", "ok":
             page = Given(op.process, began, op.time, value["vlsns"], value["attempts"], value["numbers"])
             destination.given.append(page)
+        case "ack", "fail":
+            for vlsn in value["vlsns"]:
+                destination.refused.setdefault(vlsn, []).append((began, op.time))
         case "ack", "ok" | "info":
             for vlsn in value["vlsns"]:
                 destination.sent[vlsn] = min(destination.sent.get(vlsn, NEVER), began)
@@ -198,7 +203,10 @@ def _order_in(
         while first_open[key] < len(vlsns) and _is_settled(each, vlsns[first_open[key]], page.ended):
             first_open[key] += 1
         open_ = vlsns[first_open[key] : bisect_left(vlsns, vlsn)]
-        before = next((at for at in open_ if at not in here[key] and not _is_settled(each, at, page.ended)), None)
+        others = (at for at in open_ if at not in here[key])
+        before = next(
+            (at for at in others if not (_is_settled(each, at, page.ended) or _is_asked(each, at, page))), None
+        )
         if before is not None:
             detail = f"VLSN {before} of the same key, {key.decode()!r}, was not settled"
             yield Anomaly("out-of-order", page.process, detail, vlsn, number, page.ended / 1e9)
@@ -266,3 +274,8 @@ _EACH = (
     dead_letters,
 )
 CHECKS = (kept_their_word,)
+
+
+def _is_asked(each: Destination, vlsn: int, page: Given) -> bool:
+    """An acknowledgement lets later ones of its key go as it comes, also one that a master refuses as its lead ends."""
+    return any(began < page.ended and page.began < ended for began, ended in each.refused.get(vlsn, ()))

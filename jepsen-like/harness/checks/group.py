@@ -60,19 +60,28 @@ def members_as_ordered(view: View) -> Iterator[Anomaly]:
     come at any time later."""
     known: set[str] | None = None
     may_change: set[str] = set()
+    unseen: dict[str, str] = {}
+    """Durable changes since the list was last told, by name: nobody may have led as they ended."""
     for op in [each for each in view.others if each.f == "members"]:
         value = op.value
         name, ended = value.get("name", ""), value["phase"] == "end"
         if "members" in value:
             told = set(value["members"])
-            ordered = {name} if ended and value.get("change") in ("add", "remove") else set[str]()
-            if known is not None and (odd := (known ^ told) - may_change - ordered):
+            now = {name} if ended and value.get("change") in ("add", "remove") else set[str]()
+            gone = [each for each, change in unseen.items() if (each in told) != (change == "add")]
+            for each in set(gone) - may_change - now:
+                detail = f"{unseen[each]} {each} was durable, and the members are {_words(told)}"
+                yield Anomaly("lost-change", each, detail, 0, 0, op.seconds)
+            if known is not None and (odd := (known ^ told) - may_change - now - unseen.keys()):
                 detail = f"the members were {_words(known)}, nobody changed {_words(odd)}, and they are {_words(told)}"
                 yield Anomaly("lost-change", "group", detail, 0, 0, op.seconds)
-            if ended and value.get("struck") and ordered - may_change and (name in told) != (value["change"] == "add"):
+            if value.get("struck") and now - may_change and (name in told) != (value["change"] == "add"):
                 detail = f"{value['change']} {name} was durable, and the members are {_words(told)}"
                 yield Anomaly("lost-change", name, detail, 0, 0, op.seconds)
             known = told
+            unseen.clear()
+        elif ended and value.get("struck") and value.get("change") in ("add", "remove"):
+            unseen[name] = value["change"]
         if ended and value.get("unknown"):
             may_change.add(name)
 
