@@ -21,6 +21,7 @@ import msgspec
 from tests.fakes.disk import Call
 from tests.fakes.machine import Machine
 from tests.sim.destinations import Folded
+from tests.sim.logs import block_of
 from tests.sim.orders import Orders
 from vlsn.errors import VlsnLogError
 
@@ -103,6 +104,8 @@ class Consumers:
         self.settled: dict[str, dict[tuple[int, int], float]] = {each.name: {} for each in self.made}
         """When a durable one was heard of, by ``since`` and VLSN."""
         self.orders = Orders(self)
+        self.lost = set[int]()
+        """VLSNs in pages of which a file was lost, or cut short."""
         self.die: Callable[[str], None] = lambda name: None
         """Ends a node's process, which comes back a while later."""
         self.last: dict[str, dict[int, int]] = {each.name: {} for each in self.made}
@@ -146,6 +149,7 @@ class Consumers:
             if name in self.group.nodes or not paths:
                 continue
             path = rng.choice(paths)
+            self.lost |= self._held_in(name, path)
             if rng.random() < 0.5:
                 disk.lose_file(path)
             else:
@@ -153,6 +157,20 @@ class Consumers:
                 disk.write_content(path, whole[: rng.randrange(len(whole) + 1)])
             self.report.met["a page file lost, or cut short"] += 1
             left -= 1
+
+    def _held_in(self, name: str, path: str) -> set[int]:
+        """Returns the VLSNs that the pages of that destination hold on a node."""
+        found = self.books.pages_of(name, path.split("/")[-2])
+        blocks = [block_of(data) for data in found.blocks]
+        return {*found.values, *(vlsn for block in blocks for vlsn in range(block.first, block.last + 1))}
+
+    def _is_gone(self, folded: Folded, vlsn: int) -> bool:
+        """Says whether a message was in a lost file, and each node says that it lacks it: others were restored before
+        the one that had lost it could fetch it. Then nothing behind it is delivered, until a person moves on."""
+        if vlsn not in self.lost:
+            return False
+        each = [self.books.pages_of(name, folded.uuid).missing for name in self.group.names]
+        return all(any(first <= vlsn <= last for first, last in missing) for missing in each)
 
     def _pages_of(self, name: str) -> list[str]:
         """Returns the paths of a node's page files."""
@@ -175,9 +193,7 @@ class Consumers:
         watch, loop = self.group.watch, self.group.loop
         until_s = loop.time() + DRAINED_S
         takers = [Consumer(self, made, 100) for made in self.made]
-        while left := {
-            name: self.books.open_of(folded)[:5] for name, folded in self._folded() if self._is_open(folded)
-        }:
+        while left := {name: found[:5] for name, folded in self._folded() if (found := self._left(folded))}:
             watch.hold(loop.time() < until_s, f"not delivered in {DRAINED_S:.0f} s, or not to be acknowledged: {left}")
             for taker in takers:
                 if taker.made.name in left:
@@ -197,8 +213,12 @@ class Consumers:
     def _folded(self) -> list[tuple[str, Folded]]:
         return [(folded.name, folded) for folded in self.books.of.values() if folded.name in self.sent]
 
-    def _is_open(self, folded: Folded) -> bool:
-        return any(vlsn not in folded.dead for vlsn in self.books.open_of(folded))
+    def _left(self, folded: Folded) -> list[int]:
+        """Returns the messages that are still to be delivered, and with these the dead."""
+        left = self.books.open_of(folded)
+        if any(self._is_gone(folded, vlsn) for vlsn in left):
+            return []
+        return left if any(vlsn not in folded.dead for vlsn in left) else []
 
 
 class Caller:
