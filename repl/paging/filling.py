@@ -28,6 +28,8 @@ from vlsn.pages.store import PagingStore
 from vlsn.pages.subscription import Span, Subscription
 
 PERIOD_S = 1.0
+TURN_S = 2.0
+"""The time for which spans of one destination are filled, one after another, before it is another one's turn."""
 RETRY_S = 5.0
 """Before members that had nothing are asked again."""
 GIVEN_BYTES = 8 * MIB
@@ -50,10 +52,22 @@ class Filling:
             failed = False
             for subscription in self._pager.subscriptions() or ():
                 store = self._pager.manager.stores.get(subscription.uuid)
-                if store is not None and store.missing:
-                    failed |= not await self._fill(store, subscription)
+                if store is not None:
+                    failed |= not await self._fill_some(store, subscription)
             if failed:
                 await asyncio.sleep(RETRY_S)
+
+    async def _fill_some(self, store: PagingStore, subscription: Subscription) -> bool:
+        """Fills spans for ``TURN_S``: acknowledgements between them make them many. False as ``_fill``."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + TURN_S
+        while store.missing and loop.time() < until_s:
+            before = store.missing[0]
+            if not await self._fill(store, subscription):
+                return False
+            if store.missing and store.missing[0] == before:
+                break  # it was moved meanwhile, or is gone
+        return True
 
     async def _fill(self, store: PagingStore, subscription: Subscription) -> bool:
         """Asks for the first span that is missing; False where nobody has given any of it."""

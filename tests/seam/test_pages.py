@@ -255,6 +255,37 @@ def test_a_transaction_lies_whole_in_one_record() -> None:
     run(main())
 
 
+def test_what_is_missing_in_many_pieces_is_fetched_one_after_another() -> None:
+    """Acknowledgements lie between them: a piece a second would hold deliveries up for as many seconds."""
+
+    async def main() -> None:
+        group = await made(7)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-", from_="start"))["uuid"]
+            held = await filled(group, log)
+            dest = log.destination("orders")
+            batch = await dest.take(60, 1.0)
+            await dest.ack([message for number, message in enumerate(batch) if number % 2])
+            lost = next(name for name in group.names if name != group.master)
+            group.kill(lost)
+            group.machine(lost)
+            await group.start(lost)
+            await group.until(lambda: len(missing_of(group, lost, uuid)) > 20, "it misses many pieces", 60.0)
+            await group.until(lambda: not missing_of(group, lost, uuid), "they are there", 10.0)
+            open_ = {vlsn: held[vlsn] for vlsn in held if vlsn not in {each.vlsn for each in batch[1::2]}}
+            assert not uncovered(group, lost, uuid, open_)
+        await group.stop()
+        assert not group.fatal
+
+    run(main())
+
+
+def missing_of(group: Group, name: str, uuid: str) -> list[tuple[int, int]]:
+    """Lists the VLSNs that a node says are missing from its pages; none while its log is not open."""
+    store = stored(group, name, uuid) if first(group, name) else None
+    return list(store.missing) if store is not None else []
+
+
 @pytest.mark.parametrize("seed", seeds(3))
 def test_a_node_whose_disk_is_gone_gets_log_and_pages_again(seed: int) -> None:
     async def main() -> None:
