@@ -188,6 +188,25 @@ def test_a_lag_that_is_allowed_is_confirmed_once_for_all_who_read() -> None:
     run(main())
 
 
+def test_a_lag_counts_from_the_question_and_not_from_its_answer() -> None:
+    """What is acknowledged while the answer is on its way is not in it."""
+
+    async def main() -> None:
+        group, master, lags = await started(47)
+        one = await group.appended(b"one")
+        await group.until(lambda: group.nodes[lags].dtvlsn() >= one, "it has that")
+        group.net.delays_s[master, lags] = (2.0, 2.0)
+        first = asyncio.create_task(asked(group, lags, "/v1/entries?lag_max=0.1&timeout=10"))
+        await asyncio.sleep(0.5)  # the master has answered it
+        later = await group.appended(b"later")
+        assert await first == (200, "")
+        assert group.nodes[lags].dtvlsn() < later, "it has heard of that since"
+        assert await asked(group, lags, "/v1/entries?lag_max=1&timeout=0.1") == (503, "lagging")
+        await group.stop()
+
+    run(main())
+
+
 def test_a_tail_and_a_consumer_leave_a_node_that_is_past_their_lag() -> None:
     async def main() -> None:
         group, _, cut = await started(46)

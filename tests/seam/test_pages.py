@@ -13,12 +13,13 @@ import pytest
 
 from repl.client.connect import Client
 from repl.http.slices import at_once
+from repl.paging.filling import PERIOD_S, RETRY_S, Filling
 from tests.fakes.disk import UNLIMITED_BYTES
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 from tests.seam.test_destinations import client
-from vlsn.errors import VlsnLogError
+from vlsn.errors import NotFound, VlsnLogError
 from vlsn.levels import LEVELS
 from vlsn.pages.page import read_page
 
@@ -276,6 +277,35 @@ def test_what_is_missing_in_many_pieces_is_fetched_one_after_another() -> None:
             assert not uncovered(group, lost, uuid, open_)
         await group.stop()
         assert not group.fatal
+
+    run(main())
+
+
+def test_members_that_have_nothing_of_what_is_missing_are_not_asked_at_once_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        group = await made(8)
+        async with client(group) as log:
+            uuid = (await log.destinations.put("orders", prefix="order-", from_="start"))["uuid"]
+            await filled(group, log)
+            asked = 0
+
+            async def ask(*_: object) -> None:
+                nonlocal asked
+                asked += 1
+                raise NotFound("nothing of that is here")
+
+            monkeypatch.setattr(Filling, "_ask", ask)
+            lost = next(name for name in group.names if name != group.master)
+            group.kill(lost)
+            group.machine(lost)
+            await group.start(lost)
+            await group.until(lambda: asked > 0, "it asks", 60.0)
+            await asyncio.sleep(4 * (PERIOD_S + RETRY_S))
+            assert len(group.names) - 1 <= asked <= 6 * (len(group.names) - 1)
+            assert missing_of(group, lost, uuid)
+        await group.stop()
 
     run(main())
 
