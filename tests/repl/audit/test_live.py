@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import TypeVar
 
 import pytest
 from tenacity import wait_none
@@ -22,6 +23,9 @@ from vlsn.format.segment import segment_name
 
 STORY = numbered(400, 5, 60)
 LAST, DTVLSN = 2000, 1995
+
+
+S = TypeVar("S", bound=ThreadingHTTPServer)
 
 
 class Server(ThreadingHTTPServer):
@@ -86,8 +90,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(copy: Copy) -> Iterator[Server]:
-    server = Server(copy)
+def serving(server: S) -> Iterator[S]:
+    """Runs a server in a thread of its own."""
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -96,6 +100,10 @@ def served(copy: Copy) -> Iterator[Server]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def served(copy: Copy) -> AbstractContextManager[Server]:
+    return serving(Server(copy))
 
 
 @pytest.fixture

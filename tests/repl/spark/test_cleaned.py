@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from repl.spark import copies
 from repl.spark.datasource import VlsnLogDataSource
 from repl.spark.schemas import VISIBLE
 from tests.repl.audit.logs import Copy, numbered
-from tests.repl.audit.test_live import Handler
+from tests.repl.audit.test_live import Handler, serving
 from vlsn.errors import Trimmed, VlsnLogError
 from vlsn.format.segment import segment_name
 
@@ -84,17 +83,8 @@ class CleaningHandler(Handler):
             self.answer(410, {"type": "trimmed", "detail": "gone"})
 
 
-@contextmanager
-def node(copy: Copy, due: int) -> Iterator[Cleaning]:
-    server = Cleaning(copy, due)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def node(copy: Copy, due: int) -> AbstractContextManager[Cleaning]:
+    return serving(Cleaning(copy, due))
 
 
 def read(path: object, between: Callable[[], object] = lambda: None, **options: str) -> list[int]:
