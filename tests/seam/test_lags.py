@@ -189,7 +189,7 @@ def test_a_lag_that_is_allowed_is_confirmed_once_for_all_who_read() -> None:
 
 
 def test_a_lag_counts_from_the_question_and_not_from_its_answer() -> None:
-    """What is acknowledged while the answer is on its way is not in it."""
+    """An entry that is acknowledged while the answer is on its way is not in it."""
 
     async def main() -> None:
         group, master, lags = await started(47)
