@@ -303,21 +303,28 @@ def test_segments_are_the_files_up_to_the_synced_length(group: Group, name: str)
     listing = call("GET", url).ok()
     assert (listing["group"], listing["node"]) == (group.status(name)["group"], name)
     last = listing["segments"][-1]
-    file = (group.path(name) / last["file"]).read_bytes()
     whole_file = call("GET", f"{url}/{last['number']}")
     assert (whole_file.status, whole_file.headers["accept-ranges"]) == (200, "bytes")
-    assert whole_file.body == file[: last["end"]]
+    assert len(whole_file.body) >= last["end"]
     assert SegmentHeader.decode(whole_file.body[:4096]).node == name
+    # A node may write to its log at any time: each answer names the length that it was cut from.
+    parts = [(whole_file.body, 0, len(whole_file.body))]
     for asked, start, end in (
         ("bytes=0-99", 0, 100),
-        (f"bytes={FIRST_FRAME}-", FIRST_FRAME, last["end"]),
-        ("bytes=-10", last["end"] - 10, last["end"]),
-        (f"bytes=1-{last['end'] + 999}", 1, last["end"]),
+        (f"bytes={FIRST_FRAME}-", FIRST_FRAME, None),
+        ("bytes=-10", -10, None),
+        (f"bytes=1-{1 << 40}", 1, None),
     ):
         part = call("GET", f"{url}/{last['number']}", headers={"Range": asked})
-        assert (part.status, part.headers["content-range"]) == (206, f"bytes {start}-{end - 1}/{last['end']}")
-        assert part.body == file[start:end]
-    for asked in (f"bytes={last['end']}-", "bytes=5-4", "bytes=0-1,4-5", "lines=1-2", "bytes=-0"):
+        length = int(part.headers["content-range"].rpartition("/")[2])
+        assert length >= last["end"]
+        start, end = start % length, end or length
+        assert (part.status, part.headers["content-range"]) == (206, f"bytes {start}-{end - 1}/{length}")
+        parts.append((part.body, start, end))
+    file = (group.path(name) / last["file"]).read_bytes()
+    for body, start, end in parts:
+        assert body == file[start:end]
+    for asked in (f"bytes={1 << 40}-", "bytes=5-4", "bytes=0-1,4-5", "lines=1-2", "bytes=-0"):
         call("GET", f"{url}/{last['number']}", headers={"Range": asked}).refused(400, "bad-argument")
     for number in ("0", "999", "-1", "x", "99999999999999999999"):
         call("GET", f"{url}/{number}").refused(404, "not-found")

@@ -117,7 +117,7 @@ async def drain(urls: Mapping[str, str], recorder: Recorder, to_vlsn: int, secon
 
 
 async def _drained(each: Made, urls: Mapping[str, str], recorder: Recorder, to_vlsn: int, seconds: float) -> bool:
-    """It is empty when nothing came for longer than what somebody still had would be out."""
+    """Returns true once nothing came for longer than a message can be out, and nothing keeps one back."""
     process = f"d-{each.name}"
     caller = Caller(list(urls.values()), Random(f"drain {process}"))
     consumer = Consumer(process, each, caller, recorder)
@@ -129,7 +129,7 @@ async def _drained(each: Made, urls: Mapping[str, str], recorder: Recorder, to_v
             quiet_since_s = loop.time()
         if page:
             await consumer.settle(page)
-        elif loop.time() - quiet_since_s > ACK_TIMEOUT_S + 2.0:
+        elif loop.time() - quiet_since_s > ACK_TIMEOUT_S + 2.0 and not await consumer.blocked_by():
             recorder.record(process, "ok", "drained", {"destination": each.name, "to": to_vlsn})
             return True
     return False
@@ -168,6 +168,14 @@ class Consumer:
             told = {"vlsns": [row.vlsn for row in rows], "attempts": [row.attempt for row in rows], "numbers": numbers}
             self._recorder.record(self._process, "ok", "deliver", where | told)
         return rows
+
+    async def blocked_by(self) -> str:
+        """Returns why the master delivers nothing of it; empty where nothing keeps a message back."""
+        try:
+            told = json.loads(await self._caller.answer("GET", f"/{self._made.name}"))
+        except VlsnLogError as error:
+            return f"{error.slug}: {error}"
+        return str(told["blocked_by"] or told.get("pages", {}).get("blocked_by", ""))
 
     async def _work(self, page: list[Row]) -> None:
         chance = self._chance
