@@ -26,8 +26,8 @@ from typing import Any, Final
 
 from repl import config
 from repl.client.endpoints import Endpoints, Status
-from repl.http.types import Network
 from repl.node.lifeline import PARENT_VARIABLE, write_pid
+from repl.web.types import Network
 from vlsn.errors import BadArgument, VlsnLogError
 from vlsn.real.disk import PosixDisk
 from vlsn.segments.directory import LOCK_NAME

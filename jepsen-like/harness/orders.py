@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repl.http.types import Network, Response
+from repl.web.types import Network, Response
 
 _JSON = {"Content-Type": "application/json"}
 

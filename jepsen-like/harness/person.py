@@ -14,7 +14,7 @@ from harness.group.nodes import Group
 from harness.group.watch import Watch
 from harness.ops import Recorder
 from harness.orders import order
-from repl.http.types import Network
+from repl.web.types import Network
 from vlsn.errors import VlsnLogError
 
 PATIENCE_S = 10.0

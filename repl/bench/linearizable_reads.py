@@ -18,8 +18,8 @@ import numpy as np
 from repl.bench.report import Outcome, Samples
 from repl.bench.target import Given, Own, master_url
 from repl.client.connect import connect
-from repl.http import problem
 from repl.net.network import AiohttpNetwork
+from repl.web import problem
 from vlsn.errors import VlsnLogError
 
 TURNS = 10

@@ -14,7 +14,7 @@ from repl.cli.signals import run
 from vlsn.errors import BadBody, CopyNeeded, VlsnLogError
 
 if TYPE_CHECKING:
-    from repl.http.types import Network
+    from repl.web.types import Network
 
 TIMEOUT_S = 60.0
 SILENT_S = 60.0
@@ -161,7 +161,7 @@ async def post_all(what: str, urls: Sequence[str], *needed: str) -> dict[str, di
 
 
 async def _post(network: Network, url: str, needed: Sequence[str]) -> dict[str, Any] | VlsnLogError:
-    from repl.http import problem
+    from repl.web import problem
 
     try:
         response = await network.request("POST", url, headers={"Content-Type": "application/json"}, timeout_s=TIMEOUT_S)

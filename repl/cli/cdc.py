@@ -16,7 +16,7 @@ from repl.cli.signals import run
 from vlsn.errors import BadBody, NotFound, VlsnLogError
 
 if TYPE_CHECKING:
-    from repl.http.types import Network
+    from repl.web.types import Network
 
 FINDINGS = ("parked", "not-configured")
 """States that need a person."""
@@ -124,7 +124,7 @@ async def _all(urls: Sequence[str], method: str, path: str, body: dict[str, Any]
 async def _one(network: Network, url: str, method: str, path: str, body: dict[str, Any] | None) -> Answer:
     import msgspec
 
-    from repl.http import problem
+    from repl.web import problem
 
     headers = {"Content-Type": "application/json"} if body is not None else {}
     data = msgspec.json.encode(body) if body is not None else b""

@@ -22,7 +22,7 @@ from repl.cli.signals import run
 from vlsn.errors import BadArgument, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
 
 if TYPE_CHECKING:
-    from repl.http.types import Network, Response
+    from repl.web.types import Network, Response
 
 TIMEOUT_S = 20.0
 LOOK_S = 0.3
@@ -233,7 +233,7 @@ async def _ordered(urls: Sequence[str], path: str, body: bytes, *needed: str) ->
 
 
 async def _once(network: Network, urls: Sequence[str], path: str, body: bytes, needed: Sequence[str]) -> dict[str, Any]:
-    from repl.http import problem
+    from repl.web import problem
 
     refusal: VlsnLogError | None = None
     for url in urls:
@@ -287,7 +287,7 @@ async def _shown(urls: Sequence[str]) -> dict[str, Any]:
 
 
 async def _documents(network: Network, urls: Sequence[str]) -> list[dict[str, Any] | VlsnLogError]:
-    from repl.http import problem
+    from repl.web import problem
 
     async def one(url: str) -> dict[str, Any] | VlsnLogError:
         try:

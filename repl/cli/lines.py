@@ -43,7 +43,7 @@ def bodies(source: BinaryIO, skip_lines: int = 0, *, key: Key = None, json: bool
     wait for more. Raises ``TooLarge`` for a line that no entry holds, ``BadBody`` for one that is not JSON, behind all
     that comes before it."""
     if json:
-        from repl.http.ndjson import decode_printed
+        from repl.web.ndjson import decode_printed
 
         return _bodies(_lines(source, skip_lines, JSON_LINE_BYTES_MAX), decode_printed)
     return _bodies(_lines(source, skip_lines, ENTRY_BYTES_MAX), partial(_as_it_is, key))

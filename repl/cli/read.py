@@ -201,7 +201,7 @@ class Printer:
             return
         out = sys.stdout.buffer
         if self._as_json:
-            from repl.http import ndjson
+            from repl.web import ndjson
 
             out.write(ndjson.encode(entries, kinds=self._kinds, txns=self._txns))
         else:

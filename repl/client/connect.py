@@ -33,7 +33,7 @@ from repl.client.starting import Begin, check_begin, keys_of, limited, started
 from repl.client.tail import DURABLE, Consistency, Page, Reader, VlsnPlace, freshness_of
 from repl.client.transaction import Transaction
 from repl.config import split_urls
-from repl.http.types import Network
+from repl.web.types import Network
 from vlsn.durability import GivenDurability, GroupDurability, group_durability
 from vlsn.embedded.forks import tell_of_forks
 from vlsn.errors import BadArgument, LogClosed

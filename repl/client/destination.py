@@ -27,7 +27,7 @@ import numpy as np
 
 from repl.client.destination_stream import ACKS_MAX, DestinationStream
 from repl.client.destinations import AGAIN_S, Destinations
-from repl.http.message_batch import Taken
+from repl.destinations.message_batch import Taken
 from vlsn.errors import BadArgument, ChannelClosed, Unreachable, VlsnLogError
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.state.destinations import key_of

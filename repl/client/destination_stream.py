@@ -17,8 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from repl.http import message_batch, problem
-from repl.http.consume_messages import (
+from repl.destinations import message_batch
+from repl.destinations.consume_messages import (
     ACK,
     ACKED,
     ALIVE_S,
@@ -31,7 +31,8 @@ from repl.http.consume_messages import (
     head,
     parted,
 )
-from repl.http.message_batch import Taken
+from repl.destinations.message_batch import Taken
+from repl.web import problem
 from vlsn.errors import BadBody, ChannelClosed, Unreachable, VlsnLogError
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.seams import Channel

@@ -17,9 +17,10 @@ from repl.api import DestinationChange
 from repl.client.destination_stream import DestinationStream, Lost
 from repl.client.endpoints import Endpoints
 from repl.client.master_calls import MasterCalls, decoded, encoded
-from repl.http import message_batch, ndjson
-from repl.http.destinations import UUID
-from repl.http.types import Network
+from repl.destinations import message_batch
+from repl.destinations.destinations_http import UUID
+from repl.web import ndjson
+from repl.web.types import Network
 from vlsn.errors import BadArgument, ChannelClosed, NotMaster, Unreachable
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.limits import MIB

@@ -17,8 +17,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from repl.http import problem
-from repl.http.types import DURABLE, Network, Response
+from repl.web import problem
+from repl.web.types import DURABLE, Network, Response
 from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError, WrongGroup
 from vlsn.format.records import JSON_FAULTS
 from vlsn.seams import Buffer

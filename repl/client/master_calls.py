@@ -15,8 +15,8 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from repl.client.backoff import Backoff
 from repl.client.endpoints import Endpoints
-from repl.http import problem
-from repl.http.types import Network, Response
+from repl.web import problem
+from repl.web.types import Network, Response
 from vlsn.errors import BadArgument, BadBody, NotFound, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
 from vlsn.format.records import JSON_FAULTS
 from vlsn.seams import Channel

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from repl.http.types import Handler, Listener, Network, Quick, Response
+from repl.web.types import Handler, Listener, Network, Quick, Response
 from vlsn.format.own_entries import FOUNDING_FIELD
 from vlsn.seams import Buffer, Channel
 

@@ -30,9 +30,9 @@ from repl.client.endpoints import Endpoints
 from repl.client.group import Group, Waking
 from repl.client.identity import Identities
 from repl.client.queue import AppendQueue
-from repl.http import problem
-from repl.http.types import GAVE_WAY, Network
 from repl.produce_messages import ANSWERS_MESSAGE_BYTES_MAX, TIMEOUT_MS_MAX, TRANSACTION_SETS, Answer, decode_answers
+from repl.web import problem
+from repl.web.types import GAVE_WAY, Network
 from vlsn.durability import GroupDurability
 from vlsn.errors import (
     BadArgument,

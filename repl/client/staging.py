@@ -1,4 +1,4 @@
-"""Transactions that are staged at the master, piece by piece, by HTTP calls (``repl/http/transactions.py``).
+"""Transactions that are staged at the master, piece by piece, by HTTP calls (``repl/lead/transactions_http.py``).
 
     begin ─► stage, stage … ─► commit     each asked again until its time is over: what was lost is known there
                 └─ given back: in the background, so its place and its bytes are others' at once
@@ -21,7 +21,7 @@ from repl.api import Acks, Appended, ConsumerChange, SinkChange
 from repl.client.endpoints import Endpoints
 from repl.client.identity import HandleNames
 from repl.client.master_calls import MasterCalls, decoded, right
-from repl.http.types import Network, Response
+from repl.web.types import Network, Response
 from vlsn.durability import GroupDurability
 from vlsn.errors import (
     BadArgument,

@@ -26,11 +26,11 @@ from repl.api import ANY, Freshness, ProducerAt, Spans
 from repl.api import LINEARIZABLE as ALL_ACKNOWLEDGED
 from repl.client.backoff import Backoff
 from repl.client.endpoints import SILENT_S, Endpoints
-from repl.http import ndjson, problem
-from repl.http.limits import LAG_S_MAX, READ_LIMIT_MAX
-from repl.http.starting_point import END
-from repl.http.types import DURABLE as DURABLE_END
-from repl.http.types import Network
+from repl.read.starting_point import END
+from repl.web import ndjson, problem
+from repl.web.limits import LAG_S_MAX, READ_LIMIT_MAX
+from repl.web.types import DURABLE as DURABLE_END
+from repl.web.types import Network
 from vlsn.errors import (
     BadArgument,
     BadBody,

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from repl.export.manifest import DataFile
 from repl.export.partitioning import Partitioning, partitioning_of
 from repl.export.target import Output, Target
-from repl.http import ndjson
+from repl.web import ndjson
 from vlsn.errors import BadArgument
 from vlsn.format.block import Entry, EntryKind
 from vlsn.limits import MIB

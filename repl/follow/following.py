@@ -21,11 +21,11 @@ from repl.elect.electing import Electing
 from repl.group import founding
 from repl.group.catching_up import CatchingUp
 from repl.group.claims import TERMS_AHEAD_MAX
+from repl.group.feed_hello import encode_hello
 from repl.group.founding import Answer
 from repl.group.member import OpenMember
 from repl.group.peers import ask
 from repl.group.role import Role
-from repl.http.feed import encode_hello
 from repl.read.reads import Reads
 from repl.repair.integrity import agree_where_durable, resolve
 from repl.repair.restoring import Restoration

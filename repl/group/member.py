@@ -24,8 +24,8 @@ from repl.group.members import Members
 from repl.group.membership import is_listed
 from repl.group.old_images import Told, both
 from repl.group.role import Role, Stage
-from repl.http.types import Network
 from repl.offload import Offload, settle, settle_error
+from repl.web.types import Network
 from vlsn.duration_histogram import Seconds
 from vlsn.errors import Damaged, NotListed, NotMaster, VlsnLogError, WrongVersion
 from vlsn.format.records import GroupEntry

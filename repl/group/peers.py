@@ -14,7 +14,7 @@ from repl.group.hello import answer_of, question_of
 from repl.group.member import Member
 from repl.group.old_images import Told
 from repl.group.vote_messages import Stand, VoteReply, VoteRequest, read_reply
-from repl.http.problem import error_of
+from repl.web.problem import error_of
 from vlsn.errors import NotListed, Unreachable, VlsnLogError, WrongGroup, WrongName
 from vlsn.ids import NodeName, Term
 

@@ -16,8 +16,8 @@ from collections import defaultdict
 from feeder.feeder import Feeder
 from feeder.source import Mode
 from repl.api import Acks, Done, FeedHello
-from repl.dest.deliveries import Deliveries
-from repl.dest.full import FullPolicies
+from repl.destinations.deliveries import Deliveries
+from repl.destinations.full import FullPolicies
 from repl.elect.electing import Electing
 from repl.group import founding
 from repl.group.catching_up import CatchingUp

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from feeder.feeder import Feeder, Messages
-from repl.dest.full import FullPolicies
+from repl.destinations.full import FullPolicies
 from repl.elect.electing import Electing
 from repl.group.member import OpenMember
 from repl.group.old_images import NOTHING, Told

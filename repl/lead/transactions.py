@@ -21,7 +21,10 @@ import asyncio
 from typing import TypeAlias
 
 from repl.api import Acks, Appended, Done, Handle, Puts
-from repl.http.limits import (
+from repl.lead.admission import Admission
+from repl.lead.append_book import Append
+from repl.lead.tenure import Tenure
+from repl.web.limits import (
     COMMITTED_NAMES_MAX,
     STAGED_BYTES_MAX,
     STAGED_ENTRY_BYTES,
@@ -30,9 +33,6 @@ from repl.http.limits import (
     TRANSACTIONS_MAX,
     Budget,
 )
-from repl.lead.admission import Admission
-from repl.lead.append_book import Append
-from repl.lead.tenure import Tenure
 from vlsn.durability import GroupDurability
 from vlsn.errors import BadArgument, NotMaster, TransactionClosed, TransactionGone, VlsnLogError
 from vlsn.format.batch import Batch

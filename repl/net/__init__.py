@@ -1,4 +1,4 @@
-"""Sockets: the only place that knows aiohttp.  Adapters without decisions; see ``repl/http`` for those."""
+"""Sockets: the only place that knows aiohttp.  Adapters without decisions; see ``repl/web`` for those."""
 
 from repl.net.network import AiohttpNetwork
 

@@ -18,10 +18,10 @@ from aiohttp import (
     TCPConnector,
 )
 
-from repl.http import problem
-from repl.http.types import Headers, Response
 from repl.net.tap import Tap
 from repl.net.websocket import WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
+from repl.web import problem
+from repl.web.types import Headers, Response
 from vlsn.errors import Unreachable, said_of
 from vlsn.limits import MIB
 from vlsn.seams import Buffer

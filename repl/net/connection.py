@@ -25,8 +25,6 @@ from aiohttp.http import HttpVersion11
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
-from repl.http import problem
-from repl.http.types import GAVE_WAY, BytesBody, Leave, Push, Quick, Request, Response, Start, Upgrade
 from repl.net import reply
 from repl.net.arrivals import Arrival, Arrivals
 from repl.net.frame import close_frame
@@ -34,6 +32,8 @@ from repl.net.metered import MeteredTap
 from repl.net.places import Places
 from repl.net.turns import Reading, Turns
 from repl.net.untaken import Untaken
+from repl.web import problem
+from repl.web.types import GAVE_WAY, BytesBody, Leave, Push, Quick, Request, Response, Start, Upgrade
 from vlsn.errors import BadArgument, ChannelClosed, bare
 from vlsn.limits import KEY_BYTES_MAX
 from vlsn.seams import Buffer
@@ -402,7 +402,7 @@ def _not_yet() -> None:
 
 
 class IncomingBody:
-    """``repl.http.types.Body`` of an aiohttp request."""
+    """``repl.web.types.Body`` of an aiohttp request."""
 
     __slots__ = ("_continued", "_incoming")
 

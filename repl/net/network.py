@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from repl.http.types import Handler, Quick, Response
 from repl.net.client import Client
 from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S
 from repl.net.server import HttpListener
+from repl.web.types import Handler, Quick, Response
 from vlsn.seams import Buffer, Channel
 
 

@@ -15,8 +15,8 @@ from typing import Protocol, cast
 from aiohttp import web
 from aiohttp.http import HttpVersion10
 
-from repl.http.types import Piece, Push, Response
 from repl.net.turns import Sending
+from repl.web.types import Piece, Push, Response
 from vlsn.seams import Buffer
 
 JOIN_BYTES_MAX = 64 * 1024
@@ -156,7 +156,7 @@ class Reply:
 
 
 class PushSink:
-    """``repl.http.types.Sink`` on a transport."""
+    """``repl.web.types.Sink`` on a transport."""
 
     __slots__ = ("_chunked", "_connection", "_transport", "ended")
 

@@ -12,8 +12,6 @@ from typing import cast
 
 from aiohttp import HttpVersion10, web
 
-from repl.http import problem
-from repl.http.types import Handler, Quick, Request, Response, Upgrade
 from repl.net.accepting import Accepting
 from repl.net.arrivals import Arrivals
 from repl.net.connection import Connection, IncomingBody, Server
@@ -23,6 +21,8 @@ from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S, is_kept
 from repl.net.reply import Reply, Streams
 from repl.net.turns import Serving, Turns
 from repl.net.websocket import CLOSE_TIMEOUT_S, WebSocketChannel, size_limit
+from repl.web import problem
+from repl.web.types import Handler, Quick, Request, Response, Upgrade
 from vlsn.errors import BadArgument, QueueFull
 from vlsn.histogram import Histogram
 

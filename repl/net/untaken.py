@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from repl.http.limits import UNTAKEN_BYTES_MAX
+from repl.web.limits import UNTAKEN_BYTES_MAX
 from vlsn.seams import Buffer
 
 

@@ -10,7 +10,7 @@ import re
 from typing import Any, Final
 
 from repl.cdc.consumers import CdcConsumers
-from repl.dest.full import FullPolicies
+from repl.destinations.full import FullPolicies
 from repl.group.founding import ALARMS_MAX, Alarm
 
 WHY_MAX: Final = 500

@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from repl.dest.deliveries import Deliveries
-from repl.dest.delivery import Delivery
+from repl.destinations.deliveries import Deliveries
+from repl.destinations.delivery import Delivery
+from repl.destinations.pager import Pager
 from repl.lead.leading import Leading
-from repl.paging.pager import Pager
 from vlsn.state.destinations import DestinationView
 from vlsn.write.local_log import LocalLog
 

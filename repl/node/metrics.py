@@ -11,11 +11,11 @@ from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from repl.http.limits import PIECE_BYTES
 from repl.node.cdc_metrics import buckets_of, cdc_metrics
 from repl.node.destination_metrics import destination_metrics
 from repl.node.parts import NodeParts
 from repl.node.status import readiness, status
+from repl.web.limits import PIECE_BYTES
 from vlsn.histogram import Histogram
 from vlsn.segments.background import WORKS
 

@@ -20,9 +20,7 @@ from repl.cdc.children import Children
 from repl.cdc.consumers import CdcHost
 from repl.config import NodeConfig
 from repl.group.role import cancelled
-from repl.http.limits import READERS_MAX
-from repl.http.routes import Gateway
-from repl.http.types import Network
+from repl.node.gateway import Gateway
 from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
 from repl.node.services import services_of
@@ -32,6 +30,8 @@ from repl.offload import Offload
 from repl.repair.opening import append_limits, open_recovered
 from repl.repair.restoring import RestoreWanted
 from repl.repair.unopened import Unopened
+from repl.web.limits import READERS_MAX
+from repl.web.types import Network
 from vlsn.errors import BadArgument, Damaged, NotMaster, VlsnLogError, said_of
 from vlsn.recover.recovery import Recovered
 from vlsn.repair.restore import End

@@ -14,18 +14,18 @@ from errno import errorcode
 from functools import partial
 from typing import Any
 
+from repl.destinations.filling import Filling, Giving
+from repl.destinations.page_reading import PageReading
+from repl.destinations.page_scrub import PageScrub
+from repl.destinations.pager import Pager
 from repl.elect.electing import Electing
 from repl.group import peers
 from repl.group.confirming import Confirming
 from repl.group.member import Member, OpenMember
 from repl.lead.tenure import TICK_S
+from repl.names.position_lags import ConsumerLags
 from repl.node.roles import Roles
 from repl.offload import settle
-from repl.paging.filling import Filling, Giving
-from repl.paging.pager import Pager
-from repl.paging.reading import PageReading
-from repl.paging.scrub import PageScrub
-from repl.read.consumer_lags import ConsumerLags
 from repl.read.read_index import ReadIndex
 from repl.read.reads import Reads
 from repl.read.scan_pace import ScanPace

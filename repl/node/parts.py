@@ -7,17 +7,17 @@ from collections.abc import Callable
 from repl.cdc.children import Children
 from repl.cdc.consumers import CdcConsumers
 from repl.config import NodeConfig
+from repl.destinations.handed import Handed
 from repl.follow.following import Following
 from repl.group.confirming import Confirming
 from repl.group.founding import Alarm
 from repl.group.member import Member
-from repl.http.handed import Handed
-from repl.http.limits import Budget
-from repl.http.types import Listener, Network
 from repl.lead.leading import Leading
 from repl.node.alarms import alarms_of
 from repl.node.open_node import OpenNode
 from repl.repair.restoring import Restoration
+from repl.web.limits import Budget
+from repl.web.types import Listener, Network
 from vlsn.ids import NodeName
 from vlsn.seams import Seams
 from vlsn.write.local_log import LocalLog

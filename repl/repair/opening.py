@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from repl.config import NodeConfig
-from repl.http.limits import AppendLimits
+from repl.web.limits import AppendLimits
 from vlsn.recover.recovery import Recovered, recover
 from vlsn.seams import Seams
 from vlsn.state.options import LogOptions

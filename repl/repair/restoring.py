@@ -28,10 +28,10 @@ from urllib.parse import urlencode
 import msgspec
 
 from repl.group.member import Member
-from repl.http.problem import error_of
-from repl.http.restore import CRC_FIELD
 from repl.offload import Offload, settle
 from repl.repair.opening import log_options, open_recovered
+from repl.repair.restore_http import CRC_FIELD
+from repl.web.problem import error_of
 from replica.restore import Disagrees, Progress, Transfer, choose
 from vlsn.errors import BadBody, Damaged, LogFailed, NotFound, Trimmed, VlsnLogError
 from vlsn.format.checksum import crc

@@ -25,7 +25,7 @@ WINDOW_BYTES = 256 * KIB
 
 
 class Pages(Protocol):
-    """The pages of a node's destinations (``repl.paging.scrub``)."""
+    """The pages of a node's destinations (``repl.destinations.page_scrub``)."""
 
     def listed(self) -> list[tuple[str, int]]:
         """Lists those that count: the uuid of each one's destination, and its number."""

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import ClientWebSocketResponse
 
 from repl.api import FeedHello
-from repl.http.feed import encode_hello
+from repl.group.feed_hello import encode_hello
 from tests.e2e.calls import UPGRADE, Answer, call
 from tests.e2e.group import Group
 from tests.e2e.sockets import tell, until_closed, websocket

@@ -18,9 +18,9 @@ import msgspec
 import pytest
 
 from repl.group.founding import Answer
-from repl.http import problem
-from repl.http.types import Request, Response, Upgrade
 from repl.net.network import AiohttpNetwork
+from repl.web import problem
+from repl.web.types import Request, Response, Upgrade
 from tests.e2e.group import Group
 from vlsn.errors import ChannelClosed, Halted, NotMaster
 from vlsn.format.block import EntryKind, decode_header

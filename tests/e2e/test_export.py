@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from repl import connect_sync
-from repl.http import ndjson
+from repl.web import ndjson
 from tests.e2e.commands import Command, run, run_all
 from tests.e2e.group import Group
 

@@ -30,8 +30,8 @@ from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
-from repl.http import problem
-from repl.http.types import BytesBody, Handler, Headers, Quick, Request, Response, Upgrade
+from repl.web import problem
+from repl.web.types import BytesBody, Handler, Headers, Quick, Request, Response, Upgrade
 from tests.fakes.channel import Connection, FakeChannel
 from tests.fakes.disk import StopHere
 from tests.fakes.loop import Owner, Tasks, ended, wake
@@ -249,7 +249,7 @@ class FakeNet:
 
 
 class FakeHost:
-    """``repl.http.types.Network`` of one process."""
+    """``repl.web.types.Network`` of one process."""
 
     def __init__(self, net: FakeNet, name: str, owner: Owner) -> None:
         self._net = net

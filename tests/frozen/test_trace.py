@@ -33,7 +33,7 @@ def test_it_counts_the_same_each_time(operation: str) -> None:
 
 def test_what_goes_on_after_an_await_is_no_new_call() -> None:
     calls = Counter(calls_of("append", 3))
-    handlers = {name: count for (file, name), count in calls.items() if file == "repl/http/append.py"}
+    handlers = {name: count for (file, name), count in calls.items() if file == "repl/lead/append_http.py"}
     assert handlers and set(handlers.values()) == {1}
 
 

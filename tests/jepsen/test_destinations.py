@@ -243,7 +243,7 @@ def test_dead_letters_are_read_from_what_a_node_serves(tmp_path: Path) -> None:
     from harness.ops import Recorder
     from harness.workloads.reading import read_all
 
-    from repl.http.types import Response
+    from repl.web.types import Response
 
     lines = [
         b'{"vlsn":9,"term":2,"kind":"DATA","key":"dead d",'

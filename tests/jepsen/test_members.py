@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 
 from repl import config
 from repl.cluster import Cluster, Node
-from repl.http import problem
-from repl.http.types import Request, Response
 from repl.net.network import AiohttpNetwork
+from repl.web import problem
+from repl.web.types import Request, Response
 from tests.jepsen.test_checks import LOG, SENDS, Line, cut_final, final, poll, rules, seek, status
 from tests.repl.client.group import served
 from vlsn.errors import NotMaster

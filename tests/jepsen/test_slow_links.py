@@ -14,7 +14,7 @@ from harness.group.links import Links
 from harness.group.nodes import Group, make_group
 
 from repl.client.connect import real_network
-from repl.http.types import Network
+from repl.web.types import Network
 from tests.e2e.calls import BATCH, call
 from vlsn.format import batch
 from vlsn.limits import KIB, MIB

@@ -13,11 +13,11 @@ import pytest
 
 from repl.cli.main import vlsnlog
 from repl.config import COMMAND_SETTINGS, NODE_SETTINGS
-from repl.http.limits import AppendLimits
-from repl.http.routes import Gateway
+from repl.node.gateway import Gateway
+from repl.web.limits import AppendLimits
 from tests.fakes.loop import run
-from tests.repl.http.calls import BATCH, NDJSON, OCTETS, call
-from tests.repl.http.memory_node import MemoryNode
+from tests.repl.web.calls import BATCH, NDJSON, OCTETS, call
+from tests.repl.web.memory_node import MemoryNode
 from tests.seam.nodes import Group
 from tests.vlsn.logs import SMALL, Machine, Opened
 from vlsn.format import batch

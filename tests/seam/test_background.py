@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from repl.http.slices import at_once
+from repl.web.slices import at_once
 from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds

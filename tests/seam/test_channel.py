@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from repl.http import problem
-from repl.http.types import Handler, Network, Request, Response, Upgrade
 from repl.net.network import AiohttpNetwork
+from repl.web import problem
+from repl.web.types import Handler, Network, Request, Response, Upgrade
 from tests.fakes.loop import run
 from tests.fakes.net import FakeNet
 from vlsn.errors import ChannelClosed, StaleTerm, Unreachable

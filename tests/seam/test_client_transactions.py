@@ -16,7 +16,7 @@ from repl.client.connect import Client
 from repl.client.consumer import Consumer
 from repl.client.staging import ATTEMPT_S
 from repl.client.transaction import KEPT_BYTES_MAX, Transaction
-from repl.http.append import APPEND_PARAMETERS
+from repl.lead.append_http import APPEND_PARAMETERS
 from repl.lead.transactions import Transactions
 from repl.produce_messages import TRANSACTION
 from tests.fakes.loop import run
@@ -671,11 +671,11 @@ def test_a_large_piece_has_the_time_that_its_bytes_take() -> None:
 
 
 def test_an_older_master_is_asked_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repl.http.produce._KNOWN", frozenset())
+    monkeypatch.setattr("repl.lead.produce_ws._KNOWN", frozenset())
     monkeypatch.setattr("repl.produce_messages.TYPES_MAX", TRANSACTION)
-    monkeypatch.setattr("repl.http.transactions._BEGINNING", frozenset())
-    monkeypatch.setattr("repl.http.transactions._STAGING", frozenset({"after"}))
-    monkeypatch.setattr("repl.http.transactions._COMMITTING", APPEND_PARAMETERS)
+    monkeypatch.setattr("repl.lead.transactions_http._BEGINNING", frozenset())
+    monkeypatch.setattr("repl.lead.transactions_http._STAGING", frozenset({"after"}))
+    monkeypatch.setattr("repl.lead.transactions_http._COMMITTING", APPEND_PARAMETERS)
 
     async def story(group: Group, log: Client) -> None:
         mine = [LARGE] * 4

@@ -17,7 +17,7 @@ import pytest
 from repl import connect
 from repl.client.connect import Client
 from repl.client.destination import PREFETCH_MAX, Message
-from repl.http.handed import Handed, Holder
+from repl.destinations.handed import Handed, Holder
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, JSON, SEGMENT, Group
@@ -515,7 +515,7 @@ def test_a_dead_one_whose_acknowledgement_is_on_its_way_is_not_tried_again() -> 
 
 
 def test_past_so_many_intervals_nothing_is_delivered_until_a_gap_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repl.dest.delivery.ACK_INTERVALS_MAX", 6)
+    monkeypatch.setattr("repl.destinations.delivery.ACK_INTERVALS_MAX", 6)
 
     async def main() -> None:
         group = await made(9)
@@ -540,8 +540,8 @@ def test_past_so_many_intervals_nothing_is_delivered_until_a_gap_closes(monkeypa
 @pytest.fixture
 def eight_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Masters and tables take eight intervals of acknowledged VLSNs."""
-    monkeypatch.setattr("repl.dest.delivery.ACK_INTERVALS_MAX", 8)
-    monkeypatch.setattr("repl.dest.full.ACK_INTERVALS_MAX", 8)
+    monkeypatch.setattr("repl.destinations.delivery.ACK_INTERVALS_MAX", 8)
+    monkeypatch.setattr("repl.destinations.full.ACK_INTERVALS_MAX", 8)
     monkeypatch.setattr("vlsn.state.acks.AckLimits", partial(AckLimits, intervals=8))
 
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from repl.http.types import Headers, Request, Response, Upgrade
+from repl.web.types import Headers, Request, Response, Upgrade
 from tests.fakes.loop import run
 from tests.fakes.net import FakeHost, FakeNet
 from vlsn.errors import ChannelClosed, Unreachable

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from repl.http.types import Request, Response
+from repl.web.types import Request, Response
 from tests.fakes.disk import StopHere
 from tests.fakes.loop import run
 from tests.fakes.machine import Machine, Process

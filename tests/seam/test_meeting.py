@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from repl.group.claims import TERMS_AHEAD_MAX
-from repl.http.types import Request, Response
+from repl.web.types import Request, Response
 from tests.fakes.loop import run
 from tests.seam.nodes import JSON, Group
 from tests.seam.test_membership import changed, electable, fed, has_all, told

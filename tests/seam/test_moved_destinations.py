@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from repl.client.connect import Client
-from repl.http.slices import at_once
+from repl.web.slices import at_once
 from tests.fakes.loop import run
 from tests.seam.nodes import BIG, Group
 from tests.seam.test_copies import moved

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from repl.api import Acks
-from repl.http import problem
 from repl.produce_messages import Answer, decode_answers, request_header
+from repl.web import problem
 from tests.fakes.loop import VirtualLoop, run
 from tests.seam.nodes import Group
 from tests.seam.test_group_settings import asked

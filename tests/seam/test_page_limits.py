@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repl.client.connect import Client
-from repl.paging.pager import Pager
+from repl.destinations.pager import Pager
 from tests.fakes.disk import UNLIMITED_BYTES
 from tests.fakes.loop import run
 from tests.seam.nodes import BIG

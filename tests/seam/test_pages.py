@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from repl.client.connect import Client
-from repl.http.slices import at_once
-from repl.paging.filling import PERIOD_S, RETRY_S, Filling
+from repl.destinations.filling import PERIOD_S, RETRY_S, Filling
+from repl.web.slices import at_once
 from tests.fakes.disk import UNLIMITED_BYTES
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from repl.api import Acks
-from repl.http import problem
 from repl.produce_messages import Answer, decode_answers, request_header
+from repl.web import problem
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
 from vlsn.errors import NotMaster

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from repl.api import FeedHello
-from repl.http.feed import encode_hello
+from repl.group.feed_hello import encode_hello
 from tests.fakes.loop import run
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed, incarnation

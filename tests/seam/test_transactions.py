@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from repl.http.limits import STAGED_S
 from repl.lead.leading import Leading
+from repl.web.limits import STAGED_S
 from tests.fakes.loop import VirtualLoop, run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import JSON, Group

@@ -15,10 +15,7 @@ import uvloop
 
 from repl.client.destination import PREFETCH_MAX, Destination, Messages
 from repl.client.destination_stream import ACKS_MAX, LAST_WORD_S, SILENT_S, UNSENT_MAX, DestinationStream
-from repl.dest.limits import NOTE_SOON_S
-from repl.dest.notes import Notes
-from repl.http.consume import Consuming
-from repl.http.consume_messages import (
+from repl.destinations.consume_messages import (
     ACK,
     ACKED,
     ACKS_UNANSWERED_MAX,
@@ -32,11 +29,14 @@ from repl.http.consume_messages import (
     head,
     parted,
 )
-from repl.http.handed import Handed
-from repl.http.limits import READ_BYTES_MAX, WORKER_BYTES_MAX
-from repl.http.message_batch import decode
-from repl.http.routes import Gateway
-from repl.http.types import BytesBody, Headers, Request, Upgrade
+from repl.destinations.consume_ws import Consuming
+from repl.destinations.handed import Handed
+from repl.destinations.limits import NOTE_SOON_S
+from repl.destinations.message_batch import decode
+from repl.destinations.notes import Notes
+from repl.node.gateway import Gateway
+from repl.web.limits import READ_BYTES_MAX, WORKER_BYTES_MAX
+from repl.web.types import BytesBody, Headers, Request, Upgrade
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import PORT, Group

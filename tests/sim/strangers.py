@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from repl.api import FeedHello
-from repl.http.feed import encode_hello
+from repl.group.feed_hello import encode_hello
 from vlsn.errors import VlsnLogError
 from vlsn.format.feed_messages import STORED_TERM_MAX
 from vlsn.ids import Incarnation, NodeName, Term

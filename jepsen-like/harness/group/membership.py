@@ -12,8 +12,8 @@ import msgspec
 from harness.group.members import Listed, Step
 from harness.group.nodes import Group
 from harness.orders import order
-from repl.http import problem
-from repl.http.types import Network
+from repl.web import problem
+from repl.web.types import Network
 from vlsn.errors import NotMaster, Unreachable, VlsnLogError
 
 ASK_S = 3.0

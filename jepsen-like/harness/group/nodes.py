@@ -17,7 +17,7 @@ from harness.group.links import Links
 from harness.group.namespaces import Namespaces, Refused
 from harness.group.partitions import UNSHAPED, Partitions, Shape
 from repl.cluster import Cluster, Node, NodeEnded, free_base_port, prepare
-from repl.http.types import Network
+from repl.web.types import Network
 
 AGAIN_S = 1.0
 WATCH_S = 0.1

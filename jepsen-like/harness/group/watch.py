@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.ops import Recorder
 from repl.client.endpoints import Endpoints, Status
-from repl.http.types import Network
+from repl.web.types import Network
 from vlsn.errors import VlsnLogError
 
 PERIOD_S = 0.1

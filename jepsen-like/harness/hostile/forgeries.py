@@ -11,7 +11,7 @@ import msgspec
 
 from harness.hostile.kind import Kind, Scene
 from repl.api import FeedHello
-from repl.http.feed import encode_hello
+from repl.group.feed_hello import encode_hello
 from repl.net.network import AiohttpNetwork
 from vlsn.errors import VlsnLogError
 from vlsn.format.feed_messages import STORED_TERM_MAX

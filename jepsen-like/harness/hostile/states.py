@@ -18,7 +18,7 @@ import msgspec
 
 from harness.hostile.sockets import BINARY, CLOSE, TEXT, UPGRADE, address, frame
 from repl.api import Acks
-from repl.http import consume_messages as consume
+from repl.destinations import consume_messages as consume
 from repl.produce_messages import REQUEST_MESSAGE_BYTES_MAX, request_header
 from vlsn.format import batch
 from vlsn.format.vlsn_set import VlsnSet

@@ -17,7 +17,7 @@ from harness.nemesis import disk
 from harness.nemesis.plan import Strike
 from harness.nemesis.steps import draw
 from harness.ops import Recorder
-from repl.http.types import Network
+from repl.web.types import Network
 
 SPARES: Final = 2
 PATIENCE_S: Final = 20.0

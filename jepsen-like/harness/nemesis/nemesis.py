@@ -21,7 +21,7 @@ from harness.nemesis.plan import Strike
 from harness.nemesis.targets import nodes_hit, pairs_hit
 from harness.ops import Recorder
 from harness.orders import order
-from repl.http.types import Network
+from repl.web.types import Network
 from vlsn.errors import VlsnLogError
 
 TRANSFER_S = 15.0

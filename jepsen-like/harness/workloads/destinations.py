@@ -25,7 +25,7 @@ import msgspec
 from harness.ops import Recorder
 from harness.values import DEAD_KEY, number_of
 from harness.workloads.writing import LostAnswer, ask
-from repl.http import problem
+from repl.web import problem
 from vlsn.errors import VlsnLogError
 
 JSON = "application/json"

@@ -16,8 +16,8 @@ from harness.ops import Recorder
 from harness.values import COMMIT, DEAD, DEAD_KEY, OWN, number_of
 from repl.client.connect import connect
 from repl.client.tail import Page
-from repl.http import problem
-from repl.http.types import Network
+from repl.web import problem
+from repl.web.types import Network
 from vlsn.errors import Trimmed, Unreachable, VlsnLogError
 from vlsn.format.block import EntryKind
 

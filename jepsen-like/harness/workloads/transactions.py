@@ -18,7 +18,7 @@ from harness.values import key_of, number_of
 from harness.workloads.writing import PLAIN_TIMEOUT_S, LostAnswer, ask
 from repl.client.connect import Client, connect
 from repl.client.transaction import Transaction
-from repl.http import problem
+from repl.web import problem
 from vlsn.errors import OutcomeUnknown, TransactionGone, VlsnLogError
 
 ABORTS, HESITATES = 0.05, 0.05

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from harness.ops import Recorder
 from harness.values import key_of, number_of, value_of
 from repl.client.connect import connect
-from repl.http import problem
+from repl.web import problem
 from vlsn.errors import Unreachable, VlsnLogError
 
 MANY_MAX = 5

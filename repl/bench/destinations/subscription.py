@@ -13,8 +13,8 @@ import msgspec
 
 from repl.bench.destinations.stream_peer import BATCH
 from repl.bench.target import Own
-from repl.http import problem
 from repl.net.network import AiohttpNetwork
+from repl.web import problem
 
 JSON = {"Content-Type": "application/json"}
 TIMEOUT_S = 60.0

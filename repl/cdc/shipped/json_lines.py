@@ -25,7 +25,7 @@ from repl.cdc.shipped.names import FileNames
 from repl.cdc.shipped.options import check_runs_on, options_of
 from repl.cdc.shipped.overdue import Overdue
 from repl.cdc_options import ON_NODE, JsonLinesOptions
-from repl.http import ndjson
+from repl.web import ndjson
 from vlsn.format.records import JSON_FAULTS
 from vlsn.limits import MIB
 from vlsn.real.disk import PosixDisk

@@ -28,7 +28,7 @@ from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcEvents, CdcU
 from repl.cdc.shipped.options import options_of
 from repl.cdc.shipped.secret import secret_of
 from repl.cdc_options import WebhookOptions, without_query
-from repl.http import ndjson
+from repl.web import ndjson
 from vlsn.errors import BadArgument
 from vlsn.format.checksum import crc
 

@@ -1,9 +1,9 @@
-"""A node's answers to its gateway (``repl.http.services``): one small class for each kind of call. They last as long as
+"""A node's answers to its gateway (``repl.read.service``): one small class for each kind of call. They last as long as
 the node lives. Each hands the call to the part that does the work; what needs the log raises while it is not open."""
 
 from __future__ import annotations
 
-from repl.http.services import Services
+from repl.node.gateway import Services
 from repl.node.parts import NodeParts
 from repl.node.services.administration import NodeAdministration
 from repl.node.services.appends import NodeAppends

@@ -21,7 +21,7 @@ from vlsn.state.state_store import Checkpoint
 
 
 class NodeAdministration(NodeMastership):
-    """``repl.http.services.Administration``."""
+    """``repl.node.admin_http.Administration``."""
 
     async def checkpoint(self) -> dict[str, Any]:
         log = self._parts.opened().log

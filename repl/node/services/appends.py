@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from repl.api import Acks, CommitSets, Done
 from repl.lead.append_book import Append
-from repl.lead.positions import is_past
+from repl.names.positions import is_past
 from repl.node.services.commits import puts_of
 from repl.node.services.mastership import NodeMastership
 from vlsn.durability import GroupDurability
@@ -13,7 +13,7 @@ from vlsn.format.submission import Submission, Transaction
 
 
 class NodeAppends(NodeMastership):
-    """``repl.http.services.Appends``."""
+    """``repl.lead.append_http.Appends``."""
 
     def submit(
         self,

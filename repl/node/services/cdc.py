@@ -8,7 +8,7 @@ from repl.node.services.service import NodeService
 
 
 class NodeCdc(NodeService):
-    """``repl.http.services.Cdc``."""
+    """``repl.cdc.cdc_http.Cdc``."""
 
     def consumers(self) -> list[dict[str, Any]]:
         return self._parts.cdc.told()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from repl.api import Acks, Appended, CommitSets, Puts
-from repl.lead import positions, sinks
 from repl.lead.leading import Leading
+from repl.names import positions, sinks
 from vlsn.errors import VlsnLogError
 from vlsn.format.submission import Transaction
 

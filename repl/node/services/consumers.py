@@ -6,17 +6,17 @@ import asyncio
 
 from repl.api import LINEARIZABLE, ConsumerAt, ConsumerChange, Freshness, Puts
 from repl.cdc.positions import REPLICATED_PREFIX
-from repl.lead.positions import check_kept, confirm_end, puts_of, set_by
+from repl.names.position_lags import ConsumerLags
+from repl.names.positions import check_kept, confirm_end, puts_of, set_by
 from repl.node.services.commits import commit_alone
 from repl.node.services.mastership import NodeMastership
-from repl.read.consumer_lags import ConsumerLags
 from vlsn.errors import NotFound, OutcomeUnknown, ProducersMissing
 from vlsn.state import paused
 from vlsn.state.consumers import key_of
 
 
 class NodeConsumers(NodeMastership):
-    """``repl.http.services.Consumers``."""
+    """``repl.names.positions_http.Consumers``."""
 
     async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
         return await self._parts.opened().read_index.confirm(timeout_s, asked)

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from repl.api import DestinationChange, Puts
-from repl.dest import orders
-from repl.dest.delivery import Delivered, Delivery, Worker
-from repl.http.services import Room
+from repl.destinations import orders
+from repl.destinations.delivery import Delivered, Delivery, Worker
+from repl.destinations.service import Room
 from repl.lead.leading import Leading
 from repl.node.destinations_told import destinations_of, told
 from repl.node.services.commits import commit_alone
@@ -18,7 +18,7 @@ from vlsn.format.vlsn_set import Vlsns, VlsnSet
 
 
 class NodeDestinations(NodeMastership):
-    """``repl.http.services.Destinations``."""
+    """``repl.destinations.service.Destinations``."""
 
     async def destinations(self) -> list[dict[str, Any]]:
         lead = self._checked()

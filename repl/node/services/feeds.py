@@ -10,7 +10,7 @@ from vlsn.seams import Channel
 
 
 class NodeFeeds(NodeService):
-    """``repl.http.services.Feeds``."""
+    """``repl.lead.feed_ws.Feeds``."""
 
     @property
     def levels(self) -> Levels:

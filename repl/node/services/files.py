@@ -9,7 +9,7 @@ from repl.read.segment_files import SegmentFiles
 
 
 class NodeFiles(NodeService):
-    """``repl.http.services.Files``."""
+    """``repl.read.segments_http.Files``."""
 
     def segments(self) -> list[dict[str, Any]]:
         return self._files().listing()

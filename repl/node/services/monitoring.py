@@ -12,7 +12,7 @@ from vlsn.errors import WrongGroup
 
 
 class NodeMonitoring(NodeService):
-    """``repl.http.services.Monitoring``."""
+    """``repl.node.status_http.Monitoring``."""
 
     def addresses(self) -> list[str]:
         parts = self._parts

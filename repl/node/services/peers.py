@@ -12,7 +12,7 @@ from repl.node.services.service import NodeService
 
 
 class NodePeers(NodeService):
-    """``repl.http.services.Peers``."""
+    """``repl.node.peers_http.Peers``."""
 
     async def hello(self, body: dict[str, Any]) -> dict[str, Any]:
         return await answer_hello(self._parts.member, self._parts.confirming, body)

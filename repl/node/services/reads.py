@@ -13,7 +13,7 @@ from vlsn.state.producers import ProducerPlace
 
 
 class NodeReads(NodeService):
-    """``repl.http.services.Reads``."""
+    """``repl.read.service.Reads``."""
 
     def end(self) -> int:
         return self._reads().durable + 1

@@ -10,7 +10,7 @@ from repl.repair import integrity, providing
 
 
 class NodeRepairs(NodeService):
-    """``repl.http.services.Repairs``."""
+    """``repl.repair.restore_http.Repairs``."""
 
     async def offer(self, body: dict[str, Any]) -> bytes:
         ask = providing.asked_of(self._parts.member, body)

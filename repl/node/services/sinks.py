@@ -12,7 +12,7 @@ from vlsn.state.sinks import key_of, states_in
 
 
 class NodeSinks(NodeMastership):
-    """``repl.http.services.Sinks``."""
+    """``repl.names.sinks_http.Sinks``."""
 
     async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
         return await self._parts.opened().read_index.confirm(timeout_s, asked)

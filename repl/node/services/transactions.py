@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from repl.api import Acks, CommitSets, Done, Handle
 from repl.lead.append_book import Append
-from repl.lead.positions import confirm_end
+from repl.names.positions import confirm_end
 from repl.node.services.commits import puts_of
 from repl.node.services.mastership import NodeMastership
 from vlsn.durability import GroupDurability
@@ -13,7 +13,7 @@ from vlsn.format.submission import Values
 
 
 class NodeTransactions(NodeMastership):
-    """``repl.http.services.Transactions``."""
+    """``repl.lead.transactions_http.Transactions``."""
 
     def begin(self, id: int | None) -> tuple[Handle, int]:
         transactions = self._lead().transactions

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from repl.bench.turns import ROUTES
-from repl.http.routes import Gateway
-from tests.repl.http.memory_node import MemoryNode
+from repl.node.gateway import Gateway
+from tests.repl.web.memory_node import MemoryNode
 
 
 async def test_each_call_of_get_is_asked_for() -> None:

@@ -27,7 +27,7 @@ from repl.cli.status import _behind, _mastership, _print, degraded, summarise
 from repl.cli.status import status as status_command
 from repl.node.capacity import files_most, memory_bytes, readers_of
 from tests.repl.client.group import GroupNode, ServedNode
-from tests.repl.http.memory_node import TERM
+from tests.repl.web.memory_node import TERM
 from vlsn.errors import Halted, InsufficientReplicas, OutcomeUnknown, TooLarge, VlsnLogError
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.limits import SEGMENT_BYTES_MIN

@@ -60,7 +60,7 @@ def test_each_command_that_is_printed_runs_as_it_is_printed(tmp_path: Path, monk
     (tmp_path / "1").mkdir()
     (tmp_path / "node.toml").touch()
     found, wrong = 0, []
-    for path in [*MODULES, ROOT / "repl/http/page.html"]:
+    for path in [*MODULES, ROOT / "repl/node/page.html"]:
         for text in printed(path) if path.suffix == ".py" else [path.read_text()]:
             for hint in _HINT.findall(text):
                 found += 1

@@ -13,7 +13,7 @@ from repl import connect_sync
 from repl.cli.main import main
 from tests.repl.cli.test_commands import Result, Shell
 from tests.repl.client.group import GroupNode, ServedNode
-from tests.repl.http.memory_node import CLOCK_US
+from tests.repl.web.memory_node import CLOCK_US
 from vlsn import Log, LogOptions
 
 KEYS: list[bytes | None] = [b"alice", b"\xff\x00key", None, b"alice", b"bob"]

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from repl.api import Acks, CommitSets, Done
-from repl.http.routes import Gateway
-from repl.http.types import Handler, Listener, Request, Response, Upgrade
 from repl.net.network import AiohttpNetwork
+from repl.node.gateway import Gateway
 from repl.produce_messages import REQUEST_MESSAGE_BYTES_MAX
-from tests.repl.http.memory_node import TERM, MemoryNode, MemoryPending
+from repl.web.types import Handler, Listener, Request, Response, Upgrade
+from tests.repl.web.memory_node import TERM, MemoryNode, MemoryPending
 from vlsn.durability import GroupDurability
 from vlsn.errors import VlsnLogError
 from vlsn.format.batch import Batch, decode_entries

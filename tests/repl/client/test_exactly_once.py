@@ -12,8 +12,8 @@ from repl.api import Acks, Appended
 from repl.client import produce
 from repl.client.group import Group
 from repl.client.identity import Identities
-from repl.http import problem
 from repl.produce_messages import Asked, decode_request, done_answer, refused_answer
+from repl.web import problem
 from tests.fakes.random import SeededRandom
 from tests.repl.client.group import GroupNode, ServedNode, scripted, served, serving, until
 from vlsn.errors import (

@@ -12,10 +12,10 @@ import pytest
 from repl import connect
 from repl.api import Acks, Appended
 from repl.client import produce, queue
-from repl.http import problem
 from repl.produce_messages import decode_request, done_answer, refused_answer
+from repl.web import problem
 from tests.repl.client.group import GroupNode, scripted, served, serving, until
-from tests.repl.http.memory_node import TERM
+from tests.repl.web.memory_node import TERM
 from vlsn.errors import (
     BadArgument,
     BadBody,

@@ -18,7 +18,7 @@ from repl.client.destination import Destination
 from repl.client.destination_stream import DestinationStream, Lost
 from repl.client.destinations import Destinations
 from repl.client.sync_destination import SyncDestination
-from repl.http.consume_messages import HELLO, head
+from repl.destinations.consume_messages import HELLO, head
 from tests.repl.client.group import ServedNode
 from tests.seam.test_workers import Line
 from vlsn.errors import LogClosed, NotFound, TooLarge

@@ -13,9 +13,9 @@ from repl.api import BlockPage
 from repl.client import tail
 from repl.client.endpoints import Endpoints
 from repl.client.tail import Reader, decode_blocks
-from repl.http.routes import Gateway
-from repl.http.types import Request, Response, Upgrade
 from repl.net.network import AiohttpNetwork
+from repl.node.gateway import Gateway
+from repl.web.types import Request, Response, Upgrade
 from tests.repl.client.group import GroupNode, served, serving, until
 from vlsn.errors import BadArgument, BadBody, Damaged, Halted, Trimmed, Unreachable, VlsnLogError
 from vlsn.format.seal import seal

@@ -21,7 +21,7 @@ from repl.export.manifest import DataFile
 from repl.export.partitioning import Partitioning, escaped, partitioning_of
 from repl.export.target import LocalTarget
 from repl.export.writing import SCHEMA, Plan
-from repl.http import ndjson
+from repl.web import ndjson
 from tests.fakes.disk import FakeDisk
 from vlsn.errors import BadArgument
 from vlsn.seams import Disk

@@ -12,8 +12,8 @@ from repl.group import founding, vote_messages
 from repl.group.vote_messages import Stand
 from repl.read import read_index
 from repl.repair import integrity
-from tests.repl.http.calls import call
-from tests.repl.http.memory_node import MemoryNode
+from tests.repl.web.calls import call
+from tests.repl.web.memory_node import MemoryNode
 from vlsn.errors import BadBody
 from vlsn.format.json_messages import read_json, read_object
 from vlsn.repair import restore_messages

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl.api import Acks
-from repl.http.routes import Gateway
 from repl.net import AiohttpNetwork, arrivals
 from repl.net.arrivals import FREE_BYTES, Arrival, Arrivals
 from repl.net.frames import Frames
 from repl.net.server import HttpListener
+from repl.node.gateway import Gateway
 from repl.produce_messages import REQUEST_MESSAGE_BYTES_MAX, decode_answers, request_header
 from tests.repl.client.group import until
-from tests.repl.http.memory_node import MemoryNode
 from tests.repl.net.test_net import Wire
+from tests.repl.web.memory_node import MemoryNode
 from vlsn.format import batch
 from vlsn.limits import MIB
 

@@ -9,13 +9,13 @@ import pytest
 
 from repl import produce_messages
 from repl.api import Acks
-from repl.http.feed import encode_hello
-from repl.http.routes import Gateway
+from repl.group.feed_hello import encode_hello
 from repl.net import AiohttpNetwork
 from repl.net.server import HttpListener
-from tests.repl.http.memory_node import MemoryNode
-from tests.repl.http.test_feed import HELLO
+from repl.node.gateway import Gateway
+from tests.repl.lead.test_feed_ws import HELLO
 from tests.repl.net.test_net import Wire
+from tests.repl.web.memory_node import MemoryNode
 from vlsn.errors import ChannelClosed, DuplicateFeed, NotMaster, Unreachable, WrongGroup, WrongVersion
 from vlsn.format import batch
 from vlsn.limits import MIB

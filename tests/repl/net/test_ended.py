@@ -20,7 +20,7 @@ from harness.hostile.states import CONSUME, STATES, Client, State
 
 from repl.cluster import free_base_port
 from repl.config import NodeConfig
-from repl.http import consume_messages as consume
+from repl.destinations import consume_messages as consume
 from repl.net.children import ProcessChildren
 from repl.net.connection import Connection
 from repl.net.network import AiohttpNetwork

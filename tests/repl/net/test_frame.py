@@ -12,10 +12,10 @@ from aiohttp import WSMsgType, web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.http.types import Request, Upgrade
 from repl.net.frame import SMALL_BYTES, is_small_frame, payload_of, small_frame
 from repl.net.frames import Frames
 from repl.net.network import AiohttpNetwork
+from repl.web.types import Request, Upgrade
 from tests.repl.net.test_arrivals import frame
 from vlsn.errors import ChannelClosed
 from vlsn.limits import MIB

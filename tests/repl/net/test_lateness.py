@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
-from repl.http.routes import Gateway
 from repl.net import AiohttpNetwork
 from repl.net.lateness import PERIOD_S
+from repl.node.gateway import Gateway
 from tests.repl.client.group import until
-from tests.repl.http.memory_node import MemoryNode
+from tests.repl.web.memory_node import MemoryNode
 
 LONG_S = 0.3
 

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from repl.http.routes import Gateway
-from repl.http.types import Request, Response, Upgrade
 from repl.net import AiohttpNetwork
 from repl.net.connection import KNOWN_POLLS_MAX
 from repl.net.server import HttpListener
+from repl.node.gateway import Gateway
+from repl.web.types import Request, Response, Upgrade
 from tests.repl.client.group import until
-from tests.repl.http.memory_node import MemoryNode
 from tests.repl.net.test_net import Wire, post
+from tests.repl.web.memory_node import MemoryNode
 
 READERS_MAX = 20
 
@@ -128,7 +128,7 @@ async def test_one_that_leaves_and_one_that_waits_in_vain_give_their_places_back
 
 async def test_what_depends_on_more_than_its_head_takes_the_long_way(gateway: Counted) -> None:
     def quick(target: str, headers: dict[str, str] | None = None) -> bool:
-        from tests.repl.http.calls import request
+        from tests.repl.web.calls import request
 
         return gateway.quick(request("GET", target, headers)) is not None
 

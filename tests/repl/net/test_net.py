@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from repl.http.routes import Gateway
-from repl.http.types import Request, Response
 from repl.net import AiohttpNetwork, server
 from repl.net.server import HttpListener
+from repl.node.gateway import Gateway
+from repl.web.types import Request, Response
 from tests.repl.client.group import until
-from tests.repl.http.memory_node import MemoryNode
+from tests.repl.web.memory_node import MemoryNode
 from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, KEY_BYTES_MAX, MIB
 
 WAIT_S = 60.0

@@ -9,17 +9,17 @@ import pytest
 
 from repl import connect
 from repl.api import Acks
-from repl.http.routes import Gateway
-from repl.http.types import GAVE_WAY
 from repl.net import AiohttpNetwork
 from repl.net.places import Guest, Places
 from repl.net.server import HttpListener
 from repl.net.turns import Waiting
+from repl.node.gateway import Gateway
 from repl.produce_messages import request_header
+from repl.web.types import GAVE_WAY
 from tests.repl.client.group import until
-from tests.repl.http.memory_node import MemoryNode
 from tests.repl.net.test_arrivals import BINARY, UPGRADE, frame
 from tests.repl.net.test_net import Wire, post
+from tests.repl.web.memory_node import MemoryNode
 from vlsn.format import batch
 
 PLACES, KEPT = 16, 4

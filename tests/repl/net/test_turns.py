@@ -15,15 +15,15 @@ import pytest
 import uvloop
 
 from repl.api import Acks
-from repl.http.routes import Gateway
 from repl.net import AiohttpNetwork, metered, turns
 from repl.net.server import HttpListener
 from repl.net.turns import FRAMES_A_TURN, FRAMES_AT_ONCE, Turns
+from repl.node.gateway import Gateway
 from repl.produce_messages import decode_answers, request_header
 from tests.repl.client.group import until
-from tests.repl.http.memory_node import MemoryNode
 from tests.repl.net.test_arrivals import BINARY, CONTINUATION, PING, UPGRADE, frame
 from tests.repl.net.test_net import Wire
+from tests.repl.web.memory_node import MemoryNode
 from vlsn.format import batch
 
 TURN_S_MAX = 0.1

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from repl.http.routes import Gateway
 from repl.net import AiohttpNetwork
-from tests.repl.http.memory_node import MemoryNode
+from repl.node.gateway import Gateway
 from tests.repl.net.test_net import POST, Wire, post
+from tests.repl.web.memory_node import MemoryNode
 
 
 def poll(wanted: bytes) -> bytes:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.http.routes import Gateway
 from repl.net import AiohttpNetwork
 from repl.net.server import HttpListener
 from repl.net.untaken import Untaken
+from repl.node.gateway import Gateway
 from tests.repl.client.group import until
-from tests.repl.http.memory_node import MemoryNode
 from tests.repl.net.test_net import Wire
+from tests.repl.web.memory_node import MemoryNode
 from vlsn.limits import KIB, MIB
 
 SLOW = 14

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repl.http.slices import at_once
+from repl.web.slices import at_once
 from tests.fakes.loop import run
 from tests.fakes.net import FakeListener
 from tests.seam.nodes import Group

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.repl.dest.test_window import sealed
+from tests.repl.destinations.test_window import sealed
 from vlsn.format import batch
 from vlsn.format.block import EntryKind
 from vlsn.format.messages import MessageFilter, dead_letter

@@ -13,7 +13,7 @@ import pytest
 
 from repl.cdc import CdcContext, CdcUnavailable
 from repl.cdc.shipped.json_lines import JsonLines
-from repl.http import ndjson
+from repl.web import ndjson
 from tests.fakes.disk import FakeDisk, StopHere
 from tests.repl.cdc.shipped.feeding import Feeder, log_of
 from vlsn.errors import BadArgument

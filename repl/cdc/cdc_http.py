@@ -1,0 +1,146 @@
+"""``/v1/cdc``: the CDC consumers of this node.
+
+    GET  /v1/cdc                   {"node", "consumers": [{"name", "state", "mode", "next", "lag_vlsns", …}, …]}
+    GET  /v1/cdc/{name}            one of them
+    POST /v1/cdc/{name}/pause      stops it where it is; it holds the log
+    POST /v1/cdc/{name}/resume     lets it go on, paused or parked
+    POST /v1/cdc/{name}/reset      {"to": VLSN, "start" or "end"}: moves its position
+    POST /v1/cdc/{name}/skip       {"to": VLSN}: moves it forward, and names what it is not given
+    POST /v1/cdc/{name}/resend     {"from": VLSN, "to": VLSN}: gives these once more, then goes on where it was
+
+Each answers for this node alone.  A consumer with ``run_on = "master"`` takes orders on the master only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from repl.web import query
+from repl.web.json_objects import answered, nothing_asked
+from repl.web.limits import PEER_BODY_BYTES_MAX
+from repl.web.types import Handler, Request, Response
+from vlsn.errors import BadArgument, BadBody, NotFound
+from vlsn.format.records import JSON_FAULTS
+from vlsn.ids import NUMBER_MAX
+
+
+class Cdc(Protocol):
+    """The CDC consumers of this node.  Raise ``NotFound`` for a name that its settings lack; orders ``NotMaster`` while
+    it does not run here."""
+
+    @property
+    def name(self) -> str:
+        """The name of this node."""
+        ...
+
+    def consumers(self) -> list[dict[str, Any]]: ...
+
+    def consumer(self, name: str) -> dict[str, Any]: ...
+
+    async def pause(self, name: str) -> dict[str, Any]: ...
+
+    async def resume(self, name: str) -> dict[str, Any]: ...
+
+    async def reset(self, name: str, to: int | str) -> dict[str, Any]:
+        """Raises ``BadArgument``, ``Trimmed``; so do the next two."""
+        ...
+
+    async def skip(self, name: str, to: int) -> dict[str, Any]: ...
+
+    async def resend(self, name: str, first: int, last: int) -> dict[str, Any]: ...
+
+
+PATH = "/v1/cdc"
+_NONE: frozenset[str] = frozenset()
+Place = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
+
+
+class _Reset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    to: int | str
+
+
+class _Skip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    to: Place
+
+
+class _Resend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    to: Place
+    first: Place = msgspec.field(name="from")
+
+
+B = TypeVar("B")
+_SHAPES: Mapping[type, str] = {
+    _Reset: '{"to": VLSN, "start" or "end"}',
+    _Skip: '{"to": VLSN}',
+    _Resend: '{"from": VLSN, "to": VLSN}',
+}
+
+
+class CdcRoutes:
+    def __init__(self, cdc: Cdc) -> None:
+        self._cdc = cdc
+
+    async def list(self, request: Request) -> Response:
+        query.only(request.query, _NONE)
+        return answered({"node": self._cdc.name, "consumers": self._cdc.consumers()})
+
+    def methods(self, path: str) -> Mapping[str, Handler]:
+        """Returns the methods of one consumer's path, or of an order to it. Raises ``NotFound``."""
+        name, _, order = path.removeprefix(PATH + "/").partition("/")
+        name = query.named(name)
+        orders: Mapping[str, Callable[[str, Request], Awaitable[dict[str, Any]]]] = {
+            "pause": self._pause,
+            "resume": self._resume,
+            "reset": self._reset,
+            "skip": self._skip,
+            "resend": self._resend,
+        }
+        if not order:
+            return {"GET": partial(self._get, name)}
+        if order not in orders:
+            raise NotFound(f"there is no {path[:100]}; the orders are {', '.join(orders)}")
+        return {"POST": partial(self._order, orders[order], name)}
+
+    async def _get(self, name: str, request: Request) -> Response:
+        query.only(request.query, _NONE)
+        return answered(self._cdc.consumer(name))
+
+    async def _order(
+        self, order: Callable[[str, Request], Awaitable[dict[str, Any]]], name: str, request: Request
+    ) -> Response:
+        query.only(request.query, _NONE)
+        return answered(await order(name, request))
+
+    async def _pause(self, name: str, request: Request) -> dict[str, Any]:
+        await nothing_asked(request)
+        return await self._cdc.pause(name)
+
+    async def _resume(self, name: str, request: Request) -> dict[str, Any]:
+        await nothing_asked(request)
+        return await self._cdc.resume(name)
+
+    async def _reset(self, name: str, request: Request) -> dict[str, Any]:
+        to = (await _body(request, _Reset)).to
+        if to not in ("start", "end") and not (isinstance(to, int) and 1 <= to <= NUMBER_MAX):
+            raise BadArgument(f"to: {str(to)[:40]!r} is neither a VLSN from 1 on, nor start or end")
+        return await self._cdc.reset(name, to)
+
+    async def _skip(self, name: str, request: Request) -> dict[str, Any]:
+        return await self._cdc.skip(name, (await _body(request, _Skip)).to)
+
+    async def _resend(self, name: str, request: Request) -> dict[str, Any]:
+        asked = await _body(request, _Resend)
+        return await self._cdc.resend(name, asked.first, asked.to)
+
+
+async def _body(request: Request, shape: type[B]) -> B:
+    body = await request.body(PEER_BODY_BYTES_MAX)
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except JSON_FAULTS as error:
+        raise BadBody(f"{error}; it is {_SHAPES[shape]}") from None

@@ -1,0 +1,256 @@
+"""All destinations of one lead: found by name, driven by its clock and its durable end.
+
+    durable end rises ─► acknowledgements are folded ─► askers are woken
+    tick              ─► what was out for too long comes back
+
+A new lead delivers nothing before its own first entry is durable, and folded: only then it knows all that was
+acknowledged to anybody before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from repl.api import Appended
+from repl.destinations.delivery import Dead, Delivery, DeliveryParts, PageSource, Source
+from repl.destinations.full import FullPolicies
+from repl.destinations.gauges import PERIOD_S, SAMPLED_ROWS
+from repl.destinations.limits import REASON_BYTES_MAX
+from repl.destinations.notes import Notes, Submit
+from vlsn.errors import NotFound, NotMaster, ProducersMissing, VlsnLogError, WrongVersion
+from vlsn.format.messages import dead_letter
+from vlsn.format.records import AckNote, CommitEntry
+from vlsn.format.submission import Transaction, Values
+from vlsn.format.vlsn_set import VlsnSet
+from vlsn.ids import Vlsn
+from vlsn.levels import DESTINATIONS
+from vlsn.state.destinations import PREFIX, DestinationSettings, key_of, settings_of
+from vlsn.write.local_log import LocalLog
+
+FOLD_S = 10.0
+"""Seconds that a call waits for a new lead to know what was acknowledged before it."""
+
+
+class Lead(Protocol):
+    """The lead that delivers."""
+
+    @property
+    def log(self) -> LocalLog: ...
+
+    @property
+    def start(self) -> Vlsn: ...
+
+    @property
+    def has_ended(self) -> bool: ...
+
+    async def read_index(self) -> Vlsn: ...
+
+
+class Deliveries:
+    """One lead's.  ``close`` when it has ended."""
+
+    def __init__(
+        self,
+        lead: Lead,
+        source: Source,
+        submit: Submit,
+        *,
+        event: Callable[..., None],
+        full: FullPolicies[Any],
+        pages: Callable[[], PageSource | None] = lambda: None,
+    ) -> None:
+        self._lead = lead
+        self._log = lead.log
+        self._submit = submit
+        self.full = full
+        self.notes = Notes(submit, self._log.fold_acks)
+        self._parts = DeliveryParts(
+            source=source,
+            pages=pages,
+            table=self._log.history.acks.get,
+            notes=self.notes,
+            confirm=self._confirm,
+            bury=self._bury,
+            freed=full.release,
+            event=event,
+        )
+        self._of: dict[str, Delivery] = {}
+        """The deliveries by uuid."""
+        self._settings: dict[str, tuple[int, DestinationSettings]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._looking = self._loop.create_task(self._look_at_oldest(), name="oldest messages")
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return iter(list(self._of.values()))
+
+    def known(self, uuid: str) -> Delivery | None:
+        """Returns a destination's delivery, where anything was asked of it in this lead."""
+        return self._of.get(uuid)
+
+    async def of(self, name: str) -> Delivery:
+        """Finds a destination. Raises ``NotFound``, ``BadArgument``, ``NotMaster``, ``ProducersMissing``,
+        ``WrongVersion`` below the level that has them."""
+        key = key_of(name)
+        await self.settle_in()
+        small, acks = self._log.history.small, self._log.history.acks
+        kept = small.at(key, acks.folded_to)
+        held = self._settings.get(name)
+        if kept is None:
+            self._settings.pop(name, None)
+            raise NotFound(f"there is no destination {name}")
+        if held is None or held[0] != kept.vlsn:
+            placed = settings_of(kept)
+            if placed is None:
+                raise NotFound(f"there is no destination {name}")
+            held = self._settings[name] = int(placed.at), placed.settings
+        settings = held[1]
+        delivery = self._of.get(settings.uuid)
+        if delivery is None:
+            acked = acks.get(settings.uuid)
+            if acked is None:
+                raise NotFound(f"destination {name} is being made")
+            delivery = self._of[settings.uuid] = Delivery(self._parts, name, settings, acked)
+        delivery.follow(settings)
+        return delivery
+
+    def check_level(self) -> None:
+        """Raises ``WrongVersion`` while some member may not know of destinations."""
+        if (level := self._log.level) < DESTINATIONS:
+            raise WrongVersion(
+                f"destinations need level {DESTINATIONS}, the group is at level {level}: once all members run a "
+                "vlsnlog that speaks it, `vlsnlog group upgrade`"
+            )
+
+    async def settle_in(self) -> None:
+        """Returns once all is folded that was acknowledged before this lead."""
+        log, lead = self._log, self._lead
+        if log.history.small.lacks_to:
+            raise ProducersMissing(
+                f"this node has lost what was set up to VLSN {log.history.small.lacks_to}; it asks the other members"
+            )
+        if log.history.acks.folded_to >= lead.start:
+            return
+        self.check_level()
+        await lead.read_index()
+        deadline = self._loop.time() + FOLD_S
+        while log.history.acks.folded_to < lead.start:
+            log.fold_acks()
+            if lead.has_ended or self._loop.time() >= deadline:
+                raise NotMaster("this node does not know yet what was acknowledged before it led; try again")
+            await asyncio.sleep(0.005)
+
+    async def _confirm(self) -> None:
+        await self._lead.read_index()
+
+    # What drives it.
+
+    def rose(self) -> None:
+        """Hears that the durable end rose."""
+        self._log.fold_acks()
+        durable = self._parts.source.durable
+        for delivery in self._of.values():
+            if delivery.waiting and delivery.at <= durable and not delivery.is_barren:
+                delivery.wake()
+
+    def followed(self) -> None:
+        """Lets deliveries go by what was ordered, now that it is folded."""
+        self.tick()
+
+    def tick(self) -> None:
+        """Takes back what was out for too long, a few times a second."""
+        self._log.fold_acks()
+        now, acks = self._loop.time(), self._log.history.acks
+        if not self._of and not len(acks):
+            return
+        self._meet_all()
+        rows_left = SAMPLED_ROWS
+        for uuid, delivery in list(self._of.items()):
+            if acks.get(uuid) is None:
+                delivery.close(NotFound(f"destination {delivery.name} was dropped"))
+                del self._of[uuid]
+                self.notes.forget(delivery)
+                self.full.forget(uuid)
+                continue
+            delivery.follow(self._newest(delivery))
+            self.full.follow(delivery)
+            delivery.tick(now)
+            if rows_left > 0 and delivery.incoming.is_due(now):
+                rows_left -= delivery.look_at_incoming(now, self._log.ring)
+        self.full.release()  # whoever waited first may have no time left, and hold up those behind him
+
+    async def _look_at_oldest(self) -> None:
+        """Looks again and again which message of each has waited longest."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            for delivery in self:
+                try:
+                    await delivery.look_at_oldest()
+                except (VlsnLogError, OSError):
+                    continue  # whoever takes messages meets it, too, and is told
+
+    def _meet_all(self) -> None:
+        """Makes the deliveries of all destinations, though nobody may have asked for their messages yet."""
+        small, acks = self._log.history.small, self._log.history.acks
+        if acks.folded_to < self._lead.start or small.lacks_to:
+            return
+        for key in small:
+            if not key.startswith(PREFIX):
+                continue
+            kept, name = small.at(key, acks.folded_to), key.removeprefix(PREFIX)
+            if kept is None:
+                continue
+            held = self._settings.get(name)
+            if held is None or held[0] != kept.vlsn:
+                placed = settings_of(kept)
+                if placed is None or acks.get(placed.settings.uuid) is None:
+                    continue
+                held = self._settings[name] = int(placed.at), placed.settings
+            settings = held[1]
+            acked = acks.get(settings.uuid)
+            if acked is not None and settings.uuid not in self._of:
+                self._of[settings.uuid] = Delivery(self._parts, name, settings, acked)
+
+    def _newest(self, delivery: Delivery) -> DestinationSettings:
+        settings = self._settings.get(delivery.name, (0, delivery.settings))[1]
+        return settings if settings.uuid == delivery.uuid else delivery.settings
+
+    def close(self) -> None:
+        gone = NotMaster("this node has stopped leading; what was not acknowledged is delivered by the next master")
+        self._looking.cancel()
+        self.notes.close()
+        self.full.close()
+        for delivery in self._of.values():
+            delivery.close(gone)
+
+    # Dead letters.
+
+    def _bury(self, delivery: Delivery, dead: list[Dead]) -> None:
+        """Moves messages to the dead letters: one transaction appends what says so, and acknowledges them."""
+        settings, vlsns = delivery.settings, VlsnSet.of([each.vlsn for each in dead])
+        letters = [
+            dead_letter(
+                delivery.name,
+                each.vlsn,
+                each.attempts,
+                each.reason.encode()[:REASON_BYTES_MAX].decode("utf-8", "ignore"),
+            )
+            for each in dead
+        ]
+        note = AckNote(done=vlsns.pack(), dead=vlsns.pack())
+        commit = CommitEntry(acks={delivery.uuid: note}).encode()
+        part = Values(letters, [settings.dead_letter.encode()] * len(letters))
+
+        def done(result: Appended | VlsnLogError) -> None:
+            if isinstance(result, Appended):
+                self._log.fold_acks()
+                delivery.buried(vlsns)
+                self._parts.event("destination.dead", destination=delivery.name, messages=len(dead), vlsn=dead[0].vlsn)
+            else:
+                delivery.given_back(vlsns)
+
+        try:
+            self._submit(Transaction([part], commit), done)
+        except VlsnLogError as error:
+            self._loop.call_later(1.0, done, error)

@@ -1,0 +1,224 @@
+"""The messages of a destination that are out, in columns by VLSN.
+
+    vlsns     41 42 44 47 48
+    answers    1  1  2  2  3        the answer that each went out with
+    owners     a  a  b  b  a        whoever has it
+    keys       k  –  m  k' –        hashes of keys
+    live       1  0  1  1  1        0: it is out no more; its row goes when half of them are such
+
+What is done with an answer of a thousand messages, or with an acknowledgement of as many, is a few steps by column.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from repl.destinations.window import NO_KEY, Hashes
+from vlsn.format.rows import I64, Mask
+from vlsn.format.vlsn_set import VlsnSet
+
+_DTYPES: Final = (np.int64, np.int64, np.int64, np.int64, np.uint64, np.bool_)
+_ROWS_MIN: Final = 256
+NOBODY: Final = -(1 << 62)
+"""The owner of messages that came back and wait until their delay is over: nobody has them, and later ones of their
+keys wait as if somebody had."""
+
+
+class Removed(NamedTuple):
+    """Messages that were out, and are no more, by column."""
+
+    vlsns: I64
+    before: I64
+    """The VLSN of the message before each."""
+    answers: I64
+    keys: Hashes
+
+    def __len__(self) -> int:
+        return len(self.vlsns)
+
+
+class Flight:
+    """No VLSN is out twice."""
+
+    def __init__(self) -> None:
+        self._columns: list[npt.NDArray[np.generic]] = [np.empty(_ROWS_MIN, dtype) for dtype in _DTYPES]
+        self._rows = 0
+        self._count = 0
+        self._keyed: dict[int, int] = {}
+        """Messages with keys by owner."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _views(self) -> tuple[I64, I64, I64, I64, Hashes, Mask]:
+        vlsns, before, answers, owners, keys, live = (column[: self._rows] for column in self._columns)
+        return vlsns, before, answers, owners, keys, live  # type: ignore[return-value]  # by _DTYPES
+
+    # What goes out.
+
+    def add(self, vlsns: I64, before: I64, keys: Hashes | None, *, answer: int, owner: int) -> None:
+        """Adds messages, ascending, of which none is out; ``keys`` are their hashes, None where none has one."""
+        count = len(vlsns)
+        if keys is not None and (keyed := int(np.count_nonzero(keys))):
+            self._keyed[owner] = self._keyed.get(owner, 0) + keyed
+        added = (vlsns, before, answer, owner, NO_KEY if keys is None else keys, True)
+        if self._rows and vlsns[0] <= self._columns[0][self._rows - 1]:
+            self._compress()
+            places = np.searchsorted(self._views()[0], vlsns)
+            self._columns = [np.insert(column, places, new) for column, new in zip(self._views(), added, strict=True)]
+        else:
+            if self._rows + count > len(self._columns[0]):
+                self._compress()
+                room = max(2 * (self._rows + count), _ROWS_MIN)
+                self._columns = [_grown(column, room) for column in self._views()]
+            for column, new in zip(self._columns, added, strict=True):
+                column[self._rows : self._rows + count] = new
+        self._rows += count
+        self._count += count
+
+    def _compress(self) -> None:
+        live = self._views()[-1]
+        if self._count < self._rows:
+            self._columns = [column[live] for column in self._views()]
+            self._rows = self._count
+
+    # What is out.
+
+    def _rows_of(self, vlsns: I64) -> tuple[Mask, I64]:
+        """Marks those that are out, and finds their rows."""
+        known, *_, live = self._views()
+        if not self._count:
+            return np.zeros(len(vlsns), np.bool_), np.empty(0, np.int64)
+        rows = np.minimum(np.searchsorted(known, vlsns), self._rows - 1)
+        mask: Mask = (known[rows] == vlsns) & live[rows]
+        return mask, rows[mask]
+
+    @property
+    def last(self) -> int:
+        """A VLSN past which nothing is out; 0 where nothing is."""
+        return int(self._columns[0][self._rows - 1]) if self._count else 0
+
+    @property
+    def vlsns(self) -> I64:
+        """All that are out, ascending."""
+        vlsns, *_, live = self._views()
+        found: I64 = vlsns[live]
+        return found
+
+    def has(self, vlsns: I64) -> Mask:
+        """Marks those that are out."""
+        return self._rows_of(vlsns)[0]
+
+    def answers_of(self, vlsns: I64) -> tuple[Mask, I64]:
+        """Marks those that are out, and returns the answers that these went out with."""
+        mask, rows = self._rows_of(vlsns)
+        return mask, self._views()[2][rows]
+
+    def with_somebody(self, vlsns: I64) -> I64:
+        """Returns those of ``vlsns`` that somebody has."""
+        rows = self._rows_of(vlsns)[1]
+        known, _, _, owners, *_ = self._views()
+        found: I64 = known[rows][owners[rows] != NOBODY]
+        return found
+
+    def owned(self, vlsns: I64, owner: int) -> I64:
+        """Returns those of ``vlsns`` that are out with ``owner``."""
+        rows = self._rows_of(vlsns)[1]
+        known, _, _, owners, *_ = self._views()
+        found: I64 = known[rows][owners[rows] == owner]
+        return found
+
+    def vlsns_of(self, *numbers: int) -> I64:
+        """Returns the VLSNs of answers that are out yet."""
+        vlsns, _, answers, _, _, live = self._views()
+        found: I64 = vlsns[live & (answers == numbers[0] if len(numbers) == 1 else np.isin(answers, numbers))]
+        return found
+
+    def keys_of_others(self, owner: int = 0) -> tuple[Hashes, I64]:
+        """Returns the keys of messages that others than ``owner`` have, ascending, all for 0; and of each the VLSN
+        behind which its messages wait: 0, or where nobody has one the first that waits for its delay."""
+        if not self._keyed or (len(self._keyed) == 1 and owner in self._keyed):
+            return np.empty(0, np.uint64), np.empty(0, np.int64)
+        vlsns, *_, owners, keys, live = self._views()
+        rows = np.flatnonzero(live & (owners != owner) & (keys != NO_KEY))
+        if NOBODY not in self._keyed:
+            found = np.unique(keys[rows])
+            return found, np.zeros(len(found), np.int64)
+        behind = np.where(owners[rows] == NOBODY, vlsns[rows], 0)
+        order = np.lexsort((behind, keys[rows]))
+        found, first = np.unique(keys[rows][order], return_index=True)
+        return found, behind[order[first]]
+
+    def has_keys_of(self, owner: int) -> bool:
+        """Says whether that one has messages with keys."""
+        return owner in self._keyed
+
+    def out_keys(self, keys: Hashes) -> Mask:
+        """Marks the keys of which a message is out."""
+        if not self._keyed:
+            return np.zeros(len(keys), np.bool_)
+        *_, known, live = self._views()
+        return np.isin(keys, known[live])
+
+    def later(self, keys: Hashes, vlsns: I64) -> I64:
+        """Returns messages that somebody has of the same keys as these, each of a higher VLSN."""
+        some = np.flatnonzero(keys != NO_KEY)
+        if not len(some) or not self._keyed:
+            return np.empty(0, np.int64)
+        order = np.lexsort((vlsns[some], keys[some]))
+        sorted_keys, lowest = keys[some][order], vlsns[some][order]
+        first = np.concatenate(([True], sorted_keys[1:] != sorted_keys[:-1]))
+        sorted_keys, lowest = sorted_keys[first], lowest[first]
+        out, *_, owners, known, live = self._views()
+        rows = np.flatnonzero(live & (owners != NOBODY) & np.isin(known, sorted_keys))
+        found: I64 = out[rows]
+        return found[found > lowest[np.searchsorted(sorted_keys, known[rows])]]
+
+    # What is out no more.
+
+    def remove(self, vlsns: I64) -> Removed:
+        """Takes out what is out of these, ascending, each once."""
+        return self._removed(self._rows_of(vlsns)[1])
+
+    def remove_set(self, vlsns: VlsnSet) -> Removed:
+        """Takes out what is out of these."""
+        known, *_, live = self._views()
+        lows = np.searchsorted(known, vlsns.firsts)
+        highs = np.searchsorted(known, vlsns.lasts, side="right")
+        if len(lows) == 1:
+            together = slice(int(lows[0]), int(highs[0]))
+            if live[together].all():
+                return self._removed(together)  # an acknowledgement in order
+            rows = np.arange(lows[0], highs[0])
+        else:
+            sizes = highs - lows
+            rows = np.arange(int(sizes.sum())) + np.repeat(lows - np.cumsum(sizes) + sizes, sizes)
+        return self._removed(rows[live[rows]])
+
+    def _removed(self, rows: I64 | slice) -> Removed:
+        """Takes rows out. What is returned of a slice are views: a row that is out no more is not written again, for
+        those that stay move to other columns."""
+        vlsns, before, answers, owners, keys, live = self._views()
+        removed = Removed(vlsns[rows], before[rows], answers[rows], keys[rows])
+        live[rows] = False
+        self._count -= len(removed)
+        if self._keyed:
+            self._forget_keys(owners[rows][removed.keys != NO_KEY])
+        if self._rows > max(_ROWS_MIN, 2 * self._count):
+            self._compress()
+        return removed
+
+    def _forget_keys(self, owners: I64) -> None:
+        for owner, count in zip(*(column.tolist() for column in np.unique(owners, return_counts=True)), strict=True):
+            self._keyed[owner] -= count
+            if not self._keyed[owner]:
+                del self._keyed[owner]
+
+
+def _grown(column: npt.NDArray[np.generic], room: int) -> npt.NDArray[np.generic]:
+    grown = np.empty(room, column.dtype)
+    grown[: len(column)] = column
+    return grown

@@ -1,0 +1,476 @@
+"""Full destinations: what becomes of an append to one that has as much as it may.
+
+    PAGE    nothing: messages wait in the log, and in pages once it is cleaned
+    DROP    the append is logged, and the master acknowledges its messages at once
+    BLOCK   the append waits until some are acknowledged, or its time is over
+    FAIL    the append is refused, ``destination-full``
+
+Its pages have a limit of their own, and a policy for it (DROP or FAIL), which holds under each of these, and also for a
+destination that has pages while the node's disk is nearly full, or all its pages together are at their limit.
+
+Judged where an append is admitted, by what is not acknowledged in the log and what is queued; nowhere else, so what is
+in the log counts, whoever put it there.  A lead counts what is there when it begins, in the background: until that is
+done nothing is full.  An append that is larger than the limit alone is taken when nothing else is there.
+
+Where no destination has such a policy an append costs one look at ``active``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from repl.destinations.delivery import Delivery, PageSource
+from repl.destinations.depth import Depth
+from vlsn.errors import DestinationFull, NotMaster, QueueFull, Trimmed, VlsnLogError
+from vlsn.format.submission import Submission
+from vlsn.format.vlsn_set import VlsnSet
+from vlsn.ids import NULL_VLSN, Vlsn
+from vlsn.limits import ACK_INTERVALS_MAX, MIB
+from vlsn.seams import Buffer
+from vlsn.state.destinations import FULL_POLICIES, DestinationSettings
+from vlsn.write.local_log import LocalLog
+from vlsn.write.queue import Pending
+
+A = TypeVar("A", bound="Held")
+HELD_MAX: Final = 16_384
+"""Appends that wait for full destinations; their bytes are bounded where they came in."""
+FULL_S: Final = 2.0
+"""Seconds after an append that met a full destination for which that counts as full, whatever room there is."""
+COUNT_AGAIN_S: Final = 1.0
+"""Seconds until a count is gone on with that met what could not be read."""
+RECOUNT_S: Final = 0.05
+"""Seconds until the count is gone on with, where what comes next lies in the ring no more and is not durable yet."""
+
+
+class Held(Protocol):
+    """An append that can wait (``repl.lead.append_book``)."""
+
+    @property
+    def submission(self) -> Submission | None: ...
+
+    @property
+    def settled(self) -> bool: ...
+
+    def hold(self, why: str, error: type[VlsnLogError], doubt: asyncio.Future[None] | None) -> None:
+        """Notes that it waits, and what it fails with if its time is over first; "" when it waits no more."""
+        ...
+
+    def refuse(self, error: VlsnLogError) -> None: ...
+
+
+class Blocks(Protocol):
+    """Whole blocks of the log."""
+
+    @property
+    def data(self) -> list[bytes]: ...
+
+    @property
+    def next_vlsn(self) -> int: ...
+
+
+class BlockSource(Protocol):
+    async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> Blocks: ...
+
+
+class Queued(NamedTuple):
+    """One destination's messages of an append that is not sealed yet."""
+
+    messages: int
+    bytes: int
+    first_row: int
+    last_row: int
+    drop: bool
+
+
+@dataclass(slots=True)
+class Fullness:
+    """A destination met an append that it had no room for, and has none for another such one yet."""
+
+    policy: str
+    """``drop``, ``block`` or ``fail``: what became of the last one."""
+    why: str
+    messages: int
+    bytes: int
+    """The size of its messages in that append."""
+    since_us: int
+    met_s: float
+
+
+@dataclass(eq=False, slots=True)
+class Policy:
+    """One destination that can be full."""
+
+    delivery: Delivery
+    settings: DestinationSettings
+    depth: Depth
+    since: Vlsn = NULL_VLSN
+    """``Delivery.since`` of what is counted: moved, a destination may want again what was let go of."""
+    counted: bool = False
+    """The messages that were there when the lead began are counted; never where nothing is to be counted."""
+    queued: dict[object, Queued] = field(default_factory=dict)
+    """Its messages of appends that are not sealed yet."""
+    first_weighed: object = None
+    """The first append that was weighed here, until it is sealed: messages before that one were not seen."""
+    next_vlsn: int = 0
+    """The VLSN behind the last message sealed; 0 while ``first_weighed`` is not."""
+    fullness: Fullness | None = None
+    """As of the last look: ``FullPolicies.fullness`` looks anew."""
+    dropped: int = 0
+    blocked: int = 0
+    failed: int = 0
+
+    @property
+    def bounded(self) -> bool:
+        """Its messages are counted; else only its pages can be full."""
+        return self.settings.full_policy != FULL_POLICIES[0]
+
+    @property
+    def can_drop(self) -> bool:
+        """Says whether one more append can be dropped: at most one interval of acknowledged VLSNs each."""
+        return self.delivery.intervals_left > sum(each.drop for each in self.queued.values())
+
+    def has_room(self, messages: int, size: int) -> bool:
+        limits = self.settings
+        taken = [each for each in self.queued.values() if not each.drop]
+        there = sum(each.messages for each in taken) + self.depth.messages
+        held = sum(each.bytes for each in taken) + self.depth.bytes
+        if not there:
+            return True
+        over = limits.max_messages and there + messages > limits.max_messages
+        return not over and not (limits.max_bytes and held + size > limits.max_bytes)
+
+
+class FullPolicies(Generic[A]):
+    """The policies of one lead.  ``put`` queues an append that was held; ``close`` when the lead has ended."""
+
+    def __init__(
+        self,
+        log: LocalLog,
+        source: BlockSource,
+        put: Callable[[A, int | None], None],
+        event: Callable[..., None],
+        pages: Callable[[], PageSource | None] = lambda: None,
+    ) -> None:
+        self._pages = pages
+        self._log = log
+        self._source = source
+        self._event = event
+        self._put = put
+        self._of: dict[str, Policy] = {}
+        self._held: deque[tuple[A, int | None, asyncio.Future[None]]] = deque()
+        self._counting: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def active(self) -> bool:
+        """Says whether any destination has a policy that can say no."""
+        return bool(self._of)
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    def policy(self, uuid: str) -> Policy | None:
+        """Finds the policy of a destination, its depth as it is by now; None for one that is never full."""
+        policy = self._of.get(uuid)
+        if policy is not None and policy.counted:
+            self._catch_up(policy)
+            policy.depth.let_go(policy.delivery.is_done)
+        return policy
+
+    def concerns(self, settings: DestinationSettings) -> bool:
+        """Says whether a destination can be full by now."""
+        limited = settings.page_limit_bytes > 0 or settings.page_limit_messages > 0
+        return settings.full_policy != FULL_POLICIES[0] or limited or bool(self._why_paged(settings))
+
+    def _why_paged(self, settings: DestinationSettings) -> str:
+        pages = self._pages()
+        if pages is None:
+            return ""
+        return pages.why_full(settings.uuid, settings.page_limit_bytes, settings.page_limit_messages)
+
+    def follow(self, delivery: Delivery) -> None:
+        """Goes by the settings of a destination."""
+        settings, policy = delivery.settings, self._of.get(delivery.uuid)
+        bounded = settings.full_policy != FULL_POLICIES[0]
+        if not self.concerns(settings):
+            if policy is not None:
+                del self._of[delivery.uuid]
+                self.release()
+        elif policy is None:
+            self._of[delivery.uuid] = policy = Policy(delivery, settings, _depth_of(delivery))
+            self._count_anew(policy)
+        elif (
+            policy.bounded != bounded
+            or policy.since != delivery.since
+            or policy.settings.dead_letter != settings.dead_letter
+        ):
+            policy.settings = settings
+            self._count_anew(policy)
+        else:
+            policy.depth.pass_to(delivery.floor)
+            if policy.settings is not settings:
+                policy.settings = settings
+                self.release()
+
+    def _count_anew(self, policy: Policy) -> None:
+        """Counts from the floor on. What is queued, and what is to be dropped of it, stays noted."""
+        policy.depth, policy.since, policy.counted = _depth_of(policy.delivery), policy.delivery.since, False
+        policy.first_weighed, policy.next_vlsn = None, 0  # another key of dead letters: others are messages now
+        if policy.bounded:
+            self._begin_count()
+        else:
+            self.release()
+
+    def forget(self, uuid: str) -> None:
+        if self._of.pop(uuid, None) is not None:
+            self.release()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._counting is not None:
+            self._counting.cancel()
+        held, self._held = self._held, deque()
+        for append, _, doubt in held:
+            _decided(doubt)
+            append.refuse(NotMaster("this node has stopped leading; nothing of this append was logged"))
+
+    # Admission.
+
+    def admit(self, append: A, born: int | None) -> bool:
+        """Admits an append, or holds it and says False. Raises ``DestinationFull``, ``QueueFull``, nothing logged."""
+        assert append.submission is not None
+        if self._waits_behind(append):
+            self._hold(append, born, "appends before this one wait for a full destination")
+            return False
+        full = self._weigh(append)
+        if full is None:
+            return True
+        policy, why, verdict = full
+        if verdict == "fail":
+            policy.failed += int(policy.depth.matched(append.submission)[0].sum())
+            raise DestinationFull(why)
+        policy.blocked += 1
+        self._hold(append, born, why)
+        asyncio.get_running_loop().call_soon(self.release)  # it may have been freed meanwhile
+        return False
+
+    def _weigh(self, append: A) -> tuple[Policy, str, str] | None:
+        """Notes the append's messages where all of them have room; else says which destination refuses, why, and by
+        which policy."""
+        assert append.submission is not None
+        weighed: list[tuple[Policy, Queued]] = []
+        for policy in self._of.values():
+            mask, size = policy.depth.matched(append.submission)
+            count = int(mask.sum())
+            if not count:
+                continue
+            verdict, why = self._verdict(policy, count, size)
+            if verdict in ("block", "fail"):
+                self._met(policy, verdict, why, count, size)
+                return policy, f"destination {policy.delivery.name} is full: {why}", verdict
+            rows = np.flatnonzero(mask)
+            weighed.append((policy, Queued(count, size, int(rows[0]), int(rows[-1]), verdict == "drop")))
+            if verdict == "drop":
+                self._met(policy, verdict, why, count, size)
+        for policy in self._of.values():
+            if not policy.next_vlsn and getattr(policy.first_weighed, "settled", True):
+                policy.first_weighed = append
+        for policy, queued in weighed:
+            policy.queued[append] = queued
+        return None
+
+    def _verdict(self, policy: Policy, count: int, size: int) -> tuple[str, str]:
+        """Returns what becomes of ``count`` messages, "" for nothing, and why."""
+        verdict, why = "", self._why_paged(policy.settings)
+        if why:
+            verdict = policy.settings.page_full_policy
+        elif policy.counted:
+            self._catch_up(policy)
+            if not policy.has_room(count, size):
+                policy.depth.let_go(policy.delivery.is_done)
+                self._purge(policy)
+            if not policy.has_room(count, size):
+                verdict, why = policy.settings.full_policy, f"{policy.depth.messages} messages"
+        if verdict == "drop" and not policy.can_drop:
+            return "fail", f"{why}, and no more can be dropped: {ACK_INTERVALS_MAX} intervals of VLSNs are acknowledged"
+        return verdict, why
+
+    def sealed(self, pendings: Sequence[Pending]) -> None:
+        """Hears that these have their VLSNs: what is to be dropped of them is acknowledged, with the VLSNs before it
+        back to the message before, which are none of this destination's. So drops in a row are one interval."""
+        for policy in self._of.values():
+            if not policy.queued and policy.first_weighed is None:
+                continue
+            for pending in pendings:
+                if pending is policy.first_weighed:
+                    policy.first_weighed, policy.next_vlsn = None, int(pending.first)
+                queued = policy.queued.pop(pending, None)
+                if queued is None:
+                    continue
+                first, last = int(pending.first) + queued.first_row, int(pending.first) + queued.last_row
+                if queued.drop:
+                    policy.dropped += queued.messages
+                    policy.delivery.drop(VlsnSet.between(policy.next_vlsn or first, last), queued.messages)
+                policy.next_vlsn = last + 1 if policy.next_vlsn else 0
+
+    def left(self, append: A) -> None:
+        """Hears that an append was refused after it was admitted here."""
+        for policy in self._of.values():
+            policy.queued.pop(append, None)
+            if policy.first_weighed is append:
+                policy.first_weighed = None
+
+    def _purge(self, policy: Policy) -> None:
+        """Forgets appends that were never sealed."""
+        for append in [append for append in policy.queued if getattr(append, "settled", False)]:
+            del policy.queued[append]
+
+    def _catch_up(self, policy: Policy) -> None:
+        """Counts what the log has got since."""
+        ring, depth = self._log.ring, policy.depth
+        if ring.last_vlsn <= depth.counted_to:
+            return
+        position = ring.position_of(Vlsn(depth.counted_to + 1))
+        if position is None:
+            policy.counted = False
+            self._begin_count()
+            return
+        blocks: list[Buffer] = ring.take(position, end=ring.end, bytes_max=1 << 40)
+        depth.add(blocks)
+
+    def _met(self, policy: Policy, verdict: str, why: str, messages: int, size: int) -> None:
+        """Notes that an append had no room."""
+        before, clock = self.fullness(policy.delivery.uuid), self._log.seams.clock
+        since_us = before.since_us if before is not None else clock.wall_us()
+        policy.fullness = Fullness(verdict, why, messages, size, since_us, clock.monotonic_s())
+        if before is None:
+            event = self._event
+            event("destination.full", destination=policy.delivery.name, policy=verdict, why=why)
+
+    def full_ones(self) -> Iterator[tuple[str, Fullness]]:
+        """Yields the destinations that are full, by name."""
+        for uuid, policy in self._of.items():
+            if (full := self.fullness(uuid)) is not None:
+                yield policy.delivery.name, full
+
+    def fullness(self, uuid: str) -> Fullness | None:
+        """Returns what a destination is full of: since an append met that, while another such one would meet it now,
+        and for ``FULL_S`` after the last one that did. So one that is emptied a message at a time is full all along."""
+        policy = self._of.get(uuid)
+        full = policy.fullness if policy is not None else None
+        if policy is None or full is None or self._log.seams.clock.monotonic_s() < full.met_s + FULL_S:
+            return full
+        if policy.counted or not policy.bounded:
+            full.policy, full.why = self._verdict(policy, full.messages, full.bytes)
+            if not full.policy:
+                policy.fullness = None
+        return policy.fullness
+
+    # Held.
+
+    def _waits_behind(self, append: A) -> bool:
+        """Says whether messages of it would overtake some that wait."""
+        if not self._held:
+            return False
+        assert append.submission is not None
+        return any(
+            policy.settings.full_policy == "block" and policy.depth.matched(append.submission)[0].any()
+            for policy in self._of.values()
+        )
+
+    def _hold(self, append: A, born: int | None, why: str) -> None:
+        if len(self._held) >= HELD_MAX:
+            raise QueueFull(f"{HELD_MAX} appends already wait for full destinations")
+        doubt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        append.hold(why, DestinationFull, doubt)
+        self._held.append((append, born, doubt))
+
+    def release(self) -> None:
+        """Puts those that wait and have room now, in their order."""
+        while self._held and not self._closed:
+            append, born, doubt = self._held[0]
+            if not append.settled and self._weigh(append) is not None:
+                return
+            self._held.popleft()
+            _decided(doubt)
+            if append.settled:
+                continue  # its time was over
+            append.hold("", NotMaster, None)
+            try:
+                self._put(append, born)
+            except VlsnLogError as error:
+                self.left(append)
+                append.refuse(error)
+
+    # The count of what was there.
+
+    def _begin_count(self) -> None:
+        if self._counting is None and not self._closed:
+            self._counting = asyncio.create_task(self._count(), name="depths")
+
+    async def _count(self) -> None:
+        try:
+            while todo := [policy for policy in self._of.values() if policy.bounded and not policy.counted]:
+                for policy in todo:
+                    await self._count_one(policy)
+        finally:
+            self._counting = None
+
+    async def _count_one(self, policy: Policy) -> None:
+        depth = policy.depth
+        while self._of.get(policy.delivery.uuid) is policy and policy.depth is depth:
+            try:
+                page = await self._source.blocks(depth.counted_to + 1, bytes_max=MIB)
+            except Trimmed as trimmed:
+                try:
+                    await self._count_paged(policy, int(trimmed.first))
+                except (VlsnLogError, OSError):
+                    await asyncio.sleep(COUNT_AGAIN_S)
+                continue
+            except (VlsnLogError, OSError):
+                await asyncio.sleep(COUNT_AGAIN_S)
+                continue
+            if policy.depth is not depth:
+                return  # it was moved meanwhile, and is counted anew
+            if not page.data:
+                policy.counted = True
+                self._catch_up(policy)
+                depth.let_go(policy.delivery.is_done)
+                if policy.counted:
+                    return
+                await asyncio.sleep(RECOUNT_S)  # what the ring has lost is not durable yet: it can be read soon
+                continue
+            depth.add(page.data)
+            depth.let_go(policy.delivery.is_done)
+            await asyncio.sleep(0)
+
+    async def _count_paged(self, policy: Policy, first: int) -> None:
+        """Counts what lies in pages, the log beginning at ``first``."""
+        depth, pages = policy.depth, self._pages()
+        while depth.counted_to + 1 < first and self._of.get(policy.delivery.uuid) is policy:
+            if pages is None:
+                depth.counted_to = first - 1
+                return
+            at = depth.counted_to + 1
+            found = await pages.sizes(policy.delivery.uuid, at)
+            if found.next_vlsn <= at:
+                depth.counted_to = first - 1  # there are none
+                return
+            depth.add_sizes(found.vlsns, found.sizes, min(int(found.next_vlsn), first) - 1)
+            depth.let_go(policy.delivery.is_done)
+
+
+def _depth_of(delivery: Delivery) -> Depth:
+    return Depth(delivery.wanted, delivery.floor)
+
+
+def _decided(doubt: asyncio.Future[None]) -> None:
+    if not doubt.done():
+        doubt.set_result(None)

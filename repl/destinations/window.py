@@ -1,0 +1,152 @@
+"""A window of a destination's messages: those of a few blocks, by column, out of which answers are cut.
+
+    blocks    | 41 42 43 | 44 45 46 47 |        first 41, end 48
+    messages     41    43   44       47         the columns: VLSN, time, where key and value lie in the blocks' bytes
+
+What lies in the log is looked at once a block, not once a message: answers are cut out of the window as slices of the
+blocks' own bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from repl.destinations.message_batch import MessageColumns
+from vlsn.format.columns import KEYS
+from vlsn.format.messages import MessageFilter
+from vlsn.format.rows import I64, EntryRows
+from vlsn.pages.record import gathered
+from vlsn.seams import Buffer
+
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+NO_KEY: Final = 0
+"""The hash of no key."""
+_END_BYTES: Final = 32
+"""Bytes of a key's beginning and of its end that its hash is made of; equal hashes only wait for one another."""
+_PRIMES: Final = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Messages with VLSNs from ``first`` to before ``end``; what lies there and is none of them was looked at."""
+
+    first: int
+    end: int
+    vlsns: I64
+    times: I64
+    values: Buffer
+    value_starts: I64
+    value_ends: I64
+    keys: Buffer
+    key_starts: I64 | None
+    """None where none has a key."""
+    key_ends: I64
+
+    @classmethod
+    def of_blocks(cls, blocks: Sequence[Buffer], wanted: MessageFilter) -> Window:
+        """Looks at checked blocks that follow on one another."""
+        rows = EntryRows.joined([*blocks])
+        chosen = np.flatnonzero(wanted.mask(rows))
+        starts, ends = rows.value_cuts()
+        key_starts, key_ends = None, chosen
+        if rows.has(KEYS).any():
+            key_starts, key_ends = (cuts[chosen] for cuts in rows.key_cuts())
+        first = rows.first_vlsn
+        return cls(
+            first,
+            first + rows.rows,
+            chosen + first,
+            rows.column("clock_us")[chosen],
+            rows.buf,
+            starts[chosen],
+            ends[chosen],
+            rows.buf,
+            key_starts,
+            key_ends,
+        )
+
+    @classmethod
+    def of_messages(cls, messages: MessageColumns, first: int, end: int) -> Window:
+        """Makes the window of messages that were read elsewhere."""
+        values, keys = np.cumsum(messages.value_lengths), np.cumsum(messages.key_column)
+        return cls(
+            first,
+            end,
+            messages.vlsns,
+            messages.times,
+            messages.values,
+            values - messages.value_lengths,
+            values,
+            messages.keys,
+            None if messages.key_lengths is None else keys - messages.key_lengths,
+            keys,
+        )
+
+    @property
+    def size(self) -> int:
+        """The bytes that it keeps."""
+        return len(self.values) + 40 * len(self.vlsns)
+
+    def fitting(self, rows: slice | I64, bytes_max: int) -> int:
+        """Returns how many of these rows, from the first on, go into an answer of so many bytes; one at least where
+        there is one."""
+        sizes = self.value_ends[rows] - self.value_starts[rows]
+        if self.key_starts is not None:
+            sizes = sizes + self.key_ends[rows] - self.key_starts[rows]
+        fits = int(np.searchsorted(np.cumsum(sizes), bytes_max, side="right"))
+        return max(fits, min(1, len(sizes)))
+
+    def columns(self, chosen: slice | I64) -> MessageColumns:
+        """Copies messages out."""
+        vlsns = self.vlsns[chosen]
+        if not len(vlsns):
+            return MessageColumns()
+        starts, ends = self.value_starts[chosen], self.value_ends[chosen]
+        values, lengths = gathered(self.values, starts, ends), ends - starts
+        if self.key_starts is None:
+            return MessageColumns(vlsns, self.times[chosen], lengths, values)
+        starts, ends = self.key_starts[chosen], self.key_ends[chosen]
+        keys = gathered(self.keys, starts, ends)
+        return MessageColumns(vlsns, self.times[chosen], lengths, values, ends - starts if keys else None, keys)
+
+    def key_hashes(self, rows: slice) -> Hashes | None:
+        """Hashes the keys of messages, ``NO_KEY`` for none; None where no message here has one."""
+        if self.key_starts is None:
+            return None
+        starts, ends = self.key_starts[rows], self.key_ends[rows]
+        sizes = ends - starts
+        if not sizes.any():
+            return None
+        width = min(int(sizes.max()) + 7 & ~7, _END_BYTES)
+        hashes = _mixed(sizes.astype(np.uint64), _words(self.keys, starts, np.minimum(sizes, width), width))
+        if (longer := sizes > width).any():
+            tails = _words(self.keys, ends - width, np.full(len(sizes), width), width)
+            hashes[longer] = _mixed(hashes, tails)[longer]
+        hashes[hashes == NO_KEY] = 1
+        hashes[sizes == 0] = NO_KEY
+        return hashes
+
+
+def _words(buf: Buffer, starts: I64, sizes: I64, width: int) -> npt.NDArray[np.uint64]:
+    """Reads ``width`` bytes from each start on as columns of u64; those past ``sizes`` are 0."""
+    steps = np.arange(width)
+    data = np.frombuffer(buf, np.uint8)
+    found = data[np.clip(starts[:, None] + steps, 0, len(data) - 1)]
+    found[steps >= sizes[:, None]] = 0
+    words: npt.NDArray[np.uint64] = found.view(np.uint64)
+    return words
+
+
+def _mixed(seed: Hashes, words: npt.NDArray[np.uint64]) -> Hashes:
+    hashes: Hashes = seed * _PRIMES[0]
+    for column in words.T:
+        hashes = (hashes ^ column) * _PRIMES[1]
+        hashes ^= hashes >> np.uint64(29)
+        hashes *= _PRIMES[2]
+        hashes ^= hashes >> np.uint64(32)
+    return hashes

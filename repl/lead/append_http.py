@@ -1,0 +1,324 @@
+"""``POST /v1/entries``: one body, one atomic append.
+
+    octet-stream  the body is one entry      x-ndjson  a line is an entry      x-vlsnlog-batch  a binary batch
+
+In this order, each before anything of the next is kept: not the master (307 with the same path and query),
+content type (415), parameters (400), announced length (413), room for it (429), the body itself (400, 413), the
+node's own refusals.  The body's bytes stay counted in the budget until the answer.  A client that leaves
+early loses only its answer: what was submitted stays submitted.
+
+A carrier that has a whole small request in hand may skip the coroutine: ``quick`` says once how requests with one
+and the same head are served, and each is then one call with its body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from repl.api import (
+    Acks,
+    Appended,
+    CommitSets,
+    Done,
+    Pending,
+)
+from repl.web import ndjson, problem, query
+from repl.web.limits import PIECE_BYTES, TIMEOUT_S_MAX, AppendLimits, Budget
+from repl.web.mastership import Mastership, redirect
+from repl.web.slices import Slices
+from repl.web.types import Answer, Leave, Request, Response, Start, in_time
+from vlsn.durability import GroupDurability, group_durability
+from vlsn.errors import BadArgument, TooLarge, UnsupportedType, VlsnLogError
+from vlsn.format import batch
+from vlsn.format.batch import Batch
+from vlsn.format.producer_columns import SEQUENCE_MAX
+from vlsn.format.submission import Submission, Values, values_of
+from vlsn.seams import Buffer
+
+
+class Appends(Mastership, Protocol):
+    def submit(
+        self,
+        submission: Submission,
+        acks: Acks,
+        done: Done,
+        born: int | None = None,
+        durability: GroupDurability | None = None,
+        sets: CommitSets | None = None,
+    ) -> Pending:
+        """Queues one atomic append, a transaction with what its COMMIT ``sets``. A producer's that is in the queue or
+        the log already is not queued again, and answered when its original meets ``acks``. ``born``: a VLSN that was
+        durable before the producer's first. ``durability``: less than the group's setting, None for that.
+
+        ``done`` is called exactly once, never from inside this call.  Raises at once, with nothing logged:
+        ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``,
+        ``StrongerDurability``, ``WrongVersion`` for less than a sync at level 1; of a producer ``OutOfSequence``,
+        ``UnknownProducer``, ``DuplicateForgotten``; for what it sets ``BadArgument``. What another one has replaced
+        ``done`` is told: ``StaleTerm``.
+        """
+        ...
+
+
+OCTETS = "application/octet-stream"
+BATCH = "application/x-vlsnlog-batch"
+
+ACKS: Mapping[str, Acks] = {acks.value: acks for acks in Acks}
+APPEND_PARAMETERS = frozenset({"acks", "durability", "timeout", "producer", "sequence", "born"})
+_KEY = frozenset({"key"})
+_KINDS = (OCTETS, ndjson.CONTENT_TYPE, BATCH)
+_JSON = {"Content-Type": "application/json"}
+
+
+class AppendRoutes:
+    def __init__(self, appends: Appends, bodies: Budget, limits: AppendLimits, pieces: Slices) -> None:
+        self._appends = appends
+        self._bodies = bodies
+        self._limits = limits
+        self._pieces = pieces
+        self._decoding = asyncio.Lock()
+
+    async def append(self, request: Request) -> Response:
+        if not self._appends.is_master():
+            return redirect(self._appends, request)
+        terms = _Terms(request, self._limits)
+        body = await self._take_body(request, terms.body_bytes_max)
+        submission = await self._submission(terms, body) if terms.long(len(body)) else None
+        answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def answer(response: Response) -> None:
+            if not answered.done():
+                answered.set_result(response)
+
+        leave = _Append(self._appends, self._bodies, answer).begin(terms, body, submission)
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            leave()
+            raise
+
+    @asynccontextmanager
+    async def entries(self, request: Request, known: frozenset[str]) -> AsyncIterator[Values | Batch]:
+        """Decodes a body of entries as ``append`` does, for whoever keeps them; its bytes are counted until the end.
+        ``known`` are the call's own parameters."""
+        terms = _Terms(request, self._limits, known)
+        body = await self._take_body(request, terms.body_bytes_max)
+        submission = await self._submission(terms, body) if terms.long(len(body)) else None
+        try:
+            yield submission or terms.submission(body)
+        finally:
+            self._bodies.give(len(body))
+
+    async def _submission(self, terms: _Terms, body: bytes) -> Batch:
+        """Decodes a long body to a batch, with turns of the loop for others in between. The budget gets it back if that
+        fails. One at a time, since lines as objects take several times the bytes that the budget counts."""
+        try:
+            async with self._decoding:
+                return await self._pieces.run(self._decoded(terms, body))
+        except BaseException:
+            self._bodies.give(len(body))
+            raise
+
+    def _decoded(self, terms: _Terms, body: bytes) -> Generator[int, None, Batch]:
+        decoded = yield from ndjson.decode_in_steps(body)
+        yield len(body)  # each of these goes through all of it
+        parts = batch.encode_parts(*decoded, producer=terms.producer)
+        yield len(body)
+        data = b"".join(parts)
+        yield len(body)
+        return decode_batch(data, self._limits)
+
+    def quick(self, request: Request) -> Start | None:
+        """Returns how to serve appends with exactly this head; ``None`` when ``append`` is to find the fault."""
+        try:
+            terms = _Terms(request, self._limits)
+        except VlsnLogError:
+            return None
+        if terms.producer is not None:
+            return None  # no head comes twice
+        if terms.long(request.body_length or int(request.headers.get("Content-Length", "0"))):
+            return None
+
+        def start(body: bytes, answer: Answer) -> Leave:
+            try:
+                if not self._appends.is_master():
+                    answer(redirect(self._appends, request))
+                    return _nothing
+                _check_length(len(body), terms.body_bytes_max)
+                self._bodies.take(len(body))
+            except VlsnLogError as error:
+                answer(problem.response(error))
+                return _nothing
+            return _Append(self._appends, self._bodies, answer).begin(terms, body)
+
+        return start
+
+    async def _take_body(self, request: Request, limit: int) -> bytes:
+        """Takes the body, its bytes from the budget: before it is read, or by the piece if chunked."""
+        length = request.body_length
+        if length is not None:
+            _check_length(length, limit)
+            self._bodies.take(length)
+            try:
+                return await request.body(limit)
+            except BaseException:
+                self._bodies.give(length)
+                raise
+        body = bytearray()
+        try:
+            async with in_time():
+                async for piece in request.pieces():
+                    _check_length(len(body) + len(piece), limit)
+                    self._bodies.take(len(piece))
+                    body += piece
+        except BaseException:
+            self._bodies.give(len(body))
+            raise
+        return bytes(body)
+
+
+class _Terms:
+    """The terms of an append's head: how to read its body, and when to answer."""
+
+    __slots__ = ("acks", "body_bytes_max", "born", "durability", "key", "kind", "limits", "producer", "timeout_s")
+
+    def __init__(self, request: Request, limits: AppendLimits, known: frozenset[str] = APPEND_PARAMETERS) -> None:
+        """Reads them; ``known`` are the parameters of its route, beside the key of octets."""
+        self.limits = limits
+        self.kind = _content_type(request)
+        self.body_bytes_max = limits.entry_bytes_max if self.kind == OCTETS else limits.body_bytes_max
+        self.acks, self.timeout_s, self.key = Acks.MAJORITY, limits.timeout_s, b""
+        self.producer: tuple[int, int] | None = None
+        self.born: int | None = None
+        self.durability: GroupDurability | None = None
+        if request.query_text:
+            fields = request.query
+            query.only(fields, known | _KEY if self.kind == OCTETS else known)
+            self.acks = query.choice(fields, "acks", Acks.MAJORITY, ACKS)
+            self.timeout_s = query.seconds(fields, "timeout", limits.timeout_s, 0.001, TIMEOUT_S_MAX)
+            self.key = fields.get("key", "").encode("utf-8", "surrogateescape")
+            self.producer = producer_in(fields)
+            self.born = query.whole(fields, "born", None, 0, query.VLSN_MAX)
+            self.durability = durability_in(fields)
+        if len(self.key) > limits.key_bytes_max:
+            raise TooLarge(f"a key of {len(self.key)} bytes; at most {limits.key_bytes_max}")
+
+    def submission(self, body: bytes) -> Values | Batch:
+        named = self.producer
+        if self.kind == OCTETS:
+            return Values([body], [self.key] if self.key else None, named or (0, 0))
+        if self.kind == BATCH:
+            given = decode_batch(body, self.limits)
+            if named is None:
+                return given
+            if given.producer:
+                raise BadArgument("producer: the batch names one itself")
+            return decode_batch(b"".join(batch.of_producer([body], named)), self.limits)
+        limits = self.limits
+        return values_of(
+            *ndjson.decode(body),
+            named or (0, 0),
+            entry_bytes_max=limits.entry_bytes_max,
+            key_bytes_max=limits.key_bytes_max,
+            body_bytes_max=limits.body_bytes_max,
+        )
+
+    def long(self, length: int) -> bool:
+        """Says whether decoding so many bytes in one go would hold up everybody else."""
+        return self.kind == ndjson.CONTENT_TYPE and length > PIECE_BYTES
+
+
+def decode_batch(data: Buffer, limits: AppendLimits) -> Batch:
+    """Raises ``BadBody`` and ``TooLarge``."""
+    return batch.decode(
+        data,
+        entry_bytes_max=limits.entry_bytes_max,
+        key_bytes_max=limits.key_bytes_max,
+        body_bytes_max=limits.body_bytes_max,
+    )
+
+
+class _Append:
+    """One append under way, from a body that is taken from the budget to its answer, which gives it back."""
+
+    __slots__ = ("_answer", "_appends", "_bodies", "_held", "_pending", "_timer")
+
+    def __init__(self, appends: Appends, bodies: Budget, answer: Answer) -> None:
+        self._appends = appends
+        self._bodies = bodies
+        self._answer: Answer | None = answer
+        self._held = 0
+        self._pending: Pending | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, terms: _Terms, body: bytes, submission: Values | Batch | None = None) -> Leave:
+        """Begins the append; ``submission`` is what is in the body, where that is known already."""
+        self._held = len(body)
+        try:
+            if submission is None:
+                submission = terms.submission(body)
+            self._pending = self._appends.submit(submission, terms.acks, self._done, terms.born, terms.durability)
+            self._timer = asyncio.get_running_loop().call_later(terms.timeout_s, self._pending.expire)
+        except VlsnLogError as error:
+            self._end(problem.response(error))
+        except Exception as fault:  # the boundary of a request that has no task
+            self._end(problem.response(problem.internal(fault, "an append")))
+        return self._leave
+
+    def _done(self, result: Appended | VlsnLogError) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if isinstance(result, Appended):
+            self._end(Response(200, _JSON, result.document()))
+        else:
+            self._end(problem.response(result))
+
+    def _end(self, response: Response) -> None:
+        self._bodies.give(self._held)
+        self._held = 0
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer(response)
+
+    def _leave(self) -> None:
+        """Lets go of a client that is gone: nobody is told, and nothing is waited for."""
+        if self._answer is not None:
+            self._answer = None
+            assert self._pending is not None
+            self._pending.expire()
+
+
+def _nothing() -> None:
+    pass
+
+
+def producer_in(fields: Mapping[str, str]) -> tuple[int, int] | None:
+    """Reads id and sequence, which come together."""
+    text = fields.get("producer")
+    sequence = query.whole(fields, "sequence", None, 0, SEQUENCE_MAX)
+    if (text is None) != (sequence is None):
+        raise BadArgument("producer and sequence go together")
+    if text is None or sequence is None:
+        return None
+    return query.hex16(text, "producer"), sequence
+
+
+def durability_in(fields: Mapping[str, str]) -> GroupDurability | None:
+    """Reads what an append asks for itself, None where it asks for nothing. Raises ``BadArgument``."""
+    text = fields.get("durability")
+    return None if text is None else group_durability(text)
+
+
+def _content_type(request: Request) -> str:
+    given = request.headers.get("Content-Type", "")
+    kind = given if given in _KINDS else given.partition(";")[0].strip().lower()
+    if kind not in _KINDS:
+        raise UnsupportedType(f"content type {given[:80]!r}; this call reads {', '.join(_KINDS)}")
+    return kind
+
+
+def _check_length(length: int, limit: int) -> None:
+    if length > limit:
+        raise TooLarge(f"a body of {length} bytes or more; at most {limit} for this content type")

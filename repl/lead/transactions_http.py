@@ -1,0 +1,198 @@
+"""``/v1/transactions``: entries that are staged by several calls and logged whole by one.
+
+    POST /v1/transactions                begins one: {"transaction", "expires_s", "bytes_max"}
+    POST /v1/transactions/{h}/entries    stages a body, of any type that POST /v1/entries takes: {"staged"}
+    POST /v1/transactions/{h}/commit     logs all of it, answered as an append; asked again, as the first time
+    DELETE /v1/transactions/{h}          forgets what is staged
+
+A commit may have a body, ``{"positions": {NAME: {"next", "at"}}, "sinks": {NAME: {"state", "at"}}}``: positions of
+consumers that are set with it, each as by ``PUT /v1/consumers/NAME``, and states of sinks (``sinks.py``).
+
+``id=HEX`` names what is begun: begun again before anything is staged, it is the same one.  ``after=N`` says how many
+entries were staged before: the last call, sent again, is known by it and adds nothing.  ``rewinds=N`` says how many
+calls before this one were given up, staged or not: where it is the first of that number, what lies behind ``after``
+goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from repl.api import (
+    Acks,
+    Appended,
+    CommitSets,
+    Done,
+    Handle,
+    Pending,
+)
+from repl.lead.append_http import ACKS, APPEND_PARAMETERS, AppendRoutes, durability_in, producer_in
+from repl.web import problem, query
+from repl.web.json_objects import HEADERS, answered, nothing_asked
+from repl.web.limits import PEER_BODY_BYTES_MAX, STAGED_S, TIMEOUT_S_MAX, AppendLimits
+from repl.web.mastership import Mastership, redirect
+from repl.web.types import Handler, Request, Response
+from vlsn.durability import GroupDurability
+from vlsn.errors import BadArgument, BadBody, NotFound, VlsnLogError
+from vlsn.format.batch import Batch
+from vlsn.format.records import JSON_FAULTS
+from vlsn.format.submission import Values
+from vlsn.ids import NUMBER_MAX
+from vlsn.limits import BATCH_ENTRIES_MAX
+from vlsn.seams import Buffer
+
+
+class Transactions(Mastership, Protocol):
+    """Transactions of the master's memory, until their commits log them whole."""
+
+    def begin(self, id: int | None) -> tuple[Handle, int]:
+        """Begins one named ``id``, None for any name; returns with it the bytes of a segment that it may take. Raises
+        ``NotMaster``, ``QueueFull``, ``BadArgument`` for another one's name, ``WrongVersion`` below the level that has
+        them."""
+        ...
+
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
+        """Stages more entries, and returns how many there are; ``after``: how many there were, ``rewinds``: how many
+        calls were given up. Raises ``TooLarge``, ``QueueFull``, ``BadArgument``, ``TransactionGone``,
+        ``TransactionClosed``, ``OutcomeUnknown``."""
+        ...
+
+    async def commit(
+        self,
+        handle: Handle,
+        acks: Acks,
+        done: Done,
+        *,
+        name: tuple[int, int] | None,
+        born: int | None,
+        sets: CommitSets | None,
+        durability: GroupDurability | None,
+        after: int | None,
+        rewinds: int,
+    ) -> Pending:
+        """Submits all that is staged as one append, the producer's submission where it has a ``name``, with what its
+        COMMIT ``sets``. Asked again it is answered as the first time. ``after`` and ``rewinds`` as in ``stage``.
+        ``done`` and what it raises: as for ``Appends.submit``; ``StaleTerm`` for what another one has replaced."""
+        ...
+
+    async def abort(self, handle: Handle) -> None:
+        """Forgets what is staged. Raises ``TransactionClosed`` once a commit is under way."""
+        ...
+
+
+PATH = "/v1/transactions"
+_NONE: frozenset[str] = frozenset()
+
+
+_decoder = msgspec.json.Decoder(CommitSets)
+_BEGINNING = frozenset({"id"})
+_STAGING = frozenset({"after", "rewinds"})
+_COMMITTING = APPEND_PARAMETERS | _STAGING
+REWINDS_MAX = 1_000_000
+
+
+class TransactionRoutes:
+    """``appends`` decodes the bodies of entries."""
+
+    def __init__(self, transactions: Transactions, appends: AppendRoutes, limits: AppendLimits) -> None:
+        self._transactions = transactions
+        self._appends = appends
+        self._limits = limits
+
+    def methods(self, path: str) -> Mapping[str, Handler]:
+        """Finds the methods of a path below ``PATH``. Raises ``NotFound``, ``BadArgument``."""
+        text, *call = path.removeprefix(PATH + "/").split("/")
+        if call not in ([], ["entries"], ["commit"]):
+            raise NotFound(f"there is no {path[:100]}")
+        handle = Handle.parse(query.named(text))
+        if not call:
+            return {"DELETE": lambda request: self._abort(request, handle)}
+        if call == ["entries"]:
+            return {"POST": lambda request: self._stage(request, handle)}
+        return {"POST": lambda request: self._commit(request, handle)}
+
+    async def begin(self, request: Request) -> Response:
+        query.only(request.query, _BEGINNING)
+        named = request.query.get("id")
+        id = None if named is None else query.hex16(named, "id")
+        if id is not None and id > NUMBER_MAX:
+            raise BadArgument(f"id={named}: it is below 2^63")
+        if not self._transactions.is_master():
+            return redirect(self._transactions, request)
+        await nothing_asked(request)
+        handle, bytes_max = self._transactions.begin(id)
+        return answered({"transaction": str(handle), "expires_s": STAGED_S, "bytes_max": bytes_max})
+
+    async def _stage(self, request: Request, handle: Handle) -> Response:
+        if not self._transactions.is_master():
+            return redirect(self._transactions, request)
+        after, rewinds = _behind(request)
+        async with self._appends.entries(request, _STAGING) as part:
+            if part.producer:
+                raise BadArgument("a transaction has its producer's name from its commit: the batch may not name one")
+            return answered({"staged": await self._transactions.stage(handle, part, after, rewinds)})
+
+    async def _commit(self, request: Request, handle: Handle) -> Response:
+        fields = request.query
+        query.only(fields, _COMMITTING)
+        acks = query.choice(fields, "acks", Acks.MAJORITY, ACKS)
+        timeout_s = query.seconds(fields, "timeout", self._limits.timeout_s, 0.001, TIMEOUT_S_MAX)
+        name, born = producer_in(fields), query.whole(fields, "born", None, 0, query.VLSN_MAX)
+        durability, (after, rewinds) = durability_in(fields), _behind(request)
+        if not self._transactions.is_master():
+            return redirect(self._transactions, request)
+        body = await request.body(PEER_BODY_BYTES_MAX)
+        sets = decode_sets(body) if body else None
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[Appended | VlsnLogError] = loop.create_future()
+
+        def done(result: Appended | VlsnLogError) -> None:
+            if not told.done():
+                told.set_result(result)
+
+        pending = await self._transactions.commit(
+            handle,
+            acks,
+            done,
+            name=name,
+            born=born,
+            sets=sets,
+            durability=durability,
+            after=after,
+            rewinds=rewinds,
+        )
+        timer = loop.call_later(timeout_s, pending.expire)
+        try:
+            result = await told
+        finally:
+            timer.cancel()
+            pending.expire()  # of a client that is gone: nobody is told, and nothing is waited for
+        if isinstance(result, Appended):
+            return Response(200, HEADERS, result.document())
+        return problem.response(result)
+
+    async def _abort(self, request: Request, handle: Handle) -> Response:
+        query.only(request.query, _NONE)
+        if not self._transactions.is_master():
+            return redirect(self._transactions, request)
+        await nothing_asked(request)
+        await self._transactions.abort(handle)
+        return Response(204)
+
+
+def _behind(request: Request) -> tuple[int | None, int]:
+    """Reads ``after`` and ``rewinds``. Raises ``BadArgument``."""
+    after = query.whole(request.query, "after", None, 0, BATCH_ENTRIES_MAX)
+    return after, query.whole(request.query, "rewinds", 0, 0, REWINDS_MAX)
+
+
+def decode_sets(body: Buffer) -> CommitSets:
+    """Decodes what a commit sets. Raises ``BadBody``."""
+    try:
+        return _decoder.decode(body)
+    except JSON_FAULTS as error:
+        raise BadBody(f"what a commit sets is not what it may say: {error}") from None

@@ -1,0 +1,108 @@
+"""``/v1/consumers``: named positions.
+
+    GET /v1/consumers              {"consumers": [{"name", "next", "term", "at", "lag_vlsns", "lag_s", "by"}, …]}
+    GET /v1/consumers/{name}       one of them
+    PUT /v1/consumers/{name}       {"next"} sets it, durable when answered; {"next", "at"} only where VLSN ``at`` has
+                                   set the position that there is (0: there is none), else 409 ``stale-term``
+    DELETE /v1/consumers/{name}    ``?at=`` as with PUT
+
+``{name}`` may be ``GROUP/NAME``: a consumer that reads the log of that group and keeps its position here.  ``by``, 16
+hex digits, names one commit: sent again, it is answered as the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from repl.api import (
+    ConsumerAt,
+    ConsumerChange,
+)
+from repl.read.read_http import confirm_alone
+from repl.read.service import Confirming
+from repl.web import query
+from repl.web.json_objects import answered, nothing_asked
+from repl.web.limits import PEER_BODY_BYTES_MAX, TIMEOUT_S, TIMEOUT_S_MAX
+from repl.web.mastership import Mastership, redirect
+from repl.web.types import Handler, Request, Response
+from vlsn.errors import BadBody
+from vlsn.format.records import JSON_FAULTS
+
+
+class Consumers(Mastership, Confirming, Protocol):
+    """Named positions: told as far as they are durable here, changed by the master."""
+
+    async def consumers(self) -> list[ConsumerAt]:
+        """Lists all, by name. Raises ``ProducersMissing`` while this node has lost what it knew of them."""
+        ...
+
+    async def consumer(self, name: str) -> ConsumerAt:
+        """Raises ``BadArgument``, ``NotFound``, and as ``consumers``."""
+        ...
+
+    async def set_consumer(self, name: str, change: ConsumerChange, timeout_s: float) -> ConsumerAt:
+        """Sets a position, durable on return. Raises ``StaleTerm`` where another one has come since the one that it
+        starts from, ``BadArgument``, ``Trimmed``, ``TooLarge``, ``WrongVersion`` below the level that has positions,
+        nothing logged; and what an append meets."""
+        ...
+
+    async def delete_consumer(self, name: str, at: int | None, timeout_s: float) -> None:
+        """Deletes a position, durable on return. Raises ``NotFound``, and as ``set_consumer``."""
+        ...
+
+
+PATH = "/v1/consumers"
+_PUT = frozenset({"timeout"})
+_DELETE = frozenset({"timeout", "at"})
+_decoder = msgspec.json.Decoder(ConsumerChange)
+
+
+class ConsumerRoutes:
+    def __init__(self, consumers: Consumers) -> None:
+        self._consumers = consumers
+
+    def methods(self, path: str) -> Mapping[str, Handler]:
+        """Returns the methods of one consumer's path."""
+        name = query.named(path.removeprefix(PATH + "/"))
+        return {
+            "GET": partial(self._get, name),
+            "PUT": partial(self._put, name),
+            "DELETE": partial(self._delete, name),
+        }
+
+    async def list(self, request: Request) -> Response:
+        await confirm_alone(self._consumers, request.query)
+        return answered({"consumers": [msgspec.to_builtins(each) for each in await self._consumers.consumers()]})
+
+    async def _get(self, name: str, request: Request) -> Response:
+        await confirm_alone(self._consumers, request.query)
+        return answered(msgspec.to_builtins(await self._consumers.consumer(name)))
+
+    async def _put(self, name: str, request: Request) -> Response:
+        timeout_s = _timeout(request, _PUT)
+        if not self._consumers.is_master():
+            return redirect(self._consumers, request)
+        body = await request.body(PEER_BODY_BYTES_MAX)
+        try:
+            change = _decoder.decode(body)
+        except JSON_FAULTS as error:
+            raise BadBody(f'no position: {error}; it is {{"next": VLSN}}, with "at" where it replaces one') from None
+        return answered(msgspec.to_builtins(await self._consumers.set_consumer(name, change, timeout_s)))
+
+    async def _delete(self, name: str, request: Request) -> Response:
+        timeout_s = _timeout(request, _DELETE)
+        at = query.whole(request.query, "at", None, 0, query.VLSN_MAX)
+        if not self._consumers.is_master():
+            return redirect(self._consumers, request)
+        await nothing_asked(request)
+        await self._consumers.delete_consumer(name, at, timeout_s)
+        return answered({"name": name, "deleted": True})
+
+
+def _timeout(request: Request, known: frozenset[str]) -> float:
+    query.only(request.query, known)
+    return query.seconds(request.query, "timeout", TIMEOUT_S, 0.001, TIMEOUT_S_MAX)

@@ -1,0 +1,76 @@
+"""``/v1/sinks``: how far writers of numbered batches have come.
+
+    GET /v1/sinks              {"sinks": [{"name", "at", "state": {"query", "batch", "part", "parts", …}}, …]}
+    GET /v1/sinks/{name}       one of them
+    DELETE /v1/sinks/{name}    forgets it, durable when answered; with ``?at=`` only the state that VLSN ``at`` has
+                               set, else 409 ``stale-term``
+
+``{name}`` may be ``SINK/RUN``.  A state is set by ``POST /v1/transactions/{h}/commit`` with ``{"sinks": …}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from repl.api import (
+    SinkAt,
+)
+from repl.read.read_http import confirm_alone
+from repl.read.service import Confirming
+from repl.web import query
+from repl.web.json_objects import answered, nothing_asked
+from repl.web.limits import TIMEOUT_S, TIMEOUT_S_MAX
+from repl.web.mastership import Mastership, redirect
+from repl.web.types import Handler, Request, Response
+
+
+class Sinks(Mastership, Confirming, Protocol):
+    """How far writers of numbered batches have come: told as far as it is durable here, set by their commits."""
+
+    def sinks(self) -> list[SinkAt]:
+        """Lists all, by name. Raises ``ProducersMissing`` while this node has lost what it knew of them."""
+        ...
+
+    def sink(self, name: str) -> SinkAt:
+        """Raises ``BadArgument``, ``NotFound``, and as ``sinks``."""
+        ...
+
+    async def delete_sink(self, name: str, at: int | None, timeout_s: float) -> None:
+        """Forgets a state, durable on return. Raises ``NotFound``, ``StaleTerm``, and what an append meets."""
+        ...
+
+
+PATH = "/v1/sinks"
+_DELETE = frozenset({"timeout", "at"})
+
+
+class SinkRoutes:
+    def __init__(self, sinks: Sinks) -> None:
+        self._sinks = sinks
+
+    def methods(self, path: str) -> Mapping[str, Handler]:
+        """Returns the methods of one sink's path."""
+        name = query.named(path.removeprefix(PATH + "/"))
+        return {"GET": partial(self._get, name), "DELETE": partial(self._delete, name)}
+
+    async def list(self, request: Request) -> Response:
+        await confirm_alone(self._sinks, request.query)
+        return answered({"sinks": [msgspec.to_builtins(each) for each in self._sinks.sinks()]})
+
+    async def _get(self, name: str, request: Request) -> Response:
+        await confirm_alone(self._sinks, request.query)
+        return answered(msgspec.to_builtins(self._sinks.sink(name)))
+
+    async def _delete(self, name: str, request: Request) -> Response:
+        query.only(request.query, _DELETE)
+        timeout_s = query.seconds(request.query, "timeout", TIMEOUT_S, 0.001, TIMEOUT_S_MAX)
+        at = query.whole(request.query, "at", None, 0, query.VLSN_MAX)
+        if not self._sinks.is_master():
+            return redirect(self._sinks, request)
+        await nothing_asked(request)
+        await self._sinks.delete_sink(name, at, timeout_s)
+        return answered({"name": name, "deleted": True})

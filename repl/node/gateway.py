@@ -1,0 +1,231 @@
+"""The gateway: every call of the HTTP surface, by path and method.
+
+A handler takes a request and gives a response or an upgrade, or raises one of ``vlsn.errors``, which becomes
+a problem document here and nowhere else.  A GET also answers HEAD.  A fault of ours is logged, and told as
+``internal``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from repl.cdc.cdc_http import PATH as CDC
+from repl.cdc.cdc_http import Cdc, CdcRoutes
+from repl.destinations.destinations_http import PATH as DESTINATIONS
+from repl.destinations.destinations_http import DestinationRoutes
+from repl.destinations.handed import Handed
+from repl.destinations.service import Destinations
+from repl.lead.append_http import AppendRoutes, Appends
+from repl.lead.feed_ws import FeedRoutes, Feeds
+from repl.lead.produce_ws import ProduceRoutes
+from repl.lead.transactions_http import PATH as TRANSACTIONS
+from repl.lead.transactions_http import TransactionRoutes, Transactions
+from repl.names.positions_http import PATH as CONSUMERS
+from repl.names.positions_http import ConsumerRoutes, Consumers
+from repl.names.sinks_http import PATH as SINKS
+from repl.names.sinks_http import SinkRoutes, Sinks
+from repl.node.admin_http import Administration, AdminRoutes
+from repl.node.peers_http import PeerRoutes, Peers
+from repl.node.status_http import Monitoring, StatusRoutes
+from repl.read.pages import Pages
+from repl.read.read_http import ReadRoutes
+from repl.read.segments_http import Files, SegmentRoutes
+from repl.read.service import Reads
+from repl.read.spans_http import PATH as SPANS
+from repl.read.spans_http import SpanRoutes
+from repl.read.tail_http import TailRoutes
+from repl.repair.restore_http import RepairRoutes, Repairs
+from repl.web import problem, query
+from repl.web.browsers import Browsers, check_json
+from repl.web.limits import PIECES_A_TURN_BYTES, READERS_MAX, AppendLimits, Budget
+from repl.web.slices import Slices
+from repl.web.types import DURABLE, Handler, Quick, Request, Response, Start, Upgrade
+from vlsn.errors import NotAllowed, NotFound, UnsupportedType, VlsnLogError
+from vlsn.format.own_entries import FOUNDING_FIELD
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """All that one node answers."""
+
+    appends: Appends
+    transactions: Transactions
+    reads: Reads
+    consumers: Consumers
+    sinks: Sinks
+    destinations: Destinations
+    cdc: Cdc
+    files: Files
+    feeds: Feeds
+    peers: Peers
+    repairs: Repairs
+    administration: Administration
+    monitoring: Monitoring
+
+
+Methods = Mapping[str, Handler]
+_APPENDS = "/v1/entries"
+_OF_COMMITS = (TRANSACTIONS, CONSUMERS, SINKS, DESTINATIONS)
+"""Calls that answer for what COMMIT entries say: how far the log is durable, their clients will want to see."""
+_READS = ("GET", "HEAD")
+_CODINGS = {"content-encoding": "identity", "transfer-encoding": "chunked"}
+"""The fields that name codings of a body, and the one that each may name."""
+
+
+class Gateway:
+    """One node's HTTP surface; ``handle`` and ``quick`` are what a ``Network`` serves."""
+
+    def __init__(
+        self, services: Services, limits: AppendLimits | None = None, *, readers_max: int = READERS_MAX
+    ) -> None:
+        limits = limits or AppendLimits()
+        bodies = limits.budget()
+        pieces = Slices(PIECES_A_TURN_BYTES)
+        appends = AppendRoutes(services.appends, bodies, limits, pieces)
+        transactions = TransactionRoutes(services.transactions, appends, limits)
+        producers = ProduceRoutes(services.appends, bodies, limits)
+        pages = Pages(services.reads, pieces)
+        self.readers = Budget("waiting readers", readers_max)
+        self.handed = Handed()
+        reads, tails = ReadRoutes(services.reads, pages, self.readers), TailRoutes(services.reads, pages, self.readers)
+        segments, feeds = SegmentRoutes(services.files), FeedRoutes(services.feeds)
+        peers, repairs = PeerRoutes(services.peers), RepairRoutes(services.repairs)
+        self._consumers = consumers = ConsumerRoutes(services.consumers)
+        self._sinks = sinks = SinkRoutes(services.sinks)
+        self._cdc = cdc = CdcRoutes(services.cdc)
+        self._destinations = destinations = DestinationRoutes(services.destinations, self.readers, self.handed, pieces)
+        admin = AdminRoutes(services.administration)
+        self._status = status = StatusRoutes(services.monitoring, pieces)
+        self._reads = services.reads
+        self._browsers = Browsers(services.monitoring.addresses)
+        self._check_founding = services.monitoring.check_founding
+        self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
+        self._entry, self._producer, self._segment = reads.entry, reads.producer, segments.segment
+        self._transaction = transactions.methods
+        self._paths: Mapping[str, Methods] = {
+            _APPENDS: {"POST": appends.append, "GET": reads.entries},
+            TRANSACTIONS: {"POST": transactions.begin},
+            "/v1/tail": {"GET": tails.tail},
+            "/v1/produce": {"GET": producers.produce},
+            "/v1/feed": {"GET": feeds.feed},
+            "/v1/segments": {"GET": segments.listing},
+            CONSUMERS: {"GET": consumers.list},
+            SINKS: {"GET": sinks.list},
+            SPANS: {"GET": SpanRoutes(services.reads).spans},
+            CDC: {"GET": cdc.list},
+            DESTINATIONS: {"GET": destinations.list},
+            "/v1/status": {"GET": status.status},
+            "/v1/events": {"GET": status.events},
+            "/v1/peer/hello": {"POST": peers.hello},
+            "/v1/peer/restore": {"POST": repairs.offer, "GET": repairs.range},
+            "/v1/peer/block": {"GET": repairs.block},
+            "/v1/peer/messages": {"GET": repairs.messages},
+            "/v1/peer/copy": {"GET": repairs.copy},
+            "/v1/peer/vote": {"POST": peers.vote},
+            "/v1/peer/read_index": {"POST": peers.read_index},
+            "/v1/peer/stand": {"POST": peers.stand},
+            "/v1/peer/cdc": {"POST": peers.begun},
+            "/v1/group": {"GET": admin.group},
+            "/v1/admin/group": {"POST": admin.change_group},
+            "/v1/admin/group/settings": {"POST": admin.change_settings},
+            "/v1/admin/transfer": {"POST": admin.transfer},
+            "/v1/admin/checkpoint": {"POST": admin.checkpoint},
+            "/v1/admin/rotate": {"POST": admin.rotate},
+            "/v1/admin/clean": {"POST": admin.clean},
+            "/v1/admin/restore": {"POST": admin.restore},
+            "/metrics": {"GET": status.metrics},
+            "/healthz": {"GET": status.healthz},
+            "/readyz": {"GET": status.readyz},
+            "/": {"GET": status.page},
+        }
+
+    async def handle(self, request: Request) -> Response | Upgrade:
+        """Answers any request; never raises, but for a cancel."""
+        try:
+            self._check(request)
+            methods = self._paths.get(request.path) or self._item(request.path)
+            handler = methods.get(request.method)
+            if handler is None:
+                handler = methods.get("GET") if request.method == "HEAD" else None
+            if handler is None:
+                refusal = NotAllowed(f"{request.method[:20]} does not go to {request.path[:100]}")
+                return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
+            if request.method in ("POST", "PUT") and not _takes_entries(request.path):
+                check_json(request)
+            if request.method in _READS or request.path == _APPENDS:
+                return self._with_durable(request, await handler(request))
+            try:
+                return self._with_durable(request, await handler(request))
+            finally:
+                self._status.changed()
+        except VlsnLogError as error:
+            return problem.response(error)
+        except Exception as fault:  # the boundary of a request's task
+            return problem.response(problem.internal(fault, f"{request.method} {request.path}"))
+
+    def _with_durable(self, request: Request, answer: Response | Upgrade) -> Response | Upgrade:
+        """Adds how far the log is durable to the answers that clients will want to see in a read."""
+        if isinstance(answer, Response) and answer.status < 300 and request.path.startswith(_OF_COMMITS):
+            return replace(answer, headers={**answer.headers, DURABLE: str(self._reads.end() - 1)})
+        return answer
+
+    def quick(self, request: Request) -> Start | None:
+        """Returns the short way, for appends and long-polls; none for a head that ``handle`` refuses."""
+        quick = self._quick.get(request.method)
+        if quick is None or request.path != _APPENDS:
+            return None
+        try:
+            self._check(request)
+            return quick(request)
+        except VlsnLogError:
+            return None
+
+    def _check(self, request: Request) -> None:
+        """Checks what holds for every call. Raises ``Misdirected``, ``Forbidden``, ``UnsupportedType``, and
+        ``WrongGroup`` for a call of another log."""
+        self._browsers.check(request)
+        if any(name in request.headers for name in _CODINGS):
+            _check_codings(request)
+        named = request.headers.get(FOUNDING_FIELD)
+        if named is not None:
+            self._check_founding(named)
+
+    def _item(self, path: str) -> Methods:
+        """Finds the methods of a path with a number or a name in it. Raises ``NotFound``, ``BadArgument``."""
+        if path.startswith(TRANSACTIONS + "/"):
+            return self._transaction(path)
+        if path.startswith(CONSUMERS + "/"):
+            return self._consumers.methods(path)
+        if path.startswith(SINKS + "/"):
+            return self._sinks.methods(path)
+        if path.startswith(DESTINATIONS + "/"):
+            return self._destinations.methods(path)
+        if path.startswith(CDC + "/"):
+            return self._cdc.methods(path)
+        collection, _, item = path.rpartition("/")
+        item = query.named(item)
+        if item and collection == "/v1/entries":
+            return {"GET": partial(self._entry, item=item)}
+        if item and collection == "/v1/producers":
+            return {"GET": partial(self._producer, item=item)}
+        if item and collection == "/v1/segments":
+            return {"GET": partial(self._segment, item=item)}
+        raise NotFound(f"there is no {path[:100]}")
+
+
+def _check_codings(request: Request) -> None:
+    """Checks that a body is as it was before it was sent, but for its chunks. Raises ``UnsupportedType``."""
+    for name, value in request.headers.items():  # each that is there: two fields of a name are one list
+        plain = _CODINGS.get(name.lower())
+        if plain is not None and value.strip().lower() != plain:
+            raise UnsupportedType(f"{name}: {value[:40]}; bodies are read as they are")
+
+
+def _takes_entries(path: str) -> bool:
+    return path == _APPENDS or (path.startswith(TRANSACTIONS) and path.endswith("/entries"))
+
+
+def _allowed(methods: Methods) -> list[str]:
+    return sorted({*methods, "HEAD"} if "GET" in methods else methods)

@@ -1,0 +1,152 @@
+"""The node's word about itself: status, metrics, health, readiness, and the live page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Generator, Mapping
+from importlib.resources import files
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from repl.web import query
+from repl.web.limits import EVENTS_MAX, PIECE_BYTES, PIECE_COST, RETRY_AFTER_S, TOLD_S
+from repl.web.slices import Slices
+from repl.web.types import Request, Response
+
+
+class Monitoring(Protocol):
+    """The node's word about itself."""
+
+    def addresses(self) -> Collection[str]:
+        """Lists the names that this node may be called by: hosts, with a port or without, and URLs."""
+        ...
+
+    def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Returns the object of ``GET /v1/status``, as it is now; ``long`` is what ``long_status`` gave of late."""
+        ...
+
+    def long_status(self) -> dict[str, Any]:
+        """Returns the fields of a status that grow with the group's names."""
+        ...
+
+    def check_founding(self, named: str) -> None:
+        """Raises ``WrongGroup`` where this node's log is known to have another name than ``named``."""
+        ...
+
+    def events_since(self, number: int, limit: int) -> dict[str, Any]:
+        """Returns the object of ``GET /v1/events`` (``repl.events``)."""
+        ...
+
+    def readiness(self) -> list[str]:
+        """Reasons why this node is not ready to serve durable reads; none when it is."""
+        ...
+
+    def metrics_text(self) -> Generator[int, None, bytes]:
+        """Makes Prometheus' text format, in steps that tell what each costs (``repl.web.slices``)."""
+        ...
+
+
+T = TypeVar("T")
+_NONE: frozenset[str] = frozenset()
+_EVENTS = frozenset({"from", "limit"})
+_PAGE = files("repl.node").joinpath("page.html").read_bytes()
+_PAGE_HEADERS = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+_JSON = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+
+
+class _Told(Generic[T]):
+    """An answer that takes a while to make: made once for all who ask within ``TOLD_S``."""
+
+    def __init__(self, slices: Slices, make: Callable[[], Generator[int, None, T]]) -> None:
+        self._slices = slices
+        self._make = make
+        self._found: T | None = None
+        self._until_s = 0.0
+        self._making = asyncio.Lock()
+
+    async def get(self) -> T:
+        if (found := self._fresh()) is not None:
+            return found
+        async with self._making:
+            if (found := self._fresh()) is None:
+                self._found, self._until_s = None, asyncio.get_running_loop().time() + TOLD_S
+                found = self._found = await self._slices.run(self._make())
+            return found
+
+    def forget(self) -> None:
+        """Has it made anew for whoever asks from now on."""
+        self._until_s = 0.0
+
+    def _fresh(self) -> T | None:
+        return self._found if asyncio.get_running_loop().time() < self._until_s else None
+
+
+class StatusRoutes:
+    """``slices`` share what is encoded in a turn of the event loop."""
+
+    def __init__(self, monitoring: Monitoring, slices: Slices) -> None:
+        self._monitoring = monitoring
+        self._metrics = _Told(slices, self._make_metrics)
+        self._long = _Told(slices, self._make_long)
+
+    def changed(self) -> None:
+        """Has whoever asks from now on told what a call through this node has changed."""
+        self._metrics.forget()
+        self._long.forget()
+
+    async def status(self, request: Request) -> Response:
+        """Tells what a client goes by as it is now; what is long may be ``TOLD_S`` old."""
+        query.only(request.query, _NONE)
+        return Response(200, _JSON, msgspec.json.encode(self._monitoring.status(await self._long.get())))
+
+    def _make_long(self) -> Generator[int, None, dict[str, msgspec.Raw]]:
+        yield PIECE_BYTES
+        said = self._monitoring.long_status()
+        found = {}
+        for name, value in said.items():
+            yield PIECE_COST * (1 + len(value))
+            found[name] = msgspec.Raw(msgspec.json.encode(value))
+        return found
+
+    async def events(self, request: Request) -> Response:
+        """Tells what happened to the node, from event ``from`` on; those that are kept no more are missing."""
+        query.only(request.query, _EVENTS)
+        number = query.whole(request.query, "from", 1, 1, query.VLSN_MAX)
+        limit = query.whole(request.query, "limit", EVENTS_MAX, 1, EVENTS_MAX)
+        return Response(200, _JSON, msgspec.json.encode(self._monitoring.events_since(number, limit)))
+
+    async def metrics(self, request: Request) -> Response:
+        return await self._metrics.get()
+
+    def _make_metrics(self) -> Generator[int, None, Response]:
+        text = yield from self._monitoring.metrics_text()
+        return Response(200, {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}, text, shared=True)
+
+    async def healthz(self, request: Request) -> Response:
+        """Answers while the process lives and its loop turns; looks at nothing else."""
+        return Response(200, _JSON, b'{"alive":true}')
+
+    async def readyz(self, request: Request) -> Response:
+        reasons = self._monitoring.readiness()
+        if not reasons:
+            return Response(200, _JSON, b'{"ready":true,"reasons":[]}')
+        fields = {
+            "type": "not-ready",
+            "title": "The node is not ready",
+            "status": 503,
+            "detail": "; ".join(reasons),
+            "ready": False,
+            "reasons": reasons,
+        }
+        headers = {"Content-Type": "application/problem+json", "Retry-After": str(RETRY_AFTER_S)}
+        return Response(503, headers, msgspec.json.encode(fields))
+
+    async def page(self, request: Request) -> Response:
+        return Response(200, _PAGE_HEADERS, _PAGE)

@@ -1,0 +1,316 @@
+"""Pages for readers that wait, each made once for all who stand at the same place.
+
+    readers at VLSN 101 ─► one wait, one read, one encoding ─► the same bytes to each of them, a slice a turn
+
+Where 1,000 readers follow the log, an append wakes one task, and not 1,000: readers are entries of a set until there is
+something for them.  Who wants the same, from the same VLSN on, in the same form (``Wanted``), stands at one place.
+
+1. A page is never older than its asking: from the moment that it is read nobody joins the place, and who comes then
+   stands at another one.
+2. Tails stay at their place, which moves along the log with them; where two places meet they become one.
+3. A tail that does not take its bytes stands nowhere until it has: nothing is made or kept for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from contextlib import nullcontext
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from repl.read.service import Reads
+from repl.web import ndjson, problem
+from repl.web.deadlines import Deadlines, Due
+from repl.web.limits import (
+    DELIVERIES_A_TURN,
+    DELIVERY_BYTES,
+    ENCODED_TIMES_MAX,
+    PAGES_AT_ONCE_MAX,
+    PIECE_COST,
+    TAIL_PAGE_ENTRIES_MAX,
+    WAITED_BYTES_MAX,
+)
+from repl.web.slices import Slices
+from repl.web.types import DURABLE, Piece, Response
+from vlsn.errors import VlsnLogError
+from vlsn.format.block import Entry
+from vlsn.format.key_filter import KeyFilter
+
+BLOCKS = "application/x-vlsnlog-blocks"
+
+
+class Form(IntEnum):
+    """The encodings of a page."""
+
+    LINES = 0
+    BLOCKS = 1
+    EVENTS = 2
+    EVENTS_WITH_TERMS = 3
+
+
+class Wanted(NamedTuple):
+    """The wish of a reader; those of equal wishes share each page."""
+
+    from_vlsn: int | None
+    form: Form
+    limit: int = TAIL_PAGE_ENTRIES_MAX
+    all_kinds: bool = False
+    after_vlsn: int = 0
+    after_term: int = 0
+    """The entry that the reader has read last, checked with each page; term 0: nothing, or nothing that it says."""
+    keys: KeyFilter | None = None
+    txns: bool = False
+    wait: bool = True
+    """False: an empty page is a page, too."""
+
+
+class Page:
+    """One page, shared by all it is for."""
+
+    __slots__ = ("_response", "durable", "form", "next_vlsn", "piece", "term")
+
+    def __init__(self, form: Form, data: bytes, next_vlsn: int, durable: int, term: int = 0) -> None:
+        """``term`` is that of the VLSN before ``next_vlsn``; 0 where it is not known."""
+        self.form = form
+        self.piece = Piece(data)
+        self.next_vlsn = next_vlsn
+        self.durable = durable
+        self.term = term
+        self._response: Response | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {
+            "Content-Type": BLOCKS if self.form is Form.BLOCKS else ndjson.CONTENT_TYPE,
+            "Vlsnlog-Next": str(self.next_vlsn),
+            DURABLE: str(self.durable),
+        }
+        if self.term:
+            headers["Vlsnlog-Term"] = str(self.term)
+        return headers
+
+    @property
+    def response(self) -> Response:
+        """The same object for all, so that its bytes are made once, too."""
+        if self._response is None:
+            self._response = Response(200, self.headers, self.piece.data, shared=True)
+        return self._response
+
+
+class Reader(Due, Protocol):
+    """One who waits; hashed by identity."""
+
+    audience: Audience | None
+    """Where it stands. Set and read by ``Pages`` alone."""
+
+    def take(self, page: Page | VlsnLogError) -> bool:
+        """Takes a page, or why there is none; says whether it wants the next one now. Never raises."""
+        ...
+
+
+class Audience:
+    """All who wait for the same page."""
+
+    __slots__ = ("readers", "task", "wanted")
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.readers: dict[Reader, None] = {}
+        self.task: asyncio.Task[None] | None = None
+
+
+class Pages:
+    def __init__(self, reads: Reads, pieces: Slices) -> None:
+        """``pieces`` share what is encoded in a turn of the event loop."""
+        self._reads = reads
+        self._pieces = pieces
+        self._at_once = asyncio.Semaphore(PAGES_AT_ONCE_MAX)
+        self._audiences: dict[Wanted, Audience] = {}
+        """Places that can be joined."""
+        self._slices = Slices(DELIVERIES_A_TURN)
+        self.deadlines = Deadlines()
+
+    def join(self, wanted: Wanted, reader: Reader) -> None:
+        """Puts ``reader`` where those stand who want the same; it ``take``s what comes, never from inside this call."""
+        audience = self._audiences.get(wanted)
+        if audience is None:
+            audience = self._audiences[wanted] = Audience(wanted)
+            audience.task = asyncio.create_task(self._serve(audience), name="page")
+        audience.readers[reader] = None
+        reader.audience = audience
+
+    def leave(self, reader: Reader) -> None:
+        """Takes ``reader`` out of its audience, if it has one."""
+        audience, reader.audience = reader.audience, None
+        if audience is not None:
+            audience.readers.pop(reader, None)
+            if not audience.readers and audience.task is not None:
+                self._close(audience)
+                audience.task.cancel()
+                audience.task = None  # its cancel knows the audience
+
+    async def get(self, wanted: Wanted, wait_s: float = 0.0) -> Page:
+        """Returns the next page for ``wanted``; where that waits, an empty one after ``wait_s``."""
+        waiting = _Awaited(self)
+        self.join(wanted, waiting)
+        if wanted.wait:
+            self.deadlines.set(waiting, self.deadlines.now() + wait_s)
+        try:
+            return await waiting.page
+        finally:
+            self.deadlines.clear(waiting)
+            self.leave(waiting)
+
+    async def make(self, wanted: Wanted, bytes_max: int) -> Page:
+        """Makes a page of what is durable now, empty where there is nothing. Raises as ``Reads.read``, ``NotInLog``."""
+        if wanted.after_term:
+            self._reads.check_place(wanted.after_vlsn, wanted.after_term)
+        if wanted.form is Form.BLOCKS:
+            blocks = await self._reads.read_blocks(wanted.from_vlsn, bytes_max=bytes_max)
+            page = Page(wanted.form, b"".join(blocks.data), blocks.next_vlsn, blocks.durable)
+        else:
+            entries = await self._reads.read(
+                wanted.from_vlsn,
+                limit=wanted.limit,
+                bytes_max=bytes_max,
+                all_kinds=wanted.all_kinds,
+                keys=wanted.keys,
+            )
+            data, count = await self._pieces.run(_encoded(entries.entries, wanted, ENCODED_TIMES_MAX * bytes_max))
+            next_vlsn, term = entries.next_vlsn, entries.term
+            if count < len(entries.entries):
+                next_vlsn = entries.entries[count].vlsn
+                term = self._reads.term_before(next_vlsn)
+            page = Page(wanted.form, data, next_vlsn, entries.durable, term)
+        if wanted.after_term:  # the read may rest on more of the log
+            self._reads.check_place(wanted.after_vlsn, wanted.after_term)
+        return page
+
+    def nothing(self, reader: Reader) -> Page | VlsnLogError:
+        """Makes the empty page of a reader whose time is over, while it stands at a audience."""
+        assert reader.audience is not None
+        form, at = reader.audience.wanted.form, reader.audience.wanted.from_vlsn
+        assert at is not None
+        try:
+            return Page(form, b"", at, self._reads.end() - 1, self._reads.term_before(at))
+        except VlsnLogError as error:
+            return error
+
+    async def _serve(self, audience: Audience) -> None:
+        """Serves a audience for as long as somebody stands there."""
+        awaited = audience.wanted.from_vlsn or 1
+        try:
+            while audience.readers:
+                waits = audience.wanted.wait and awaited >= self._reads.end()
+                if waits:
+                    await self._reads.until(awaited)
+                # What has just come is in memory. Who reads older pages, from the disk maybe, keeps nobody from it.
+                async with nullcontext() if waits else self._at_once:
+                    self._close(audience)
+                    page = await self.make(audience.wanted, WAITED_BYTES_MAX)
+                if page.piece.data or not audience.wanted.wait or _looked_for_nothing(page):
+                    await self._deliver(audience, page)
+                awaited = page.next_vlsn if page.next_vlsn != audience.wanted.from_vlsn else page.durable + 1
+                self._move(audience, page.next_vlsn)
+                if awaited <= page.durable:
+                    await asyncio.sleep(0)  # who catches up from the ring waits for nothing else
+        except VlsnLogError as error:
+            await self._deliver(audience, error)
+        except Exception as fault:  # the boundary of a audience's task
+            await self._deliver(audience, problem.internal(fault, "a page for readers"))
+        finally:
+            self._close(audience)
+
+    async def _deliver(self, audience: Audience, page: Page | VlsnLogError) -> None:
+        """Gives ``page`` to all who stand at ``audience`` and have not left meanwhile; nobody joins it any more."""
+        self._close(audience)
+        cost = 1 if isinstance(page, VlsnLogError) else 1 + len(page.piece.data) // DELIVERY_BYTES
+        readers = list(audience.readers)
+        at_once = max(1, DELIVERIES_A_TURN // 2 // cost)
+        for at in range(0, len(readers), at_once):
+            those = readers[at : at + at_once]
+            await self._slices.turn(cost * len(those))
+            for reader in those:
+                if reader.audience is audience and not reader.take(page) and reader.audience is audience:
+                    reader.audience = None
+                    del audience.readers[reader]
+
+    def _move(self, audience: Audience, next_vlsn: int) -> None:
+        """Moves a audience along the log; where there is one already, its readers go over to that."""
+        wanted = audience.wanted = audience.wanted._replace(from_vlsn=next_vlsn)
+        if not audience.readers:
+            return
+        other = self._audiences.setdefault(wanted, audience)
+        if other is not audience:
+            for reader in audience.readers:
+                reader.audience = other
+            other.readers |= audience.readers
+            audience.readers = {}
+
+    def _close(self, audience: Audience) -> None:
+        """Lets nobody join ``audience`` any more."""
+        if self._audiences.get(audience.wanted) is audience:
+            del self._audiences[audience.wanted]
+
+
+class _Awaited:
+    """A reader that is awaited by the task of its request."""
+
+    __slots__ = ("_pages", "audience", "page", "tick")
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self.page: asyncio.Future[Page] = asyncio.get_running_loop().create_future()
+        self.audience: Audience | None = None
+        self.tick = 0
+
+    def take(self, page: Page | VlsnLogError) -> bool:
+        if not self.page.done():
+            if isinstance(page, Page):
+                self.page.set_result(page)
+            else:
+                self.page.set_exception(page)
+        return False
+
+    def due(self) -> None:
+        if self.audience is not None:  # else it has its page, and its task has not run since
+            self.take(self._pages.nothing(self))
+
+
+def _looked_for_nothing(page: Page) -> bool:
+    """Says whether a filter by key met nothing in as much as one read looks at: a long-poll is told how far it came."""
+    return page.form is Form.LINES and page.next_vlsn <= page.durable
+
+
+def _encoded(entries: Sequence[Entry], wanted: Wanted, bytes_max: int) -> Generator[int, None, tuple[bytes, int]]:
+    """Encodes entries until ``bytes_max`` are reached, at least one; returns the bytes, and of how many they are."""
+    parts: list[bytes] = []
+    size = count = 0
+    for run in ndjson.runs(entries):
+        part = yield from _encoded_run(run, wanted)
+        if parts and size + len(part) > bytes_max:
+            break
+        parts.append(part)
+        size += len(part)
+        count += len(run)
+        if size >= bytes_max:
+            break
+    return b"".join(parts), count
+
+
+def _encoded_run(run: Sequence[Entry], wanted: Wanted) -> Generator[int, None, bytes]:
+    kinds, txns = wanted.all_kinds, wanted.txns
+    if ndjson.is_long(run[0]):
+        each = [(yield from ndjson.encode_long(run[0], kinds=kinds, txns=txns))]
+        if wanted.form is Form.LINES:
+            return each[0] + b"\n"
+    else:
+        yield PIECE_COST + sum(map(ndjson.cost_of, run))
+        if wanted.form is Form.LINES:
+            return ndjson.encode(run, kinds=kinds, txns=txns)
+        each = ndjson.encode_each(run, kinds=kinds, txns=txns)
+    rows = zip(run, each, strict=True)
+    if wanted.form is Form.EVENTS_WITH_TERMS:
+        return b"".join([b"id: %d@%d\ndata: %b\n\n" % (entry.vlsn, entry.term, row) for entry, row in rows])
+    return b"".join([b"id: %d\ndata: %b\n\n" % (entry.vlsn, row) for entry, row in rows])

@@ -1,0 +1,276 @@
+"""``GET /v1/entries`` and ``GET /v1/entries/{vlsn}``: durable entries, as lines, whole blocks, or one value.
+
+A page may be 4 MiB, so what readers can make a node hold is counted twice over: few pages are made at once, and
+an answer counts against a budget until its socket has taken it.  A read that has to wait holds no place
+among the few, and is then given a small page, the same one as all who want the same (``pages``).
+
+``consistency=durable``, the default, shows what this node knows to be durable.  ``linearizable`` first has a majority
+confirm who leads: the answer then holds everything that was acknowledged before it was asked, on any node.
+``at_least=VLSN`` is answered by a node that has it durable, ``lag_max=S`` by one that has all that was acknowledged S
+seconds ago; a node that does not get there within ``timeout`` refuses it (``lagging``).
+
+``after_term=T`` beside ``from=N``: the reader has read VLSN N - 1, of term T.  A log that does not hold it there says
+so (``not-in-log``) instead of going on as if it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+
+import msgspec
+
+from repl.api import Freshness
+from repl.read.pages import BLOCKS, Audience, Form, Page, Pages, Wanted
+from repl.read.service import Confirming, Reads
+from repl.read.starting_point import PARAMETERS as BEGINNINGS
+from repl.read.starting_point import StartingPoint
+from repl.web import problem, query
+from repl.web.limits import (
+    CONFIRM_S,
+    LAG_S_MAX,
+    PAGES_IN_FLIGHT_BYTES_MAX,
+    READ_BYTES_MAX,
+    READ_LIMIT,
+    READ_LIMIT_MAX,
+    READS_AT_ONCE_MAX,
+    READS_MAX,
+    WAIT_S_MAX,
+    Budget,
+)
+from repl.web.types import Answer, Leave, Request, Response, Start
+from vlsn.errors import BadArgument, QueueFull, VlsnLogError
+
+ALL_KINDS: Mapping[str, bool] = {"data": False, "all": True}
+TXNS: Mapping[str, bool] = {"false": False, "true": True}
+CONSISTENCY: Mapping[str, bool] = {"durable": False, "linearizable": True}
+CONFIRMED = frozenset({"consistency", "at_least", "lag_max", "timeout"})
+"""Parameters that say how new a node must be, and for how long it is waited for."""
+CHOSEN = frozenset({"kinds", "txns", "key", "key_b64", "key_prefix", "key_prefix_b64"})
+"""Parameters that say which entries are wanted, and what of them."""
+
+_PARAMETERS = frozenset({"limit", "wait", "after_term"}) | BEGINNINGS | CHOSEN | CONFIRMED
+_TIMEOUT = frozenset({"timeout"})
+_PIECE_BYTES = 256 * 1024
+
+
+class ReadRoutes:
+    def __init__(self, reads: Reads, shared: Pages, readers: Budget) -> None:
+        self._reads = reads
+        self._shared = shared
+        self._readers = readers
+        self._under_way = Budget("reads under way", READS_MAX)
+        self._at_once = asyncio.Semaphore(READS_AT_ONCE_MAX)
+        self._pages = Budget("bytes of pages on their way to readers", PAGES_IN_FLIGHT_BYTES_MAX)
+
+    async def entries(self, request: Request) -> Response:
+        fields = request.query
+        query.only(fields, _PARAMETERS)
+        begin = StartingPoint.asked(fields)
+        wait_s = query.seconds(fields, "wait", 0.0, 0.0, WAIT_S_MAX)
+        wanted = _wanted(request)
+        place = Place.asked(self._reads, fields, begin.from_vlsn)
+        with self._under_way.hold():
+            place.check()
+            await confirm(self._reads, fields)
+            from_vlsn = await begin.vlsn(self._reads)
+            async with self._at_once:
+                page = await self._shared.make(wanted._replace(from_vlsn=from_vlsn), READ_BYTES_MAX)
+            place.check()
+        if wait_s and not page.piece.data and page.next_vlsn > page.durable:
+            with self._readers.hold():
+                page = await self._shared.get(wanted._replace(from_vlsn=page.next_vlsn), wait_s)
+            place.check()
+        return self._answer(page.headers, page.piece.data)
+
+    def quick(self, request: Request) -> Start | None:
+        """Returns the short way of long-polls: readers that stand at one place send the same head, byte for byte.
+        Raises ``BadArgument``."""
+        fields = request.query
+        if "wait" not in fields or not _asked(fields).is_any:
+            return None
+        query.only(fields, _PARAMETERS)
+        query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
+        from_vlsn = StartingPoint.asked(fields).from_vlsn
+        wait_s = query.seconds(fields, "wait", 0.0, 0.0, WAIT_S_MAX)
+        if from_vlsn is None or not wait_s:
+            return None
+        place = Place.asked(self._reads, fields, from_vlsn)
+        wanted = _wanted(request)._replace(from_vlsn=from_vlsn, after_vlsn=place.vlsn, after_term=place.term)
+        return partial(self._start, wanted, wait_s)
+
+    def _start(self, wanted: Wanted, wait_s: float, body: bytes, answer: Answer) -> Leave:
+        poll = _Poll(self._shared, self._readers, answer)
+        poll.begin(wanted, wait_s)
+        return poll.leave
+
+    async def entry(self, request: Request, item: str) -> Response:
+        query.only(request.query, CONFIRMED)
+        vlsn = query.whole_of(item, "vlsn", 1, query.VLSN_MAX)
+        with self._under_way.hold():
+            await confirm(self._reads, request.query)
+            entry = await self._reads.read_one(vlsn)
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Vlsnlog-Vlsn": str(entry.vlsn),
+            "Vlsnlog-Term": str(entry.term),
+            "Vlsnlog-Time": str(entry.time),
+        }
+        return self._answer(headers, entry.value)
+
+    async def producer(self, request: Request, item: str) -> Response:
+        """Answers ``GET /v1/producers/{id}``: from where on a stopped producer goes on; linearizable."""
+        query.only(request.query, _TIMEOUT)
+        producer = query.hex16(item, "producer")
+        with self._under_way.hold():
+            found = await self._reads.producer(
+                producer, query.seconds(request.query, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
+            )
+        said = {
+            "producer": item,
+            **msgspec.to_builtins(found.place),
+            "durable": found.durable,
+            "forgotten_to": found.forgotten_to,
+        }
+        return self._answer(
+            {"Content-Type": "application/json", "Cache-Control": "no-store"}, msgspec.json.encode(said)
+        )
+
+    def _answer(self, headers: dict[str, str], body: bytes) -> Response:
+        if len(body) <= _PIECE_BYTES:
+            return Response(200, headers, body)
+        headers["Content-Length"] = str(len(body))
+        self._pages.take(len(body))
+        return Response(200, headers, stream=_Counted(body, self._pages))
+
+
+def _wanted(request: Request) -> Wanted:
+    """Reads what is wanted, wherever the reader begins. Raises ``BadArgument``."""
+    fields = request.query
+    form = Form.BLOCKS if BLOCKS in request.headers.get("Accept", "") else Form.LINES
+    keys = query.key_filter(fields)
+    if form is Form.BLOCKS and keys is not None:
+        raise BadArgument("blocks come whole, as they lie in the log: read lines, or choose keys after decoding")
+    limit = query.whole(fields, "limit", READ_LIMIT, 1, READ_LIMIT_MAX)
+    all_kinds, txns = query.choice(fields, "kinds", False, ALL_KINDS), query.choice(fields, "txns", False, TXNS)
+    return Wanted(None, form, limit, all_kinds, keys=keys, txns=txns)
+
+
+class Place:
+    """The place of a reader: what it has read last, if it said so."""
+
+    def __init__(self, reads: Reads, vlsn: int, term: int) -> None:
+        """Keeps the place; ``term`` 0 stands for one that was not said."""
+        self._reads = reads
+        self.vlsn = vlsn
+        self.term = term
+
+    @classmethod
+    def asked(cls, reads: Reads, fields: Mapping[str, str], from_vlsn: int | None) -> Place:
+        term = query.whole(fields, "after_term", 0, 1, query.VLSN_MAX)
+        if term and (from_vlsn or 0) < 2:
+            raise BadArgument("after_term is of the VLSN before from, which must be 2 or more")
+        return cls(reads, (from_vlsn or 0) - 1, term)
+
+    def check(self) -> None:
+        """Checks the place before a read, and again before its answer, which may rest on more of the log. Raises
+        ``NotInLog``."""
+        if self.term:
+            self._reads.check_place(self.vlsn, self.term)
+
+
+async def confirm(service: Confirming, fields: Mapping[str, str]) -> None:
+    """Returns when this node is as new as is asked. Raises ``BadArgument``, and as ``Confirming.confirm``."""
+    timeout_s = query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
+    asked = _asked(fields)
+    if not asked.is_any:
+        await service.confirm(timeout_s, asked)
+
+
+def _asked(fields: Mapping[str, str]) -> Freshness:
+    """Raises ``BadArgument``."""
+    return Freshness(
+        query.choice(fields, "consistency", False, CONSISTENCY),
+        query.whole(fields, "at_least", 0, 1, query.VLSN_MAX),
+        query.seconds(fields, "lag_max", 0.0, 0.0, LAG_S_MAX) if "lag_max" in fields else None,
+    )
+
+
+async def confirm_alone(service: Confirming, fields: Mapping[str, str]) -> None:
+    """Confirms as ``confirm``, for a call that takes no other parameters. Raises ``BadArgument`` too."""
+    query.only(fields, CONFIRMED)
+    await confirm(service, fields)
+
+
+class _Poll:
+    """A long-poll on the short way: no task, no timer of its own (``pages.Reader``)."""
+
+    __slots__ = ("_answer", "_pages", "_readers", "audience", "tick")
+
+    def __init__(self, pages: Pages, readers: Budget, answer: Answer) -> None:
+        self._pages = pages
+        self._readers = readers
+        self._answer: Answer | None = answer
+        self.audience: Audience | None = None
+        self.tick = 0
+
+    def begin(self, wanted: Wanted, wait_s: float) -> None:
+        try:
+            self._readers.take(1)
+        except QueueFull as error:
+            answer, self._answer = self._answer, None
+            assert answer is not None
+            answer(problem.response(error))
+            return
+        deadlines = self._pages.deadlines
+        deadlines.set(self, deadlines.now() + wait_s)
+        self._pages.join(wanted, self)
+
+    def take(self, page: Page | VlsnLogError) -> bool:
+        answer = self._answer
+        self._end()
+        if answer is not None:
+            answer(page.response if isinstance(page, Page) else problem.response(page))
+        return False
+
+    def due(self) -> None:
+        page = self._pages.nothing(self)
+        self._pages.leave(self)
+        self.take(page)
+
+    def leave(self) -> None:
+        """Ends the wait of a client that has left."""
+        self._end()
+        self._pages.leave(self)
+
+    def _end(self) -> None:
+        if self._answer is not None:
+            self._answer = None
+            self._readers.give(1)
+            self._pages.deadlines.clear(self)
+
+
+class _Counted:
+    """A large body in pieces, counted until it is sent or given up."""
+
+    def __init__(self, body: bytes, budget: Budget) -> None:
+        self._body = memoryview(body)
+        self._budget: Budget | None = budget
+        self._at = 0
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._at >= len(self._body):
+            await self.aclose()
+            raise StopAsyncIteration
+        piece = self._body[self._at : self._at + _PIECE_BYTES]
+        self._at += len(piece)
+        return bytes(piece)
+
+    async def aclose(self) -> None:
+        if self._budget is not None:
+            self._budget.give(len(self._body))
+            self._budget = None

@@ -1,0 +1,95 @@
+"""The reads that the gateway asks of its node.
+
+The routes check what came from outside and turn it into these calls.  The node answers in the types of ``repl.api``,
+or raises one of ``vlsn.errors``, whose slug becomes the answer's type.  Every call is made on the event loop's thread,
+and none blocks it.  A node listens before its log is open: until then, what needs the log raises ``NotMaster``.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from repl.api import (
+    LINEARIZABLE,
+    BlockPage,
+    EntryPage,
+    Freshness,
+    ProducerAt,
+    Spans,
+)
+from vlsn.format.block import Entry
+from vlsn.format.key_filter import KeyFilter
+
+
+class Confirming(Protocol):
+    """Answers that are as new as is asked."""
+
+    async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
+        """Returns a VLSN up to which reads here show the log, once that is as new as ``asked``. Raises ``NotMaster``
+        when no majority confirms a master in time, ``Lagging`` when this node is not that far, and ``TooFarBehind``
+        for a VLSN or a lag that was asked for."""
+        ...
+
+
+class Reads(Confirming, Protocol):
+    """Durable entries, and what a reader asks beside them."""
+
+    def end(self) -> int:
+        """Returns the VLSN after the durable end, as far as this node knows it."""
+        ...
+
+    def term_before(self, vlsn: int) -> int:
+        """Returns the term of the entry before ``vlsn``; 0 where it is not there, or not durable."""
+        ...
+
+    async def until(self, vlsn: int) -> None:
+        """Returns once ``vlsn`` is durable here, for whoever makes a page of it: soon, and not all in one turn of the
+        loop.  Raises ``NotMaster`` when the log is closed meanwhile."""
+        ...
+
+    async def read(
+        self,
+        from_vlsn: int | None,
+        *,
+        limit: int,
+        bytes_max: int,
+        all_kinds: bool,
+        keys: KeyFilter | None = None,
+    ) -> EntryPage:
+        """Reads visible entries from ``from_vlsn`` (``None``: the first there is) on, of these ``keys`` (``None``:
+        all).
+
+        At most ``limit`` entries and about ``bytes_max`` bytes, never less than one entry when one is
+        there.  Entries above the durable end are never in it.
+        ``next_vlsn`` moves past what was skipped (TERM, GROUP …).  With ``keys`` a page may be empty though
+        ``next_vlsn`` is not past the durable end: so much was looked at for nothing.  Raises ``Trimmed``,
+        ``Damaged``, ``Halted``.
+        """
+        ...
+
+    async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
+        """Reads whole durable blocks from the one that holds ``from_vlsn`` on; raises as ``read`` does."""
+        ...
+
+    async def find_time(self, time_us: int) -> int:
+        """Finds the first durable VLSN at which the highest block time so far is at or past ``time_us``, ``end`` where
+        none is. Raises ``Damaged``, ``Lagging`` where the search takes long: asked again, it goes on."""
+        ...
+
+    async def spans(
+        self, from_vlsn: int | None, to_vlsn: int, *, bytes_each: int, entries_each: int, limit: int
+    ) -> Spans:
+        """Cuts what is durable of a range into spans (``repl.read.spans``). Raises ``Trimmed``, ``Damaged``."""
+        ...
+
+    async def read_one(self, vlsn: int) -> Entry:
+        """Raises ``NotYet``, ``NotData``, ``Trimmed``, ``Damaged``."""
+        ...
+
+    def check_place(self, vlsn: int, term: int) -> None:
+        """Raises ``NotInLog`` when the log cannot hold, at ``vlsn``, the entry of ``term`` that a reader has seen."""
+        ...
+
+    async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
+        """Tells how far that producer has come in what is durable, confirmed and raising as ``confirm``."""
+        ...

@@ -1,0 +1,47 @@
+"""The place at which a reader begins: ``?from=17``, ``?from=start``, ``?from=end``, or ``?at=2026-01-31T12:00:00Z``.
+
+``start``, and neither of them, is the first entry there is; ``end`` is behind what is durable at this node just then;
+``at`` the first entry whose block, or one before it, was sealed at that time or later (``Reads.find_time``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from repl.read.service import Reads
+from repl.web import query
+from vlsn.errors import BadArgument
+from vlsn.ids import NUMBER_MAX
+from vlsn.times import time_of
+
+PARAMETERS = frozenset({"from", "at"})
+START, END = "start", "end"
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """A VLSN (None: the first there is), the end, or a time in µs since the epoch."""
+
+    from_vlsn: int | None = None
+    at_end: bool = False
+    time_us: int | None = None
+
+    @classmethod
+    def asked(cls, fields: Mapping[str, str]) -> StartingPoint:
+        """Raises ``BadArgument``."""
+        begin, at = fields.get("from"), fields.get("at")
+        if at is not None:
+            if begin is not None:
+                raise BadArgument("from and at: only one of them says where to begin")
+            whole = at.isascii() and at.isdigit()
+            return cls(time_us=query.whole_of(at, "at", 0, NUMBER_MAX) if whole else time_of(at))
+        if begin in (START, END):
+            return cls(at_end=begin == END)
+        return cls(query.whole(fields, "from", None, 1, query.VLSN_MAX))
+
+    async def vlsn(self, reads: Reads) -> int | None:
+        """Returns the VLSN to read from; None for the first there is. Raises as ``Reads.find_time``."""
+        if self.at_end:
+            return reads.end()
+        return self.from_vlsn if self.time_us is None else await reads.find_time(self.time_us)

@@ -1,0 +1,150 @@
+"""``GET /v1/tail``: durable entries as server-sent events, for as long as the client stays.
+
+    id: 17
+    data: {"vlsn":17,"term":2,"time":…,"value":"…"}
+
+A comment comes at the latest after 15 s without an event.  ``Last-Event-ID`` (as a browser sends when it comes back)
+goes on after that VLSN and wins over ``?from=`` and ``after_term``; with neither, the first entry there is begins.
+With ``?ids=vlsn@term`` ids are ``17@2``: a browser that comes back with one is told (``not-in-log``) if the log does
+not hold VLSN 17 of term 2.
+What cannot be served is a problem document before the first event; after it, an event ``error`` that carries one and
+ends the stream.
+
+A tail is no task: it stands in a set of readers (``pages``), and what comes is written to its socket.  While it does
+not take its bytes it is left out, and goes on from there once it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from repl.read.pages import Audience, Form, Page, Pages, Wanted
+from repl.read.read_http import ALL_KINDS, CHOSEN, CONFIRMED, TXNS, Place, confirm
+from repl.read.service import Reads
+from repl.read.starting_point import PARAMETERS as BEGINNINGS
+from repl.read.starting_point import StartingPoint
+from repl.web import problem, query
+from repl.web.deadlines import TICK_S
+from repl.web.limits import TAIL_COMMENT_S, Budget
+from repl.web.types import Piece, Request, Response, Sink
+from vlsn.errors import VlsnLogError
+
+HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+IDS: Mapping[str, Form] = {"vlsn": Form.EVENTS, "vlsn@term": Form.EVENTS_WITH_TERMS}
+_PARAMETERS = frozenset({"after_term", "ids"}) | BEGINNINGS | CHOSEN | CONFIRMED
+_COMMENT = Piece(b": still here\n\n")
+
+
+class TailRoutes:
+    def __init__(self, reads: Reads, pages: Pages, readers: Budget) -> None:
+        self._reads = reads
+        self._pages = pages
+        self._readers = readers
+
+    async def tail(self, request: Request) -> Response:
+        query.only(request.query, _PARAMETERS)
+        begin = StartingPoint.asked(request.query)
+        all_kinds = query.choice(request.query, "kinds", False, ALL_KINDS)
+        form = query.choice(request.query, "ids", Form.EVENTS, IDS)
+        place = Place.asked(self._reads, request.query, begin.from_vlsn)
+        if last_seen := request.headers.get("Last-Event-ID", ""):
+            vlsn, term = _seen(last_seen)
+            begin, place = StartingPoint(vlsn + 1), Place(self._reads, vlsn, term)
+        txns = query.choice(request.query, "txns", False, TXNS)
+        wanted = Wanted(None, form, all_kinds=all_kinds, keys=query.key_filter(request.query), txns=txns)
+        self._readers.take(1)
+        try:
+            place.check()
+            await confirm(self._reads, request.query)
+            from_vlsn = await begin.vlsn(self._reads)
+            first = await self._pages.get(wanted._replace(from_vlsn=from_vlsn, wait=False))
+            place.check()
+        except BaseException:
+            self._readers.give(1)
+            raise
+        return Response(200, HEADERS, push=_Tail(self._pages, wanted, first, self._left))
+
+    def _left(self) -> None:
+        self._readers.give(1)
+
+
+class _Tail:
+    """The events of one client: a ``Push``, and a ``Reader`` of shared pages."""
+
+    __slots__ = (
+        "_closed",
+        "_deadlines",
+        "_first",
+        "_left",
+        "_pages",
+        "_sent_s",
+        "_sink",
+        "_wanted",
+        "audience",
+        "tick",
+    )
+
+    def __init__(self, pages: Pages, wanted: Wanted, first: Page, left: Callable[[], None]) -> None:
+        self._pages = pages
+        self._deadlines = pages.deadlines
+        self._wanted = wanted
+        self._first: Page | None = first
+        self._left = left
+        self._sink: Sink | None = None
+        self._sent_s = 0.0
+        self._closed = False
+        self.audience: Audience | None = None
+        self.tick = 0
+
+    def begin(self, sink: Sink) -> None:
+        self._sink, first, self._first = sink, self._first, None
+        assert first is not None
+        self._deadlines.set(self, self._deadlines.now() + TAIL_COMMENT_S - TICK_S)
+        if self._take(first.piece if first.piece.data else _COMMENT, first.next_vlsn):
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Stands in line again, behind what was taken."""
+        if not self._closed and self.audience is None:
+            self._pages.join(self._wanted, self)
+
+    def take(self, page: Page | VlsnLogError) -> bool:
+        if isinstance(page, Page):
+            return self._take(page.piece, page.next_vlsn)
+        if self._sink is not None:
+            self._sink.write(Piece(b"event: error\ndata: " + problem.document(page) + b"\n\n"))
+            self._sink.end()
+        self.close()
+        return False
+
+    def due(self) -> None:
+        """Sends a comment, unless something was sent meanwhile or waits to be taken; goes on to the next time."""
+        now = self._deadlines.now()
+        if self._sent_s + TAIL_COMMENT_S - TICK_S > now:
+            self._deadlines.set(self, self._sent_s + TAIL_COMMENT_S - TICK_S)
+            return
+        self._deadlines.set(self, now + TAIL_COMMENT_S - TICK_S)
+        if self.audience is not None and self._sink is not None and not self._sink.write(_COMMENT):
+            self._pages.leave(self)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._deadlines.clear(self)
+            self._pages.leave(self)
+            self._left()
+
+    def _take(self, piece: Piece, next_vlsn: int) -> bool:
+        assert self._sink is not None
+        self._wanted = self._wanted._replace(from_vlsn=next_vlsn)
+        self._sent_s = self._deadlines.now()
+        return self._sink.write(piece)
+
+
+def _seen(last_event_id: str) -> tuple[int, int]:
+    """Parses VLSN and term, 0 where it does not say one. Raises ``BadArgument``."""
+    vlsn, at, term = last_event_id.partition("@")
+    return (
+        query.whole_of(vlsn, "Last-Event-ID", 1 if at else 0, query.VLSN_MAX - 1),
+        query.whole_of(term, "Last-Event-ID", 1, query.VLSN_MAX) if at else 0,
+    )

@@ -1,0 +1,247 @@
+"""One delivery, held up where it reads: what comes back, or is moved, while it looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from repl.destinations.delivery import Blocks, Delivery, DeliveryParts, PageSource
+from repl.destinations.handed import Handed, Holder
+from repl.destinations.notes import Notes
+from tests.fakes.loop import run
+from tests.repl.destinations.test_window import FIRST, sealed
+from vlsn.errors import NoSpace, NotMaster, QueueFull, Trimmed
+from vlsn.format.block import Entry
+from vlsn.format.vlsn_set import VlsnSet
+from vlsn.ids import Vlsn
+from vlsn.limits import MIB
+from vlsn.pages.source import PagedRun, PagedSizes
+from vlsn.state.acks import Acked
+from vlsn.state.destinations import DestinationSettings
+
+UUID = "0123456789abcdef"
+LIMIT = 100
+"""Intervals of acknowledged VLSNs."""
+SETTINGS = DestinationSettings(UUID, ack_timeout_s=60.0)
+
+
+@dataclass(frozen=True)
+class Page:
+    data: list[bytes]
+    next_vlsn: int
+    durable: int
+
+
+class Log:
+    """Gives a block a read; ``before`` runs where a read begins."""
+
+    def __init__(self, *keys: list[bytes], value_bytes: int = 0) -> None:
+        self._blocks, self.entries = sealed(
+            [[(key, b"%s in block %d" % (key, at) + bytes(value_bytes)) for key in of] for at, of in enumerate(keys)]
+        )
+        self._firsts = [FIRST + sum(map(len, keys[:at])) for at in range(len(keys))]
+        self.durable = Vlsn(int(self.entries[-1].vlsn))
+        self.before: Callable[[int], Awaitable[None]] | None = None
+
+    async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> Blocks:
+        assert from_vlsn is not None
+        await asyncio.sleep(0.01)
+        if self.before is not None:
+            await self.before(from_vlsn)
+        at = int(np.searchsorted(self._firsts, from_vlsn, side="right")) - 1
+        end = self._firsts[at + 1] if at + 1 < len(self._firsts) else self.durable + 1
+        return Page([self._blocks[at]], int(end), self.durable)
+
+
+class Made:
+    """A delivery whose notes are all refused: nothing is folded but what a test sets."""
+
+    def __init__(self, log: Log, *, settings: DestinationSettings = SETTINGS, pages: PageSource | None = None) -> None:
+        def refused(*_: object) -> None:
+            raise NoSpace("no room")
+
+        async def confirmed() -> None: ...
+
+        self.acked = Acked(Vlsn(5), VlsnSet.between(1, FIRST - 1))
+        parts = DeliveryParts(
+            source=log,
+            pages=lambda: pages,
+            table=lambda uuid: self.acked,
+            notes=Notes(refused, lambda: None),
+            confirm=confirmed,
+            bury=lambda delivery, dead: None,
+            freed=lambda: None,
+            event=lambda *_, **__: None,
+        )
+        self.delivery = Delivery(parts, "orders", settings, self.acked)
+
+    def moved(self, since: int, floor: int) -> None:
+        self.acked = Acked(Vlsn(since), VlsnSet.between(1, floor))
+        self.delivery.follow(self.delivery.settings)
+
+
+def test_one_that_comes_back_while_others_are_looked_up_goes_out_before_later_ones_of_its_key() -> None:
+    async def main() -> None:
+        log = Log([b"a", b"b"], [b"a"], [b"c"])
+        delivery = Made(log).delivery
+        worker = delivery.worker()
+        first, _ = await worker.take(2, 0.0, Holder(Handed()))
+        assert first.columns.vlsns.tolist() == [FIRST, FIRST + 1]
+
+        async def nacked(from_vlsn: int) -> None:
+            if from_vlsn == FIRST + 3:  # the second message of a is found, and nobody has it yet
+                log.before = None
+                delivery.nack([FIRST], "again")
+
+        log.before = nacked
+        found, _ = await worker.take(10, 1.0, Holder(Handed()))
+        assert delivery.counts.nacked == 1
+        assert found.columns.vlsns.tolist() == [FIRST, FIRST + 2, FIRST + 3]
+        assert found.attempts == {FIRST: 2}
+
+    run(main())
+
+
+def test_what_was_looked_up_before_a_move_does_not_go_out_behind_it() -> None:
+    for floor, expected in ((FIRST + 2, [FIRST + 3]), (0, [FIRST, FIRST + 1, FIRST + 2, FIRST + 3])):
+
+        async def main(floor: int = floor, expected: list[int] = expected) -> None:
+            log = Log([b"a", b"b"], [b"a"], [b"c"])
+            made = Made(log)
+
+            async def move(from_vlsn: int) -> None:
+                if from_vlsn == FIRST + 3:
+                    log.before = None
+                    made.moved(99, max(floor, FIRST - 1))
+
+            log.before = move
+            found, _ = await made.delivery.hand_out(10, 1.0, Holder(Handed()))
+            assert found.columns.vlsns.tolist() == expected
+            assert made.delivery.out == len(expected)
+
+        run(main())
+
+
+def test_a_shorter_time_to_acknowledge_holds_for_what_is_out_and_what_comes_behind_it() -> None:
+    async def main() -> None:
+        made = Made(Log([b"a", b"b"], [b"a"], [b"c"]))
+        delivery, loop = made.delivery, asyncio.get_running_loop()
+        await delivery.hand_out(1, 0.0, Holder(Handed()))
+        delivery.follow(replace(SETTINGS, ack_timeout_s=5.0))
+        await asyncio.sleep(3.0)
+        second, _ = await delivery.hand_out(1, 0.0, Holder(Handed()))
+        assert second.columns.vlsns.tolist() == [FIRST + 1]
+        await asyncio.sleep(3.0)
+        delivery.tick(loop.time())
+        assert delivery.counts.expired == 1, "6 s ago, and 5 of them may pass"
+        await asyncio.sleep(3.0)
+        delivery.tick(loop.time())
+        assert delivery.counts.expired == 2
+        delivery.follow(SETTINGS)
+        again, _ = await delivery.hand_out(10, 0.0, Holder(Handed()))
+        assert len(again.columns) == 4
+        await asyncio.sleep(30.0)
+        delivery.tick(loop.time())
+        assert delivery.counts.expired == 2, "a longer one holds from then on"
+
+    run(main())
+
+
+class Pages:
+    """Pages of ``entries``, the log beginning at ``first``; ``before`` runs where a read begins."""
+
+    pressed = False
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.entries: list[Entry] = []
+        self.before: Callable[[], Awaitable[None]] | None = None
+
+    def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str:
+        return ""
+
+    async def sizes(self, uuid: str, from_vlsn: int) -> PagedSizes:
+        return PagedSizes(np.zeros(0, np.int64), np.zeros(0, np.int64), Vlsn(from_vlsn))
+
+    async def messages(self, uuid: str, from_vlsn: int, *, since: int, limit: int, bytes_max: int) -> PagedRun:
+        if self.before is not None:
+            await self.before()
+        last = int(self.entries[-1].vlsn) if self.entries else 0
+        return PagedRun(self.entries, Vlsn(max(from_vlsn, last + 1)))
+
+
+def test_acknowledgements_past_the_limit_of_intervals_are_refused_and_none_of_them_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("repl.destinations.delivery.ACK_INTERVALS_MAX", LIMIT)
+
+    async def main() -> None:
+        log = Log([b"a", b"b"], [b"a"], [b"c"])
+        made = Made(log)
+        log.durable = Vlsn(4 * LIMIT)
+        apart = np.arange(FIRST + 1, FIRST + 2 * LIMIT, 2)
+        with pytest.raises(QueueFull, match="101 intervals"):
+            made.delivery.ack(apart, wait=False)
+        assert not made.delivery.is_done(apart).any()
+        made.acked = Acked(made.acked.since, made.acked.done.union(VlsnSet.of(apart[:-1])))
+        with pytest.raises(QueueFull):
+            made.delivery.ack(apart[-1:], wait=False)
+        found, _ = await made.delivery.hand_out(10, 1.0, Holder(Handed()))
+        assert found.columns.vlsns.tolist() == [FIRST]
+        made.delivery.ack(np.append(FIRST, apart[-1:]), wait=False)  # one gap is closed
+        assert made.delivery.is_done(apart).all()
+
+    run(main())
+
+
+def test_pages_that_were_read_before_a_move_are_not_looked_at_behind_it() -> None:
+    async def main() -> None:
+        log = Log([b"a", b"b"], [b"a"], [b"c"])
+        pages = Pages(FIRST + 2)
+        made = Made(log, pages=pages)
+        pages.entries = log.entries[-1:]  # what lies before it was acknowledged when they were written
+
+        async def trimmed(from_vlsn: int) -> None:
+            if from_vlsn < FIRST + 2:
+                raise Trimmed("cleaned", first=Vlsn(FIRST + 2))
+
+        async def moved() -> None:
+            made.moved(99, FIRST + 1)
+
+        log.before, pages.before = trimmed, moved
+        found, _ = await made.delivery.hand_out(10, 1.0, Holder(Handed()))
+        assert found.columns.vlsns.tolist() == [FIRST + 2, FIRST + 3]
+
+    run(main())
+
+
+def test_what_ends_a_delivery_keeps_nobody_who_waited_for_it() -> None:
+    async def main() -> None:
+        delivery = Made(Log([b"a"])).delivery
+        await delivery.hand_out(1, 0.0, Holder(Handed()))
+        waiting = [asyncio.create_task(delivery.hand_out(1, 60.0, Holder(Handed()))) for _ in range(2)]
+        await asyncio.sleep(1.0)
+        over = NotMaster("over")
+        delivery.close(over)
+        errors = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [str(error) for error in errors] == ["over", "over"]
+        assert over.__traceback__ is None, "its frames would keep the workers for as long as it is kept"
+
+    run(main())
+
+
+@pytest.mark.parametrize(("value_bytes", "count"), [(MIB // 2, 7), (3 * MIB // 2, 2), (5 * MIB, 1)])
+def test_a_look_at_messages_shows_no_more_bytes_than_an_answer_has(value_bytes: int, count: int) -> None:
+    async def main() -> None:
+        delivery = Made(Log(*[[b"a", b"b", b"c"]] * 4, value_bytes=value_bytes)).delivery
+        shown = await delivery.peek(10_000)
+        assert shown.columns.vlsns.tolist() == list(range(FIRST, FIRST + count)), "from the first on, none passed over"
+        few = await delivery.peek(2)
+        assert len(few.columns) == min(2, count)
+
+    run(main())
