@@ -20,6 +20,9 @@ from typing import Annotated, Any, Protocol, TypeVar
 import msgspec
 from msgspec import Meta
 
+from repl.cdc.consumers import CdcConsumers
+from repl.group.member import Member
+from repl.group.service import Service
 from repl.web import query
 from repl.web.json_objects import answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX
@@ -144,3 +147,35 @@ async def _body(request: Request, shape: type[B]) -> B:
         return msgspec.json.decode(body, type=shape)
     except JSON_FAULTS as error:
         raise BadBody(f"{error}; it is {_SHAPES[shape]}") from None
+
+
+class NodeCdc(Service):
+    """The CDC consumers of a node."""
+
+    def __init__(self, member: Member, consumers: CdcConsumers) -> None:
+        super().__init__(member)
+        self._consumers = consumers
+
+    def consumers(self) -> list[dict[str, Any]]:
+        return self._consumers.told()
+
+    def consumer(self, name: str) -> dict[str, Any]:
+        return self._named(self._consumers.told_of(name))
+
+    async def pause(self, name: str) -> dict[str, Any]:
+        return self._named(await self._consumers.pause(name))
+
+    async def resume(self, name: str) -> dict[str, Any]:
+        return self._named(await self._consumers.resume(name))
+
+    async def reset(self, name: str, to: int | str) -> dict[str, Any]:
+        return self._named(await self._consumers.reset(name, to))
+
+    async def skip(self, name: str, to: int) -> dict[str, Any]:
+        return self._named(await self._consumers.skip(name, to))
+
+    async def resend(self, name: str, first: int, last: int) -> dict[str, Any]:
+        return self._named(await self._consumers.resend(name, first, last))
+
+    def _named(self, told: dict[str, Any]) -> dict[str, Any]:
+        return {"node": self.name, **told}

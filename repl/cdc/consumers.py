@@ -15,7 +15,6 @@ from feeder.source import Offload as Reading
 from repl.cdc.child_feed import Joined
 from repl.cdc.children import Children
 from repl.cdc.positions import (
-    REPLICATED_PREFIX,
     Begun,
     ConsumersOfGroup,
     LocalPositions,
@@ -24,6 +23,7 @@ from repl.cdc.positions import (
 )
 from repl.cdc.worker import CdcRecord, CdcState, CdcWorker, not_below
 from repl.cdc_settings import CdcSettings
+from repl.names.positions import REPLICATED_PREFIX
 from repl.read.reads import Reads
 from vlsn.errors import BadArgument, NotFound, NotMaster, VlsnLogError
 from vlsn.ids import Vlsn, lsn_file

@@ -19,13 +19,13 @@ from typing import Protocol, TypeVar
 
 from repl.api import ConsumerAt, ConsumerChange
 from repl.cdc.position_file import DIRECTORY, PositionFile, StoredPosition
+from repl.names.positions import REPLICATED_PREFIX
 from vlsn.errors import BadArgument, LogFailed, NotFound, NotYet, WrongVersion
 from vlsn.seams import Disk
 
 T = TypeVar("T")
 Offload = Callable[[Callable[[], T]], "asyncio.Future[T]"]
 STORE_TIMEOUT_S = 10.0
-REPLICATED_PREFIX = "cdc."
 BEGINS = "0" * 16
 """The name of the commit that sets a first position; a person's is the time of the order, any other has none."""
 

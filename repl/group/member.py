@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from repl.config import NodeConfig
 from repl.events import Events, level_of
@@ -37,6 +37,7 @@ from vlsn.write.local_log import LocalLog
 
 WORKERS = ("keeper", "writer", "reads", "feeds", "scrub", "cdc", "pages", "page_syncs")
 logger = logging.getLogger("vlsnlog")
+P = TypeVar("P")
 
 
 @dataclass(slots=True)
@@ -251,9 +252,20 @@ class OpenMember:
         self.announced: tuple[Term, str] = (Term(0), "")
         """The node that this one has asked to take over as the master of that term. It stays said when the term is
         over."""
+        self._parts: dict[type, object] = {}
         self._rolling_back: asyncio.Future[None] | None = None
         member.node_file = log.node_file
         member.open = self
+
+    def add(self, *parts: object) -> None:
+        """Keeps parts of a node with an open log for those who ask by their class."""
+        self._parts |= {type(part): part for part in parts}
+
+    def part(self, kind: type[P]) -> P:
+        """Returns the part of that class, as long as the log is open."""
+        part = self._parts[kind]
+        assert isinstance(part, kind)
+        return part
 
     def check(self) -> None:
         """Raises ``NotMaster`` while the log is being closed."""

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING
 
 from repl.api import Acks, Done
 from repl.lead.append_book import Append, refusal_of
+from repl.read.service import missing
 from vlsn.errors import (
     DuplicateForgotten,
     OutcomeUnknown,
     OutOfSequence,
-    ProducersMissing,
     TransactionGone,
     UnknownProducer,
     VlsnLogError,
@@ -266,10 +266,3 @@ class Once:
             )
         append.lies_at(*place)
         self._repeat(append)
-
-
-def missing(what: str, lacks_to: int) -> ProducersMissing:
-    return ProducersMissing(
-        f"this node has lost what it knew of {what}, if it did, up to VLSN {lacks_to}; it asks the other members; "
-        "nothing was logged, try again"
-    )

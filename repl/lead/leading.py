@@ -15,7 +15,7 @@ from collections import defaultdict
 
 from feeder.feeder import Feeder
 from feeder.source import Mode
-from repl.api import Acks, Done, FeedHello
+from repl.api import Acks, Done, FeedHello, Pending, Puts
 from repl.destinations.deliveries import Deliveries
 from repl.destinations.full import FullPolicies
 from repl.elect.electing import Electing
@@ -24,7 +24,7 @@ from repl.group.catching_up import CatchingUp
 from repl.group.claims import Claim
 from repl.group.confirming import Confirming
 from repl.group.founding import Found
-from repl.group.member import OpenMember
+from repl.group.member import Member, OpenMember
 from repl.group.member_holds import overtaken
 from repl.group.peers import ask_all
 from repl.lead.admission import Admission
@@ -56,11 +56,11 @@ from vlsn.errors import (
 from vlsn.format.block import EntryKind
 from vlsn.format.feed_messages import Ack
 from vlsn.format.records import CommitEntry, Settings, TermEntry
-from vlsn.format.submission import Submission
+from vlsn.format.submission import Submission, Transaction
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
 from vlsn.levels import LEVEL_1
 from vlsn.seams import Channel
-from vlsn.write.queue import Pending
+from vlsn.write.queue import Pending as Queued
 
 DTVLSN_DELAY_S = 0.02
 """Seconds after which a moved DTVLSN is told on quiet feeds; on busy ones the next blocks tell it."""
@@ -184,13 +184,17 @@ class Leading(Tenure):
     async def read_index(self) -> Vlsn:
         return await self.rounds.index()
 
+    def commit(self, puts: Puts, done: Done) -> Pending:
+        """Queues a COMMIT that sets ``puts``. Raises, and calls ``done``, as ``Admission.submit``."""
+        return self.admission.submit(Transaction((), puts.entry()), Acks.MAJORITY, done, puts=puts)
+
     def _log_note(self, submission: Submission, done: Done) -> object:
         """Logs it, synced whatever the group asks of appends: an acknowledgement is answered as durable."""
         return self.admission.submit(submission, Acks.MAJORITY, done, durability=SYNCED)
 
     # Appends.
 
-    def sealed(self, pendings: list[Pending]) -> None:
+    def sealed(self, pendings: list[Queued]) -> None:
         self.book.sealed(self.unsynced.sealed(pendings) if self.unsynced.used else pendings)
         self.admission.sealed(pendings)
 
@@ -374,3 +378,17 @@ class Leading(Tenure):
         self._count_present()
         self.rounds.fed(feeder)
         self.member.event("feed.start", replica=feeder.replica, after=feeder.sent)
+
+
+def leading_of(member: Member) -> Leading | None:
+    """Returns the leading role, from the moment it is tried."""
+    role = member.role
+    return role if isinstance(role, Leading) else None
+
+
+def lead_of(member: Member) -> Leading:
+    """Returns the lead, while this node is the master. Raises ``NotMaster``."""
+    leading = leading_of(member)
+    if leading is None or not member.is_master():
+        raise NotMaster("this node is not the master")
+    return leading

@@ -6,22 +6,30 @@ the queue (``puts``).
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from repl.api import ConsumerChange, Puts
-from repl.lead.leading import Leading
-from vlsn.errors import BadArgument, TooLarge, Trimmed
+from repl.api import LINEARIZABLE, ConsumerAt, ConsumerChange, Freshness, Puts
+from repl.group.member import Member
+from repl.group.service import Service
+from repl.names.commits import CommitLead, commit_alone
+from repl.names.position_lags import ConsumerLags
+from repl.read.read_index import ReadIndex
+from vlsn.errors import BadArgument, NotFound, OutcomeUnknown, ProducersMissing, TooLarge, Trimmed
 from vlsn.ids import NUMBER_MAX
+from vlsn.state import paused
 from vlsn.state.consumers import CONSUMERS_MAX, Placed, Position, held_in, is_of_another_group, key_of, position_of
 from vlsn.write.local_log import LocalLog
 
+REPLICATED_PREFIX = "cdc."
+"""The start of the names that positions of CDC consumers have."""
 _BY = re.compile(r"[0-9a-f]{16}\Z")
 
 
-async def confirm_end(lead: Leading, changes: Mapping[str, ConsumerChange]) -> None:
+async def confirm_end(lead: CommitLead, changes: Mapping[str, ConsumerChange]) -> None:
     """Confirms the lead where a position lies past its log's end. A master that was unseated and does not know it yet
     lacks what was read elsewhere, and must not call that a mistake. Raises ``NotMaster``."""
     if is_past(lead.log, changes):
@@ -75,3 +83,66 @@ def _position(log: LocalLog, name: str, key: str, change: ConsumerChange) -> Pos
     if key not in small and len(held_in(small)) >= CONSUMERS_MAX:
         raise TooLarge(f"{CONSUMERS_MAX} consumers have positions already; delete one that is not needed")
     return Position(change.next, by=change.by)
+
+
+class NodePositions(Service):
+    """The named positions of a node's group. ``leads`` returns the lead, or raises ``NotMaster``."""
+
+    def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
+        super().__init__(member)
+        self._leads = leads
+
+    async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
+        return await self.member.opened().part(ReadIndex).confirm(timeout_s, asked)
+
+    async def consumers(self) -> list[ConsumerAt]:
+        lags = self._lags()
+        await lags.look()
+        return lags.told()
+
+    async def consumer(self, name: str) -> ConsumerAt:
+        key_of(name)
+        lags = self._lags()
+        await lags.look_at(name)
+        found = lags.told_of(name)
+        if found is None:
+            raise NotFound(f"consumer {name} has no position here")
+        return found
+
+    async def set_consumer(self, name: str, change: ConsumerChange, timeout_s: float) -> ConsumerAt:
+        lead = self._leads()
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        again = set_by(lead.log, name, change)
+        if again is None:
+            await confirm_end(lead, {name: change})
+            puts = puts_of(lead.log, {name: change})
+            check_kept(lead.log, name, change)
+            await commit_alone(lead, puts, deadline)
+        elif not await lead.reads.reached(again.at, deadline):
+            raise OutcomeUnknown(f"the position of {name} is logged at VLSN {again.at}, and not durable yet")
+        return await self.consumer(name)
+
+    async def delete_consumer(self, name: str, at: int | None, timeout_s: float) -> None:
+        lead, key = self._leads(), key_of(name)
+        if key not in lead.log.history.small:
+            raise NotFound(f"consumer {name} has no position here")
+        values: dict[str, bytes | None] = {key: None}
+        if name.startswith(REPLICATED_PREFIX):  # the CDC consumer that begins anew by that name does so at once
+            values[paused.key_of(name.removeprefix(REPLICATED_PREFIX))] = None
+        puts = Puts(values, {} if at is None else {key: at})
+        await commit_alone(lead, puts, asyncio.get_running_loop().time() + timeout_s)
+
+    def capture_paused_us(self, consumer: str) -> int:
+        self._lags()
+        return paused.since_in(self.member.opened().log.history.small.get(paused.key_of(consumer)))
+
+    async def pause_capture(self, consumer: str, since_us: int, timeout_s: float) -> None:
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        await commit_alone(self._leads(), Puts({paused.key_of(consumer): paused.value_of(since_us)}), deadline)
+
+    def _lags(self) -> ConsumerLags:
+        opened = self.member.opened()
+        lacks_to = opened.log.history.small.lacks_to
+        if lacks_to:
+            raise ProducersMissing(f"this node has lost what was set up to VLSN {lacks_to}, and asks the other members")
+        return opened.part(ConsumerLags)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from repl.api import Puts, SinkChange
-from vlsn.errors import BadArgument, TooLarge
+from repl.api import LINEARIZABLE, Freshness, Puts, SinkAt, SinkChange
+from repl.group.member import Member
+from repl.group.service import Service
+from repl.names.commits import CommitLead, commit_alone
+from repl.read.read_index import ReadIndex
+from repl.read.reads import Reads
+from vlsn.errors import BadArgument, NotFound, ProducersMissing, TooLarge
 from vlsn.ids import NUMBER_MAX
 from vlsn.state.sinks import PREFIX, SINKS_MAX, is_run, key_of, outlived, states_in
 from vlsn.write.local_log import LocalLog
@@ -38,3 +44,38 @@ def joined(one: Puts | None, other: Puts | None) -> Puts | None:
     if one is None or other is None:
         return one or other
     return Puts({**one.values, **other.values}, {**one.expects, **other.expects})
+
+
+class NodeSinks(Service):
+    """The states of sinks in a node's group. ``leads`` returns the lead, or raises ``NotMaster``."""
+
+    def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
+        super().__init__(member)
+        self._leads = leads
+
+    async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
+        return await self.member.opened().part(ReadIndex).confirm(timeout_s, asked)
+
+    def sinks(self) -> list[SinkAt]:
+        opened = self.member.opened()
+        small = opened.log.history.small
+        if small.lacks_to:
+            raise ProducersMissing(
+                f"this node has lost what was set up to VLSN {small.lacks_to}, and asks the other members"
+            )
+        states = states_in(small.as_of(opened.part(Reads).durable))
+        return [SinkAt(name, placed.at, placed.state) for name, placed in states.items()]
+
+    def sink(self, name: str) -> SinkAt:
+        key_of(name)
+        found = next((each for each in self.sinks() if each.name == name), None)
+        if found is None:
+            raise NotFound(f"sink {name} has no state here")
+        return found
+
+    async def delete_sink(self, name: str, at: int | None, timeout_s: float) -> None:
+        lead, key = self._leads(), key_of(name)
+        if key not in lead.log.history.small:
+            raise NotFound(f"sink {name} has no state here")
+        puts = Puts({key: None}, {} if at is None else {key: at})
+        await commit_alone(lead, puts, asyncio.get_running_loop().time() + timeout_s)

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any, Protocol
 
+from repl.group.member import Member
+from repl.group.membership import read_change
+from repl.group.service import Service
+from repl.lead.group_changes import document
+from repl.lead.leading import lead_of
+from repl.lead.level_raising import raise_level
+from repl.lead.logged_settings import change_settings, read_settings
+from repl.offload import settle, settle_error
+from repl.repair.cleaning import Cleaning, told
+from repl.repair.restoring import Restoration
+from repl.repair.spared_copies import restore_as_asked
 from repl.web import query
 from repl.web.json_objects import answered, asked_object, nothing_asked
 from repl.web.mastership import Mastership, redirect
 from repl.web.types import Request, Response
+from vlsn.errors import NoSpace
+from vlsn.format.segment import segment_name
+from vlsn.ids import NodeName
+from vlsn.state.state_store import Checkpoint
 
 
 class Administration(Mastership, Protocol):
@@ -99,3 +116,64 @@ class AdminRoutes:
             return redirect(self._administration, request)
         await nothing_asked(request)
         return answered(await self._administration.transfer(request.query.get("to")))
+
+
+class NodeAdministration(Service):
+    """``repl.node.admin_http.Administration``."""
+
+    def __init__(self, member: Member, restoration: Restoration) -> None:
+        super().__init__(member)
+        self._restoration = restoration
+
+    async def checkpoint(self) -> dict[str, Any]:
+        log = self.member.opened().log
+        looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        log.space.look(partial(settle(looked), None))
+        await looked
+        if log.space.cramped:
+            raise NoSpace("the disk has no room for a checkpoint")
+        done: asyncio.Future[Checkpoint] = asyncio.get_running_loop().create_future()
+        log.checkpointer.run(done=settle(done), failed=settle_error(done))
+        checkpoint = await done
+        return {
+            "node": self.name,
+            "id": checkpoint.id,
+            "last": checkpoint.last_vlsn,
+            "dtvlsn": checkpoint.dtvlsn,
+        }
+
+    async def rotate(self) -> dict[str, Any]:
+        log = self.member.opened().log
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        log.rotate("request", settle(done))
+        number = await done
+        return {"node": self.name, "number": number, "file": segment_name(number)}
+
+    async def clean(self, *, dry_run: bool) -> dict[str, Any]:
+        cleaning = self.member.opened().part(Cleaning)
+        return told(await (cleaning.dry_run() if dry_run else cleaning.clean()), self.name)
+
+    async def restore(self) -> dict[str, Any]:
+        await restore_as_asked(self.member, self._restoration)
+        return {"node": self.name, "state": "RESTORING"}
+
+    async def transfer(self, to: str | None) -> dict[str, Any]:
+        lead, name = lead_of(self.member), self.name
+        if to is not None and to == name:
+            return {"from": name, "to": to}
+        heir = await lead.handing_over.run(NodeName(to) if to is not None else None)
+        return {"from": name, "to": heir}
+
+    def group_document(self) -> dict[str, Any]:
+        return document(self.member.opened())
+
+    async def change_group(self, body: dict[str, Any]) -> dict[str, Any]:
+        return await lead_of(self.member).changes.change(read_change(body))
+
+    async def change_settings(self, body: dict[str, Any]) -> dict[str, Any]:
+        lead, settings = lead_of(self.member), read_settings(body)
+        if settings.level is not None:
+            vlsn = await raise_level(lead, settings.level)
+        else:
+            vlsn = await change_settings(lead, settings)
+        return {**document(lead.opened), "vlsn": vlsn, "durable": True}

@@ -32,7 +32,7 @@ from repl.node.status_http import Monitoring, StatusRoutes
 from repl.read.pages import Pages
 from repl.read.read_http import ReadRoutes
 from repl.read.segments_http import Files, SegmentRoutes
-from repl.read.service import Reads
+from repl.read.service import ReadService
 from repl.read.spans_http import PATH as SPANS
 from repl.read.spans_http import SpanRoutes
 from repl.read.tail_http import TailRoutes
@@ -52,7 +52,7 @@ class Services:
 
     appends: Appends
     transactions: Transactions
-    reads: Reads
+    reads: ReadService
     consumers: Consumers
     sinks: Sinks
     destinations: Destinations

@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from repl.cdc.children import Children
 from repl.cdc.consumers import CdcHost
 from repl.config import NodeConfig
 from repl.group.role import cancelled
+from repl.lead.leading import lead_of
+from repl.names.begun import NodeBegun
+from repl.names.positions import NodePositions
 from repl.node.gateway import Gateway
 from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
 from repl.node.services import services_of
-from repl.node.services.begun import NodeBegun
-from repl.node.services.consumers import NodeConsumers
 from repl.offload import Offload
 from repl.repair.opening import append_limits, open_recovered
 from repl.repair.restoring import RestoreWanted
@@ -127,13 +129,14 @@ class Node(NodeParts):
     async def _capture(self, opened: OpenNode) -> None:
         """Runs the CDC consumers while a log is open."""
         member = self.member
+        leads = partial(lead_of, member)
         host = CdcHost(
             log=opened.log,
             reads=opened.reads,
             reading=member.offload("reads"),
             storing=Offload(member.worker("cdc")),  # a position that cannot be read is no damage of the log
-            positions=NodeConsumers(self),
-            begun=NodeBegun(self),
+            positions=NodePositions(member, leads),
+            begun=NodeBegun(member, leads),
             is_master=member.is_master,
         )
         await self.cdc.run(host)

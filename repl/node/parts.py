@@ -12,7 +12,7 @@ from repl.follow.following import Following
 from repl.group.confirming import Confirming
 from repl.group.founding import Alarm
 from repl.group.member import Member
-from repl.lead.leading import Leading
+from repl.lead.leading import Leading, leading_of
 from repl.node.alarms import alarms_of
 from repl.node.open_node import OpenNode
 from repl.repair.restoring import Restoration
@@ -88,8 +88,7 @@ class NodeParts:
     @property
     def leading(self) -> Leading | None:
         """The leading role, from the moment it is tried."""
-        role = self.member.role
-        return role if isinstance(role, Leading) else None
+        return leading_of(self.member)
 
     @property
     def lead(self) -> Leading | None:

@@ -9,10 +9,15 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from repl.group.service import Service
+from repl.node.metrics import metrics_text
+from repl.node.parts import NodeParts
+from repl.node.status import founding, long_status, readiness, status
 from repl.web import query
 from repl.web.limits import EVENTS_MAX, PIECE_BYTES, PIECE_COST, RETRY_AFTER_S, TOLD_S
 from repl.web.slices import Slices
 from repl.web.types import Request, Response
+from vlsn.errors import WrongGroup
 
 
 class Monitoring(Protocol):
@@ -150,3 +155,38 @@ class StatusRoutes:
 
     async def page(self, request: Request) -> Response:
         return Response(200, _PAGE_HEADERS, _PAGE)
+
+
+class NodeMonitoring(Service):
+    """``repl.node.status_http.Monitoring``."""
+
+    def __init__(self, parts: NodeParts) -> None:
+        super().__init__(parts.member)
+        self._parts = parts
+
+    def addresses(self) -> list[str]:
+        parts = self._parts
+        return [parts.member.config.listen, *parts.member.members.urls.values(), *parts.member.config.hosts]
+
+    def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return status(self._parts, long)
+
+    def long_status(self) -> dict[str, Any]:
+        return long_status(self._parts)
+
+    def check_founding(self, named: str) -> None:
+        own = founding(self._parts)
+        if own and named != own:
+            raise WrongGroup(
+                f"{self.name} has the log of group {self.member.config.group!r} that was founded as {own}, and "
+                f"{named[:80]} is asked for: it is another group, or this one was founded anew"
+            )
+
+    def events_since(self, number: int, limit: int) -> dict[str, Any]:
+        return {"node": self.name, **self.member.events.since(number, limit)}
+
+    def readiness(self) -> list[str]:
+        return readiness(self._parts)
+
+    def metrics_text(self) -> Generator[int, None, bytes]:
+        return metrics_text(self._parts)

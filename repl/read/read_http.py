@@ -23,7 +23,7 @@ import msgspec
 
 from repl.api import Freshness
 from repl.read.pages import BLOCKS, Audience, Form, Page, Pages, Wanted
-from repl.read.service import Confirming, Reads
+from repl.read.service import Confirming, ReadService
 from repl.read.starting_point import PARAMETERS as BEGINNINGS
 from repl.read.starting_point import StartingPoint
 from repl.web import problem, query
@@ -56,7 +56,7 @@ _PIECE_BYTES = 256 * 1024
 
 
 class ReadRoutes:
-    def __init__(self, reads: Reads, shared: Pages, readers: Budget) -> None:
+    def __init__(self, reads: ReadService, shared: Pages, readers: Budget) -> None:
         self._reads = reads
         self._shared = shared
         self._readers = readers
@@ -146,7 +146,7 @@ class ReadRoutes:
 
 
 def _wanted(request: Request) -> Wanted:
-    """Reads what is wanted, wherever the reader begins. Raises ``BadArgument``."""
+    """ReadService what is wanted, wherever the reader begins. Raises ``BadArgument``."""
     fields = request.query
     form = Form.BLOCKS if BLOCKS in request.headers.get("Accept", "") else Form.LINES
     keys = query.key_filter(fields)
@@ -160,14 +160,14 @@ def _wanted(request: Request) -> Wanted:
 class Place:
     """The place of a reader: what it has read last, if it said so."""
 
-    def __init__(self, reads: Reads, vlsn: int, term: int) -> None:
+    def __init__(self, reads: ReadService, vlsn: int, term: int) -> None:
         """Keeps the place; ``term`` 0 stands for one that was not said."""
         self._reads = reads
         self.vlsn = vlsn
         self.term = term
 
     @classmethod
-    def asked(cls, reads: Reads, fields: Mapping[str, str], from_vlsn: int | None) -> Place:
+    def asked(cls, reads: ReadService, fields: Mapping[str, str], from_vlsn: int | None) -> Place:
         term = query.whole(fields, "after_term", 0, 1, query.VLSN_MAX)
         if term and (from_vlsn or 0) < 2:
             raise BadArgument("after_term is of the VLSN before from, which must be 2 or more")

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from repl.group.service import Service
+from repl.read.segment_files import SegmentFiles
 from repl.web import query
 from repl.web.limits import SEGMENT_PIECE_BYTES, SEGMENT_STREAMS_MAX, Budget
 from repl.web.types import Request, Response
@@ -144,3 +146,19 @@ def byte_range(text: str, size: int) -> tuple[int, int]:
     if wrong_way or start >= size or start >= end:
         raise BadArgument(f"the range {text[:60]!r} is not in the {size} bytes there are")
     return start, end
+
+
+class NodeFiles(Service):
+    """``repl.read.segments_http.Files``."""
+
+    def segments(self) -> list[dict[str, Any]]:
+        return self._files().listing()
+
+    def segment_end(self, number: int) -> int:
+        return self._files().end(number)
+
+    async def read_segment(self, number: int, start: int, end: int) -> bytes:
+        return await self._files().scan(number, start, end)
+
+    def _files(self) -> SegmentFiles:
+        return self.member.opened().part(SegmentFiles)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 
 from repl.read.pages import Audience, Form, Page, Pages, Wanted
 from repl.read.read_http import ALL_KINDS, CHOSEN, CONFIRMED, TXNS, Place, confirm
-from repl.read.service import Reads
+from repl.read.service import ReadService
 from repl.read.starting_point import PARAMETERS as BEGINNINGS
 from repl.read.starting_point import StartingPoint
 from repl.web import problem, query
@@ -36,7 +36,7 @@ _COMMENT = Piece(b": still here\n\n")
 
 
 class TailRoutes:
-    def __init__(self, reads: Reads, pages: Pages, readers: Budget) -> None:
+    def __init__(self, reads: ReadService, pages: Pages, readers: Budget) -> None:
         self._reads = reads
         self._pages = pages
         self._readers = readers

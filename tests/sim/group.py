@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any
 
 from repl.config import NodeConfig
+from repl.lead.leading import lead_of
+from repl.names.begun import NodeBegun
 from repl.node.node import Node
 from repl.node.open_node import OpenNode
-from repl.node.services.peers import NodePeers
+from repl.node.peers import NodePeers
 from tests.fakes.machine import Image, Machine
 from tests.seam.nodes import Group
 from tests.sim.books import Books
@@ -32,7 +34,8 @@ class SimPeers(NodePeers):
     """The peers that a node under watch asks."""
 
     def __init__(self, node: SimNode) -> None:
-        super().__init__(node)
+        leads = partial(lead_of, node.member)
+        super().__init__(node.member, node.confirming, NodeBegun(node.member, leads))
         self._watched = node
 
     async def vote(self, body: dict[str, Any]) -> dict[str, Any]:

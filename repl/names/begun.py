@@ -8,16 +8,17 @@ The answer is the number of the position file that the group knows for ``consume
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from repl.api import Puts
+from repl.group.member import Member
 from repl.group.peers import Unreachable, post_to
-from repl.lead.leading import Leading
-from repl.node.services.commits import commit_alone
-from repl.node.services.mastership import NodeMastership
+from repl.group.service import Service
+from repl.names.commits import CommitLead, commit_alone
 from vlsn.errors import NotMaster, OutcomeUnknown, ProducersMissing, WrongGroup, WrongName
 from vlsn.format.feed_messages import Name
 from vlsn.format.json_messages import read_json, read_object
@@ -47,11 +48,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     file: FileNumber
 
 
-class NodeBegun(NodeMastership):
-    """``repl.cdc.positions.Begun``, and the master's answers."""
+class NodeBegun(Service):
+    """``repl.cdc.positions.Begun``, and the master's answers. ``leads`` returns the lead, or raises ``NotMaster``."""
+
+    def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
+        super().__init__(member)
+        self._leads = leads
 
     async def begin(self, consumer: str, file: int, *, replace: bool) -> int:
-        member = self._parts.member
+        member = self.member
         master = member.master_name()
         if master is None:
             raise NotMaster("no master is known yet, which is told that this consumer begins here")
@@ -59,7 +64,7 @@ class NodeBegun(NodeMastership):
             group=self.group, sender=self.name, to=master, consumer=consumer, file=f"{file:016x}", replace=replace
         )
         if self.is_master():
-            return await self._begun(self._lead(), question)
+            return await self._begun(self._leads(), question)
         try:
             body = await post_to(member, master, "/v1/peer/cdc", question)
         except (Unreachable, OSError) as error:
@@ -76,11 +81,11 @@ class NodeBegun(NodeMastership):
         question = read_object(body, Question, "the begin of a consumer")
         if question.group != self.group:
             raise WrongGroup(f"this node is of group {self.group}, not {question.group}")
-        if question.to != self.name or NodeName(question.sender) not in self._parts.member.members.urls:
+        if question.to != self.name or NodeName(question.sender) not in self.member.members.urls:
             raise WrongName(f"{question.sender} asks {question.to}; this is {self.name}")
-        return {"sender": self.name, "file": f"{await self._begun(self._lead(), question):016x}"}
+        return {"sender": self.name, "file": f"{await self._begun(self._leads(), question):016x}"}
 
-    async def _begun(self, lead: Leading, question: Question) -> int:
+    async def _begun(self, lead: CommitLead, question: Question) -> int:
         """Logs it unless the group knows a number already; returns what it knows, durable."""
         deadline = asyncio.get_running_loop().time() + TIMEOUT_S
         small, key, file = lead.log.history.small, key_of(question.sender, question.consumer), int(question.file, 16)

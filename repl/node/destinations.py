@@ -8,22 +8,23 @@ from typing import Any
 from repl.api import DestinationChange, Puts
 from repl.destinations import orders
 from repl.destinations.delivery import Delivered, Delivery, Worker
+from repl.destinations.pager import Pager
 from repl.destinations.service import Room
-from repl.lead.leading import Leading
+from repl.group.service import Service
+from repl.lead.leading import Leading, lead_of
+from repl.names.commits import commit_alone
 from repl.node.destinations_told import destinations_of, told
-from repl.node.services.commits import commit_alone
-from repl.node.services.mastership import NodeMastership
 from vlsn.errors import NotFound, OutcomeUnknown
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 
 
-class NodeDestinations(NodeMastership):
+class NodeDestinations(Service):
     """``repl.destinations.service.Destinations``."""
 
     async def destinations(self) -> list[dict[str, Any]]:
         lead = self._checked()
         await lead.destinations.settle_in()
-        return destinations_of(lead.log, lead, self._parts.opened().pager)
+        return destinations_of(lead.log, lead, self.member.opened().part(Pager))
 
     async def destination(self, name: str) -> dict[str, Any]:
         lead = self._checked()
@@ -31,7 +32,7 @@ class NodeDestinations(NodeMastership):
         found = next((view for view in lead.log.destinations.views() if view.name == name), None)
         if found is None:
             raise NotFound(f"there is no destination {name}")
-        return told(lead.log, found, lead.destinations, self._parts.opened().pager)
+        return told(lead.log, found, lead.destinations, self.member.opened().part(Pager))
 
     async def set_destination(
         self, name: str, change: DestinationChange, timeout_s: float
@@ -119,7 +120,7 @@ class NodeDestinations(NodeMastership):
         return delivery
 
     def _checked(self) -> Leading:
-        lead = self._lead()
+        lead = lead_of(self.member)
         lead.destinations.check_level()
         return lead
 

@@ -1,0 +1,124 @@
+"""What the master does for its gateway: appends, transactions and feeds, by the lead of the moment."""
+
+from __future__ import annotations
+
+from repl.api import Acks, CommitSets, Done, FeedHello, Handle, Puts
+from repl.group.service import Service
+from repl.lead.append_book import Append
+from repl.lead.leading import Leading, lead_of, leading_of
+from repl.names import positions, sinks
+from vlsn.durability import GroupDurability
+from vlsn.errors import BadArgument, NotMaster, WrongGroup, WrongName
+from vlsn.format.batch import Batch
+from vlsn.format.submission import Submission, Transaction, Values
+from vlsn.levels import Levels
+from vlsn.seams import Channel
+
+
+class NodeAppends(Service):
+    """``repl.lead.append_http.Appends``."""
+
+    def submit(
+        self,
+        submission: Submission,
+        acks: Acks,
+        done: Done,
+        born: int | None = None,
+        durability: GroupDurability | None = None,
+        sets: CommitSets | None = None,
+    ) -> Append:
+        lead = lead_of(self.member)
+        if durability is not None:
+            lead.admission.check_durability(durability)
+        if sets is None:
+            return lead.admission.submit(submission, acks, done, born, None, durability)
+        assert isinstance(submission, Transaction)
+        try:
+            puts = _puts_of(lead, sets)
+        except BadArgument as error:
+            if positions.is_past(
+                lead.log, sets.positions
+            ):  # of its end: one that was unseated lacks what was read elsewhere
+                return lead.admission.refuse(submission, acks, done, error)
+            raise
+        if puts is not None:
+            submission = Transaction(submission.parts, puts.entry(), (submission.producer, submission.sequence))
+        return lead.admission.submit(submission, acks, done, born, puts, durability)
+
+
+class NodeTransactions(Service):
+    """``repl.lead.transactions_http.Transactions``."""
+
+    def begin(self, id: int | None) -> tuple[Handle, int]:
+        transactions = lead_of(self.member).transactions
+        return transactions.begin(id), transactions.bytes_max
+
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
+        return await lead_of(self.member).transactions.stage(handle, part, after, rewinds)
+
+    async def commit(
+        self,
+        handle: Handle,
+        acks: Acks,
+        done: Done,
+        *,
+        name: tuple[int, int] | None,
+        born: int | None,
+        sets: CommitSets | None,
+        durability: GroupDurability | None,
+        after: int | None,
+        rewinds: int,
+    ) -> Append:
+        lead = lead_of(self.member)
+        if durability is not None:
+            lead.admission.check_durability(durability)
+        if sets is not None:
+            await positions.confirm_end(lead, sets.positions)
+        puts = _puts_of(lead, sets)
+        return lead.transactions.commit(
+            handle,
+            acks,
+            done,
+            name=name,
+            born=born,
+            puts=puts,
+            durability=durability,
+            after=after,
+            rewinds=rewinds,
+        )
+
+    async def abort(self, handle: Handle) -> None:
+        await lead_of(self.member).transactions.abort(handle)
+
+
+class NodeFeeds(Service):
+    """``repl.lead.feed_ws.Feeds``."""
+
+    @property
+    def levels(self) -> Levels:
+        return self.member.seams.levels
+
+    async def check_feed(self, hello: FeedHello) -> None:
+        role = leading_of(self.member)
+        if hello.group != self.group:
+            raise WrongGroup(f"this node is of group {self.group}, not {hello.group}")
+        if hello.to != self.name:
+            raise WrongName(f"this node is {self.name}, not {hello.to}")
+        if role is None:
+            raise NotMaster("this node is not the master: it feeds nobody")
+        await role.check_feed(hello)
+
+    async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
+        role = leading_of(self.member)
+        if role is not None:
+            await role.serve_feed(hello, channel)
+
+
+def _puts_of(lead: Leading, sets: CommitSets | None) -> Puts | None:
+    """Makes what a transaction's COMMIT sets. Raises ``BadArgument``, ``TooLarge``."""
+    if sets is None:
+        return None
+    return sinks.joined(
+        positions.puts_of(lead.log, sets.positions) if sets.positions else None,
+        sinks.puts_of(lead.log, sets.sinks) if sets.sinks else None,
+    )

@@ -1,0 +1,52 @@
+"""A COMMIT alone: it sets names, and holds no entries."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from repl.api import Appended, Done, Pending, Puts
+from repl.read.reads import Reads
+from vlsn.errors import VlsnLogError
+from vlsn.ids import Vlsn
+from vlsn.write.local_log import LocalLog
+
+
+class CommitLead(Protocol):
+    """The lead, as far as names need it."""
+
+    @property
+    def log(self) -> LocalLog: ...
+
+    @property
+    def reads(self) -> Reads: ...
+
+    async def read_index(self) -> Vlsn:
+        """Returns a VLSN that every read must show, once a majority has confirmed the lead. Raises ``NotMaster``."""
+        ...
+
+    def commit(self, puts: Puts, done: Done) -> Pending:
+        """Queues a COMMIT that sets ``puts``; raises and calls ``done`` as ``Admission.submit``."""
+        ...
+
+
+async def commit_alone(lead: CommitLead, puts: Puts, deadline: float) -> Appended:
+    """Logs a COMMIT alone, durable on return; ``deadline`` is the loop's time. Raises as ``Admission.submit``,
+    ``OutcomeUnknown``."""
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[Appended | VlsnLogError] = loop.create_future()
+
+    def done(result: Appended | VlsnLogError) -> None:
+        if not told.done():
+            told.set_result(result)
+
+    pending = lead.commit(puts, done)
+    timer = loop.call_at(deadline, pending.expire)
+    try:
+        result = await told
+    finally:
+        timer.cancel()
+        pending.expire()
+    if isinstance(result, Appended):
+        return result
+    raise result

@@ -1,0 +1,67 @@
+"""The other members' questions: who is there, who leads, how far readers must see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from repl.destinations.filling import Giving
+from repl.elect.electing import Electing
+from repl.elect.vote_answers import answer_stand, answer_vote
+from repl.group.confirming import Confirming
+from repl.group.hello_answers import answer_hello
+from repl.group.member import Member
+from repl.group.service import Service
+from repl.names.begun import NodeBegun
+from repl.read.read_index import ReadIndex
+from repl.repair import integrity, providing
+from repl.repair.providing import Providing
+
+
+class NodePeers(Service):
+    """``repl.node.peers_http.Peers``."""
+
+    def __init__(self, member: Member, confirming: Confirming, begun: NodeBegun) -> None:
+        super().__init__(member)
+        self._confirming = confirming
+        self._begun = begun
+
+    async def hello(self, body: dict[str, Any]) -> dict[str, Any]:
+        return await answer_hello(self.member, self._confirming, body)
+
+    async def vote(self, body: dict[str, Any]) -> dict[str, Any]:
+        return await answer_vote(self.member, self._electing, self._confirming, body)
+
+    async def stand(self, body: dict[str, Any]) -> dict[str, Any]:
+        return await answer_stand(self.member, self._electing, body)
+
+    async def read_index(self, body: dict[str, Any]) -> dict[str, Any]:
+        return await self.member.opened().part(ReadIndex).answer(body)
+
+    async def begun(self, body: dict[str, Any]) -> dict[str, Any]:
+        return await self._begun.answer(body)
+
+    def _electing(self) -> Electing:
+        return self.member.opened().part(Electing)
+
+
+class NodeRepairs(Service):
+    """``repl.repair.restore_http.Repairs``."""
+
+    async def offer(self, body: dict[str, Any]) -> bytes:
+        ask = providing.asked_of(self.member, body)
+        return await self.member.opened().part(Providing).answer(ask)
+
+    async def range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
+        return await self.member.opened().part(Providing).read(session, number, start, end, have)
+
+    async def block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
+        return await providing.block_of(self.member, asked, term, first)
+
+    async def messages(self, asked: Mapping[str, str], uuid: str, since: int, first: int, last: int) -> bytes:
+        member = self.member
+        providing.check_names(member, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
+        return await self.member.opened().part(Giving).give(uuid, since, first, last)
+
+    async def copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
+        return await integrity.answer_copy(self.member, asked, vlsn)
