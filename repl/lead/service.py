@@ -1,4 +1,4 @@
-"""What the master does for its gateway: appends, transactions and feeds, by the lead of the moment."""
+"""The master's answers to its gateway: appends, transactions and feeds, by the lead of the moment."""
 
 from __future__ import annotations
 
