@@ -12,33 +12,31 @@ is left to ``joints``, which sees every segment's result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from hashlib import sha256
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from repl.audit.blocks import Blocks, read_blocks
-from repl.audit.claims import check_within, segment_claims
-from repl.audit.derived import Indexed, check_index, term_runs
-from repl.audit.digest import RANGE_BITS, U64, Checksums, Place, Share, shares_of
-from repl.audit.findings import FINDINGS_MAX, Finding
+from repl.audit.derived import check_index
+from repl.audit.digest import RANGE_BITS, Checksums, Place, Share, shares_of
+from repl.audit.findings import FINDINGS_MAX, Finding, finding_of
 from repl.audit.frames import Frames, read_frames
 from repl.audit.group_entries import groups_in
-from repl.audit.plan import Bounds, Part
-from repl.audit.producer_order import check_submissions, submissions_in
+from repl.audit.plan import Bounds, Indexed, Part
 from repl.audit.profile import SAMPLES_MAX, profile_of, sampled
-from repl.audit.segment_audit import Edge, Marks, SegmentAudit
+from repl.audit.segment_audit import Marks, SegmentAudit
 from vlsn.errors import BadBody
 from vlsn.format.block import check_kinds_and_transactions, decode_header
-from vlsn.format.columns import TXNS
+from vlsn.format.columns import PRODUCERS, TXNS
 from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind
-from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
 from vlsn.format.segment import sidecar_name
 from vlsn.format.sidecar import Sidecar, content_crc
 from vlsn.seams import Buffer
+from vlsn.verify.facts import Facts, Visible, facts_of, read_records
 from vlsn.verify.inspection import Rule
-from vlsn.verify.order import falling_terms
+from vlsn.verify.submissions import Submissions, submissions_of
 
 
 def check_segment(
@@ -64,31 +62,32 @@ def check_segment(
     compared = visible.only(inside & (visible.last > bounds.after))
     past = visible.only(visible.last <= bounds.past)
     above = visible.only(visible.first > bounds.last)
-    records = list(_records(buf, frames, place))
-    known = [record for record in records if not isinstance(record, Finding)]
-    heard, repeated = check_submissions(submissions_in(buf, visible), place)
+    records, unread = read_records(list(_records(buf, frames)))
+    facts = facts_of(
+        part.number,
+        part.file,
+        prev_number=part.prev_number,
+        before=part.prev_last_vlsn,
+        blocks=_columns(blocks.only(blocks.whole)),
+        visible=_columns(visible),
+        lost=np.array(bad, np.int64),
+        records=records,
+        submissions=_submissions(buf, visible),
+    )
+    faults = [*facts.faults, *(replace(each, vlsn=place.vlsn_at(each.offset)) for each in unread), *facts.repeated]
     findings = [
         *(_damage(offset, frames, blocks, place) for offset in bad[:FINDINGS_MAX]),
-        *_order(visible, bad, place),
         *_transactions(buf, visible, place),
-        *(record for record in records if isinstance(record, Finding)),
-        *check_within(blocks, visible, known, part.prev_last_vlsn, place, damaged=bool(bad)),
-        *repeated,
+        *(finding_of(source, part.file, each) for each in faults),
         *(_sidecar(buf, frames, visible, sidecar, place) if part.readable else ()),
     ]
     if plain is not None:
         fill([(int(visible.offsets[row]), int(visible.ends[row])) for row in sampled(visible)])
-    rollbacks = [(at, record) for at, record in known if isinstance(record, RollbackStart | RollbackEnd)]
-    first, last = _edges(visible, bad)
+    told = {"faults": (), "repeated": ()}  # they are among the findings
     return SegmentAudit(
+        **{name: told.get(name, getattr(facts, name)) for name in Facts.__slots__},
         source=part.source,
-        number=part.number,
-        file=part.file,
-        prev_number=part.prev_number,
-        first=first,
-        last=last,
-        damaged=bool(bad),
-        dtvlsn=max([_highest(visible.headers["dtvlsn"]), *(getattr(record, "dtvlsn", 0) for _, record in known)]),
+        dtvlsn=max([facts.claims.highest, *(getattr(record, "dtvlsn", 0) for _, record in records)]),
         blocks=len(visible.offsets),
         entries=int(visible.headers["count"].sum(dtype=np.uint64)),
         end=frames.end,
@@ -99,11 +98,7 @@ def check_segment(
         past=_digest(past),
         past_ranges=tuple(_ranges(past)),
         places=tuple(_places(part.number, visible)),
-        marks=tuple(_marks(blocks, [at for at, _ in rollbacks])),
-        rollbacks=tuple(rollbacks),
-        claims=segment_claims(blocks, visible, known),
-        heard=heard,
-        terms=term_runs(visible),
+        marks=tuple(_marks(blocks, [at for at, _ in facts.rollbacks])),
         pointed=tuple(check_index(blocks, frames.damage, frames.end, indexed)) if indexed is not None else (),
         groups=tuple(groups_in(buf, visible)),
         others=tuple(_ranges(above)),
@@ -173,38 +168,23 @@ def _transactions(buf: Buffer, visible: Blocks, place: _Namer) -> Iterator[Findi
                 return
 
 
-def _order(visible: Blocks, bad: list[int], place: _Namer) -> Iterator[Finding]:
-    """Checks that visible blocks follow on exactly, and terms never fall."""
-    due = visible.last[:-1] + np.uint64(1)
-    for row in np.flatnonzero(visible.first[1:] != due).tolist()[:FINDINGS_MAX]:
-        before, at, vlsn = int(due[row]), int(visible.offsets[row + 1]), int(visible.first[row + 1])
-        explained = vlsn > before and any(visible.offsets[row] < offset < at for offset in bad)
-        if not explained:
-            yield place(Rule.CONTIGUITY, at, min(vlsn, before), f"VLSN {vlsn} follows on {before - 1}")
-    for row, term, before, detail in islice(falling_terms(visible.headers["term"]), FINDINGS_MAX):
-        more = {"term": term, "before": before}
-        yield place(Rule.TERM_ORDER, int(visible.offsets[row]), int(visible.first[row]), detail, more=more)
-
-
-Record = CheckpointStart | CheckpointEnd | RollbackStart | RollbackEnd
-_RECORDS: Mapping[int, type[Record]] = {
-    FrameKind.CHECKPOINT_START: CheckpointStart,
-    FrameKind.CHECKPOINT_END: CheckpointEnd,
-    FrameKind.ROLLBACK_START: RollbackStart,
-    FrameKind.ROLLBACK_END: RollbackEnd,
-}
-
-
-def _records(buf: Buffer, frames: Frames, place: _Namer) -> Iterator[tuple[int, Record] | Finding]:
+def _records(buf: Buffer, frames: Frames) -> Iterator[tuple[int, FrameKind, bytes]]:
     view = memoryview(buf)
     for row in np.flatnonzero(frames.good & (frames.headers["kind"] != FrameKind.BLOCK)).tolist():
         offset, header = int(frames.offsets[row]), frames.headers[row]
         start = offset + FRAME_BYTES
-        kind = _RECORDS[int(header["kind"])]
-        try:
-            yield offset, kind.decode(view[start : start + int(header["length"])])
-        except BadBody as error:
-            yield place(Rule.RECORD, offset, place.vlsn_at(offset), str(error))
+        yield offset, FrameKind(int(header["kind"])), bytes(view[start : start + int(header["length"])])
+
+
+def _submissions(buf: Buffer, visible: Blocks) -> Submissions:
+    blocks = visible.only(visible.headers["flags"] & np.uint8(PRODUCERS) != 0)
+    return submissions_of(buf, blocks.offsets, blocks.headers)
+
+
+def _columns(blocks: Blocks) -> Visible:
+    names = ("term", "dtvlsn")
+    headers = (blocks.headers[name].astype(np.int64) for name in names)
+    return Visible(blocks.offsets, blocks.first.astype(np.int64), blocks.last.astype(np.int64), *headers)
 
 
 def _sidecar(buf: Buffer, frames: Frames, visible: Blocks, data: bytes | None, place: _Namer) -> Iterator[Finding]:
@@ -240,17 +220,6 @@ def _content(buf: Buffer, frames: Frames, sidecar: Sidecar) -> int:
     return content_crc(memoryview(buf)[: sidecar.end], sidecar.offsets)
 
 
-def _edges(visible: Blocks, bad: list[int]) -> tuple[Edge | None, Edge | None]:
-    if not len(visible.offsets):
-        return None, None
-    start, end = int(visible.offsets[0]), int(visible.offsets[-1])
-    terms = visible.headers["term"]
-    return (
-        Edge(int(visible.first[0]), int(terms[0]), start, any(offset < start for offset in bad)),
-        Edge(int(visible.last[-1]), int(terms[-1]), end, any(offset > end for offset in bad)),
-    )
-
-
 def _places(number: int, visible: Blocks) -> Iterator[Place]:
     """Places the blocks in ranges; one that goes on into the next range is in the places of both."""
     firsts, lasts = visible.first >> np.uint64(RANGE_BITS), visible.last >> np.uint64(RANGE_BITS)
@@ -276,7 +245,3 @@ def _ranges(blocks: Blocks) -> list[Share]:
 
 def _digest(blocks: Blocks) -> bytes:
     return sha256(blocks.digests.tobytes()).digest()
-
-
-def _highest(column: U64) -> int:
-    return int(column.max()) if len(column) else 0

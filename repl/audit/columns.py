@@ -22,13 +22,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from repl.audit.blocks import read_blocks, sound
+from repl.audit.blocks import read_blocks
 from repl.audit.frames import Bools, read_frames
 from repl.audit.plan import Part
 from repl.audit.source import Source
 from vlsn.errors import BadBody
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, BlockFlag, EntryKind, decode_header
+from vlsn.format.block_heads import heads_good
 from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.rows import I64, Rows
@@ -151,7 +152,7 @@ def _whole(buf: Buffer, part: Part) -> scan.Walk | None:
 def _window(buf: Buffer, some: _Placed, bad: set[int]) -> _Window | None:
     """Returns the blocks of these that can be decoded; ``bad`` gets the others. None where there is none."""
     headers = scan.block_headers(buf, 0, some.offsets)
-    right = sound(headers) & (headers["body_bytes"].astype(np.int64) + BLOCK_BYTES == some.lengths)
+    right = heads_good(headers) & (headers["body_bytes"].astype(np.int64) + BLOCK_BYTES == some.lengths)
     if right.all():
         window = _Window(buf, some, headers)
         right = window.rising()

@@ -16,12 +16,11 @@ from typing import Final
 
 import numpy as np
 
-from repl.audit.derived import Indexed
 from repl.audit.findings import Finding
 from repl.audit.frames import read_frames
 from repl.audit.members import group_at
 from repl.audit.mends import CONFIG_FILE
-from repl.audit.plan import Noted, Part, Survey
+from repl.audit.plan import Indexed, Noted, Part, Survey
 from repl.audit.report import Sizes
 from repl.audit.segment_buffer import segment_buffer
 from repl.audit.source import Unreadable

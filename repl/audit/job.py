@@ -27,7 +27,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 from repl.audit import once, tasks
 from repl.audit.causes import causes
-from repl.audit.claims import check_claims
 from repl.audit.copies import source_reports
 from repl.audit.derived import check_noted
 from repl.audit.difference import RANGES_SHOWN, RangeTask
@@ -39,7 +38,7 @@ from repl.audit.joints import check_joints, pending_rollback
 from repl.audit.majority import End, check_ends
 from repl.audit.members import GroupAt
 from repl.audit.mends import Mender
-from repl.audit.names import NameTask, places_of, ranges_of
+from repl.audit.names import places_of, ranges_of
 from repl.audit.outputs import check_outputs, write_outputs
 from repl.audit.plan import Bounds, Part, Survey, common_bounds, packed
 from repl.audit.profile import samples_max
@@ -55,6 +54,7 @@ from repl.audit.unread import Missed, Read, blanked, read_of
 from vlsn.errors import BadArgument
 from vlsn.ids import lsn
 from vlsn.verify.inspection import Rule
+from vlsn.verify.joined import claimed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -328,7 +328,7 @@ def _reused(
     others = [[digest for segment in each for digest in segment.others] for each in segments]
     hidden = [[place for segment in each for place in segment.hidden] for each in segments]
     ranges = ranges_of(others, hidden)
-    looked = [NameTask(at, bounds, checksums, places_of(at, surveys, segments)) for at in ranges]
+    looked = [RangeTask(at, bounds, checksums, places_of(at, surveys, segments)) for at in ranges]
     return _found(jobs.run("names", partial(tasks.look_for_names, sources), looked), "names", ranges)
 
 
@@ -351,7 +351,7 @@ def _found(
 def _ends(copies: list[SourceReport], surveys: list[Survey], audited: list[Read], compared: int) -> Iterator[End]:
     for copy, survey, read in zip(copies, surveys, audited, strict=True):
         segments = read.segments
-        said, _ = check_claims(copy.source, segments)
+        said, _ = claimed(segments)
         yield End(
             source=copy.source,
             node=copy.node,

@@ -17,8 +17,10 @@ The segment is held in memory whole; only offline tools come here, and only with
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -95,6 +97,12 @@ class Fault:
     offset: int
     detail: str
     vlsn: int = 0
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """The facts that only its rule can say."""
+    file: str = ""
+    """Empty: of the segment at hand."""
+    there: int = 0
+    """The VLSN that lies where ``vlsn`` is due; 0 where its rule says nothing of that."""
 
 
 @dataclass(slots=True)
@@ -333,6 +341,4 @@ def _name_bad_blocks(found: Inspected, offsets: Offsets, firsts: Offsets) -> Non
     if not len(offsets):
         return
     known = dict(zip(offsets.tolist(), firsts.tolist(), strict=True))
-    found.faults = [
-        Fault(fault.rule, fault.offset, fault.detail, known.get(fault.offset, fault.vlsn)) for fault in found.faults
-    ]
+    found.faults = [replace(fault, vlsn=known.get(fault.offset, fault.vlsn)) for fault in found.faults]
