@@ -7,13 +7,13 @@ bodies are held to their crc.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from repl.audit.digest import DIGEST_BYTES, U64, Checksums, Digests
-from repl.audit.frames import Bools, Frames, read_frames
+from repl.audit.digest import DIGEST_BYTES, U64, Checksums, Digests, block_digests, compared_bytes
 from repl.audit.plan import Part
 from repl.audit.source import Source
 from vlsn.format import scan
@@ -21,6 +21,7 @@ from vlsn.format.block import BLOCK_BYTES
 from vlsn.format.block_heads import heads_good
 from vlsn.format.frame import OVERMARKED, FrameKind
 from vlsn.seams import Buffer
+from vlsn.verify.frames import Bools, Frames, read_frames
 
 I64 = NDArray[np.int64]
 ROW: Final = np.dtype(
@@ -67,14 +68,28 @@ class Blocks:
         return rows
 
 
-def read_blocks(buf: Buffer, frames: Frames, base: int = 0) -> Blocks:
-    """Reads the blocks in ``buf``, which begins at file offset ``base``, as for ``read_frames``."""
+def frames_of(buf: Buffer, part: Part, base: int = 0, checksums: Checksums | None = None) -> Frames:
+    """Reads the frames in ``buf``, which holds the segment's file from offset ``base`` to ``part.end``; there is less
+    where the file is cut short. Without ``checksums`` nothing is made to compare them by."""
+    return read_frames(
+        buf,
+        size=len(buf),
+        salt=part.salt,
+        end=part.end if part.stated == part.end else None,
+        name=part.file,
+        stated=part.stated,
+        base=base,
+        compared=partial(compared_bytes, checksums),
+    )
+
+
+def read_blocks(frames: Frames, checksums: Checksums | None = None) -> Blocks:
+    """Returns the blocks of ``frames``, and their digests."""
     mine = frames.good & (frames.headers["kind"] == FrameKind.BLOCK)
-    offsets, envelopes = frames.offsets[mine], frames.headers[mine]
-    headers = scan.block_headers(buf, base, offsets) if frames.heads is None else frames.heads[mine]
+    offsets, envelopes, headers = frames.offsets[mine], frames.headers[mine], frames.heads[mine]
     first, count = headers["first_vlsn"], headers["count"].astype(np.uint64)
-    sums = frames.sums
-    whole = (sums.header[mine] == headers["header_crc"]) & (sums.body[mine] == headers["body_crc"])
+    sums = frames.sums.only(mine)
+    whole = (sums.header == headers["header_crc"]) & (sums.body == headers["body_crc"])
     whole &= envelopes["length"].astype(np.int64) == headers["body_bytes"].astype(np.int64) + BLOCK_BYTES
     return Blocks(
         offsets,
@@ -84,7 +99,7 @@ def read_blocks(buf: Buffer, frames: Frames, base: int = 0) -> Blocks:
         first + count - np.uint64(1),
         envelopes["flag"] == OVERMARKED,
         whole & heads_good(headers),
-        sums.digests[mine],
+        block_digests(checksums, frames.sums.payload, frames.compared)[mine],
     )
 
 
@@ -96,4 +111,4 @@ def blocks_at(
     buf = source.read(part, start, end)
     if start:
         part = replace(part, end=end, stated=end)
-    return buf, read_blocks(buf, read_frames(buf, part, start, checksums), base=start)
+    return buf, read_blocks(frames_of(buf, part, start, checksums), checksums)

@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from repl.audit.blocks import Blocks, read_blocks
+from repl.audit.blocks import Blocks, frames_of, read_blocks
 from repl.audit.derived import check_index
 from repl.audit.digest import RANGE_BITS, Checksums, Place, Share, shares_of
 from repl.audit.findings import FINDINGS_MAX, Finding, finding_of
-from repl.audit.frames import Frames, read_frames
 from repl.audit.group_entries import groups_in
 from repl.audit.plan import Bounds, Indexed, Part
 from repl.audit.profile import SAMPLES_MAX, profile_of, sampled
@@ -35,6 +34,7 @@ from vlsn.format.segment import sidecar_name
 from vlsn.format.sidecar import Sidecar, content_crc
 from vlsn.seams import Buffer
 from vlsn.verify.facts import Facts, Visible, facts_of, read_records
+from vlsn.verify.frames import Frames
 from vlsn.verify.inspection import Rule
 from vlsn.verify.submissions import Submissions, submissions_of
 
@@ -109,8 +109,8 @@ def check_segment(
 
 
 def _read(buf: Buffer, part: Part, checksums: Checksums) -> tuple[Frames, Blocks]:
-    frames = read_frames(buf, part, checksums=checksums)
-    return frames, read_blocks(buf, frames)
+    frames = frames_of(buf, part, checksums=checksums)
+    return frames, read_blocks(frames, checksums)
 
 
 class _Namer:

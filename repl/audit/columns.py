@@ -22,8 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from repl.audit.blocks import read_blocks
-from repl.audit.frames import Bools, read_frames
+from repl.audit.blocks import frames_of, read_blocks
 from repl.audit.plan import Part
 from repl.audit.source import Source
 from vlsn.errors import BadBody
@@ -37,6 +36,7 @@ from vlsn.format.segment import FIRST_FRAME
 from vlsn.format.sidecar import Sidecar
 from vlsn.ids import lsn
 from vlsn.seams import Buffer
+from vlsn.verify.frames import Bools
 
 SCHEMA: Final = pa.schema(
     [
@@ -109,8 +109,8 @@ def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, se
         frames = frames.only(frames.headers["kind"] == FrameKind.BLOCK)
         lengths = frames.headers["length"].astype(np.int64)
         return _Placed(frames.offsets, lengths, np.zeros(len(frames), np.bool_)), set()
-    found = read_frames(buf, part)
-    blocks = read_blocks(buf, found)
+    found = frames_of(buf, part)
+    blocks = read_blocks(found)
     bad = {*found.damage, *blocks.offsets[~blocks.whole].tolist()}
     blocks = blocks.only(blocks.whole)
     return _Placed(blocks.offsets, blocks.headers["body_bytes"].astype(np.int64) + BLOCK_BYTES, blocks.overmarked), bad

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from repl.audit.blocks import ROW, Rows, blocks_at
 from repl.audit.digest import RANGE_BITS, U64, Checksums, Place
 from repl.audit.findings import Finding, shown
-from repl.audit.frames import Bools
 from repl.audit.majority import most
 from repl.audit.plan import Bounds, Part
 from repl.audit.rules import AuditRule
@@ -28,6 +27,7 @@ from vlsn.format.block import BLOCK_BYTES, BlockHeader, Entry, EntryKind, decode
 from vlsn.format.frame import FRAME_BYTES
 from vlsn.ids import padded
 from vlsn.repair.replacing import is_summed_up
+from vlsn.verify.frames import Bools
 from vlsn.verify.inspection import Rule
 
 _BYTES = {"key", "value"}

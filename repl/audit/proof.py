@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from repl.audit.blocks import blocks_at
 from repl.audit.digest import U64, Place, entry_digests
 from repl.audit.findings import FINDINGS_MAX, Finding
-from repl.audit.frames import Bools
 from repl.audit.history import Appends, HistoryPart, by_range, merged_appends, read_lines
 from repl.audit.history_order import Span, check_order
 from repl.audit.plan import Part
@@ -31,6 +30,7 @@ from vlsn.format.block import BlockFlag, EntryKind
 from vlsn.format.frame import FRAME_BYTES
 from vlsn.format.rows import Rows
 from vlsn.format.segment import segment_name
+from vlsn.verify.frames import Bools
 
 FAILED: Final = -1
 """A key in place of a range: why a part of the history could not be read."""

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from repl.audit.blocks import ROW, Blocks, Rows, read_blocks
+from repl.audit.blocks import ROW, Blocks, Rows, frames_of, read_blocks
 from repl.audit.digest import (
     RANGE_BITS,
     Checksums,
@@ -35,7 +35,6 @@ from repl.audit.digest import (
 )
 from repl.audit.directory import DirectorySource
 from repl.audit.findings import Finding
-from repl.audit.frames import Bools, Frames, read_frames
 from repl.audit.majority import most
 from repl.audit.mends import is_replaceable
 from repl.audit.plan import Part, Survey
@@ -54,6 +53,7 @@ from vlsn.repair.replacing import REPLACED_BYTES_MAX, Replacement, filled, repla
 from vlsn.seams import Disk, Stores
 from vlsn.segments.restore_marker import check_no_restore
 from vlsn.state import node_file
+from vlsn.verify.frames import Bools, Frames
 
 AGAIN: Final = "audit again, and repair from that report"
 
@@ -334,8 +334,8 @@ class _Copy:
 
     def _read(self, part: Part) -> tuple[memoryview, Frames, Blocks]:
         buf = memoryview(self.source.read(part, 0, part.end))
-        frames = read_frames(buf, part, checksums=self._checksums)
-        return buf, frames, read_blocks(buf, frames)
+        frames = frames_of(buf, part, checksums=self._checksums)
+        return buf, frames, read_blocks(frames, self._checksums)
 
     def _may_hold(self, part: Part) -> bool:
         """Says whether the segment may hold blocks of the ranges, as the report has it: it lies between visible blocks
