@@ -11,17 +11,17 @@ is left to ``joints``, which sees every segment's result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
+from itertools import islice
 
 import numpy as np
 
 from repl.audit.blocks import Blocks, frames_of, read_blocks
 from repl.audit.derived import check_index
 from repl.audit.digest import RANGE_BITS, Checksums, Place, Share, shares_of
-from repl.audit.findings import FINDINGS_MAX, Finding, finding_of
+from repl.audit.findings import FINDINGS_MAX, finding_of
 from repl.audit.group_entries import groups_in
 from repl.audit.plan import Bounds, Indexed, Part
 from repl.audit.profile import SAMPLES_MAX, profile_of, sampled
@@ -29,13 +29,13 @@ from repl.audit.segment_audit import Marks, SegmentAudit
 from vlsn.errors import BadBody
 from vlsn.format.block import check_kinds_and_transactions, decode_header
 from vlsn.format.columns import PRODUCERS, TXNS
-from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind
+from vlsn.format.frame import FRAME_BYTES, OVERMARKED
 from vlsn.format.segment import sidecar_name
 from vlsn.format.sidecar import Sidecar, content_crc
 from vlsn.seams import Buffer
 from vlsn.verify.facts import Facts, Visible, facts_of, read_records
 from vlsn.verify.frames import Frames
-from vlsn.verify.inspection import Rule
+from vlsn.verify.inspection import Fault, Rule
 from vlsn.verify.submissions import Submissions, submissions_of
 
 
@@ -56,13 +56,12 @@ def check_segment(
     was read of it window by window: then ``fill`` brings other spans of it into ``buf``."""
     frames, blocks = plain or _read(buf, part, checksums)
     visible = blocks.only(blocks.visible)
-    place = _Namer(buf, part, source, visible)
     bad = sorted({*frames.damage, *blocks.offsets[~blocks.whole].tolist()})
     inside = (visible.first >= bounds.first) & (visible.last <= bounds.last)
     compared = visible.only(inside & (visible.last > bounds.after))
     past = visible.only(visible.last <= bounds.past)
     above = visible.only(visible.first > bounds.last)
-    records, unread = read_records(list(_records(buf, frames)))
+    records, unread = read_records(frames.records(buf))
     facts = facts_of(
         part.number,
         part.file,
@@ -74,12 +73,13 @@ def check_segment(
         records=records,
         submissions=_submissions(buf, visible),
     )
-    faults = [*facts.faults, *(replace(each, vlsn=place.vlsn_at(each.offset)) for each in unread), *facts.repeated]
-    findings = [
-        *(_damage(offset, frames, blocks, place) for offset in bad[:FINDINGS_MAX]),
-        *_transactions(buf, visible, place),
-        *(finding_of(source, part.file, each) for each in faults),
-        *(_sidecar(buf, frames, visible, sidecar, place) if part.readable else ()),
+    damage = [*(_damage(offset, frames, blocks) for offset in bad[:FINDINGS_MAX]), *unread]
+    faults = [
+        *(replace(each, vlsn=_vlsn_at(each.offset, buf, part, visible)) for each in damage),
+        *islice(_transactions(buf, visible), FINDINGS_MAX),
+        *facts.faults,
+        *facts.repeated,
+        *(_sidecar(buf, frames, visible, sidecar, part) if part.readable else ()),
     ]
     if plain is not None:
         fill([(int(visible.offsets[row]), int(visible.ends[row])) for row in sampled(visible)])
@@ -103,7 +103,7 @@ def check_segment(
         groups=tuple(groups_in(buf, visible)),
         others=tuple(_ranges(above)),
         hidden=tuple(_places(part.number, blocks.only(blocks.whole & blocks.overmarked))),
-        findings=tuple(findings),
+        findings=tuple(finding_of(source, part.file, each) for each in faults),
         profile=profile_of(buf, blocks, visible, sidecar_bytes=len(sidecar or b""), samples=samples),
     )
 
@@ -113,67 +113,38 @@ def _read(buf: Buffer, part: Part, checksums: Checksums) -> tuple[Frames, Blocks
     return frames, read_blocks(frames, checksums)
 
 
-class _Namer:
-    """Makes findings of one segment, and knows which VLSN is due at an offset."""
-
-    def __init__(self, buf: Buffer, part: Part, source: str, visible: Blocks) -> None:
-        self._buf = buf
-        self.part = part
-        self._source = source
-        self._visible = visible
-
-    def __call__(
-        self, rule: str, offset: int, vlsn: int, detail: str, file: str = "", more: Mapping[str, Any] | None = None
-    ) -> Finding:
-        file = file or self.part.file
-        more = more or {}
-        return Finding(rule=rule, source=self._source, file=file, offset=offset, vlsn=vlsn, detail=detail, more=more)
-
-    def vlsn_at(self, offset: int) -> int:
-        """Returns the first VLSN of the block at ``offset``, if its header is right; else the one due there."""
-        try:
-            return int(decode_header(memoryview(self._buf), offset + FRAME_BYTES).first_vlsn)
-        except BadBody:
-            before = int(np.searchsorted(self._visible.offsets, offset))
-            return (int(self._visible.last[before - 1]) if before else self.part.prev_last_vlsn) + 1
+def _vlsn_at(offset: int, buf: Buffer, part: Part, visible: Blocks) -> int:
+    """Returns the first VLSN of the block at ``offset``, if its header is right; else the one due there."""
+    try:
+        return int(decode_header(memoryview(buf), offset + FRAME_BYTES).first_vlsn)
+    except BadBody:
+        before = int(np.searchsorted(visible.offsets, offset))
+        return (int(visible.last[before - 1]) if before else part.prev_last_vlsn) + 1
 
 
-def _damage(offset: int, frames: Frames, blocks: Blocks, place: _Namer) -> Finding:
-    vlsn = place.vlsn_at(offset)
+def _damage(offset: int, frames: Frames, blocks: Blocks) -> Fault:
     row = int(np.searchsorted(frames.offsets, offset))
     if row == len(frames.offsets) or frames.offsets[row] != offset:
-        return place(Rule.FRAME_HEADER, offset, vlsn, "no frame where one had been synced")
+        return Fault(Rule.FRAME_HEADER, offset, "no frame where one had been synced")
     if not frames.good[row]:
-        return place(Rule.FRAME_CRC, offset, vlsn, "the frame's crc, or its padding, is wrong")
+        return Fault(Rule.FRAME_CRC, offset, "the frame's crc, or its padding, is wrong")
     block = int(np.searchsorted(blocks.offsets, offset))
     if frames.sums.header[row] != blocks.headers["header_crc"][block]:
-        return place(Rule.BLOCK_HEADER, offset, vlsn, "the block header's crc is wrong inside a right frame")
+        return Fault(Rule.BLOCK_HEADER, offset, "the block header's crc is wrong inside a right frame")
     if frames.sums.body[row] != blocks.headers["body_crc"][block]:
-        return place(Rule.BLOCK_BODY, offset, vlsn, "the block body's crc is wrong inside a right frame")
-    return place(Rule.BLOCK_HEADER, offset, vlsn, "the block header's fields cannot be together")
+        return Fault(Rule.BLOCK_BODY, offset, "the block body's crc is wrong inside a right frame")
+    return Fault(Rule.BLOCK_HEADER, offset, "the block header's fields cannot be together")
 
 
-def _transactions(buf: Buffer, visible: Blocks, place: _Namer) -> Iterator[Finding]:
+def _transactions(buf: Buffer, visible: Blocks) -> Iterator[Fault]:
     """Checks that each transaction is whole in its block."""
-    wrong = 0
     for row in np.flatnonzero(visible.headers["flags"] & np.uint8(TXNS)).tolist():
         block = memoryview(buf)[int(visible.offsets[row]) + FRAME_BYTES :]
         try:
             header = decode_header(block)
             check_kinds_and_transactions(block, header, header.layout)
         except BadBody as error:
-            yield place(Rule.TRANSACTION, int(visible.offsets[row]), int(visible.first[row]), str(error))
-            wrong += 1
-            if wrong == FINDINGS_MAX:
-                return
-
-
-def _records(buf: Buffer, frames: Frames) -> Iterator[tuple[int, FrameKind, bytes]]:
-    view = memoryview(buf)
-    for row in np.flatnonzero(frames.good & (frames.headers["kind"] != FrameKind.BLOCK)).tolist():
-        offset, header = int(frames.offsets[row]), frames.headers[row]
-        start = offset + FRAME_BYTES
-        yield offset, FrameKind(int(header["kind"])), bytes(view[start : start + int(header["length"])])
+            yield Fault(Rule.TRANSACTION, int(visible.offsets[row]), str(error), int(visible.first[row]))
 
 
 def _submissions(buf: Buffer, visible: Blocks) -> Submissions:
@@ -187,20 +158,20 @@ def _columns(blocks: Blocks) -> Visible:
     return Visible(blocks.offsets, blocks.first.astype(np.int64), blocks.last.astype(np.int64), *headers)
 
 
-def _sidecar(buf: Buffer, frames: Frames, visible: Blocks, data: bytes | None, place: _Namer) -> Iterator[Finding]:
+def _sidecar(buf: Buffer, frames: Frames, visible: Blocks, data: bytes | None, part: Part) -> Iterator[Fault]:
     """Checks the sidecar against the segment; a damaged segment has been named already."""
     if data is None or frames.damage or not len(frames.offsets):
         return
-    number = place.part.number
-    vlsn = int(visible.first[0]) if len(visible) else place.part.prev_last_vlsn + 1
+    vlsn = int(visible.first[0]) if len(visible) else part.prev_last_vlsn + 1
+    file = sidecar_name(part.number)
     try:
         sidecar = Sidecar.decode(data)
     except BadBody as error:
-        yield place(Rule.SIDECAR, 0, vlsn, str(error), file=sidecar_name(number))
+        yield Fault(Rule.SIDECAR, 0, str(error), vlsn, file=file)
         return
     offsets = sidecar.offsets
     fault = ""
-    if (sidecar.number, sidecar.salt, sidecar.end) != (number, place.part.salt, frames.end):
+    if (sidecar.number, sidecar.salt, sidecar.end) != (part.number, part.salt, frames.end):
         fault = "it is another segment's, or one that ends elsewhere"
     elif len(offsets) != len(frames.offsets) or (offsets != frames.offsets).any():
         fault = "its frames are not where the segment's are"
@@ -211,7 +182,7 @@ def _sidecar(buf: Buffer, frames: Frames, visible: Blocks, data: bytes | None, p
     elif len(visible.offsets) and (sidecar.first_vlsn, sidecar.last_vlsn) != (visible.first[0], visible.last[-1]):
         fault = "its VLSNs are not the segment's"
     if fault:
-        yield place(Rule.SIDECAR, 0, vlsn, fault, file=sidecar_name(number))
+        yield Fault(Rule.SIDECAR, 0, fault, vlsn, file=file)
 
 
 def _content(buf: Buffer, frames: Frames, sidecar: Sidecar) -> int:

@@ -76,6 +76,14 @@ class Frames:
         """Where, ascending, a frame should be and is not, or is not good."""
         return sorted({*(start for start, _ in self.gaps), *self.offsets[~self.good].tolist()})
 
+    def records(self, buf: Buffer) -> list[tuple[int, FrameKind, bytes]]:
+        """Returns offset, kind and payload of the good local records; ``buf`` is the file from its first byte on."""
+        rows = np.flatnonzero(self.good & (self.headers["kind"] != FrameKind.BLOCK))
+        kinds, lengths = self.headers["kind"][rows].tolist(), self.headers["length"][rows].tolist()
+        columns = zip(self.offsets[rows].tolist(), kinds, lengths, strict=True)
+        view, head = memoryview(buf), FRAME_BYTES
+        return [(at, FrameKind(kind), bytes(view[at + head : at + head + length])) for at, kind, length in columns]
+
 
 def read_frames(
     buf: Buffer,

@@ -23,7 +23,9 @@ from vlsn.format.columns import KEYS, PRODUCERS, TXNS
 from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind
 from vlsn.format.rows import Rows
 from vlsn.format.scan import Headers, Offsets
+from vlsn.seams import Disk
 from vlsn.verify.frames import Sums, read_frames
+from vlsn.verify.segment_chain import Link, Stated, read_segment
 from vlsn.verify.submissions import ROW, Submissions, submissions_of
 
 Mask = npt.NDArray[np.bool_]
@@ -133,14 +135,25 @@ def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, name: str, sta
     is_block = found.headers["kind"] == FrameKind.BLOCK
     _check_frames(found)
     _check_blocks(buf, found, is_block, frames.heads[is_block], frames.sums.only(is_block))
-    for index in np.flatnonzero(~is_block & ~found.bad).tolist():
-        begin = int(found.offsets[index]) + FRAME_BYTES
-        payload = bytes(buf[begin : begin + int(found.headers["length"][index])])
-        found.records.append((begin - FRAME_BYTES, FrameKind(int(found.headers["kind"][index])), payload))
+    found.records = frames.records(buf)
     return found
 
 
 # What is wrong with them.
+
+
+def inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[Inspected, int]:
+    """Inspects a segment of a chain, whose bytes are in ``buf`` afterwards, and returns how many there are."""
+    size, lost = read_segment(disk, link, buf)
+    found = inspect(
+        buf, size=size, salt=link.salt, end=link.end, name=link.info.path, stated=stated.offset_in(link.number)
+    )
+    for start, end in lost:
+        # Beside what else is wrong there: nothing tells whether it had been synced, only that it cannot be read.
+        if start not in [gap for gap, _ in found.gaps]:
+            found.gaps.append((start, end))
+        found.faults.insert(0, Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
+    return found, size
 
 
 def _check_frames(found: Inspected) -> None:

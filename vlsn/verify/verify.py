@@ -43,7 +43,7 @@ from vlsn.verify.durable_claims import Placed
 from vlsn.verify.facts import Facts, Visible, facts_of, read_records, visible_of
 from vlsn.verify.index_mappings import Bounds, read_mappings
 from vlsn.verify.index_mappings import Columns as Mappings
-from vlsn.verify.inspection import Fault, Inspected, Mask, Rule, inspect
+from vlsn.verify.inspection import Fault, Inspected, Mask, Rule, inspected
 from vlsn.verify.joined import Joined, claimed
 from vlsn.verify.names import GivenUp, names_of
 from vlsn.verify.noted_terms import Run, first_difference, told
@@ -51,7 +51,7 @@ from vlsn.verify.pages import page_faults
 from vlsn.verify.producer_order import NOTHING_HEARD
 from vlsn.verify.report import Finding, TermRun, VerifyReport, kept_aside
 from vlsn.verify.rollbacks import Rollbacks
-from vlsn.verify.segment_chain import Chain, Link, Stated, log_chain, read_segment, read_stated
+from vlsn.verify.segment_chain import Chain, Link, Stated, log_chain, read_stated
 
 Progress = Callable[[int, int], None]
 """Bytes done, bytes in all."""
@@ -198,7 +198,7 @@ class _Verifier:
         sidecar = self._sidecar(link)
         found = self._proven(link, sidecar) if sidecar is not None else None
         if found is None:
-            found = self._inspected(link, stated)
+            found, _ = inspected(self._disk, link, stated, self._buf)
         records, unread = read_records(found.records)
         found.faults += unread
         self._rollbacks.read(link, found, records)
@@ -310,7 +310,7 @@ class _Verifier:
         for number in self._given_up.segments(self._runs(), spans):
             link = self._links[number][0]
             try:
-                found = self._inspected(link, stated)
+                found, _ = inspected(self._disk, link, stated, self._buf)
             except FileNotFoundError:
                 continue  # cleaned away meanwhile
             self._given_up.take(names_of(self._buf, number, found, ~found.marked))
@@ -359,20 +359,6 @@ class _Verifier:
             return None  # frame by frame it is told where the disk gives nothing
         finally:
             file.close()
-
-    def _inspected(self, link: Link, stated: Stated) -> Inspected:
-        size, lost = read_segment(self._disk, link, self._buf)
-        found = inspect(
-            self._buf,
-            size=size,
-            salt=link.salt,
-            end=link.end,
-            name=link.info.path,
-            stated=stated.offset_in(link.number),
-        )
-        for start, end in lost:
-            found.faults.append(Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
-        return found
 
     def _sidecar(self, link: Link) -> Sidecar | None:
         name = sidecar_name(link.number)
