@@ -32,7 +32,6 @@ from vlsn.format.block_heads import heads_good
 from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.rows import I64, Rows
-from vlsn.format.segment import FIRST_FRAME
 from vlsn.format.sidecar import Sidecar
 from vlsn.ids import lsn
 from vlsn.seams import Buffer
@@ -104,7 +103,7 @@ class _Placed:
 
 def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, set[int]]:
     """Returns the blocks that are whole, and where something is not."""
-    frames = proven_frames(buf, part, sidecar) if sidecar is not None else _whole(buf, part)
+    frames = proven_frames(buf, part, sidecar) if sidecar is not None else None
     if frames is not None:
         frames = frames.only(frames.headers["kind"] == FrameKind.BLOCK)
         lengths = frames.headers["length"].astype(np.int64)
@@ -130,23 +129,6 @@ def proven_frames(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
     if len(found) != len(offsets) or found.end != part.end or found.headers["flag"].any():
         return None
     return found if crc(memoryview(buf)[: part.end]) == sidecar.crc else None
-
-
-def _whole(buf: Buffer, part: Part) -> scan.Walk | None:
-    """Finds the frames of a segment without a sidecar when all are right up to its known end. Its process was killed,
-    or it is the last. This costs half of finding out what is not right."""
-    if not part.closed or len(buf) < part.end or part.end <= FIRST_FRAME:
-        return None
-    found = scan.walk(buf, base=0, start=FIRST_FRAME, end=part.end, salt=part.salt)
-    if found.end != part.end or found.headers["flag"].any() or scan.check_crcs(buf, 0, found) is not None:
-        return None
-    blocks = found.only(found.headers["kind"] == FrameKind.BLOCK)
-    headers = scan.block_headers(buf, 0, blocks.offsets)
-    bodies = blocks.offsets + FRAME_BYTES + BLOCK_BYTES
-    right = (scan.header_crcs(headers) == headers["header_crc"]) & (headers["body_bytes"] <= blocks.headers["length"])
-    if not right.all() or (scan.piece_crcs(buf, bodies, bodies + headers["body_bytes"]) != headers["body_crc"]).any():
-        return None
-    return found
 
 
 def _window(buf: Buffer, some: _Placed, bad: set[int]) -> _Window | None:

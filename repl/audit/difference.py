@@ -65,7 +65,8 @@ def first_differences(task: RangeTask, sources: Sequence[Source]) -> list[Findin
     """Returns one finding for each source whose blocks are other than the ones most sources have."""
     rows = rows_of(task, sources)
     rows = rows[rows["visible"] & inside(rows, task) & (rows["last"] > task.bounds.after)]
-    copies = [np.sort(rows[rows["source"] == index], order="first") for index in range(len(sources))]
+    rows = rows[np.argsort(rows["first"], kind="stable")]  # of two at one VLSN the log's last one counts
+    copies = [rows[rows["source"] == index] for index in range(len(sources))]
     vlsns = np.unique(rows["first"])
     digests = np.stack([_covering(copy, vlsns) for copy in copies])
     there = digests != b""

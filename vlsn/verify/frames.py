@@ -37,6 +37,8 @@ Compared = Callable[[Sequence[Buffer]], bytes]
 """Makes of payloads what they are compared by, one behind the other: as many bytes of each."""
 
 _RUN_BYTES: Final = 256 * KIB
+_RUN_FRAMES: Final = 4096
+"""Frames whose checksums are made together of those of their payloads."""
 _VIEW_FROM: Final = 4 * KIB
 """Payloads longer than this on the average are not copied for their checksums."""
 
@@ -220,15 +222,24 @@ def sums_of(
 ) -> tuple[Sums, Bools]:
     """Makes of the crc32c of each frame's payload all others, and says whether its crc and padding are right.
     ``heads`` are the blocks' headers, ``lasts`` the frames' last words."""
-    lengths = headers["length"].astype(np.int64)
     whole = np.array(payload_crcs, np.uint32)
+    runs = (slice(low, low + _RUN_FRAMES) for low in range(0, max(1, len(whole)), _RUN_FRAMES))
+    pieces = [_sums_of_run(headers[run], heads[run], lasts[run], whole[run]) for run in runs]
+    header, body, good = (np.concatenate(each) for each in zip(*pieces, strict=True))
+    return Sums(header, body, whole), good
+
+
+def _sums_of_run(
+    headers: scan.Headers, heads: scan.Headers, lasts: NDArray[np.uint64], whole: U32
+) -> tuple[U32, U32, Bools]:
+    lengths = headers["length"].astype(np.int64)
     good = (shifted(scan.head_crcs(headers), lengths) ^ whole) == headers["crc"]
     used = (lengths & 7).astype(np.uint64) << np.uint64(3)
     good &= (used == 0) | (lasts >> used == 0)
     header = scan.header_crcs(heads)
     own = np.ascontiguousarray(heads["header_crc"], "<u4").view(np.uint8).reshape(-1, 4)
     body = whole ^ shifted(followed(header, own), np.maximum(lengths - BLOCK_BYTES, 0))
-    return Sums(header, body, whole), good
+    return header, body, good
 
 
 def _runs(offsets: scan.Offsets) -> Iterator[tuple[int, int]]:
