@@ -16,8 +16,7 @@ import numpy as np
 from repl.audit.blocks import Blocks
 from repl.audit.findings import FINDINGS_MAX, Finding
 from repl.audit.plan import Indexed, Noted
-from repl.audit.segment_audit import Pointed, SegmentAudit
-from vlsn.format.records import RollbackStart
+from repl.audit.segment_audit import Pointed, SegmentAudit, rollbacks_of
 from vlsn.format.rollback_periods import end_of
 from vlsn.ids import lsn
 from vlsn.recover.recovery import INDEX_NAME, NODE_FILE_NAME, STATE_NAME
@@ -49,14 +48,8 @@ def check_index(blocks: Blocks, damage: Sequence[int], end: int, indexed: Indexe
 
 def check_pointed(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:
     """Names what the index of a source says wrongly, now that its rollbacks are known."""
-    started = [
-        (lsn(segment.number, at), record)
-        for segment in segments
-        for at, record in segment.rollbacks
-        if isinstance(record, RollbackStart)
-    ]
-    last = max((lsn(segment.number, marks.last) for segment in segments for marks in segment.marks), default=0)
-    due = [(record.first_lsn, end_of(at, record)) for at, record in started if at > last]
+    starts, _, last = rollbacks_of(segments)
+    due = [(record.first_lsn, end_of(at, record)) for at, record in starts.items() if at > last]
     for segment in segments:
         for pointed in segment.pointed:
             place = lsn(segment.number, pointed.offset)

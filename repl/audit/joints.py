@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from repl.audit.derived import check_pointed
 from repl.audit.findings import Finding, finding_of
-from repl.audit.segment_audit import SegmentAudit
+from repl.audit.segment_audit import SegmentAudit, rollbacks_of
 from vlsn.format.records import RollbackStart
 from vlsn.format.rollback_periods import end_of
 from vlsn.format.segment import segment_name
@@ -42,27 +42,13 @@ def check_joints(source: str, runs: Sequence[Sequence[SegmentAudit]]) -> Iterato
 def pending_rollback(segments: Sequence[SegmentAudit]) -> tuple[int, int]:
     """Returns where the ROLLBACK_START lies that nothing was logged behind, not even its end, and its matchpoint. 0 and
     0 for none: at most one is under way."""
-    last = max((lsn(segment.number, marks.last) for segment in segments for marks in segment.marks), default=0)
-    started: dict[int, int] = {}
-    for segment in segments:
-        for offset, record in segment.rollbacks:
-            if isinstance(record, RollbackStart):
-                started[lsn(segment.number, offset)] = record.matchpoint
-            else:
-                started.pop(record.start_lsn, None)
-    return max(((at, matchpoint) for at, matchpoint in started.items() if at > last), default=(0, 0))
+    starts, ended, last = rollbacks_of(segments)
+    pending = ((at, record.matchpoint) for at, record in starts.items() if at > last and at not in ended)
+    return max(pending, default=(0, 0))
 
 
 def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:
-    starts: dict[Lsn, RollbackStart] = {}
-    ended: set[int] = set()
-    last = max((lsn(segment.number, marks.last) for segment in segments for marks in segment.marks), default=0)
-    for segment in segments:
-        for offset, record in segment.rollbacks:
-            if isinstance(record, RollbackStart):
-                starts[lsn(segment.number, offset)] = record
-            else:
-                ended.add(record.start_lsn)
+    starts, ended, last = rollbacks_of(segments)
     for segment in segments:
         for marks in segment.marks:
             begin, end = lsn(segment.number, marks.start), lsn(segment.number, marks.last)

@@ -5,12 +5,15 @@ Its size does not grow with the segment's entries: it travels from a task to the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repl.audit.digest import Place, Share
 from repl.audit.findings import Finding
 from repl.audit.members import GroupAt
 from repl.audit.profile import Profile
+from vlsn.format.records import RollbackEnd, RollbackStart
+from vlsn.ids import Lsn, lsn
 from vlsn.verify.facts import Facts
 
 
@@ -64,3 +67,14 @@ class SegmentAudit(Facts):
     """Where overmarked blocks lie."""
     findings: tuple[Finding, ...]
     profile: Profile
+
+
+def rollbacks_of(segments: Sequence[SegmentAudit]) -> tuple[dict[Lsn, RollbackStart], set[int], int]:
+    """Returns the rollbacks of one copy that have begun, by their places, the places of those that have ended, and
+    where its last block lies."""
+    records = [(lsn(segment.number, at), record) for segment in segments for at, record in segment.rollbacks]
+    return (
+        {at: record for at, record in records if isinstance(record, RollbackStart)},
+        {int(record.start_lsn) for _, record in records if isinstance(record, RollbackEnd)},
+        max((lsn(segment.number, marks.last) for segment in segments for marks in segment.marks), default=0),
+    )
