@@ -11,8 +11,8 @@ from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from repl.node.cdc_metrics import buckets_of, cdc_metrics
-from repl.node.destination_metrics import destination_metrics
+from repl.cdc.metrics import buckets_of, cdc_metrics
+from repl.destinations.metrics import destination_metrics
 from repl.node.parts import NodeParts
 from repl.node.status import readiness, status
 from repl.web.limits import PIECE_BYTES
@@ -71,7 +71,7 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
     for (node, kind), number in Counter((each["node"], each["kind"]) for each in said["alarms"]).items():
         shown.add_metric([node, kind], number)
     yield shown
-    yield from cdc_metrics(parts)
+    yield from cdc_metrics(parts.cdc)
     yield from destination_metrics(said["destinations"])
     yield _gauge("ready", "1 when the node serves durable reads", not readiness(parts))
     for name, key, text in (

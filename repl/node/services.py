@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from repl.cdc.cdc_http import NodeCdc
+from repl.destinations.service import NodeDestinations
 from repl.lead.leading import lead_of
 from repl.lead.service import NodeAppends, NodeFeeds, NodeTransactions
 from repl.names.begun import NodeBegun
 from repl.names.positions import NodePositions
 from repl.names.sinks import NodeSinks
 from repl.node.admin_http import NodeAdministration
-from repl.node.destinations import NodeDestinations
 from repl.node.gateway import Services
 from repl.node.parts import NodeParts
 from repl.node.peers import NodePeers, NodeRepairs
@@ -29,7 +29,7 @@ def services_of(parts: NodeParts) -> Services:
         reads=NodeReads(member),
         consumers=NodePositions(member, leads),
         sinks=NodeSinks(member, leads),
-        destinations=NodeDestinations(member),
+        destinations=NodeDestinations(member, leads),
         cdc=NodeCdc(member, parts.cdc),
         files=NodeFiles(member),
         feeds=NodeFeeds(member),

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
+from repl.destinations.description import destinations_of
 from repl.follow.following import Following
 from repl.group.lost_group import REASON, is_lost
 from repl.group.member import Member
 from repl.group.membership import listed_as
 from repl.lead.leading import Leading
 from repl.lead.logged_settings import settings_of
-from repl.node.destinations_told import destinations_of
 from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
 from vlsn.durability import SYNCED
@@ -173,7 +173,9 @@ def long_status(parts: NodeParts) -> dict[str, Any]:
     log = opened.log
     found["holds"] = holds(log)
     found["consumers"] = [msgspec.to_builtins(each) for each in opened.consumers.told()]
-    found["destinations"] = destinations_of(log, parts.lead, opened.pager)
+    found["destinations"] = destinations_of(
+        log, lead.destinations if (lead := parts.lead) is not None else None, opened.pager
+    )
     return found
 
 

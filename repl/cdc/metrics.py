@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from feeder.source import Mode
+from repl.cdc.consumers import CdcConsumers
 from repl.cdc.worker import CdcState
-from repl.node.parts import NodeParts
 from vlsn.histogram import Histogram
 
 
-def cdc_metrics(parts: NodeParts) -> Iterator[Metric]:
+def cdc_metrics(consumers: CdcConsumers) -> Iterator[Metric]:
     """Yields what this node's CDC consumers do, whether its log is open or not."""
-    everything = parts.cdc.told()
+    everything = consumers.told()
     if not everything:
         return
     told = [one for one in everything if one["state"] != CdcState.NOT_CONFIGURED]
@@ -63,7 +63,7 @@ def cdc_metrics(parts: NodeParts) -> Iterator[Metric]:
         ("capture_seconds", "From an entry's sealing until it was taken"),
     ):
         histogram = HistogramMetricFamily(f"vlsnlog_cdc_{name}", text, labels=["consumer"])
-        for record in parts.cdc.records.values():
+        for record in consumers.records.values():
             counts = record.counts
             held = {"events_seconds": counts.events, "commit_seconds": counts.stored}.get(name, counts.captured)
             histogram.add_metric([record.settings.name], buckets_of(held), held.sum)

@@ -9,14 +9,12 @@ from msgspec.structs import asdict
 from repl.destinations.deliveries import Deliveries
 from repl.destinations.delivery import Delivery
 from repl.destinations.pager import Pager
-from repl.lead.leading import Leading
 from vlsn.state.destinations import DestinationView
 from vlsn.write.local_log import LocalLog
 
 
-def destinations_of(log: LocalLog, lead: Leading | None, pager: Pager | None = None) -> list[dict[str, Any]]:
+def destinations_of(log: LocalLog, deliveries: Deliveries | None, pager: Pager | None = None) -> list[dict[str, Any]]:
     """Tells of all destinations, by name, as far as they are durable and synced here; with their pages on this node."""
-    deliveries = lead.destinations if lead is not None else None
     return [told(log, view, deliveries, pager) for view in log.destinations.views()]
 
 
