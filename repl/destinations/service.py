@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
-from repl.api import DestinationChange, Puts
-from repl.destinations import orders
-from repl.destinations.deliveries import Deliveries
-from repl.destinations.delivery import Delivered, Delivery, Worker
-from repl.destinations.description import destinations_of, told
+from repl.api import DestinationChange
 from repl.destinations.message_batch import MessageColumns
-from repl.destinations.pager import Pager
-from repl.group.member import Member
-from repl.group.service import Service
-from repl.names.commits import CommitLead, commit_alone
 from repl.web.mastership import Mastership
-from vlsn.errors import NotFound, OutcomeUnknown
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 
 
@@ -119,136 +110,3 @@ class Destinations(Mastership, Protocol):
     async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str, delay_s: float | None) -> None:
         """Gives messages back; ``delay_s``: seconds until they go out again, None for what the settings say."""
         ...
-
-
-class DestinationsLead(CommitLead, Protocol):
-    """The lead, as far as destinations need it."""
-
-    @property
-    def destinations(self) -> Deliveries: ...
-
-
-class NodeDestinations(Service):
-    """The destinations of a node's group. ``leads`` returns the lead, or raises ``NotMaster``."""
-
-    def __init__(self, member: Member, leads: Callable[[], DestinationsLead]) -> None:
-        super().__init__(member)
-        self._leads = leads
-
-    async def destinations(self) -> list[dict[str, Any]]:
-        lead = self._checked()
-        await lead.destinations.settle_in()
-        return destinations_of(lead.log, lead.destinations, self.member.opened().part(Pager))
-
-    async def destination(self, name: str) -> dict[str, Any]:
-        lead = self._checked()
-        await lead.destinations.of(name)
-        found = next((view for view in lead.log.destinations.views() if view.name == name), None)
-        if found is None:
-            raise NotFound(f"there is no destination {name}")
-        return told(lead.log, found, lead.destinations, self.member.opened().part(Pager))
-
-    async def set_destination(
-        self, name: str, change: DestinationChange, timeout_s: float
-    ) -> tuple[dict[str, Any], bool]:
-        lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
-        placed = orders.placed_in(lead.log, name)
-        if placed is None:
-            uuid = change.uuid or f"{self.member.seams.random.u64() or 1:016x}"
-            await self._commit(lead, orders.made(lead.log, name, change, uuid), deadline)
-            lead.destinations.followed()
-            self.member.event("destination.made", destination=name, uuid=uuid)
-            return await self.destination(name), True
-        puts = orders.changed(lead.log, name, placed, change)
-        if puts is not None:
-            await self._commit(lead, puts, deadline)
-            lead.destinations.followed()
-        else:
-            await self._reached(lead, placed.at, deadline)
-        return await self.destination(name), False
-
-    async def drop_destination(self, name: str, timeout_s: float) -> None:
-        lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
-        await self._commit(lead, orders.dropped(name, orders.found_in(lead.log, name)), deadline)
-        self.member.event("destination.dropped", destination=name)
-
-    async def order(
-        self, name: str, order: str, to: int | str | None, vlsns: Vlsns | None, timeout_s: float
-    ) -> dict[str, Any]:
-        lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
-        delivery = await lead.destinations.of(name)
-        placed = orders.found_in(lead.log, name)
-        puts: Puts | None
-        match order:
-            case "move":
-                assert to is not None
-                puts = orders.moved(lead.log, name, placed, to)
-            case "retry-dead":
-                dead = delivery.dead(None if vlsns is None else VlsnSet.of(vlsns))
-                if dead:
-                    delivery.check_retry(dead)
-                puts = orders.tried_again(placed, dead) if dead else None
-            case "delete-dead":
-                assert vlsns is not None
-                puts = orders.deleted(placed, delivery.dead(VlsnSet.of(vlsns)))
-            case _:
-                puts = orders.paused(name, placed, order == "pause")
-        if puts is not None:
-            await self._commit(lead, puts, deadline)
-            lead.destinations.followed()
-            if order == "retry-dead" and dead:
-                delivery.retry(dead)
-            if order == "move":
-                self.member.event("destination.moved", destination=name, to=to)
-        return await self.destination(name)
-
-    async def worker(self, name: str) -> Worker:
-        return (await self._checked().destinations.of(name)).worker()
-
-    async def messages(self, name: str, most: int, wait_s: float, room: Room) -> Delivered:
-        delivery = await self._checked().destinations.of(name)
-        return await delivery.messages(most, wait_s, room)
-
-    async def peek(self, name: str, most: int) -> Delivered:
-        delivery = await self._checked().destinations.of(name)
-        return await delivery.peek(most)
-
-    async def ack(self, name: str, vlsns: Vlsns, uuid: str, wait_s: float) -> None:
-        delivery = await self._meant(name, uuid)
-        told = delivery.ack(vlsns, wait=wait_s > 0)
-        if told is None:
-            return
-        try:
-            async with asyncio.timeout(wait_s):
-                await asyncio.shield(told)
-        except TimeoutError:
-            raise OutcomeUnknown("acknowledged, and not durable yet: acknowledge them again") from None
-
-    async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str, delay_s: float | None) -> None:
-        (await self._meant(name, uuid)).nack(vlsns, reason, delay_s)
-
-    async def _meant(self, name: str, uuid: str) -> Delivery:
-        delivery = await self._checked().destinations.of(name)
-        if uuid and uuid != delivery.uuid:
-            raise NotFound(f"destination {name} is {delivery.uuid} now, not {uuid}: that one was dropped")
-        return delivery
-
-    def _checked(self) -> DestinationsLead:
-        lead = self._leads()
-        lead.destinations.check_level()
-        return lead
-
-    async def _commit(self, lead: DestinationsLead, puts: Puts, deadline: float) -> None:
-        appended = await commit_alone(lead, puts, deadline)
-        await self._reached(lead, appended.last, deadline)
-
-    async def _reached(self, lead: DestinationsLead, vlsn: int, deadline: float) -> None:
-        """Returns once what VLSN ``vlsn`` says is folded here."""
-        log, loop = lead.log, asyncio.get_running_loop()
-        while True:
-            log.fold_acks()
-            if log.history.acks.folded_to >= vlsn:
-                return
-            if loop.time() >= deadline:
-                raise OutcomeUnknown(f"it is logged at VLSN {vlsn}, and not synced here yet")
-            await asyncio.sleep(0.005)

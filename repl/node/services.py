@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from repl.cdc.cdc_http import NodeCdc
-from repl.destinations.service import NodeDestinations
+from repl.destinations.node_destinations import NodeDestinations
 from repl.lead.leading import lead_of
 from repl.lead.service import NodeAppends, NodeFeeds, NodeTransactions
 from repl.names.begun import NodeBegun
