@@ -17,7 +17,7 @@ def puts_of(log: LocalLog, changes: Mapping[str, SinkChange]) -> Puts:
     """Makes what sets these states, and forgets the runs that they outlive. Raises ``BadArgument``, ``TooLarge``."""
     values: dict[str, bytes | None] = {}
     expects: dict[str, int] = {}
-    states = states_in(log.history.small)
+    states = states_in(log.view.history.small)
     for name, change in changes.items():
         key = key_of(name)
         change.state.check()

@@ -50,7 +50,7 @@ class NodeConsumers(NodeMastership):
 
     async def delete_consumer(self, name: str, at: int | None, timeout_s: float) -> None:
         lead, key = self._lead(), key_of(name)
-        if key not in lead.log.history.small:
+        if key not in lead.log.view.history.small:
             raise NotFound(f"consumer {name} has no position here")
         values: dict[str, bytes | None] = {key: None}
         if name.startswith(REPLICATED_PREFIX):  # the CDC consumer that begins anew by that name does so at once
@@ -60,7 +60,7 @@ class NodeConsumers(NodeMastership):
 
     def capture_paused_us(self, consumer: str) -> int:
         self._lags()
-        return paused.since_in(self._parts.opened().log.history.small.get(paused.key_of(consumer)))
+        return paused.since_in(self._parts.opened().log.view.history.small.get(paused.key_of(consumer)))
 
     async def pause_capture(self, consumer: str, since_us: int, timeout_s: float) -> None:
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -68,7 +68,7 @@ class NodeConsumers(NodeMastership):
 
     def _lags(self) -> ConsumerLags:
         opened = self._parts.opened()
-        lacks_to = opened.log.history.small.lacks_to
+        lacks_to = opened.log.view.history.small.lacks_to
         if lacks_to:
             raise ProducersMissing(f"this node has lost what was set up to VLSN {lacks_to}, and asks the other members")
         return opened.consumers

@@ -60,7 +60,7 @@ class NodeReads(NodeService):
 
     async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
         await self.confirm(timeout_s)
-        table, durable = self._parts.opened().log.history.producers, self._parts.dtvlsn()
+        table, durable = self._parts.opened().log.view.history.producers, self._parts.dtvlsn()
         life = table.find(producer, at=durable + 1)
         place = life.as_of(durable) if life is not None else ProducerPlace()
         if table.lacks_to and not place.last:

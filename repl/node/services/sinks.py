@@ -19,7 +19,7 @@ class NodeSinks(NodeMastership):
 
     def sinks(self) -> list[SinkAt]:
         opened = self._parts.opened()
-        small = opened.log.history.small
+        small = opened.log.view.history.small
         if small.lacks_to:
             raise ProducersMissing(
                 f"this node has lost what was set up to VLSN {small.lacks_to}, and asks the other members"
@@ -36,7 +36,7 @@ class NodeSinks(NodeMastership):
 
     async def delete_sink(self, name: str, at: int | None, timeout_s: float) -> None:
         lead, key = self._lead(), key_of(name)
-        if key not in lead.log.history.small:
+        if key not in lead.log.view.history.small:
             raise NotFound(f"sink {name} has no state here")
         puts = Puts({key: None}, {} if at is None else {key: at})
         await commit_alone(lead, puts, asyncio.get_running_loop().time() + timeout_s)
