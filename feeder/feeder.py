@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Protocol
 from zlib import crc32
 
@@ -255,11 +256,8 @@ class Feeder:
     async def _matchpoint(self, at: Vlsn) -> Matchpoint:
         if not at:
             return Matchpoint(vlsn=0, feed_term=self.term)
-        source = Source(self._log, at, self._offload)
-        try:
+        with closing(Source(self._log, at, self._offload)) as source:
             blocks = source.from_ring(1) or await source.from_archive()
-        finally:
-            source.close()
         block = bytes(blocks[0])
         header = decode_header(block)
         if header.last_vlsn != at:

@@ -258,7 +258,7 @@ class Once:
             return
         table = self._log.view.history.producers
         life = table.find(append.producer, at=self._log.view.allocated + 1)
-        place = table.place(life, append.sequence) if life is not None else None
+        place = life.place(append.sequence, table.limits) if life is not None else None
         if place is None and table.lacks_to and (life is None or len(life) < table.limits.remembered):
             raise missing(f"producer {append.producer:016x}", table.lacks_to)
         if place is None:

@@ -87,8 +87,9 @@ def test_a_restored_log_is_the_providers_in_frames_of_its_own() -> None:
     )
     assert log.view.history.term_runs == theirs.view.history.term_runs
     at = Vlsn(log.view.range.last + 1)
-    assert log.view.history.producers.record(log.view.range.last) == theirs.view.history.producers.record(
-        theirs.view.range.last
+    assert (
+        log.view.history.producers.snapshot(log.view.range.last)()
+        == theirs.view.history.producers.snapshot(theirs.view.range.last)()
     )
     assert [
         life.next

@@ -74,7 +74,7 @@ async def written(seed: int) -> tuple[Group, dict[tuple[int, int], int]]:
 def tables(group: Group) -> list[ProducersRecord]:
     """Returns what each node knows, as of a VLSN that is durable everywhere."""
     at = Vlsn(min(node.opened().log.view.dtvlsn for node in group.nodes.values()))
-    return [node.opened().log.view.history.producers.record(at) for node in group.nodes.values()]
+    return [node.opened().log.view.history.producers.snapshot(at)() for node in group.nodes.values()]
 
 
 async def all_know_the_same(group: Group) -> None:

@@ -89,7 +89,7 @@ class Placement:
         )
         self._sidecars: dict[str, tuple[int, Vlsn]] = {}
         """Those that are still to be written: number and last VLSN of their segments, by name."""
-        self.holes = Holes(seams.disk, self._directory, life.keeper, life.latch, life.background)
+        self.holes = Holes(seams.disk, self._directory, life.background)
 
     def start(self) -> None:
         """Makes the first standby; its owner must be whole, since it hears of it at any time from now on."""

@@ -76,7 +76,7 @@ def read_anew(opened: Opened, upto: int) -> ProducersRecord:
         if any(entry.kind for entry in block.entries(data, header)):
             history.note_block(data)
         history.note_producers(data)
-    return history.producers.record(Vlsn(upto))
+    return history.producers.snapshot(Vlsn(upto))()
 
 
 def check_kept(opened: Opened) -> None:
@@ -89,7 +89,7 @@ def check_kept(opened: Opened) -> None:
 
 def check_known(opened: Opened) -> None:
     last = opened.log.view.range.last
-    assert opened.log.view.history.producers.record(last) == read_anew(opened, last)
+    assert opened.log.view.history.producers.snapshot(last)() == read_anew(opened, last)
 
 
 def test_below_level_2_the_record_has_them_and_from_there_on_they_have_keys() -> None:

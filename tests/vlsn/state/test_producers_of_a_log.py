@@ -43,11 +43,11 @@ def read_anew(opened: Opened) -> ProducersRecord:
     table = Producers()
     for data in blocks_of(opened):
         table.note(block.producers(data, block.decode(data)))
-    return table.record(opened.log.view.range.last)
+    return table.snapshot(opened.log.view.range.last)()
 
 
 def known(opened: Opened) -> ProducersRecord:
-    return opened.log.view.history.producers.record(opened.log.view.range.last)
+    return opened.log.view.history.producers.snapshot(opened.log.view.range.last)()
 
 
 class Story:
@@ -166,7 +166,7 @@ def test_a_replica_knows_the_same_transactions() -> None:
     assert replica.log.view.range == master.log.view.range
     assert mine.last_txn_end == theirs.last_txn_end == replica.log.view.range.last_txn_end > 0
     assert mine.txn_ends[-1] == theirs.txn_ends[-1]
-    assert mine.commits.record(last) == theirs.commits.record(last)
+    assert mine.commits.snapshot(last)() == theirs.commits.snapshot(last)()
     assert len(mine.commits) == 30
-    assert mine.small.record(last) == theirs.small.record(last)
+    assert mine.small.snapshot(last)() == theirs.small.snapshot(last)()
     assert len(mine.small) == 1
