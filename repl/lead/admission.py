@@ -27,7 +27,6 @@ from vlsn.errors import (
     OutcomeUnknown,
     StaleTerm,
     StrongerDurability,
-    TooLarge,
     TransactionClosed,
     VlsnLogError,
     WrongVersion,
@@ -80,7 +79,7 @@ class Admission:
     ) -> Append:
         """Submits; ``puts`` is what the COMMIT of a transaction sets, ``durability`` one that ``check_durability`` let
         pass; None: the group's, and a sync for what sets something. Raises ``InsufficientReplicas``, ``WrongVersion``,
-        what ``Once`` and ``QueuedPuts`` refuse with, and what the log does (``LocalLog.append``)."""
+        ``TooLarge``, what ``Once`` and ``QueuedPuts`` refuse with, and what ``LocalLog.append`` does."""
         if isinstance(submission, Transaction):
             if not self._takes_transactions:
                 self.check_transactions()
@@ -95,6 +94,7 @@ class Admission:
         promised = durability or self._lead.durability
         if promised is not SYNCED and (puts is None or durability is not None):
             self._lead.unsynced.promise(append, promised)
+        self._log.check_size(append.cost)
         full = self._lead.full
         if full is not None and full.active and not self._is_known(append) and not full.admit(append, born):
             return append
@@ -193,9 +193,7 @@ class Admission:
         """Checks that a transaction of so many entries, its COMMIT included, and ``size`` bytes fits one block, and
         that one a segment. Raises ``TooLarge``."""
         check_transaction(entries, size)
-        log = self._log
-        if (cost := cost_of(entries, size)) > log.placement.payload_bytes_max:
-            raise TooLarge(f"a transaction of {cost} bytes does not fit a segment of {log.options.segment_bytes}")
+        self._log.check_size(cost_of(entries, size))
 
     def ask_again(self, name: tuple[int, int], acks: Acks, done: Done, born: int | None) -> Append:
         """Submits a transaction's commit of which only its name is left: answered as the first one was, or with

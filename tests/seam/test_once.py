@@ -240,7 +240,7 @@ def test_a_retry_after_the_master_died_before_its_answer_gets_the_originals_vlsn
             last = log.view.range.last
             group.net.block(leader, "client")
             lost = asyncio.create_task(append(group, round_ * 5 + 4))
-            await group.until(lambda log=log, last=last: log.range.last > last, "it is logged")  # type: ignore[misc]
+            await group.until(lambda log=log, last=last: log.view.range.last > last, "it is logged")  # type: ignore[misc]
             group.kill(leader, power=power)
             lost.cancel()
             with pytest.raises(asyncio.CancelledError):

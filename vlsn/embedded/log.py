@@ -435,6 +435,7 @@ class Log:
         if type(durability) is not Durability:
             durability = _durability(durability)
         pending = WaitingAppend(submission, durability, shot)
+        self._log.check_size(pending.cost)
         self._calls.check()
         with self._log.latch:
             self._calls.check()

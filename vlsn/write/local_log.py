@@ -139,21 +139,24 @@ class LocalLog:
         """Refuses with ``error`` what is not sealed yet; what is, goes on to the writer."""
         self.cycle.stop_sealing(error)
 
+    def check_size(self, cost: int) -> None:
+        """Raises ``TooLarge`` for a submission of that ``cost`` (``queue.cost_of``) which no segment takes."""
+        if cost > self.placement.payload_bytes_max:
+            raise TooLarge(f"{cost} bytes of entries do not fit a segment of {self.options.segment_bytes}")
+
     def append(self, pending: Pending) -> None:
-        """Queues a submission.  Raises ``NotMaster``, ``TooLarge``, ``NoSpace`` (``NoSegment``), ``QueueFull``,
-        ``LogFailed`` or ``LogClosed`` with nothing logged; afterwards the listener hears of it, or ``pending.refused``
-        is called."""
+        """Queues a submission that ``check_size`` let pass.  Raises ``NotMaster``, ``NoSpace`` (``NoSegment``),
+        ``QueueFull``, ``LogFailed`` or ``LogClosed`` with nothing logged; afterwards the listener hears of it, or
+        ``pending.refused`` is called."""
         if not self._reader.term or self.life.closing:
             self.life.check_open()
             if self.life.closing:
                 raise LogClosed("the log is closing")
             raise NotMaster("this log takes no appends: it is not sealing")
-        cost, placement = pending.cost, self.placement
-        if cost > placement.payload_bytes_max:
-            raise TooLarge(f"{cost} bytes of entries do not fit a segment of {self.options.segment_bytes}")
+        placement = self.placement
         if self.care.space.low:
             raise NoSpace(f"{self.no_space}; free some and appends go on by themselves")
-        if placement.is_full_for(cost) and (refusal := placement.refusal) is not None:
+        if placement.is_full_for(pending.cost) and (refusal := placement.refusal) is not None:
             raise type(refusal)(f"{refusal}; when there is one, appends go on by themselves")
         self._check_queue(pending)
         if pending.durability is Durability.NO_SYNC:

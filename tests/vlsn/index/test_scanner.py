@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.kv import FakeStores
-from tests.vlsn.index.builder import flush, open_index, place, put, span
+from tests.vlsn.index.builder import flush, open_index, place, put, put_block, span
 from vlsn.ids import Vlsn, lsn
 from vlsn.index.index import VlsnIndex
 from vlsn.index.scanner import ForwardScanner
@@ -55,7 +55,7 @@ def test_a_scanner_forgets_a_bucket_that_a_rollback_cut(index: VlsnIndex) -> Non
     assert forward.at_or_before(Vlsn(395)) == (391, place(39))
     index.truncate_tail(Vlsn(350), place(34), block_first=Vlsn(341))
     elsewhere = lsn(9, 4096)
-    index.put(Vlsn(351), Vlsn(400), elsewhere)
+    put_block(index, 351, 400, elsewhere)
     assert forward.at_or_before(Vlsn(395)) == (351, elsewhere)
 
 
