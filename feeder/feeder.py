@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Protocol
 from zlib import crc32
 
@@ -211,7 +212,7 @@ class Feeder:
 
     def tell_dtvlsn(self) -> None:
         """Sends a heartbeat, if the replica has not heard of the DTVLSN and nothing is being sent."""
-        if self._idle and self._log.dtvlsn > self._told_dtvlsn:
+        if self._idle and self._log.view.dtvlsn > self._told_dtvlsn:
             self._channel.send_now(heartbeat_message(self._position()))
 
     def begin_round(self, number: int) -> None:
@@ -233,10 +234,10 @@ class Feeder:
         check_syncup(syncup)
         if syncup.stored_term > self.term:
             raise StaleTerm(f"the replica has stored term {syncup.stored_term}, this feed is of term {self.term}")
-        span = self._log.range
+        span = self._log.view.range
         if not syncup.last and not self._listed:
             raise Trimmed("an empty log of an incarnation that the group does not list is restored", first=span.first)
-        at = matchpoint(span.first, self._log.ring.last_vlsn, self._log.history.term_runs, syncup)
+        at = matchpoint(span.first, self._log.view.ring.last_vlsn, self._log.view.history.term_runs, syncup)
         if at is None:
             raise Trimmed("the logs have no VLSN in common: the replica needs a network restore", first=span.first)
         await self._channel.send(encode(await self._matchpoint(at)))
@@ -255,11 +256,8 @@ class Feeder:
     async def _matchpoint(self, at: Vlsn) -> Matchpoint:
         if not at:
             return Matchpoint(vlsn=0, feed_term=self.term)
-        source = Source(self._log, at, self._offload)
-        try:
+        with closing(Source(self._log, at, self._offload)) as source:
             blocks = source.from_ring(1) or await source.from_archive()
-        finally:
-            source.close()
         block = bytes(blocks[0])
         header = decode_header(block)
         if header.last_vlsn != at:
@@ -293,7 +291,7 @@ class Feeder:
                 await channel.send(round_message(self.term, number))
             first = source.next_vlsn
             blocks = source.from_ring()
-            if not blocks and source.mode is Mode.ARCHIVE and source.next_vlsn <= self._log.range.last_sync:
+            if not blocks and source.mode is Mode.ARCHIVE and source.next_vlsn <= self._log.view.range.last_sync:
                 blocks = await source.from_archive()
             if blocks:
                 await channel.send(self._message(blocks, first))
@@ -335,9 +333,9 @@ class Feeder:
         return over
 
     def _position(self) -> Position:
-        self._told_dtvlsn = self._log.dtvlsn
+        self._told_dtvlsn = self._log.view.dtvlsn
         log = self._log
-        return Position(log.allocated, self._told_dtvlsn, log.seams.clock.wall_us(), self.term)
+        return Position(log.view.allocated, self._told_dtvlsn, log.seams.clock.wall_us(), self.term)
 
     async def _receive(self) -> None:
         await self._channel.deliver(self._take)

@@ -67,16 +67,16 @@ class Restores:
             group=self._group,
             name=self._name,
             incarnation=f"{self._incarnation:016x}",
-            first=self._log.range.first if durable else 0,
+            first=self._log.view.range.first if durable else 0,
             dtvlsn=durable,
-            dtvlsn_term=self._log.history.term_of(durable),
+            dtvlsn_term=self._log.view.history.term_of(durable),
             restores=len(self._sessions),
             feeders=feeders,
             full=len(self._sessions) >= RESTORES_MAX,
-            lacks_group=self._log.history.lacks_group(self._log.range.first, self._log.dtvlsn),
-            lacks_producers=self._log.history.lacks_to,
-            generation=self._log.rollbacks,
-            level=self._log.history.level,
+            lacks_group=self._log.view.history.lacks_group(self._log.view.range.first, self._log.view.dtvlsn),
+            lacks_producers=self._log.view.history.lacks_to,
+            generation=self._log.view.rollbacks,
+            level=self._log.view.history.level,
         )
 
     def open(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
@@ -88,24 +88,28 @@ class Restores:
             self._end(session, "its peer opened another one")
         if len(self._sessions) >= RESTORES_MAX:
             raise QueueFull(f"{RESTORES_MAX} restores from {self._name} are under way; ask another member")
-        if log.rollbacks % 2:
+        if log.view.rollbacks % 2:
             raise QueueFull(f"{self._name} is rolling back; ask again soon")
-        wanted = Vlsn(ask.from_vlsn or log.range.first)
+        wanted = Vlsn(ask.from_vlsn or log.view.range.first)
         if not durable or wanted > durable + 1:
             raise NotYet(f"{self._name} has the log durable to VLSN {durable}, not to {wanted}")
-        if wanted < log.range.first:
-            raise Trimmed(f"VLSN {wanted} was cleaned away; the first is {log.range.first}", first=log.range.first)
-        mapping = log.index.at_or_before(wanted) if wanted <= durable else None
+        if wanted < log.view.range.first:
+            raise Trimmed(
+                f"VLSN {wanted} was cleaned away; the first is {log.view.range.first}", first=log.view.range.first
+            )
+        mapping = log.view.index.at_or_before(wanted) if wanted <= durable else None
         if mapping is None and wanted <= durable:
-            raise Damaged(f"the index has nothing for VLSN {wanted} of {log.range}", vlsn=wanted)
+            raise Damaged(f"the index has nothing for VLSN {wanted} of {log.view.range}", vlsn=wanted)
         at = mapping[1] if mapping is not None else NULL_LSN
         segments = [
-            OfferedSegment(number, end) for number, end in log.segments().items() if at and number >= lsn_file(Lsn(at))
+            OfferedSegment(number, end)
+            for number, end in log.view.segments().items()
+            if at and number >= lsn_file(Lsn(at))
         ]
         session = self._place(ask.sender, wanted)
         self._sessions[session.id] = session
         offer = replace(self.look(feeders=feeders), session=session.id, at=at, segments=segments)
-        record = log.state_snapshot(durable)
+        record = log.view.snapshot(durable)
         return lambda: replace(offer, record=record())
 
     def record(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
@@ -113,14 +117,14 @@ class Restores:
         returned call puts it together, as with ``open``. Raises ``QueueFull`` while a rollback is under way, ``NotYet``
         where it is exact as of no such VLSN: at a checkpoint what came before becomes less than that."""
         log = self._log
-        if log.rollbacks % 2:
+        if log.view.rollbacks % 2:
             raise QueueFull(f"{self._name} is rolling back; ask again soon")
         vlsn = Vlsn(min(self._durable, ask.upto))
-        least = max(ask.from_vlsn, log.history.settled, log.range.first)
+        least = max(ask.from_vlsn, log.view.history.settled, log.view.range.first)
         if not least <= vlsn:
             raise NotYet(f"{self._name} has no state record of VLSN {vlsn}: from {least} on it is exact")
-        offer = replace(self.look(feeders=feeders), dtvlsn=vlsn, dtvlsn_term=log.history.term_of(vlsn))
-        record = log.state_snapshot(vlsn)
+        offer = replace(self.look(feeders=feeders), dtvlsn=vlsn, dtvlsn_term=log.view.history.term_of(vlsn))
+        record = log.view.snapshot(vlsn)
         return lambda: replace(offer, record=record())
 
     async def read(self, session_id: str, number: int, start: int, end: int, *, have: int) -> tuple[bytes, int]:
@@ -128,14 +132,14 @@ class Restores:
         is synced at the peer. Raises ``NotFound`` when the session is over, ``Trimmed``, ``NotYet`` past what is synced
         here."""
         session = self._session(session_id)
-        session.hold.advance(Vlsn(min(have + 1, self._log.range.last_sync)))
-        if end > self._log.synced_end(number):
+        session.hold.advance(Vlsn(min(have + 1, self._log.view.range.last_sync)))
+        if end > self._log.view.synced_end(number):
             raise NotYet(f"segment {number} is not synced up to {end}")
         assert end - start <= RESTORE_RANGE_BYTES_MAX
         data = await self._read(number, start, end)
         self._session(session_id)
         session.bytes += len(data)
-        return data, self._log.rollbacks
+        return data, self._log.view.rollbacks
 
     def close(self, session_id: str) -> None:
         """Harmless when it is over already."""
@@ -149,7 +153,7 @@ class Restores:
 
     @property
     def _durable(self) -> Vlsn:
-        return Vlsn(min(self._log.dtvlsn, self._log.range.last_sync))
+        return Vlsn(min(self._log.view.dtvlsn, self._log.view.range.last_sync))
 
     def _place(self, peer: str, wanted: Vlsn) -> Session:
         log = self._log
@@ -158,8 +162,8 @@ class Restores:
         def dropped(first: Vlsn) -> None:
             self.close_for(session_id, f"the log was cleaned past it; it begins at VLSN {first}")
 
-        hold = log.holds.place(Owner.RESTORE, peer, Vlsn(min(wanted, self._durable)), on_dropped=dropped)
-        return Session(session_id, peer, log.rollbacks, hold, self._timer(session_id))
+        hold = log.care.holds.place(Owner.RESTORE, peer, Vlsn(min(wanted, self._durable)), on_dropped=dropped)
+        return Session(session_id, peer, log.view.rollbacks, hold, self._timer(session_id))
 
     def close_for(self, session_id: str, why: str) -> None:
         session = self._sessions.get(session_id)
@@ -168,7 +172,7 @@ class Restores:
 
     def _session(self, session_id: str) -> Session:
         session = self._sessions.get(session_id)
-        if session is not None and session.generation != self._log.rollbacks:
+        if session is not None and session.generation != self._log.view.rollbacks:
             self._end(session, "the log was rolled back")
             session = None
         if session is None:
@@ -185,7 +189,7 @@ class Restores:
     def _end(self, session: Session, why: str) -> None:
         session.idle.cancel()
         self._sessions.pop(session.id, None)
-        self._log.holds.release(session.hold)
+        self._log.care.holds.release(session.hold)
         while len(self._ended) >= RESTORES_MAX * 2:
             del self._ended[next(iter(self._ended))]
         self._ended[session.id] = why

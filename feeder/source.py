@@ -59,7 +59,7 @@ class Source:
         self._upto = upto
         self._log = log
         self._offload = offload
-        self._reader = log.reader()
+        self._reader = log.view.reader()
         self._at: Lsn | None = None
         self._position = 0
         self._ahead: asyncio.Future[ReadRun] | None = None
@@ -70,7 +70,7 @@ class Source:
 
     def from_ring(self, bytes_max: int = FEED_BYTES) -> Sequence[Buffer]:
         """Takes what the ring has next, without waiting; empty when there is nothing more, or in ARCHIVE."""
-        ring = self._log.ring
+        ring = self._log.view.ring
         if self.mode is Mode.BUFFER and self._position < ring.head:
             self._change(Mode.ARCHIVE)
         if self.mode is Mode.ARCHIVE:
@@ -96,7 +96,7 @@ class Source:
     @property
     def behind(self) -> bool:
         """The ring has more that was not taken."""
-        return self.mode is Mode.BUFFER and self._position < self._log.ring.end
+        return self.mode is Mode.BUFFER and self._position < self._log.view.ring.end
 
     async def from_archive(self) -> Sequence[Buffer]:
         """Reads the next blocks of the segments and begins the read after them, so that disk and network overlap. Empty
@@ -113,7 +113,7 @@ class Source:
         if not run.data:
             return ()
         self._at, self.next_vlsn = run.next_lsn, run.next_vlsn
-        if self._log.ring.position_of(self.next_vlsn) is None:
+        if self._log.view.ring.position_of(self.next_vlsn) is None:
             self._ahead = self._read()
         return run.data
 
@@ -134,13 +134,13 @@ class Source:
         log, vlsn = self._log, self.next_vlsn
         start = self._at
         if start is None:
-            if vlsn < log.range.first:
-                raise Trimmed(f"VLSN {vlsn} was cleaned away", first=log.range.first)
-            mapping = log.index.at_or_before(vlsn)
+            if vlsn < log.view.range.first:
+                raise Trimmed(f"VLSN {vlsn} was cleaned away", first=log.view.range.first)
+            mapping = log.view.index.at_or_before(vlsn)
             if mapping is None:
-                raise Damaged(f"the index has nothing for VLSN {vlsn} of {log.range}", vlsn=vlsn)
+                raise Damaged(f"the index has nothing for VLSN {vlsn} of {log.view.range}", vlsn=vlsn)
             start = mapping[1]
-        upto = log.range.last_sync if self._upto is None else min(log.range.last_sync, self._upto())
+        upto = log.view.range.last_sync if self._upto is None else min(log.view.range.last_sync, self._upto())
         return self._offload(lambda: self._reader.blocks(vlsn, start=start, upto_vlsn=upto, bytes_max=FEED_BYTES))
 
     def _change(self, mode: Mode) -> None:

@@ -164,7 +164,7 @@ class ReplicaFeed:
         log = self._log
         await self._drained()
         stored = Term(log.node_file.record.term)
-        await self._channel.send(encode(describe(log.range, stored, log.history.term_runs)))
+        await self._channel.send(encode(describe(log.view.range, stored, log.view.history.term_runs)))
         answer = await self._channel.receive()
         if message_type(answer) is MessageType.REFUSE:
             raise _rejected(decode_json(answer, Refuse))
@@ -177,8 +177,8 @@ class ReplicaFeed:
             self.term = Term(theirs.feed_term)
             self._check_term()
             self.matchpoint = Vlsn(theirs.vlsn)
-            if theirs.vlsn < log.range.last:
-                self.rolled_back = log.range.last - theirs.vlsn
+            if theirs.vlsn < log.view.range.last:
+                self.rolled_back = log.view.range.last - theirs.vlsn
                 await self._roll_back(Vlsn(theirs.vlsn))
         except VlsnLogError as error:
             await self._channel.send(encode(refusal(error)))
@@ -195,7 +195,7 @@ class ReplicaFeed:
             raise StaleTerm(f"this node has stored term {stored}, the feed is of {self.term}")
 
     async def _compare(self, theirs: Matchpoint) -> None:
-        span = self._log.range
+        span = self._log.view.range
         if theirs.feed_term < max(theirs.term, 1):
             raise BadBody(f"a feed of term {theirs.feed_term} with a matchpoint of term {theirs.term}")
         if theirs.vlsn > span.last or (theirs.vlsn and theirs.vlsn < span.first):
@@ -204,9 +204,9 @@ class ReplicaFeed:
             raise BadBody(f"no matchpoint, but this log holds VLSNs {span.first} to {span.last}")
         if not theirs.vlsn:
             return
-        mapping = self._log.index.at_or_before(Vlsn(theirs.vlsn))
+        mapping = self._log.view.index.at_or_before(Vlsn(theirs.vlsn))
         assert mapping is not None
-        reader, start = self._log.reader(), mapping[1]
+        reader, start = self._log.view.reader(), mapping[1]
 
         def read() -> ReadRun:
             run = reader.blocks(theirs.vlsn, start=start, upto_vlsn=span.last, bytes_max=1)
@@ -274,7 +274,7 @@ class ReplicaFeed:
         self._moved(position)
 
     def _moved(self, position: Position) -> None:
-        self._log.raise_dtvlsn(Vlsn(min(position.dtvlsn, self.verified)))
+        self._log.view.raise_dtvlsn(Vlsn(min(position.dtvlsn, self.verified)))
         self._on_position(position)
 
     def _heard(self) -> None:
@@ -331,7 +331,7 @@ class ReplicaFeed:
         _set(due)
 
     def _ack(self) -> bytes:
-        span = self._log.range
+        span = self._log.view.range
         return ack_message(Ack(self.term, self.verified, span.last_sync, span.last if self._tells_written else None))
 
 

@@ -22,5 +22,5 @@ async def store_level(log: LocalLog, level: int) -> None:
         else:
             stored.set_exception(error)
 
-    log.store_level(level, done)
+    log.promises.store_level(level, done)
     await stored

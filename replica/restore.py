@@ -159,19 +159,21 @@ class Transfer:
         ``Disagrees``, or what ended the transfer."""
         log = self.log
         await self._drained()  # of what a transfer before this one has handed over
-        self._have, self._term = log.allocated, log.history.last_term
+        self._have, self._term = log.view.allocated, log.view.history.last_term
         offer = await self.provider.open(Vlsn(self._have + 1))
         try:
             assert offer.record is not None
             self._begin(offer)
-            if not agree(log.history.term_runs, offer.record.term_runs):
+            if not agree(log.view.history.term_runs, offer.record.term_runs):
                 raise Disagrees(f"{self.provider.name} has other terms than what was restored so far")
-            log.raise_dtvlsn(self._have)  # nothing was restored that was not durable
+            log.view.raise_dtvlsn(self._have)  # nothing was restored that was not durable
             await self._fetch(offer)
             await self._synced()
-            if log.range.last != offer.dtvlsn:
-                raise BadBody(f"the segments of {self.provider.name} end at VLSN {log.range.last}, not {offer.dtvlsn}")
-            if not agree(log.history.term_runs, offer.record.term_runs):
+            if log.view.range.last != offer.dtvlsn:
+                raise BadBody(
+                    f"the segments of {self.provider.name} end at VLSN {log.view.range.last}, not {offer.dtvlsn}"
+                )
+            if not agree(log.view.history.term_runs, offer.record.term_runs):
                 raise Disagrees(f"the blocks of {self.provider.name} have other terms than its state record")
             return offer.record
         finally:
@@ -233,7 +235,7 @@ class Transfer:
             await self._keep(found.run)
 
     async def _read(self, offer: Offer, place: _Place, start: int, end: int) -> bytes:
-        data = await self.provider.read(offer.session, place.number, start, end, have=self.log.range.last_sync)
+        data = await self.provider.read(offer.session, place.number, start, end, have=self.log.view.range.last_sync)
         if len(data) != end - start:
             raise BadBody(f"{len(data)} bytes of segment {place.number} where {end - start} were asked for")
         return data
@@ -253,7 +255,7 @@ class Transfer:
         self._failed = self._failed or error
         if error is None:
             self.progress.vlsn = run.last_vlsn
-            self.log.raise_dtvlsn(Vlsn(run.last_vlsn))  # no session gives more than what is durable
+            self.log.view.raise_dtvlsn(Vlsn(run.last_vlsn))  # no session gives more than what is durable
         self._moved.set()
 
     async def _room(self, unsynced_max: int) -> None:
@@ -270,5 +272,5 @@ class Transfer:
     async def _drained(self) -> None:
         """Waits until what is in the log's queue has its place, or was refused."""
         drained = asyncio.Event()
-        self.log.drain(drained.set)
+        self.log.cycle.drain(drained.set)
         await drained.wait()

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from vlsn.state.retention import Fate as Fate
     from vlsn.state.retention import Retention as Retention
     from vlsn.state.state_store import Checkpoint as Checkpoint
-    from vlsn.write.cleaning import CleaningReport as CleaningReport
+    from vlsn.write.cleaner import CleaningReport as CleaningReport
 
 _FROM = {
     "Buffer": "vlsn.seams",
     "Checkpoint": "vlsn.state.state_store",
-    "CleaningReport": "vlsn.write.cleaning",
+    "CleaningReport": "vlsn.write.cleaner",
     "Durability": "vlsn.state.options",
     "Entry": "vlsn.format.block",
     "Fate": "vlsn.state.retention",

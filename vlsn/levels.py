@@ -7,9 +7,9 @@ Level 4 brings destinations' delays before messages are delivered again, and the
 A binary speaks a range of levels, ``LEVELS``; two that talk to each other need one in common.
 
 The group's level is a fact of its log: a COMMIT entry sets it, a rollback takes it back, and what is durable stays.
-``LocalLog.level`` is what code asks before it writes what only a later level has:
+``LogView.level`` is what code asks before it writes what only a later level has:
 
-    if log.level >= 2:      every member reads level 2, for ever: a kind, field or limit of level 2 may be written
+    if log.view.level >= 2: every member reads level 2, for ever: a kind, field or limit of level 2 may be written
 
     raise, on the master    every member told it ─► its own node file ─► COMMIT sealed ─► durable: may be written
     on a replica            COMMIT has come ─► node file says 2, synced ─► block written, acknowledged

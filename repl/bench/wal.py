@@ -75,7 +75,7 @@ class CountedLog(Log):
 
     @property
     def late_standbys(self) -> int:
-        return self._log.late_standbys
+        return self._log.placement.late_standbys
 
 
 def run_wal(options: WalOptions) -> WalReport:

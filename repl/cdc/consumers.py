@@ -133,7 +133,7 @@ class CdcConsumers:
         which is the master: their positions, by name."""
         if host is None or not host.is_master():
             return {}
-        small = host.log.history.small
+        small = host.log.view.history.small
         mine = {name for name, record in self.records.items() if record.settings.run_on == "master"}
         return {
             name.removeprefix(REPLICATED_PREFIX): placed.position.next
@@ -228,8 +228,8 @@ class CdcConsumers:
             "lag_s": lag_s,
             "lag_segments": lag_segments,
             "in_flight_bytes": feed.in_flight if feed is not None else 0,
-            "buffer_bytes": host.log.ring.bytes if host is not None else 0,
-            "buffer_bytes_max": host.log.ring.bytes_max if host is not None else 0,
+            "buffer_bytes": host.log.view.ring.bytes if host is not None else 0,
+            "buffer_bytes_max": host.log.view.ring.bytes_max if host is not None else 0,
             "last_captured": counts.last or None,
             "entries": counts.entries,
             "segments": counts.segments,
@@ -281,7 +281,7 @@ class CdcConsumers:
         assert self._host is not None
         if to == "end":
             return int(self._host.reads.durable) + 1
-        return max(1, int(self._host.log.range.first)) if to == "start" else int(to)
+        return max(1, int(self._host.log.view.range.first)) if to == "start" else int(to)
 
     def _record(self, name: str) -> CdcRecord:
         record = self.records.get(name)
@@ -300,7 +300,7 @@ class CdcConsumers:
     def _segments_behind(self, log: LocalLog, taken: int, durable: int) -> int | None:
         """Counts the segments between the next VLSN and the end of what is durable."""
         try:
-            here, end = log.index.at_or_before(Vlsn(taken)), log.index.at_or_before(Vlsn(durable))
+            here, end = log.view.index.at_or_before(Vlsn(taken)), log.view.index.at_or_before(Vlsn(durable))
         except VlsnLogError:
             return None
         return lsn_file(end[1]) - lsn_file(here[1]) if here is not None and end is not None else None

@@ -308,7 +308,7 @@ class CdcWorker:
         if wanted == "end":
             begins = self._reads.durable + 1
         elif wanted == "start":
-            begins = max(1, int(self._log.range.first))
+            begins = max(1, int(self._log.view.range.first))
         else:
             assert isinstance(wanted, int)
             begins = wanted
@@ -419,7 +419,7 @@ class CdcWorker:
             memory_bytes_max=settings.memory_bytes_max,
             last=resend[1] if resend is not None else None,
             run_on=settings.run_on,
-            term=int(self._log.history.term_of(self._log.range.last)),
+            term=int(self._log.view.history.term_of(self._log.view.range.last)),
             position_term=int(self._reads.term_before(resend[0] if resend is not None else record.next)),
             moved=record.moved and resend is None,
             moved_us=record.moved_us if record.moved and resend is None else 0,
@@ -435,7 +435,7 @@ class CdcWorker:
         """Makes the source of a child that is ready. Raises ``Trimmed``, ``NotInLog``."""
         assert self.feed is not None
         self.record.slow, self.record.keeps = 0, self.feed.keeps
-        first = self._log.range.first
+        first = self._log.view.range.first
         if first and next_vlsn < first:
             raise Trimmed(f"VLSN {next_vlsn} was cleaned away", first=first)
         self._set(CdcState.RUNNING, "")
@@ -470,7 +470,7 @@ class CdcWorker:
     def _segment_of(self, vlsn: int) -> int:
         """Finds the number of the segment of an entry; 0 where the index does not know it."""
         try:
-            mapping = self._log.index.at_or_before(Vlsn(vlsn))
+            mapping = self._log.view.index.at_or_before(Vlsn(vlsn))
         except VlsnLogError:
             return 0
         return lsn_file(mapping[1]) if mapping is not None else 0
@@ -481,7 +481,7 @@ class CdcWorker:
             self._release()
             if self._holds:
                 name = HOLD_PREFIX + self.settings.name
-                self._hold = self._log.holds.place(Owner.CONSUMER, name, Vlsn(vlsn), on_dropped=self._dropped)
+                self._hold = self._log.care.holds.place(Owner.CONSUMER, name, Vlsn(vlsn), on_dropped=self._dropped)
 
     def _dropped(self, first: Vlsn) -> None:
         self.event("hold.dropped", owner="consumer", consumer=HOLD_PREFIX + self.settings.name, first=first)
@@ -490,7 +490,7 @@ class CdcWorker:
         hold, self._hold = self._hold, None
         if hold is not None:
             with self._log.latch:
-                self._log.holds.release(hold)
+                self._log.care.holds.release(hold)
 
     # Its failures.
 
@@ -599,7 +599,7 @@ class CdcWorker:
         ``Trimmed``, ``BadArgument``, what storing raises."""
         async with self._orders:
             durable = self._reads.durable
-            first = max(1, int(self._log.range.first))
+            first = max(1, int(self._log.view.range.first))
             if not 1 <= next_vlsn <= durable + 1:
                 raise BadArgument(f"VLSN {next_vlsn} is not in 1–{durable + 1}: what is durable ends at {durable}")
             if next_vlsn < first:
@@ -639,12 +639,12 @@ class CdcWorker:
             return
         with self._log.latch:
             name = f"{HOLD_PREFIX}{self.settings.name} (moving)"
-            hold = self._log.holds.place(Owner.CONSUMER, name, Vlsn(vlsn), on_dropped=self._dropped)
+            hold = self._log.care.holds.place(Owner.CONSUMER, name, Vlsn(vlsn), on_dropped=self._dropped)
         try:
             yield
         finally:
             with self._log.latch:
-                self._log.holds.release(hold)
+                self._log.care.holds.release(hold)
 
     async def resend(self, first: int, last: int) -> None:
         """Gives VLSNs ``first`` to ``last`` once more, before it goes on where it was. Raises ``BadArgument``, also
@@ -656,7 +656,7 @@ class CdcWorker:
                     f"{name} keeps its own position, and would begin behind them; it has them again, and all that "
                     f"follow, by `vlsnlog cdc reset {name} --to {first}`"
                 )
-            durable, begins = self._reads.durable, max(1, int(self._log.range.first))
+            durable, begins = self._reads.durable, max(1, int(self._log.view.range.first))
             if not 1 <= first <= last <= durable:
                 raise BadArgument(f"VLSNs {first} to {last} are not in 1–{durable}, what is durable")
             if first < begins:

@@ -65,11 +65,11 @@ class Deliveries:
         self._log = lead.log
         self._submit = submit
         self.full = full
-        self.notes = Notes(submit, self._log.fold_acks)
+        self.notes = Notes(submit, self._log.view.fold_acks)
         self._parts = DeliveryParts(
             source=source,
             pages=pages,
-            table=self._log.history.acks.get,
+            table=self._log.view.history.acks.get,
             notes=self.notes,
             confirm=self._confirm,
             bury=self._bury,
@@ -94,7 +94,7 @@ class Deliveries:
         ``WrongVersion`` below the level that has them."""
         key = key_of(name)
         await self.settle_in()
-        small, acks = self._log.history.small, self._log.history.acks
+        small, acks = self._log.view.history.small, self._log.view.history.acks
         kept = small.at(key, acks.folded_to)
         held = self._settings.get(name)
         if kept is None:
@@ -117,7 +117,7 @@ class Deliveries:
 
     def check_level(self) -> None:
         """Raises ``WrongVersion`` while some member may not know of destinations."""
-        if (level := self._log.level) < DESTINATIONS:
+        if (level := self._log.view.level) < DESTINATIONS:
             raise WrongVersion(
                 f"destinations need level {DESTINATIONS}, the group is at level {level}: once all members run a "
                 "vlsnlog that speaks it, `vlsnlog group upgrade`"
@@ -126,17 +126,15 @@ class Deliveries:
     async def settle_in(self) -> None:
         """Returns once all is folded that was acknowledged before this lead."""
         log, lead = self._log, self._lead
-        if log.history.small.lacks_to:
-            raise ProducersMissing(
-                f"this node has lost what was set up to VLSN {log.history.small.lacks_to}; it asks the other members"
-            )
-        if log.history.acks.folded_to >= lead.start:
+        if lacks_to := log.view.history.small.lacks_to:
+            raise ProducersMissing(f"this node has lost what was set up to VLSN {lacks_to}; it asks the other members")
+        if log.view.history.acks.folded_to >= lead.start:
             return
         self.check_level()
         await lead.read_index()
         deadline = self._loop.time() + FOLD_S
-        while log.history.acks.folded_to < lead.start:
-            log.fold_acks()
+        while log.view.history.acks.folded_to < lead.start:
+            log.view.fold_acks()
             if lead.has_ended or self._loop.time() >= deadline:
                 raise NotMaster("this node does not know yet what was acknowledged before it led; try again")
             await asyncio.sleep(0.005)
@@ -148,7 +146,7 @@ class Deliveries:
 
     def rose(self) -> None:
         """Hears that the durable end rose."""
-        self._log.fold_acks()
+        self._log.view.fold_acks()
         durable = self._parts.source.durable
         for delivery in self._of.values():
             if delivery.waiting and delivery.at <= durable and not delivery.is_barren:
@@ -160,8 +158,8 @@ class Deliveries:
 
     def tick(self) -> None:
         """Takes back what was out for too long, a few times a second."""
-        self._log.fold_acks()
-        now, acks = self._loop.time(), self._log.history.acks
+        self._log.view.fold_acks()
+        now, acks = self._loop.time(), self._log.view.history.acks
         if not self._of and not len(acks):
             return
         self._meet_all()
@@ -177,7 +175,7 @@ class Deliveries:
             self.full.follow(delivery)
             delivery.tick(now)
             if rows_left > 0 and delivery.incoming.is_due(now):
-                rows_left -= delivery.look_at_incoming(now, self._log.ring)
+                rows_left -= delivery.look_at_incoming(now, self._log.view.ring)
         self.full.release()  # whoever waited first may have no time left, and hold up those behind him
 
     async def _look_at_oldest(self) -> None:
@@ -192,7 +190,7 @@ class Deliveries:
 
     def _meet_all(self) -> None:
         """Makes the deliveries of all destinations, though nobody may have asked for their messages yet."""
-        small, acks = self._log.history.small, self._log.history.acks
+        small, acks = self._log.view.history.small, self._log.view.history.acks
         if acks.folded_to < self._lead.start or small.lacks_to:
             return
         for key in small:
@@ -244,7 +242,7 @@ class Deliveries:
 
         def done(result: Appended | VlsnLogError) -> None:
             if isinstance(result, Appended):
-                self._log.fold_acks()
+                self._log.view.fold_acks()
                 delivery.buried(vlsns)
                 self._parts.event("destination.dead", destination=delivery.name, messages=len(dead), vlsn=dead[0].vlsn)
             else:

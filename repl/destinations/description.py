@@ -15,7 +15,7 @@ from vlsn.write.local_log import LocalLog
 
 def destinations_of(log: LocalLog, deliveries: Deliveries | None, pager: Pager | None = None) -> list[dict[str, Any]]:
     """Tells of all destinations, by name, as far as they are durable and synced here; with their pages on this node."""
-    return [told(log, view, deliveries, pager) for view in log.destinations.views()]
+    return [told(log, view, deliveries, pager) for view in log.care.destinations.views()]
 
 
 def told(
@@ -33,7 +33,7 @@ def told(
         "intervals": acked.done.intervals,
         "dead": acked.dead.count,
         "tried_again": len(acked.tries.vlsns),
-        "lag_vlsns": max(0, min(log.dtvlsn, log.range.last) - acked.floor),
+        "lag_vlsns": max(0, min(log.view.dtvlsn, log.view.range.last) - acked.floor),
     }
     if pager is not None:
         document["pages"] = pages = pager.told(view.uuid)

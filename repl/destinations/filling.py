@@ -156,7 +156,7 @@ class Giving:
             at = upto + 1
 
         while at <= last and size < GIVEN_BYTES:
-            log_first = self._log.range.first
+            log_first = self._log.view.range.first
             try:
                 if at >= log_first:
                     upto = min(last, self._pager.durable())
@@ -178,14 +178,14 @@ class Giving:
         self, subscription: Subscription, at: int, last: int, take: Callable[[Record | None, int], None]
     ) -> bool:
         log = self._log
-        mapping = log.index.at_or_before(Vlsn(at))
+        mapping = log.view.index.at_or_before(Vlsn(at))
         if mapping is None:
             return False
-        reader = log.reader()
+        reader = log.view.reader()
 
         def read() -> list[tuple[Record | None, int]]:
             try:
-                run = reader.rows(at, start=mapping[1], upto_vlsn=log.range.last_sync)
+                run = reader.rows(at, start=mapping[1], upto_vlsn=log.view.range.last_sync)
             finally:
                 reader.close()
             found: list[tuple[Record | None, int]] = []

@@ -334,7 +334,7 @@ class FullPolicies(Generic[A]):
 
     def _catch_up(self, policy: Policy) -> None:
         """Counts what the log has got since."""
-        ring, depth = self._log.ring, policy.depth
+        ring, depth = self._log.view.ring, policy.depth
         if ring.last_vlsn <= depth.counted_to:
             return
         position = ring.position_of(Vlsn(depth.counted_to + 1))

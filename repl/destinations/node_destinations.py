@@ -42,7 +42,7 @@ class NodeDestinations(Service):
     async def destination(self, name: str) -> dict[str, Any]:
         lead = self._checked()
         await lead.destinations.of(name)
-        found = next((view for view in lead.log.destinations.views() if view.name == name), None)
+        found = next((view for view in lead.log.care.destinations.views() if view.name == name), None)
         if found is None:
             raise NotFound(f"there is no destination {name}")
         return told(lead.log, found, lead.destinations, self.member.opened().part(Pager))
@@ -145,8 +145,8 @@ class NodeDestinations(Service):
         """Returns once what VLSN ``vlsn`` says is folded here."""
         log, loop = lead.log, asyncio.get_running_loop()
         while True:
-            log.fold_acks()
-            if log.history.acks.folded_to >= vlsn:
+            log.view.fold_acks()
+            if log.view.history.acks.folded_to >= vlsn:
                 return
             if loop.time() >= deadline:
                 raise OutcomeUnknown(f"it is logged at VLSN {vlsn}, and not synced here yet")

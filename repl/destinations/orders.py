@@ -24,7 +24,7 @@ from vlsn.write.local_log import LocalLog
 
 def placed_in(log: LocalLog, name: str) -> PlacedDestination | None:
     """Finds settings by the newest entry in the log, durable or not. Raises ``BadArgument`` for no name."""
-    return settings_of(log.history.small.get(key_of(name)))
+    return settings_of(log.view.history.small.get(key_of(name)))
 
 
 def found_in(log: LocalLog, name: str) -> PlacedDestination:
@@ -37,7 +37,7 @@ def found_in(log: LocalLog, name: str) -> PlacedDestination:
 
 def made(log: LocalLog, name: str, change: DestinationChange, uuid: str) -> Puts:
     """Makes what makes it. Raises ``BadArgument``, ``TooLarge``, ``Trimmed``, ``WrongVersion``."""
-    if len(settings_in(log.history.small)) >= DESTINATIONS_MAX:
+    if len(settings_in(log.view.history.small)) >= DESTINATIONS_MAX:
         raise TooLarge(f"{DESTINATIONS_MAX} destinations are there already; drop one that is not needed")
     settings = _checked(log, msgspec.convert({"uuid": uuid, **_given(change)}, DestinationSettings))
     begin = _begin(log, "end" if change.from_ is None else change.from_, "from")
@@ -99,10 +99,10 @@ def _given(change: DestinationChange) -> dict[str, Any]:
 
 def _checked(log: LocalLog, settings: DestinationSettings) -> DestinationSettings:
     settings.check()
-    if log.level < settings.level:
+    if log.view.level < settings.level:
         raise WrongVersion(
-            f"a redelivery delay and max_out need level {settings.level}, the group is at level {log.level}: once all "
-            "members run a vlsnlog that speaks it, `vlsnlog group upgrade`"
+            f"a redelivery delay and max_out need level {settings.level}, the group is at level {log.view.level}: "
+            "once all members run a vlsnlog that speaks it, `vlsnlog group upgrade`"
         )
     return settings
 
@@ -114,7 +114,7 @@ def _check_place(asked: int | str, what: str) -> None:
 
 def _begin(log: LocalLog, asked: int | str, what: str) -> int:
     """Returns the first VLSN to be delivered, 0 for the one behind the COMMIT that says so."""
-    first, end = int(log.holds.floor) + 1, int(log.allocated) + 1
+    first, end = int(log.care.holds.floor) + 1, int(log.view.allocated) + 1
     _check_place(asked, what)
     if asked == "end":
         return 0

@@ -42,7 +42,7 @@ PAGE_WINDOWS_MIN = 4
 
 
 class Pager:
-    """Pages one node's log (``vlsn.write.cleaning_pass.Pager``).  ``run`` returns never."""
+    """Pages one node's log (``vlsn.write.cleaner.Pager``).  ``run`` returns never."""
 
     def __init__(self, opened: OpenMember) -> None:
         member, log = opened.member, opened.log
@@ -65,7 +65,7 @@ class Pager:
         self._member = member
         self._log = log
         self._keeper = Offload(member.worker("keeper"))
-        self._table = log.state.pages()
+        self._table = log.care.state.pages()
         self._asked: deque[tuple[Vlsn, Callable[[Vlsn, str], None]]] = deque()
         self._woken = asyncio.Event()
         self._opened = False
@@ -78,14 +78,14 @@ class Pager:
         self._looked: dict[tuple[str, int], int] = {}
         self._unsettled = ""
         """The reason why pages that are done with could not be let go of, as was told."""
-        log.cleaner.paging.pager = self
+        log.care.cleaner.pager = self
 
     def subscriptions(self) -> list[Subscription] | None:
         """Returns the destinations as far as they are durable, and synced here; None while this node does not know."""
-        history = self._log.history
+        history = self._log.view.history
         if history.small.lacks_to or history.acks.lacks_to:
             return None
-        return [_subscription(view) for view in self._log.destinations.views()]
+        return [_subscription(view) for view in self._log.care.destinations.views()]
 
     def told(self, uuid: str) -> dict[str, Any]:
         """Tells of a destination's pages on this node, as JSON shows it."""
@@ -127,7 +127,7 @@ class Pager:
             return "destinations are not known yet"
         if subscriptions and not self._opened:
             return self.paused
-        return self.manager.uncovered(subscriptions, first, self._log.range.first)
+        return self.manager.uncovered(subscriptions, first, self._log.view.range.first)
 
     @property
     def pressed(self) -> bool:
@@ -166,7 +166,7 @@ class Pager:
 
     def durable(self) -> Vlsn:
         """Returns the VLSN up to which this node's log is durable, and synced here."""
-        return Vlsn(min(self._log.dtvlsn, self._log.range.last_sync))
+        return Vlsn(min(self._log.view.dtvlsn, self._log.view.range.last_sync))
 
     async def _block_end(self, vlsn: Vlsn) -> Vlsn:
         """Finds the last VLSN of the block that holds ``vlsn``: what a rollback took back of a segment may have ended
@@ -174,10 +174,10 @@ class Pager:
         log, durable = self._log, self.durable()
 
         def found() -> Vlsn:
-            mapping = log.index.at_or_before(vlsn)
+            mapping = log.view.index.at_or_before(vlsn)
             if mapping is None:
                 return vlsn
-            reader = log.reader()
+            reader = log.view.reader()
             try:
                 return max(vlsn, reader.blocks(vlsn, start=mapping[1], upto_vlsn=durable, bytes_max=1).last)
             finally:
@@ -230,7 +230,7 @@ class Pager:
 
     async def _open(self) -> None:
         member, log = self._member, self._log
-        seams, first = member.seams, max(1, log.range.first)
+        seams, first = member.seams, max(1, log.view.range.first)
         try:
             found = await self.on_pages(
                 lambda: open_pages(
@@ -267,15 +267,15 @@ class Pager:
         if not subscriptions and not manager.stores:
             return upto, ""
         async with self.alone:
-            await self.commit(manager.reconciled(subscriptions, log.range.first))
+            await self.commit(manager.reconciled(subscriptions, log.view.range.first))
         wants = manager.wants(subscriptions, upto)
         if not wants:
             return upto, ""
         upto = await self._block_end(upto)
         before = {store.uuid for _, store in wants if store.paging}
-        reader = log.reader()
+        reader = log.view.reader()
         window_bytes = min(PAGING_WINDOW_BYTES, self._member.config.page_bytes // PAGE_WINDOWS_MIN)
-        run = PagingPass(wants, reader, log.index, upto, first=log.range.first, window_bytes=window_bytes)
+        run = PagingPass(wants, reader, log.view.index, upto, first=log.view.range.first, window_bytes=window_bytes)
         why = ""
         try:
             while not run.over:
@@ -351,7 +351,7 @@ class Pager:
             looked: dict[str, dict[int, bool]] = {}
             for subscription in subscriptions:
                 looked[subscription.uuid] = await self._look_into(subscription)
-            changes = self.manager.reconciled(subscriptions, self._log.range.first)
+            changes = self.manager.reconciled(subscriptions, self._log.view.range.first)
             if changes:
                 await self.commit(changes)
             await self.commit(self.manager.done(subscriptions, looked))
@@ -409,7 +409,7 @@ class Pager:
         try:
             await self._keeper(lambda: self._table.write(changes))
         except (LogFailed, LogClosed) as error:
-            self._log.fail(f"the page table: {error}", error)
+            self._log.life.fail(f"the page table: {error}", error)
             raise
 
     async def put(self, store: PagingStore, subscription: Subscription, records: list[Record]) -> dict[int, PageRow]:

@@ -161,8 +161,8 @@ class Electing:
         """Returns why this node can lead no more, if it leads."""
         if self.leads is None:
             return ""
-        if self._log.writing_s > UNSYNCED_MAX_S:
-            return f"the disk has not synced for {self._log.writing_s:.0f} s"
+        if self._log.cycle.writing_s > UNSYNCED_MAX_S:
+            return f"the disk has not synced for {self._log.cycle.writing_s:.0f} s"
         return self._soundness.unfit
 
     # What others say and ask.
@@ -246,7 +246,7 @@ class Electing:
         return await self._through(partial(self._found, found))
 
     async def _found(self, found: Found) -> bool:
-        if found.term <= self.core.term or self._log.allocated:
+        if found.term <= self.core.term or self._log.view.allocated:
             return False
         self.founds = found
         for action in self.core.founded(found.term, self._now, self._founding(found)):
@@ -376,16 +376,16 @@ class Electing:
         log, member = self._log, self._member
         record = log.node_file.record
         self.core.floor = (record.floor_term, record.floor_vlsn)
-        last = log.range.last_sync
+        last = log.view.range.last_sync
         sound = member.state not in ("HALTED", "DAMAGED", "RESTORING")
         sound = sound and not self._is_removed() and not is_lost(log)
         return Standing(
-            end=(log.history.term_of(last), last),
+            end=(log.view.history.term_of(last), last),
             electors=self._electors(),
             may_stand=sound and member.recognised and self._soundness.may_stand,
             may_vote=member.state != "HALTED" and member.recognised,
             reluctant=log.refusal is not None,
-            leaving=leaving(log.history.groups, log.dtvlsn, member.name, member.incarnation),
+            leaving=leaving(log.view.history.groups, log.view.dtvlsn, member.name, member.incarnation),
         )
 
     def _is_removed(self) -> bool:
@@ -399,9 +399,9 @@ class Electing:
 
     def _electors(self) -> list[Elector]:
         log = self._log
-        group, settled = log.history.group, log.dtvlsn >= log.history.group_vlsn
+        group, settled = log.view.history.group, log.view.dtvlsn >= log.view.history.group_vlsn
         if self._listed[0] is not group or self._listed[1] is not settled:
-            self._listed = group, settled, electors(counting(log.history.groups, log.dtvlsn))
+            self._listed = group, settled, electors(counting(log.view.history.groups, log.view.dtvlsn))
         return self._listed[2]
 
     def _founding(self, found: Found) -> Standing:

@@ -214,7 +214,7 @@ class Following(Role):
         member = self.member
         incarnation = Incarnation(founding.parse_hex(master.incarnation))
         process = founding.parse_hex(master.process)
-        if not self.log.allocated and member.founder is not None and member.founder != (incarnation, process):
+        if not self.log.view.allocated and member.founder is not None and member.founder != (incarnation, process):
             raise Unreachable(f"{master.name} is not the process that this empty node answered; waits for it")
         return await member.network.connect(
             f"{member.members.urls[NodeName(master.name)]}/v1/feed",
@@ -322,7 +322,7 @@ class Following(Role):
             self.feed.tick()
         if self.feed is not None and self.feed.position is not None:
             now = self.member.seams.clock.monotonic_s()
-            self.catching_up.note(now, self.log.range.last_sync, self.feed.position.last_vlsn)
+            self.catching_up.note(now, self.log.view.range.last_sync, self.feed.position.last_vlsn)
             self._meet_floor(self.feed.position)
 
     def _meet_floor(self, position: Position) -> None:
@@ -330,10 +330,10 @@ class Following(Role):
         it is in what the master, of the stored term, had by then, or counts for nothing. Else a floor of that term, set
         high, would stand until the next."""
         log = self.log
-        record, last = log.node_file.record, log.range.last_sync
-        below = is_below_floor(record, (log.history.term_of(last), last))
+        record, last = log.node_file.record, log.view.range.last_sync
+        below = is_below_floor(record, (log.view.history.term_of(last), last))
         if below and last >= position.last_vlsn:
-            log.meet_floor(Term(position.term))
+            log.promises.meet_floor(Term(position.term))
 
 
 def _is_integrity(error: BaseException) -> bool:

@@ -32,7 +32,7 @@ class Founder(Role):
     async def run(self) -> None:
         member = self.member
         members = member.config.members
-        while not self.log.allocated:
+        while not self.log.view.allocated:
             answers = await ask_all(member, founding.FOUNDING, members)
             if any(not answer.empty for answer in answers.values()):
                 member.may_found = False

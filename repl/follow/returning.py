@@ -47,8 +47,8 @@ class Returning(Role):
             if not heard:
                 await asyncio.sleep(AGAIN_S)
         log = self.log
-        span = log.range
-        shown = show(log.node_file.record, first=span.first, last=span.last_sync, term_of=log.history.term_of)
+        span = log.view.range
+        shown = show(log.node_file.record, first=span.first, last=span.last_sync, term_of=log.view.history.term_of)
         why = forgotten(shown, most(heard))
         if why:
             before = member.incarnation

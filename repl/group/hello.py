@@ -33,7 +33,7 @@ def question_of(member: Member, to: str, purpose: Purpose) -> Question:
 
 def group_at(member: Member) -> tuple[int, int]:
     """Returns term and VLSN of the newest GROUP entry in this log; 0, 0 for none."""
-    history = member.opened().log.history
+    history = member.opened().log.view.history
     at = history.group_vlsn if history.group is not None else NULL_VLSN
     return (history.term_of(at), at) if at else (0, 0)
 
@@ -41,7 +41,7 @@ def group_at(member: Member) -> tuple[int, int]:
 def log_end(member: Member) -> tuple[int, int]:
     """Returns term and VLSN of the end of this log, synced."""
     log = member.opened().log
-    return log.history.term_of(log.range.last_sync), log.range.last_sync
+    return log.view.history.term_of(log.view.range.last_sync), log.view.range.last_sync
 
 
 def answer_of(member: Member, asker: int = 0, *, wants_group: bool = False) -> Answer:
@@ -49,7 +49,7 @@ def answer_of(member: Member, asker: int = 0, *, wants_group: bool = False) -> A
     opened = member.opened()
     told, heard, log = opened.told(), member.heard_of(asker), opened.log
     record = log.node_file.record
-    span = log.range
+    span = log.view.range
     hands_term, hands_to = opened.announced
     return Answer(
         group=member.config.group,
@@ -58,8 +58,8 @@ def answer_of(member: Member, asker: int = 0, *, wants_group: bool = False) -> A
         incarnation=f"{record.incarnation:016x}",
         process=f"{member.process:016x}",
         term=record.term,
-        empty=not log.allocated,
-        last_term=log.history.term_of(span.last_sync),
+        empty=not log.view.allocated,
+        last_term=log.view.history.term_of(span.last_sync),
         last=span.last_sync,
         floor_term=record.floor_term,
         floor_vlsn=record.floor_vlsn,

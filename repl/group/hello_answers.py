@@ -26,7 +26,7 @@ async def answer_hello(member: Member, confirming: Confirming, body: object) -> 
         raise WrongName(f"hello from {question.sender} to {question.to}; this is {member.config.name}")
     listed_at = question.group_term, question.group_vlsn
     if NodeName(question.sender) not in member.members.listed:
-        if not (member.opened().log.history.group is not None and is_newer(listed_at, log_end(member))):
+        if not (member.opened().log.view.history.group is not None and is_newer(listed_at, log_end(member))):
             raise NotListed(f"the group does not list {question.sender}")
         member.members.told_of_itself(NodeName(question.sender), question.url)
     member.seams.levels.check_peer(question.levels, own=member.name, peer=question.sender)

@@ -22,15 +22,15 @@ REASON = "no-group: its GROUP entry was cleaned away and `state` is lost; waits 
 
 
 def is_lost(log: LocalLog) -> bool:
-    return log.history.lacks_group(log.range.first, log.dtvlsn)
+    return log.view.history.lacks_group(log.view.range.first, log.view.dtvlsn)
 
 
 def known_group(log: LocalLog) -> KnownGroup | None:
     """Tells what this node knows of the group."""
-    durable = [(vlsn, entry) for vlsn, entry in log.history.groups if vlsn <= log.dtvlsn]
+    durable = [(vlsn, entry) for vlsn, entry in log.view.history.groups if vlsn <= log.view.dtvlsn]
     if not durable or is_lost(log):
         return None
-    return KnownGroup(vlsn=durable[-1][0], upto=log.dtvlsn, entry=durable[-1][1])
+    return KnownGroup(vlsn=durable[-1][0], upto=log.view.dtvlsn, entry=durable[-1][1])
 
 
 def counts(known: KnownGroup, first: int) -> bool:
@@ -44,8 +44,8 @@ def take(member: Member, answer: Answer) -> None:
     log, known = member.log, answer.known_group
     if known is None or log is None or not is_lost(log):
         return
-    if known.entry.group != member.config.group or not counts(known, log.range.first):
+    if known.entry.group != member.config.group or not counts(known, log.view.range.first):
         return
-    log.history.found_group(Vlsn(known.vlsn), GroupEntry.decode(known.entry.encode()))
+    log.view.history.found_group(Vlsn(known.vlsn), GroupEntry.decode(known.entry.encode()))
     listed = ",".join(each.name for each in known.entry.members)
     member.event("group.found", vlsn=known.vlsn, members=listed, peer=answer.name)

@@ -192,7 +192,7 @@ class Member:
 
     def _group(self) -> GroupEntry | None:
         log = self.log
-        return log.history.group if log is not None else None
+        return log.view.history.group if log is not None else None
 
     def heard_of(self, incarnation: int) -> Told:
         """Returns what that one has told of itself."""
@@ -207,8 +207,8 @@ class Member:
         log = self.log
         if log is None or self.master_name() is not None:
             return ""
-        at, group = log.history.group_vlsn, log.history.group
-        if group is not None and log.dtvlsn >= at and not is_listed(group, self.name):
+        at, group = log.view.history.group_vlsn, log.view.history.group
+        if group is not None and log.view.dtvlsn >= at and not is_listed(group, self.name):
             return f"the GROUP entry at VLSN {at} lists {self.name} no more"
         return "; ".join(f"{name}: {said}" for name, said in sorted(self.members.unlisted_by.items()))
 
@@ -269,7 +269,7 @@ class OpenMember:
 
     def check(self) -> None:
         """Raises ``NotMaster`` while the log is being closed."""
-        if self.log.closing:
+        if self.log.life.closing:
             raise NotMaster("the node is closing its log")
 
     @property
@@ -290,8 +290,8 @@ class OpenMember:
         record = log.node_file.record
         if role is None or not role.streams_in(Term(record.term)):
             return Told(record.sequence, record.term)
-        last = log.range.last_sync
-        return Told(record.sequence, record.term, last, log.history.term_of(last))
+        last = log.view.range.last_sync
+        return Told(record.sequence, record.term, last, log.view.history.term_of(last))
 
     # Its log's end.
 
@@ -300,7 +300,7 @@ class OpenMember:
         what ``Log.rollback`` refuses with.  Goes on when its caller is cancelled: ``drained`` waits for it."""
         self.check()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        last = self.log.range.last
+        last = self.log.view.range.last
         self.log.rollback(matchpoint, partial(settle(done), None), settle_error(done))
         self._rolling_back = done
         await asyncio.shield(done)
@@ -315,7 +315,7 @@ class OpenMember:
                 self._rolling_back = None
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.check()
-        self.log.drain(partial(settle(done), None))
+        self.log.cycle.drain(partial(settle(done), None))
         await done
 
     def _hold_dropped(self, replica: str, first: Vlsn) -> None:

@@ -71,12 +71,12 @@ class MemberHolds:
         """Makes what this master's answers to hellos say."""
         log = self._log
         positions = {
-            name: HoldPosition(f"{incarnation:016x}", min(hold.vlsn, log.dtvlsn) if incarnation else 0)
+            name: HoldPosition(f"{incarnation:016x}", min(hold.vlsn, log.view.dtvlsn) if incarnation else 0)
             for name, hold in self._held.items()
             for incarnation in [self._incarnations[name]]
             if hold.live
         }
-        own = HoldPosition(f"{log.node_file.record.incarnation:016x}", log.dtvlsn)
+        own = HoldPosition(f"{log.node_file.record.incarnation:016x}", log.view.dtvlsn)
         return {**positions, self._own: own}
 
     # As a replica.
@@ -102,14 +102,16 @@ class MemberHolds:
     # Both.
 
     def _place(self, name: str, at: Vlsn, incarnation: int) -> None:
-        self._held[name] = self._log.holds.place(Owner.FEEDER, name, at, on_dropped=partial(self._on_dropped, name))
+        self._held[name] = self._log.care.holds.place(
+            Owner.FEEDER, name, at, on_dropped=partial(self._on_dropped, name)
+        )
         self._incarnations[name] = incarnation
 
     def _release(self, names: set[str]) -> None:
         for name in sorted(names):
             hold = self._held.pop(name, None)
             if hold is not None:
-                self._log.holds.release(hold)
+                self._log.care.holds.release(hold)
 
 
 def overtaken(replica: str, first: Vlsn) -> Trimmed:

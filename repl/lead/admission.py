@@ -25,10 +25,8 @@ from vlsn.errors import (
     LogFailed,
     NotMaster,
     OutcomeUnknown,
-    QueueFull,
     StaleTerm,
     StrongerDurability,
-    TooLarge,
     TransactionClosed,
     VlsnLogError,
     WrongVersion,
@@ -80,9 +78,8 @@ class Admission:
         durability: GroupDurability | None = None,
     ) -> Append:
         """Submits; ``puts`` is what the COMMIT of a transaction sets, ``durability`` one that ``check_durability`` let
-        pass; None: the group's, and a sync for what sets something. Raises ``InsufficientReplicas``, ``QueueFull``,
-        ``TooLarge``, ``WrongVersion``, and what ``Once`` and ``QueuedPuts`` refuse with."""
-        log = self._log
+        pass; None: the group's, and a sync for what sets something. Raises ``InsufficientReplicas``, ``WrongVersion``,
+        ``TooLarge``, what ``Once`` and ``QueuedPuts`` refuse with, and what ``LocalLog.append`` does."""
         if isinstance(submission, Transaction):
             if not self._takes_transactions:
                 self.check_transactions()
@@ -97,8 +94,7 @@ class Admission:
         promised = durability or self._lead.durability
         if promised is not SYNCED and (puts is None or durability is not None):
             self._lead.unsynced.promise(append, promised)
-        if append.cost > log.entry_bytes_max:
-            raise TooLarge(f"{append.cost} bytes of entries do not fit a segment of {log.options.segment_bytes}")
+        self._log.check_size(append.cost)
         full = self._lead.full
         if full is not None and full.active and not self._is_known(append) and not full.admit(append, born):
             return append
@@ -118,11 +114,7 @@ class Admission:
         self._take(append, born)
 
     def _take(self, append: Append, born: int | None) -> Append:
-        log = self._log
-        why = self._must_wait(append.acks)
-        if log.overloaded:
-            raise QueueFull(f"{log.queue_length} entries already wait to be logged")
-        if why:
+        if why := self._must_wait(append.acks):
             self._gate.hold(append, born, why)
         else:
             self._put(append, born)
@@ -180,7 +172,7 @@ class Admission:
         ``WrongVersion`` while some member may not know of any but the default."""
         if asked.exceeds(held := self._lead.durability):
             raise StrongerDurability(f"durability {asked} of an append, where the group's setting is {held}")
-        if asked.lower and (level := self._log.level) < DURABILITIES:
+        if asked.lower and (level := self._log.view.level) < DURABILITIES:
             raise WrongVersion(
                 f"durability {asked} needs level {DURABILITIES}, the group is at level {level}: once all members run a "
                 "vlsnlog that speaks it, `vlsnlog group upgrade`"
@@ -190,7 +182,7 @@ class Admission:
 
     def check_transactions(self) -> None:
         """Raises ``WrongVersion`` while some member may not read them."""
-        if (level := self._log.level) < TRANSACTIONS:
+        if (level := self._log.view.level) < TRANSACTIONS:
             raise WrongVersion(
                 f"transactions need level {TRANSACTIONS}, the group is at level {level}: once all members run a "
                 "vlsnlog that speaks it, `vlsnlog group upgrade`"
@@ -201,9 +193,7 @@ class Admission:
         """Checks that a transaction of so many entries, its COMMIT included, and ``size`` bytes fits one block, and
         that one a segment. Raises ``TooLarge``."""
         check_transaction(entries, size)
-        log = self._log
-        if (cost := cost_of(entries, size)) > log.entry_bytes_max:
-            raise TooLarge(f"a transaction of {cost} bytes does not fit a segment of {log.options.segment_bytes}")
+        self._log.check_size(cost_of(entries, size))
 
     def ask_again(self, name: tuple[int, int], acks: Acks, done: Done, born: int | None) -> Append:
         """Submits a transaction's commit of which only its name is left: answered as the first one was, or with
@@ -237,7 +227,7 @@ class Admission:
             append.settle(OutcomeUnknown("this node stopped leading before the append was acknowledged"))
             return
         lead.member.counts.duplicate_appends += 1
-        lead.book.repeat(append, durable=self._log.dtvlsn)
+        lead.book.repeat(append, durable=self._log.view.dtvlsn)
         asyncio.get_running_loop().call_soon(lead.book.release_repeats)
 
     async def _compare(self, append: ProducerAppend) -> None:

@@ -172,18 +172,21 @@ class Once:
             return True
         if append.is_handles:
             return self.has_commit(append.producer)
-        life = self._log.history.producers.find(append.producer, at=self._log.allocated + 1)
+        life = self._log.view.history.producers.find(append.producer, at=self._log.view.allocated + 1)
         return life is not None and append.sequence < life.next
 
     def has_commit(self, handle: int) -> bool:
         """Says whether the transaction of that handle's id is in the log or its queue."""
-        return -handle in self._queued or self._log.history.commits.find(handle, at=self._log.allocated + 1) is not None
+        return (
+            -handle in self._queued
+            or self._log.view.history.commits.find(handle, at=self._log.view.allocated + 1) is not None
+        )
 
     def check_handle(self, handle: int, born: int) -> None:
         """Checks that a transaction which is not known was never logged. Raises ``OutcomeUnknown``,
         ``ProducersMissing``."""
-        commits = self._log.history.commits
-        forgotten_to = commits.forgotten_to(at=self._log.allocated + 1)
+        commits = self._log.view.history.commits
+        forgotten_to = commits.forgotten_to(at=self._log.view.allocated + 1)
         if born < forgotten_to:
             if commits.lacks_to:
                 raise missing(f"transaction {handle:016x}", commits.lacks_to)
@@ -198,13 +201,13 @@ class Once:
         if queued:
             return next(reversed(queued)) + 1
         log = self._log
-        at = log.allocated + 1
+        at = log.view.allocated + 1
         if append.is_handles:
-            if log.history.commits.find(append.producer, at=at) is not None:
+            if log.view.history.commits.find(append.producer, at=at) is not None:
                 return HANDLE_SEQUENCE + 1
             self.check_handle(append.producer, born)
             return HANDLE_SEQUENCE
-        table = self._log.history.producers
+        table = self._log.view.history.producers
         life = table.find(append.producer, at=at)
         if life is not None:
             return life.next
@@ -224,7 +227,7 @@ class Once:
 
     def _is_fresh(self, append: ProducerAppend) -> bool:
         """Says whether a transaction that was never sent before, as its client says, is due: most often it is."""
-        known = append.key in self._queued or append.producer in self._log.history.commits
+        known = append.key in self._queued or append.producer in self._log.view.history.commits
         return not known and append.submission is not None
 
     def _push(self, append: ProducerAppend) -> None:
@@ -248,14 +251,14 @@ class Once:
             original.repeats.append(append)
             return
         if append.is_handles:
-            committed = self._log.history.commits.find(append.producer, at=self._log.allocated + 1)
+            committed = self._log.view.history.commits.find(append.producer, at=self._log.view.allocated + 1)
             assert committed is not None, "it is due, or known"
             append.lies_at(*committed)
             self._repeat(append)
             return
-        table = self._log.history.producers
-        life = table.find(append.producer, at=self._log.allocated + 1)
-        place = table.place(life, append.sequence) if life is not None else None
+        table = self._log.view.history.producers
+        life = table.find(append.producer, at=self._log.view.allocated + 1)
+        place = life.place(append.sequence, table.limits) if life is not None else None
         if place is None and table.lacks_to and (life is None or len(life) < table.limits.remembered):
             raise missing(f"producer {append.producer:016x}", table.lacks_to)
         if place is None:

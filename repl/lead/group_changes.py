@@ -78,9 +78,9 @@ class Changes:
 
     def follow(self) -> None:
         """Counts by the newest GROUP entry in the log from here on."""
-        at = self._log.history.group_vlsn
+        at = self._log.view.history.group_vlsn
         if at != self._at:
-            self._at, self._settled = at, self._log.dtvlsn >= at
+            self._at, self._settled = at, self._log.view.dtvlsn >= at
             self._count()
 
     def durable_rose(self, durable: Vlsn) -> None:
@@ -108,12 +108,12 @@ class Changes:
 
     def _count(self) -> None:
         book, log = self._lead.book, self._log
-        effective = counting(log.history.groups, log.dtvlsn)
+        effective = counting(log.view.history.groups, log.view.dtvlsn)
         book.set_group(founding.electable_incarnations(effective), self._lead.start)
         self._lead.holds.follow(self._group())
 
     def _group(self) -> GroupEntry:
-        group = self._log.history.group
+        group = self._log.view.history.group
         assert group is not None
         return group
 
@@ -166,9 +166,9 @@ class Changes:
             {lead.own, *(Incarnation(each.incarnation) for each in lead.feeders.values() if lead.hears(each))}
         )
         membership.check_change(
-            log.history.groups, proposed, durable=lead.book.durable, term_start=lead.start, live=live
+            log.view.history.groups, proposed, durable=lead.book.durable, term_start=lead.start, live=live
         )
-        entry = msgspec.structs.replace(proposed, previous=log.history.group_vlsn)
+        entry = msgspec.structs.replace(proposed, previous=log.view.history.group_vlsn)
         durable: asyncio.Future[Vlsn] = asyncio.get_running_loop().create_future()
         self._under_way = durable
         log.append_entries([EntryKind.GROUP], [entry.encode()], lambda _: None)
@@ -200,9 +200,9 @@ class Changes:
                 continue
             old = self._rounds.get(feeder)
             if old is None:
-                rounds[feeder] = _Round(now, self._log.allocated)
+                rounds[feeder] = _Round(now, self._log.view.allocated)
             elif feeder.acked >= old.target:
-                rounds[feeder] = _Round(now, self._log.allocated, now - old.began_s <= most)
+                rounds[feeder] = _Round(now, self._log.view.allocated, now - old.began_s <= most)
             else:
                 rounds[feeder] = old
                 old.caught_up &= now - old.began_s <= most
@@ -250,17 +250,17 @@ def document(opened: OpenMember) -> dict[str, Any]:
     """Makes the document of ``GET /v1/group``; a master's says how far each member is."""
     opened.check()
     member, log = opened.member, opened.log
-    group = log.history.group
+    group = log.view.history.group
     return {
         "group": member.config.group,
         "node": member.config.name,
         "state": member.state,
         "master": member.master_name(),
         "term": log.node_file.record.term,
-        "vlsn": log.history.group_vlsn,
+        "vlsn": log.view.history.group_vlsn,
         "previous": group.previous if group is not None else 0,
-        "durable": group is not None and log.dtvlsn >= log.history.group_vlsn,
-        "level": log.level,
+        "durable": group is not None and log.view.dtvlsn >= log.view.history.group_vlsn,
+        "level": log.view.level,
         "settings": settings_of(log),
         "members": [_told(opened, each) for each in group.members] if group is not None else [],
     }
@@ -278,7 +278,7 @@ def _told(opened: OpenMember, member: Member) -> dict[str, Any]:
     elif feeder is None:
         told["fed"] = False
     else:
-        told |= {"fed": lead.hears(feeder), "lag_vlsns": max(0, opened.log.range.last - feeder.acked)}
+        told |= {"fed": lead.hears(feeder), "lag_vlsns": max(0, opened.log.view.range.last - feeder.acked)}
         if parse_hex(member.incarnation) != feeder.incarnation:
             told["other_incarnation"] = f"{feeder.incarnation:016x}"
     return told

@@ -56,7 +56,7 @@ class HandingOver:
 
     async def _run(self, to: NodeName | None) -> NodeName:
         member, log, admission = self._lead.member, self._lead.log, self._admission
-        while (feeder := self._heir(to)) is None or log.queue_length or feeder.acked < log.allocated:
+        while (feeder := self._heir(to)) is None or log.queue.entries or feeder.acked < log.view.allocated:
             self._lead.holds_back = feeder is not None  # nobody waits for one that is not there yet
             admission.open()
             self._acked.clear()
@@ -77,7 +77,7 @@ class HandingOver:
         """Chooses who would lead next; None while it is not fed. Raises ``BadArgument`` for a name that may not
         lead."""
         lead = self._lead
-        group, book = lead.log.history.group, lead.book
+        group, book = lead.log.view.history.group, lead.book
         members = group.members if group is not None else []
         able = {each.name for each in members if each.electable and each.name != lead.member.name}
         if to is not None and to not in able:

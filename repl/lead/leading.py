@@ -119,7 +119,7 @@ class Leading(Tenure):
             raise NotMaster(f"term {term} was over before this node led it")
         entry = TermEntry(term=term, master=member.name, incarnation=f"{self.own:016x}").encode()
         sealed: asyncio.Future[Vlsn] = asyncio.get_running_loop().create_future()
-        self.start = start = Vlsn(log.allocated + 1)
+        self.start = start = Vlsn(log.view.allocated + 1)
         self.follow_settings()
         log.start_sealing(term)
         kinds, values = [EntryKind.TERM], [entry]
@@ -131,9 +131,9 @@ class Leading(Tenure):
         log.append_entries(kinds, values, settle(sealed))
         if self._founds is not None:
             await sealed  # the group that this very block founds is in the log then, and counts
-        self.holds.lead(log.history.group)
+        self.holds.lead(log.view.history.group)
         self.changes.follow()
-        self.book.note(self.own, log.range.last_sync)
+        self.book.note(self.own, log.view.range.last_sync)
         member.set_state("MASTER")
         member.event("leads", term=term, first=start)
         member.master_is(member.config.name, term)
@@ -173,7 +173,7 @@ class Leading(Tenure):
             self._telling.cancel()
         for task in self.tasks.values():
             task.cancel()
-        if self.log.failure is None and not self.log.closed:
+        if self.log.life.failure is None and not self.log.life.closed:
             self.log.stop_sealing(NotMaster("this node has stopped leading; nothing of this append was logged"))
         self.changes.end()
         for incarnation in self.book.synced:
@@ -199,7 +199,7 @@ class Leading(Tenure):
         self.admission.sealed(pendings)
 
     def handed_over(self) -> None:
-        if self.start and self.log.history.group is not None:
+        if self.start and self.log.view.history.group is not None:
             self.changes.follow()
         for feeder in self.feeders.values():
             feeder.handed_over()
@@ -216,7 +216,7 @@ class Leading(Tenure):
         self.unsynced.written(last_vlsn)
 
     def _durable_rose(self, durable: Vlsn) -> None:
-        self.log.raise_dtvlsn(durable)
+        self.log.view.raise_dtvlsn(durable)
         self.changes.durable_rose(durable)
         self.reads.rose()
         self.rounds.durable_rose()
@@ -230,15 +230,15 @@ class Leading(Tenure):
             feeder.tell_dtvlsn()
 
     def tick(self) -> None:
-        now, last = self.member.seams.clock.monotonic_s(), self.log.range.last
+        now, last = self.member.seams.clock.monotonic_s(), self.log.view.range.last
         for feeder in self.feeders.values():
             feeder.silent_ticks += 1
             if not self.hears(feeder):
                 self._withdraw(feeder)
             self.catching_up[feeder.replica].note(now, feeder.acked, last)
         self._count_present()
-        if self._ended.done() is False and self.start and self.log.failure is not None:
-            self._ended.set_exception(self.log.failure)
+        if self._ended.done() is False and self.start and self.log.life.failure is not None:
+            self._ended.set_exception(self.log.life.failure)
         self.destinations.tick()
 
     def _count_present(self) -> None:
@@ -259,10 +259,10 @@ class Leading(Tenure):
             raise WrongName(f"{hello.node} is this node's own name")
         if hello.to_incarnation is not None and hello.to_incarnation != self.own:
             raise WrongIncarnation(f"this node is incarnation {self.own:016x}, not {hello.to_incarnation:016x}")
-        if founding.listed_incarnation(log.history.group, hello.node) is None:
+        if founding.listed_incarnation(log.view.history.group, hello.node) is None:
             raise NotListed(f"the group does not list {hello.node}")
-        if not hello.levels.hold(log.history.level):
-            said = f"the group is at level {log.history.level}, {hello.node} speaks level {hello.levels}"
+        if not hello.levels.hold(log.view.history.level):
+            said = f"the group is at level {log.view.history.level}, {hello.node} speaks level {hello.levels}"
             raise WrongVersion(f"{said}: run another vlsnlog on {hello.node}")
         if hello.term > self.term:
             self.electing.saw(Claim(hello.node, hello.incarnation, hello.term))
@@ -305,7 +305,7 @@ class Leading(Tenure):
             owner=self,
             offload=self.member.offload("feeds"),
             heartbeat_s=self.member.config.heartbeat_s,
-            listed=founding.listed_incarnation(self.log.history.group, hello.node) == hello.incarnation,
+            listed=founding.listed_incarnation(self.log.view.history.group, hello.node) == hello.incarnation,
         )
         task = asyncio.current_task()
         assert task is not None

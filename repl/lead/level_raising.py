@@ -29,8 +29,10 @@ async def raise_level(lead: Tenure, level: int) -> Vlsn:
 
 def _check(lead: Tenure, level: int) -> None:
     member, log = lead.member, lead.log
-    if level != log.history.level + 1:
-        raise BadArgument(f"the group is at level {log.history.level}; the next one is {log.history.level + 1}")
+    if level != log.view.history.level + 1:
+        raise BadArgument(
+            f"the group is at level {log.view.history.level}; the next one is {log.view.history.level + 1}"
+        )
     spoken = {**member.members.levels, NodeName(member.name): member.seams.levels}
     behind = [name for name in member.members.listed if name not in spoken or not spoken[name].hold(level)]
     if behind:

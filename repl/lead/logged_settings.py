@@ -42,16 +42,17 @@ def read_settings(body: object) -> Settings:
 
 def settings_of(log: LocalLog) -> dict[str, Any]:
     """Returns the settings by the newest entries in the log, as they are told."""
-    history = log.history
+    history = log.view.history
     return {"producers": history.producers.limit, "durability": msgspec.to_builtins(history.durability)}
 
 
 async def change_settings(lead: Tenure, settings: Settings) -> Vlsn:
     """Sets all but the level, as ``log_settings``. Raises ``WrongVersion`` while the group is not at ``SETTINGS_LEVEL``
     for good."""
-    if lead.log.level < SETTINGS_LEVEL:
+    if lead.log.view.level < SETTINGS_LEVEL:
         raise WrongVersion(
-            f"the group is at level {lead.log.level}, which has no such settings; raise it: `vlsnlog group upgrade`"
+            f"the group is at level {lead.log.view.level}, which has no such settings; raise it: "
+            "`vlsnlog group upgrade`"
         )
     vlsn = await log_settings(lead, settings, "the change of settings")
     lead.member.event("group.settings", vlsn=vlsn, **msgspec.to_builtins(settings))
@@ -81,6 +82,6 @@ async def log_settings(lead: Tenure, settings: Settings, what: str) -> Vlsn:
         raise OutcomeUnknown(f"{what} is logged, and not synced here yet") from None
     if not await lead.reads.reached(vlsn, loop.time() + SETTINGS_TIMEOUT_S):
         raise OutcomeUnknown(f"{what} is logged at VLSN {vlsn}, and not durable yet")
-    if log.dtvlsn < vlsn or log.history.term_of(vlsn) != lead.term:
+    if log.view.dtvlsn < vlsn or log.view.history.term_of(vlsn) != lead.term:
         raise NotMaster(f"{what} was rolled back: another node leads")
     return vlsn

@@ -78,7 +78,7 @@ class QueuedPuts:
                 del self._queued[name]
 
     def _check(self, puts: Puts) -> None:
-        small = self._log.history.small
+        small = self._log.view.history.small
         if small.lacks_to:
             raise ProducersMissing(
                 f"this node has lost what was set up to VLSN {small.lacks_to}; it asks the other members; nothing was "
@@ -103,7 +103,7 @@ class QueuedPuts:
             if value is not None and before is not None and before.values.get(name) == value:
                 raise QueueFull(f"this very commit of {name} is on its way already; ask again for its answer")
             raise StaleTerm(f"another commit of {name} is on its way: it does not start from VLSN {expected} any more")
-        kept = self._log.history.small.get(name)
+        kept = self._log.view.history.small.get(name)
         at = kept.vlsn if kept is not None else 0
         if at != expected:
             now = f"VLSN {at} has set it since" if at else "it is not set"

@@ -55,7 +55,7 @@ class LeadersRounds:
             async with asyncio.timeout(ROUND_TIMEOUT_S):
                 while not lead.book.durable:
                     await self._change()
-                index = lead.log.dtvlsn
+                index = lead.log.view.dtvlsn
                 number = self._rounds.begin()
                 for feeder in lead.feeders.values():
                     if feeder.streaming:

@@ -70,7 +70,7 @@ class Tenure(Role):
 
     def follow_settings(self) -> None:
         """Goes by the group's newest settings in the log from here on."""
-        self.durability = self.log.history.durability
+        self.durability = self.log.view.history.durability
 
     @property
     def replicas(self) -> int:
@@ -82,7 +82,7 @@ class Tenure(Role):
     def heard_of(self, incarnation: int) -> Told:
         """Tells what it has acknowledged in this term."""
         synced = self.book.synced.get(Incarnation(incarnation))
-        return Told(0, self.term, synced, self.log.history.term_of(synced)) if synced is not None else NOTHING
+        return Told(0, self.term, synced, self.log.view.history.term_of(synced)) if synced is not None else NOTHING
 
     def hears(self, feeder: Feeder) -> bool:
         """Says whether its replica is past syncup, and has answered within an election timeout."""

@@ -121,7 +121,7 @@ class Transactions:
     @property
     def bytes_max(self) -> int:
         """The bytes of a segment that one may take."""
-        return self._log.entry_bytes_max
+        return self._log.placement.payload_bytes_max
 
     def begin(self, id: int | None = None) -> Handle:
         """Begins one, of a name that its client gives it or of any. Begun again while nothing was staged, it is the
@@ -141,7 +141,7 @@ class Transactions:
         self._places.take(1)
         while not id or id in self._open:
             id = self._lead.member.seams.random.u64() & NUMBER_MAX
-        handle = Handle(id, self._log.dtvlsn, self._lead.term)
+        handle = Handle(id, self._log.view.dtvlsn, self._lead.term)
         self._touch(_Stage(handle))
         return handle
 

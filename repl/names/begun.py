@@ -88,7 +88,11 @@ class NodeBegun(Service):
     async def _begun(self, lead: CommitLead, question: Question) -> int:
         """Logs it unless the group knows a number already; returns what it knows, durable."""
         deadline = asyncio.get_running_loop().time() + TIMEOUT_S
-        small, key, file = lead.log.history.small, key_of(question.sender, question.consumer), int(question.file, 16)
+        small, key, file = (
+            lead.log.view.history.small,
+            key_of(question.sender, question.consumer),
+            int(question.file, 16),
+        )
         if small.lacks_to:
             raise ProducersMissing(f"this node has lost what was set up to VLSN {small.lacks_to}; ask again")
         kept = small.get(key)

@@ -58,17 +58,17 @@ class ConsumerLags:
         while True:
             await asyncio.sleep(LOOK_S)
             with self._log.latch:
-                self._log.consumer_holds.place(self._log.dtvlsn)
+                self._log.care.consumer_holds.place(self._log.view.dtvlsn)
             await self.look()
 
     def positions(self) -> dict[str, Placed]:
         """Returns the positions that are durable here, by name."""
-        small = self._log.history.small
+        small = self._log.view.history.small
         return positions_in(small.as_of(self._reads.durable)) if small else {}
 
     def position(self, name: str) -> Placed | None:
         """Returns one that is durable here, at the same cost however many there are."""
-        return position_of(self._log.history.small.at(key_of(name), self._reads.durable))
+        return position_of(self._log.view.history.small.at(key_of(name), self._reads.durable))
 
     async def look(self) -> None:
         """Looks at those that have moved, or that have something new to read, ``LOOKS_MAX`` at most."""

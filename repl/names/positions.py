@@ -38,7 +38,7 @@ async def confirm_end(lead: CommitLead, changes: Mapping[str, ConsumerChange]) -
 
 def is_past(log: LocalLog, changes: Mapping[str, ConsumerChange]) -> bool:
     """Says whether a position lies past the log's end."""
-    end = int(log.allocated) + 1
+    end = int(log.view.allocated) + 1
     return any(change.next > end and not is_of_another_group(name) for name, change in changes.items())
 
 
@@ -56,7 +56,7 @@ def puts_of(log: LocalLog, changes: Mapping[str, ConsumerChange]) -> Puts:
 
 def set_by(log: LocalLog, name: str, change: ConsumerChange) -> Placed | None:
     """Finds the position that this very commit has set, when it was sent before."""
-    placed = position_of(log.history.small.get(key_of(name)))
+    placed = position_of(log.view.history.small.get(key_of(name)))
     if placed is None or not change.by:
         return None
     return placed if (placed.position.by, placed.position.next) == (change.by, change.next) else None
@@ -64,7 +64,7 @@ def set_by(log: LocalLog, name: str, change: ConsumerChange) -> Placed | None:
 
 def check_kept(log: LocalLog, name: str, change: ConsumerChange) -> None:
     """Raises ``Trimmed`` where what is to be read next was cleaned away, or is about to be."""
-    first = int(log.holds.floor) + 1
+    first = int(log.care.holds.floor) + 1
     if change.next < first and not is_of_another_group(name):
         raise Trimmed(f"VLSN {change.next} was cleaned away; the first still here is {first}", first=first)
 
@@ -76,10 +76,10 @@ def _position(log: LocalLog, name: str, key: str, change: ConsumerChange) -> Pos
         raise BadArgument(f"next: {change.next} of term {change.term} is no position")
     if is_of_another_group(name):
         return Position(change.next, change.term, change.by)
-    end = int(log.allocated) + 1
+    end = int(log.view.allocated) + 1
     if change.next > end:
         raise BadArgument(f"next: {change.next} is not in 1–{end}: the log ends at VLSN {end - 1}")
-    small = log.history.small
+    small = log.view.history.small
     if key not in small and len(held_in(small)) >= CONSUMERS_MAX:
         raise TooLarge(f"{CONSUMERS_MAX} consumers have positions already; delete one that is not needed")
     return Position(change.next, by=change.by)
@@ -124,7 +124,7 @@ class NodePositions(Service):
 
     async def delete_consumer(self, name: str, at: int | None, timeout_s: float) -> None:
         lead, key = self._leads(), key_of(name)
-        if key not in lead.log.history.small:
+        if key not in lead.log.view.history.small:
             raise NotFound(f"consumer {name} has no position here")
         values: dict[str, bytes | None] = {key: None}
         if name.startswith(REPLICATED_PREFIX):  # the CDC consumer that begins anew by that name does so at once
@@ -134,7 +134,7 @@ class NodePositions(Service):
 
     def capture_paused_us(self, consumer: str) -> int:
         self._lags()
-        return paused.since_in(self.member.opened().log.history.small.get(paused.key_of(consumer)))
+        return paused.since_in(self.member.opened().log.view.history.small.get(paused.key_of(consumer)))
 
     async def pause_capture(self, consumer: str, since_us: int, timeout_s: float) -> None:
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -142,7 +142,7 @@ class NodePositions(Service):
 
     def _lags(self) -> ConsumerLags:
         opened = self.member.opened()
-        lacks_to = opened.log.history.small.lacks_to
+        lacks_to = opened.log.view.history.small.lacks_to
         if lacks_to:
             raise ProducersMissing(f"this node has lost what was set up to VLSN {lacks_to}, and asks the other members")
         return opened.part(ConsumerLags)

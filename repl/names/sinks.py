@@ -23,7 +23,7 @@ def puts_of(log: LocalLog, changes: Mapping[str, SinkChange]) -> Puts:
     """Makes what sets these states, and forgets the runs that they outlive. Raises ``BadArgument``, ``TooLarge``."""
     values: dict[str, bytes | None] = {}
     expects: dict[str, int] = {}
-    states = states_in(log.history.small)
+    states = states_in(log.view.history.small)
     for name, change in changes.items():
         key = key_of(name)
         change.state.check()
@@ -58,7 +58,7 @@ class NodeSinks(Service):
 
     def sinks(self) -> list[SinkAt]:
         opened = self.member.opened()
-        small = opened.log.history.small
+        small = opened.log.view.history.small
         if small.lacks_to:
             raise ProducersMissing(
                 f"this node has lost what was set up to VLSN {small.lacks_to}, and asks the other members"
@@ -75,7 +75,7 @@ class NodeSinks(Service):
 
     async def delete_sink(self, name: str, at: int | None, timeout_s: float) -> None:
         lead, key = self._leads(), key_of(name)
-        if key not in lead.log.history.small:
+        if key not in lead.log.view.history.small:
             raise NotFound(f"sink {name} has no state here")
         puts = Puts({key: None}, {} if at is None else {key: at})
         await commit_alone(lead, puts, asyncio.get_running_loop().time() + timeout_s)

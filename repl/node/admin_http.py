@@ -128,12 +128,12 @@ class NodeAdministration(Service):
     async def checkpoint(self) -> dict[str, Any]:
         log = self.member.opened().log
         looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        log.space.look(partial(settle(looked), None))
+        log.care.space.look(partial(settle(looked), None))
         await looked
-        if log.space.cramped:
+        if log.care.space.cramped:
             raise NoSpace("the disk has no room for a checkpoint")
         done: asyncio.Future[Checkpoint] = asyncio.get_running_loop().create_future()
-        log.checkpointer.run(done=settle(done), failed=settle_error(done))
+        log.care.checkpointer.run(done=settle(done), failed=settle_error(done))
         checkpoint = await done
         return {
             "node": self.name,
@@ -145,7 +145,7 @@ class NodeAdministration(Service):
     async def rotate(self) -> dict[str, Any]:
         log = self.member.opened().log
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        log.rotate("request", settle(done))
+        log.cycle.rotate("request", settle(done))
         number = await done
         return {"node": self.name, "number": number, "file": segment_name(number)}
 

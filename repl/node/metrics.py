@@ -106,10 +106,10 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
     if opened is None:
         return
     log = opened.log
-    yield _gauge("queue_entries", "Entries that wait for VLSNs", log.queue_length)
-    yield _gauge("queue_bytes", "Bytes that wait for VLSNs", log.queue_bytes)
-    yield _gauge("producers", "Exactly-once producers that the log knows", len(log.history.producers))
-    lacking = bool(log.history.lacks_to)
+    yield _gauge("queue_entries", "Entries that wait for VLSNs", log.queue.entries)
+    yield _gauge("queue_bytes", "Bytes that wait for VLSNs", log.queue.bytes)
+    yield _gauge("producers", "Exactly-once producers that the log knows", len(log.view.history.producers))
+    lacking = bool(log.view.history.lacks_to)
     yield _gauge("producers_lacking", "1 while it is asked for whom it knew before `state` was lost", lacking)
     yield _counter("duplicate_appends", "Appends that were in the log or its queue before", counts.duplicate_appends)
     staged = said["transactions"] or {"open": 0, "staged_bytes": 0}
@@ -128,21 +128,23 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
     yield _counter("written_bytes", "Bytes of frames written", log.stats.bytes)
     yield _gauge("unacked_entries", "Entries that are with the writer", log.stats.unacked)
     yield _counter("write_errors", "Groups whose write or sync failed, written again", log.stats.write_errors)
-    yield _counter("slow_syncs", "Writes and syncs of a group that took over 0.1 s", log.slow_syncs.total)
-    yield _counter("late_standbys", "Standbys taken before they were zeroed", log.late_standbys)
-    if log.space.free_bytes is not None:
+    yield _counter("slow_syncs", "Writes and syncs of a group that took over 0.1 s", log.cycle.slow_syncs.total)
+    yield _counter("late_standbys", "Standbys taken before they were zeroed", log.placement.late_standbys)
+    if log.care.space.free_bytes is not None:
         yield _gauge(
-            "free_bytes", "Free on the file system of the log, when it was looked at last", log.space.free_bytes
+            "free_bytes", "Free on the file system of the log, when it was looked at last", log.care.space.free_bytes
         )
     yield _gauge("no_space", "1 while appends are refused for lack of space", bool(log.no_space))
-    yield _gauge("no_segment", "1 while the next segment could not be made for another reason", bool(log.unmade))
+    yield _gauge(
+        "no_segment", "1 while the next segment could not be made for another reason", bool(log.placement.unmade)
+    )
     failures = CounterMetricFamily(
         "vlsnlog_background_failures", "Failures of work that the log does not rest on", labels=["work"]
     )
     failing = GaugeMetricFamily("vlsnlog_background_failing", "How much of it fails now", labels=["work"])
-    now = Counter(fault.work for fault in log.background.faults())
+    now = Counter(fault.work for fault in log.life.background.faults())
     for work in WORKS:
-        failures.add_metric([work], log.background.failures[work])
+        failures.add_metric([work], log.life.background.failures[work])
         failing.add_metric([work], now[work])
     yield failures
     yield failing
@@ -153,9 +155,9 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
     yield _counter("old_images", "Starts with a disk older than what members had heard", counts.old_images)
     yield _counter("readmitted", "Members admitted again as another incarnation, by this master", counts.readmitted)
     yield _counter("restores", "Restores of this node's log since its start", parts.restoration.count)
-    yield _counter("cleaned_segments", "Segments removed by cleaning", log.cleaner.segments)
-    yield _counter("cleaned_bytes", "Bytes of files that cleaning freed", log.cleaner.bytes)
-    yield _counter("holds_dropped", "Holds dropped for lying too far behind", log.cleaner.drops)
+    yield _counter("cleaned_segments", "Segments removed by cleaning", log.care.cleaner.segments)
+    yield _counter("cleaned_bytes", "Bytes of files that cleaning freed", log.care.cleaner.bytes)
+    yield _counter("holds_dropped", "Holds dropped for lying too far behind", log.care.cleaner.drops)
     yield _gauge("cleaning_blocked_segments", "Segments that a hold or limit keeps", said["cleaning"]["blocked"])
     for name, key, text in (
         ("hold_vlsn", "vlsn", "VLSN from which on a hold keeps the log"),

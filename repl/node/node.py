@@ -121,7 +121,10 @@ class Node(NodeParts):
         except* RestoreWanted as wanted:
             why = str(wanted.exceptions[0])
         log = self.opened().log
-        end, durable = (log.history.last_term, log.range.last), End(log.history.term_of(log.dtvlsn), log.dtvlsn)
+        end, durable = (
+            (log.view.history.last_term, log.view.range.last),
+            End(log.view.history.term_of(log.view.dtvlsn), log.view.dtvlsn),
+        )
         restoration.members = self.member.members.urls
         await self._close_log(why)
         await restoration.run(why, end=end, durable=durable, whole=True)

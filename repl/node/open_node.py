@@ -62,7 +62,7 @@ class OpenNode:
         )
         for note in recovered.notes:
             member.event("open", note=note)
-        log.background.told = self._background_told
+        log.life.background.told = self._background_told
         self.opened = opened = OpenMember(member, log)
         self._stage = opened.stage
         self.mending = Mending(opened)
@@ -70,8 +70,8 @@ class OpenNode:
         self.reads = Reads(log, member.offload("reads"))
         self.read_index = ReadIndex(opened, self.reads)
         self.consumers = ConsumerLags(log, self.reads, member.seams.clock)
-        log.consumer_holds.dropped = self._consumer_dropped
-        log.destinations.dropped = self._destination_dropped
+        log.care.consumer_holds.dropped = self._consumer_dropped
+        log.care.destinations.dropped = self._destination_dropped
         pace = ScanPace(member.seams.clock, config.scan_bytes_per_s)
         self.files = SegmentFiles(log, member.offload("reads"), pace)
         self.providing = Providing(opened, self.files.read, restoration, self.mending)
@@ -89,7 +89,7 @@ class OpenNode:
         self.roles = Roles(opened, self.electing, self.reads, self.providing, confirming, restoration)
         self._restoration = restoration
         member.reason = "starting"
-        span = log.range
+        span = log.view.range
         member.event("opened", incarnation=f"{member.incarnation:016x}", first=span.first, last=span.last)
 
     async def work(self, capture: Coroutine[Any, Any, None]) -> None:
@@ -119,7 +119,7 @@ class OpenNode:
         await self.pager.close()
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.log.close(partial(settle(closed), None))
-        if self.log.failure is None:
+        if self.log.life.failure is None:
             await closed
         self.log.node_file.close()
         self.member.closed()
@@ -138,7 +138,7 @@ class OpenNode:
                 if full:
                     member.event("no_space", why=log.no_space)
                 else:
-                    member.event("has_space", free_bytes=log.space.free_bytes)
+                    member.event("has_space", free_bytes=log.care.space.free_bytes)
             if self.opened.role is not None:
                 self.opened.role.tick()
 

@@ -83,7 +83,7 @@ async def _run(config: NodeConfig, *, connections_max: int) -> int:
         known = isinstance(error, VlsnLogError | OSError)
         logger.critical("%s ends: %s", config.name, said_of(error), exc_info=None if known else error)
         logging.shutdown()
-        if node.log is not None and node.log.failure is not None:
+        if node.log is not None and node.log.life.failure is not None:
             os._exit(1)  # nothing that a clean stop would write can be trusted
         end(2 if node.log is None or isinstance(error, WrongVersion) else 1)
 

@@ -65,7 +65,7 @@ class Roles:
     def _next(self) -> Role:
         opened, electing = self._opened, self._electing
         opened.check()
-        is_empty = not opened.log.allocated
+        is_empty = not opened.log.view.allocated
         if electing.leads is not None:
             return Leading(
                 opened,

@@ -87,8 +87,8 @@ def status(parts: NodeParts, long: Mapping[str, Any] | None = None) -> dict[str,
         return base
     log = opened.log
     base["founding"] = founding(parts)
-    base["level"] = log.level
-    span = log.range
+    base["level"] = log.view.level
+    span = log.view.range
     base["range"] = {
         "first": span.first,
         "last": span.last,
@@ -97,7 +97,7 @@ def status(parts: NodeParts, long: Mapping[str, Any] | None = None) -> dict[str,
     }
     # As far as this node can show it: a replica may hear of a durable end before it has the blocks.
     base["dtvlsn"] = parts.dtvlsn()
-    last = log.checkpointer.last
+    last = log.care.checkpointer.last
     if last is not None:
         base["checkpoint"] = {
             "id": last.id,
@@ -106,35 +106,35 @@ def status(parts: NodeParts, long: Mapping[str, Any] | None = None) -> dict[str,
             "last": last.last_vlsn,
             "dtvlsn": last.dtvlsn,
             "time": last.time_us,
-            "home_ms": round(log.checkpointer.home_s * 1e3, 3),
-            "running": log.checkpointer.running,
+            "home_ms": round(log.care.checkpointer.home_s * 1e3, 3),
+            "running": log.care.checkpointer.running,
         }
-    segments = log.segments()
+    segments = log.view.segments()
     base["log"] = {
         "segments": len(segments),
         "bytes": sum(segments.values()),
-        "bytes_on_disk": log.disk_bytes,
+        "bytes_on_disk": log.placement.disk_bytes,
         "unpunched": log.placement.holes.fault,
-        "queue_length": log.queue_length,
-        "queue_bytes": log.queue_bytes,
-        "active": [segment_name(number) for number in log.active_files()],
+        "queue_length": log.queue.entries,
+        "queue_bytes": log.queue.bytes,
+        "active": [segment_name(number) for number in log.placement.active_files()],
         "rolls": dict(log.stats.rolls),
-        "late_standbys": log.late_standbys,
+        "late_standbys": log.placement.late_standbys,
         "groups": log.stats.groups,
         "no_space": bool(log.no_space),
         "refuses": refusal.slug if (refusal := log.refusal) is not None else "",
         "failing": _failing(log),
-        "free_bytes": log.space.free_bytes,
+        "free_bytes": log.care.space.free_bytes,
     }
     base["settings"] = settings_of(log)
     base["damage"] = opened.mending.status()
     base["scrub"] = opened.scrub.status()
     base["cleaning"] = _cleaning(opened)
-    group = log.history.group
+    group = log.view.history.group
     if group is not None:
         listed = listed_as(group, parts.member.config.name, parts.member.incarnation) is not None
         base["listed"] = listed and not parts.member.removed()
-        base["members_at"] = log.history.group_vlsn if log.dtvlsn >= log.history.group_vlsn else 0
+        base["members_at"] = log.view.history.group_vlsn if log.view.dtvlsn >= log.view.history.group_vlsn else 0
         base["members"] = [
             {
                 "name": each.name,
@@ -161,7 +161,7 @@ def founding(parts: NodeParts) -> str:
     """Returns the name of this node's log, which no other log has; empty while its first entry is not durable, or where
     it is not known."""
     opened = parts.open
-    return opened.log.history.founding if opened is not None and parts.dtvlsn() else ""
+    return opened.log.view.history.founding if opened is not None and parts.dtvlsn() else ""
 
 
 def long_status(parts: NodeParts) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _place(parts: NodeParts, log: LocalLog, members: list[dict[str, Any]]) -> No
     feed = parts.following.feed if parts.following is not None else None
     if parts.following is not None and feed is not None and feed.position is not None:
         known[str(parts.following.master)] = feed.position.last_vlsn
-    known[parts.member.config.name] = log.range.last
+    known[parts.member.config.name] = log.view.range.last
     newest = max(known.values())
     for each in members:
         each["vlsn"] = known.get(each["name"]) or None
@@ -250,16 +250,16 @@ def restore_status(parts: NodeParts) -> dict[str, Any]:
 def holds(log: LocalLog) -> list[dict[str, Any]]:
     """Lists who keeps how much of the log; the furthest behind first."""
     with log.latch:
-        log.consumer_holds.place(log.dtvlsn)
+        log.care.consumer_holds.place(log.view.dtvlsn)
     found = [
         {
             "owner": str(hold.owner),
             "name": hold.name,
             "vlsn": hold.vlsn,
             "age_s": round(hold.age_s, 3),
-            "lag_vlsns": max(0, log.range.last - hold.vlsn),
+            "lag_vlsns": max(0, log.view.range.last - hold.vlsn),
         }
-        for hold in log.holds
+        for hold in log.care.holds
     ]
     return sorted(found, key=lambda each: (each["vlsn"], each["owner"], each["name"]))
 
@@ -276,20 +276,20 @@ def _failing(log: LocalLog) -> list[dict[str, Any]]:
             "since_s": max(0.0, now - fault.since_s),
             "again_s": max(0.0, fault.due_s - now),
         }
-        for fault in log.background.faults()
+        for fault in log.life.background.faults()
     ]
 
 
 def _cleaning(opened: OpenNode) -> dict[str, Any]:
     log = opened.log
-    last = log.cleaner.last
+    last = log.care.cleaner.last
     return {
         "retention_bytes": log.options.retention_bytes,
         "retention_age_s": log.options.retention_age_s,
         "hold_bytes_max": log.options.hold_bytes_max,
-        "segments": log.cleaner.segments,
-        "bytes": log.cleaner.bytes,
-        "holds_dropped": log.cleaner.drops,
+        "segments": log.care.cleaner.segments,
+        "bytes": log.care.cleaner.bytes,
+        "holds_dropped": log.care.cleaner.drops,
         "paused": opened.cleaning.paused,
         "blocked": len(last.blocked) if last is not None else 0,
         "blocked_by": last.blocked[0].blocked_by if last is not None and last.blocked else [],
@@ -298,7 +298,7 @@ def _cleaning(opened: OpenNode) -> dict[str, Any]:
 
 def _feeders(role: Leading) -> list[dict[str, Any]]:
     now = role.member.seams.clock.monotonic_s()
-    last = role.log.range.last
+    last = role.log.view.range.last
     return [
         {
             "replica": feeder.replica,
@@ -319,7 +319,7 @@ def _replica(role: Following) -> dict[str, Any]:
     now = role.member.seams.clock.monotonic_s()
     behind: dict[str, Any] = dict.fromkeys(("lag_vlsns", "lag_s", "vlsns_per_s", "expected_s"))
     if position is not None:
-        behind = role.catching_up.status(now, role.log.range.last_sync, position.last_vlsn)
+        behind = role.catching_up.status(now, role.log.view.range.last_sync, position.last_vlsn)
     return {
         "master": role.master,
         "streaming": feed is not None and feed.streaming,

@@ -54,8 +54,8 @@ class Reads:
 
     def __init__(self, log: LocalLog, offload: Offload) -> None:
         self._log = log
-        self._contents = log.contents
-        self._ring = log.ring
+        self._contents = log.view
+        self._ring = log.view.ring
         self._offload = offload
         self._waiters = Waiters()
         self._pages = Waiters()
@@ -118,7 +118,7 @@ class Reads:
         ``NotInLog``.
 
         Terms never fall along the log: where it ends below ``vlsn``, a higher term there tells as much."""
-        found = self._log.history.term_of(Vlsn(min(vlsn, self.durable)))
+        found = self._log.view.history.term_of(Vlsn(min(vlsn, self.durable)))
         if found > term or (found and found != term and vlsn <= self.durable):
             raise NotInLog(
                 f"VLSN {vlsn} of term {term} was read before, but is not in the log: it holds term {found} at "
@@ -163,7 +163,7 @@ class Reads:
         durable = self.durable
         if at > durable:
             return BlockPage([], at, durable)
-        ring = self._log.ring
+        ring = self._log.view.ring
         position = ring.position_of(Vlsn(at))
         data: list[bytes] = []
         if position is not None:
@@ -183,7 +183,7 @@ class Reads:
         them, and then raises ``Lagging``: asked again, it goes on from there. Raises ``Damaged``."""
         looked = 0
         while True:
-            search = TimeSearch(self._log.index, time_us, self._log.range.first, Vlsn(self.durable))
+            search = TimeSearch(self._log.view.index, time_us, self._log.view.range.first, Vlsn(self.durable))
             try:
                 while (part := search.part()) is not None:
                     search.looked(await self._seek(time_us, *part))
@@ -221,22 +221,22 @@ class Reads:
     async def block_with(self, vlsn: Vlsn) -> Buffer:
         """Returns the block that holds ``vlsn``, durable or not: what is not synced yet is in the ring. Raises
         ``Trimmed``, ``Damaged``."""
-        ring = self._log.ring
+        ring = self._log.view.ring
         position = ring.position_of(vlsn)
         if position is not None:
             return ring.take(position, end=ring.end, bytes_max=0)[0]
         self._start(vlsn)
-        run = await self._blocks_from_segments(vlsn, self._log.range.last_sync, 1)
+        run = await self._blocks_from_segments(vlsn, self._log.view.range.last_sync, 1)
         if not run.data:
             raise Damaged(f"VLSN {vlsn} cannot be read here", vlsn=vlsn)
         return run.data[0]
 
     def term_before(self, vlsn: int) -> int:
         """Returns the term of the entry before ``vlsn``; 0 where it is not there, or not durable."""
-        return self._log.history.term_of(Vlsn(vlsn - 1)) if 1 < vlsn <= self.durable + 1 else 0
+        return self._log.view.history.term_of(Vlsn(vlsn - 1)) if 1 < vlsn <= self.durable + 1 else 0
 
     def _start(self, from_vlsn: int | None) -> int:
-        first = self._log.range.first
+        first = self._log.view.range.first
         if from_vlsn is None:
             return first or 1
         if first and from_vlsn < first:
@@ -270,7 +270,7 @@ class Reads:
 
     async def _entries(self, at: int, durable: int, wanted: _Wanted) -> tuple[list[Entry], int]:
         """Returns entries from ``at`` (at or below ``durable``) on and the VLSN after what was looked at."""
-        ring = self._log.ring
+        ring = self._log.view.ring
         position = ring.position_of(Vlsn(at))
         if position is None:
             run = await self._entries_from_segments(at, durable, wanted)
@@ -321,11 +321,11 @@ class Reads:
 
     def _reader(self, at: int) -> tuple[LogReader, Lsn]:
         log = self._log
-        mapping = log.index.at_or_before(Vlsn(at))
+        mapping = log.view.index.at_or_before(Vlsn(at))
         if mapping is None:
             self._start(at)  # cleaned away while the page was put together?
-            raise Damaged(f"the index has nothing for VLSN {at} of {log.range}", vlsn=at)
-        return log.reader(), mapping[1]
+            raise Damaged(f"the index has nothing for VLSN {at} of {log.view.range}", vlsn=at)
+        return log.view.reader(), mapping[1]
 
 
 def _padded(block: bytes) -> bytes:

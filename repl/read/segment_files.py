@@ -21,16 +21,16 @@ class SegmentFiles:
         self._pace = pace
 
     def listing(self) -> list[dict[str, Any]]:
-        current = set(self._log.active_files())
+        current = set(self._log.placement.active_files())
         return [
             {"number": number, "file": segment_name(number), "end": end, "sealed": number not in current}
-            for number, end in self._log.segments().items()
+            for number, end in self._log.view.segments().items()
             if end
         ]
 
     def end(self, number: int) -> int:
         """Returns the synced bytes of that segment. Raises ``NotFound``, or ``Trimmed`` once it was cleaned away."""
-        end = self._log.synced_end(number)
+        end = self._log.view.synced_end(number)
         if not end:
             self._check(number)
             raise NotFound(f"there is no segment {number}")
@@ -68,6 +68,6 @@ class SegmentFiles:
             raise
 
     def _check(self, number: int) -> None:
-        if number < self._log.first_segment:
-            first = self._log.range.first
+        if number < self._log.view.first_segment:
+            first = self._log.view.range.first
             raise Trimmed(f"segment {number} was cleaned away; the log begins at VLSN {first}", first=first)

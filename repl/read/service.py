@@ -142,7 +142,7 @@ class NodeReads(Service):
 
     async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
         await self.confirm(timeout_s)
-        table, durable = self.member.opened().log.history.producers, self.member.opened().part(Reads).durable
+        table, durable = self.member.opened().log.view.history.producers, self.member.opened().part(Reads).durable
         life = table.find(producer, at=durable + 1)
         place = life.as_of(durable) if life is not None else ProducerPlace()
         if table.lacks_to and not place.last:

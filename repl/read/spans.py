@@ -23,7 +23,7 @@ async def spans_of(
 ) -> Spans:
     """Cuts what is durable from ``from_vlsn`` (None: the first there is) to ``to_vlsn`` (inclusive) into ``limit``
     spans at most, of ``entries_each`` VLSNs at most. Raises ``Trimmed``, ``Damaged``."""
-    first = int(log.range.first)
+    first = int(log.view.range.first)
     at = from_vlsn if from_vlsn is not None else first or 1
     if first and at < first:
         raise Trimmed(f"VLSN {at} was cleaned away; the first still here is {first}", first=first)
@@ -36,7 +36,7 @@ async def spans_of(
         if files.position(next_vlsn - 1) - base > bytes_each:
             next_vlsn = files.cut(at, next_vlsn - 1, base + bytes_each)
         size = (files.position(next_vlsn) if next_vlsn <= durable else files.end) - base
-        found.append(Span(next_vlsn, int(log.history.term_of(Vlsn(next_vlsn - 1))), max(size, 0)))
+        found.append(Span(next_vlsn, int(log.view.history.term_of(Vlsn(next_vlsn - 1))), max(size, 0)))
         at = next_vlsn
         await asyncio.sleep(0)  # some twenty lookups each, on the loop
     return Spans(first, durable, tuple(found))
@@ -47,7 +47,7 @@ class _Files:
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log
-        ends = log.segments()
+        ends = log.view.segments()
         self._starts = dict(zip(ends, accumulate(ends.values(), initial=0), strict=False))
         self.end = sum(ends.values())
 
@@ -56,13 +56,13 @@ class _Files:
         return self._mapped(vlsn)[1]
 
     def _mapped(self, vlsn: int) -> tuple[int, int]:
-        mapping = self._log.index.at_or_before(Vlsn(vlsn))
+        mapping = self._log.view.index.at_or_before(Vlsn(vlsn))
         start = self._starts.get(lsn_file(mapping[1])) if mapping is not None else None
         if mapping is None or start is None:
-            first = int(self._log.range.first)
+            first = int(self._log.view.range.first)
             if vlsn < first:
                 raise Trimmed(f"VLSN {vlsn} was cleaned away; the first still here is {first}", first=first)
-            raise Damaged(f"the index has nothing for VLSN {vlsn} of {self._log.range}", vlsn=vlsn)
+            raise Damaged(f"the index has nothing for VLSN {vlsn} of {self._log.view.range}", vlsn=vlsn)
         return int(mapping[0]), start + lsn_offset(mapping[1])
 
     def cut(self, at: int, last: int, position: int) -> int:

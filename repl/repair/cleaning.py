@@ -23,7 +23,7 @@ from repl.group.member import OpenMember
 from repl.group.peers import ask_all
 from repl.offload import settle
 from vlsn.limits import CLOCK_DIFFERENCE_MAX_S
-from vlsn.write.cleaning import CleaningReport
+from vlsn.write.cleaner import CleaningReport
 
 
 class Cleaning:
@@ -71,7 +71,7 @@ class Cleaning:
         self, *, dry_run: bool = False, pause: str = "", pause_age: str = "", clocks_agree: bool = False
     ) -> asyncio.Future[CleaningReport]:
         done: asyncio.Future[CleaningReport] = asyncio.get_running_loop().create_future()
-        self._log.cleaner.run(
+        self._log.care.cleaner.run(
             settle(done), dry_run=dry_run, pause=pause, pause_age=pause_age, clocks_agree=clocks_agree
         )
         return done
@@ -80,7 +80,7 @@ class Cleaning:
         member = self._member
         if member.state not in ("MASTER", "REPLICA"):
             return f"the node neither leads nor follows ({member.state})"
-        if self._log.history.group is None:
+        if self._log.view.history.group is None:
             return "the group in this log is not known"
         if not self._opened.holds.known:
             return "no master has told yet how far the other members are"

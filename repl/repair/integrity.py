@@ -107,7 +107,7 @@ async def resolve(member: Member, restoration: Restoration, vlsn: int, said: str
     if weighed.verdict is Verdict.SOUND:
         return f"{said}; most members hold what this node holds"
     said = f"{said}; most members hold another block"
-    if vlsn <= member.opened().log.dtvlsn:
+    if vlsn <= member.opened().log.view.dtvlsn:
         raise Halted(f"{said}, and this node knows its own durable. {_advice(member)}")
     silent = await agree_where_durable(member, said)
     restoration.want(said, avoid=weighed.others, silent=silent, keep=True)
@@ -119,14 +119,14 @@ async def agree_where_durable(member: Member, said: str) -> frozenset[NodeName]:
     before this log is given up for what is ``said``. Returns who has not told, and is not to be restored from. Raises
     ``Halted``, ``Unreachable`` when nobody has told."""
     log, own = member.opened().log, NodeName(member.config.name)
-    at = Vlsn(min(log.dtvlsn, log.range.last_sync))
-    if at < log.range.first or not at:
+    at = Vlsn(min(log.view.dtvlsn, log.view.range.last_sync))
+    if at < log.view.range.first or not at:
         return frozenset()
     try:
         digest = (await own_copy(member, at)).sha256
     except Damaged:
         digest = ""  # its term alone is known
-    term = log.history.term_of(at)
+    term = log.view.history.term_of(at)
     copies: dict[NodeName, Copy] = {}
     told: set[NodeName] = set()
 
@@ -193,7 +193,7 @@ async def answer_copy(member: Member, asked: Mapping[str, str], vlsn: int) -> di
 async def own_copy(member: Member, vlsn: Vlsn) -> Copy:
     block, header = await block_at(member, vlsn)
     digest = sha256(block).hexdigest()
-    return Copy(header.term, header.first_vlsn, header.last_vlsn, digest, member.opened().log.dtvlsn)
+    return Copy(header.term, header.first_vlsn, header.last_vlsn, digest, member.opened().log.view.dtvlsn)
 
 
 async def _ask(member: Member, name: NodeName, vlsn: Vlsn) -> Copy:

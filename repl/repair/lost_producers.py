@@ -40,7 +40,7 @@ class LostProducers:
 
     @property
     def lacks_to(self) -> Vlsn:
-        return self._log.history.lacks_to
+        return self._log.view.history.lacks_to
 
     async def run(self) -> None:
         """Asks until the table is whole, or known to be lost."""
@@ -86,19 +86,19 @@ class LostProducers:
 
     async def _take(self, peer: Peer) -> None:
         member, log = self._member, self._log
-        upto = Vlsn(min(log.dtvlsn, log.range.last_sync))
-        offer, record = await peer.record(log.history.settled, upto)
+        upto = Vlsn(min(log.view.dtvlsn, log.view.range.last_sync))
+        offer, record = await peer.record(log.view.history.settled, upto)
         known = await member.offload("reads")(partial(History, record))
         with log.latch:
-            if log.history.term_of(record.vlsn) != offer.dtvlsn_term or offer.dtvlsn_term == NULL_TERM:
+            if log.view.history.term_of(record.vlsn) != offer.dtvlsn_term or offer.dtvlsn_term == NULL_TERM:
                 raise BadBody(f"VLSN {record.vlsn} is of term {offer.dtvlsn_term} there, and not here")
             if known.lacks_to >= self.lacks_to:
                 return  # another member was faster
             try:
-                log.history.found_state(known, record.vlsn)
+                log.view.history.found_state(known, record.vlsn)
             except ValueError as error:
                 raise BadBody(str(error)) from None
-        count = len(log.history.producers)
+        count = len(log.view.history.producers)
         member.event("producers.found", peer=peer.name, vlsn=record.vlsn, producers=count, lacks_to=self.lacks_to)
 
     async def _give_up(self) -> None:
@@ -111,5 +111,5 @@ class LostProducers:
         except VlsnLogError:
             return
         if self._opened.lead is lead and (lacked := self.lacks_to):
-            self._log.history.give_up_lost()
+            self._log.view.history.give_up_lost()
             self._member.event("producers.forgotten", upto=lacked)

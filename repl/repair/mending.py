@@ -71,7 +71,7 @@ class Mending:
     def unfit(self) -> str:
         """Why this node, if it leads, can make nothing more durable: what it has to feed is damaged, and was given by
         nobody.  A majority may have a log that ends before that; none can be had that goes on behind it."""
-        durable = self._log.dtvlsn
+        durable = self._log.view.dtvlsn
         for damage in self.damages.values():
             if damage.why and damage.vlsn > durable:
                 return f"VLSN {damage.vlsn} is damaged, and is not durable: nobody else has it"
@@ -96,7 +96,7 @@ class Mending:
         number = parse_segment_name(error.file)
         if number is None or number in self.damages or len(self.damages) >= SEGMENTS_MAX:
             return
-        if number not in self._log.segments():
+        if number not in self._log.view.segments():
             return  # cleaned away meanwhile
         self.damages[number] = Damage(
             number, error.file, error.offset, error.vlsn, self._member.seams.clock.monotonic_s()
@@ -122,7 +122,7 @@ class Mending:
                 await self._rotate()
             if self._is_current(number):
                 raise NoSpace(f"{damage.file} is still written to: there is no room for another segment")
-            while number in log.segments():
+            while number in log.view.segments():
                 wound = await self._find(number, filled)
                 if wound is None and not filled:
                     break
@@ -146,7 +146,7 @@ class Mending:
         del self.damages[number]
 
     async def _find(self, number: int, filled: list[Filling]) -> Wound | None:
-        log, end = self._log, self._log.synced_end(number)
+        log, end = self._log, self._log.view.synced_end(number)
         return await self._member.offload("reads")(
             lambda: find_wound(log.seams.disk, log.directory, number, end, filled=filled)
         )
@@ -155,7 +155,7 @@ class Mending:
         log = self._log
         stored = log.node_file.record.term
         log.placement.forget_sidecar(wound.number)
-        return await fill(self._member, wound, lambda vlsn: log.history.term_of(vlsn), term_max=stored)
+        return await fill(self._member, wound, lambda vlsn: log.view.history.term_of(vlsn), term_max=stored)
 
     async def _mend(self, number: int, filled: list[Filling]) -> None:
         log, member = self._log, self._member
@@ -170,7 +170,7 @@ class Mending:
     async def _alone(self, job: Callable[[], T]) -> T:
         """Runs ``job`` on the keeper's thread, while no checkpoint, rollback or cleaning runs."""
         held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        checkpointer = self._log.checkpointer
+        checkpointer = self._log.care.checkpointer
 
         def granted() -> None:
             if held.done():
@@ -188,11 +188,11 @@ class Mending:
 
     def _is_current(self, number: int) -> bool:
         """Says whether that segment is, or may still be, written to."""
-        return number >= max(self._log.active_files()[:1], default=0)
+        return number >= max(self._log.placement.active_files()[:1], default=0)
 
     async def _rotate(self) -> None:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._log.rotate("request", settle(done))
+        self._log.cycle.rotate("request", settle(done))
         await done
         await self._opened.drained()
 

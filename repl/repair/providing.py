@@ -112,7 +112,7 @@ async def block_of(member: Member, asked: Mapping[str, str], term: int, first: i
     block, header = await block_at(member, Vlsn(first))
     if header.first_vlsn != first or (term and header.term != term):
         raise NotFound(f"block {header.name} holds VLSN {first} here, not block ({term}, {first})")
-    if not term and header.last_vlsn > member.opened().log.dtvlsn:
+    if not term and header.last_vlsn > member.opened().log.view.dtvlsn:
         raise NotFound(f"block {header.name} is not durable as far as this node knows")
     return block
 
@@ -121,15 +121,15 @@ async def block_at(member: Member, vlsn: Vlsn) -> tuple[bytes, BlockHeader]:
     """Returns the visible, synced block that holds ``vlsn``, verified. Raises ``NotFound``, ``Damaged``,
     ``Trimmed``."""
     log = member.opened().log
-    first, upto = log.range.first, log.range.last_sync
+    first, upto = log.view.range.first, log.view.range.last_sync
     if 0 < vlsn < first:
         raise Trimmed(f"VLSN {vlsn} was cleaned away; the first is {first}", first=first)
     if not first <= vlsn <= upto:
         raise NotFound(f"VLSN {vlsn} is not in this log, {first} to {upto}")
-    mapping = log.index.at_or_before(vlsn)
+    mapping = log.view.index.at_or_before(vlsn)
     if mapping is None:
         raise NotFound(f"the index has nothing for VLSN {vlsn}")
-    start, reader = mapping[1], log.reader()
+    start, reader = mapping[1], log.view.reader()
 
     def read() -> bytes:
         try:

@@ -224,7 +224,7 @@ class Restoration:
         try:
             rounds = 0
             while True:
-                for offer in await self._look(log.range.last_sync or log.trimmed_to, durable):
+                for offer in await self._look(log.view.range.last_sync or log.view.trimmed_to, durable):
                     record = await self._transfer(log, offer)
                     if record is None:
                         continue
@@ -241,11 +241,11 @@ class Restoration:
         """Transfers from one provider; None when it did not bring it to its end. Raises ``Disagrees``, ``Trimmed``,
         ``LogFailed``."""
         member, progress = self._member, self._progress
-        if offer.first > log.allocated + 1:
-            said = f"{offer.name} begins at VLSN {offer.first}, this log ends at {log.allocated}"
+        if offer.first > log.view.allocated + 1:
+            said = f"{offer.name} begins at VLSN {offer.first}, this log ends at {log.view.allocated}"
             raise Trimmed(said, first=offer.first)
         progress.attempts += 1
-        member.event("restore.from", provider=offer.name, have=log.allocated, target=offer.dtvlsn)
+        member.event("restore.from", provider=offer.name, have=log.view.allocated, target=offer.dtvlsn)
         transfer = Transfer(
             log=log,
             provider=self._peer(offer.name),
@@ -348,7 +348,7 @@ class Restoration:
             return
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         log.close(partial(settle(closed), None))
-        if log.failure is None:
+        if log.life.failure is None:
             await closed
         log.node_file.close()
         self.log = None

@@ -83,7 +83,7 @@ class Scrub:
             except Damaged:
                 self.found += 1  # the offload has told
             except OSError as error:
-                if done in self._log.segments():
+                if done in self._log.view.segments():
                     self._member.event("scrub.unreadable", segment=done, why=str(error))
         self.number = 0
         for uuid, number in self._pages.listed() if self._pages is not None else ():
@@ -107,21 +107,21 @@ class Scrub:
         """Reads the ``state`` store. What rots there is not read until the next open, which would lose it; until then
         memory has all of it, and a checkpoint writes it anew."""
         try:
-            await self._member.on_keeper(self._log.state.check)
+            await self._member.on_keeper(self._log.care.state.check)
         except LogClosed:
             return
         except Damaged as damaged:
             self.found += 1
             self._member.event("state.rotten", why=str(damaged))
-            self._log.rewrite_state()
+            self._log.care.rewrite_state()
 
     def _sealed(self) -> list[int]:
-        current = self._log.active_files()
-        return [number for number in self._log.segments() if number not in current]
+        current = self._log.placement.active_files()
+        return [number for number in self._log.view.segments() if number not in current]
 
     async def _segment(self, number: int) -> None:
         log, rate = self._log, self._member.config.scrub_bytes_per_s
-        disk, directory, end = log.seams.disk, log.directory, log.synced_end(number)
+        disk, directory, end = log.seams.disk, log.directory, log.view.synced_end(number)
         await self._offload(lambda: drop_from_cache(disk, directory, number))
         at = FIRST_FRAME
         while at < end:

@@ -49,7 +49,7 @@ async def restore_as_asked(member: Member, restoration: Restoration) -> None:
 def check_whole(opened: OpenMember, restoration: Restoration, mending: Mending) -> None:
     """Checks that others may count on this node's copy. Raises ``CopyNeeded``."""
     member, log = opened.member, opened.log
-    group = log.history.group
+    group = log.view.history.group
     said = ""
     if restoration.gives_up:
         said = "is to be restored itself"

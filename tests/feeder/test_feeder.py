@@ -78,7 +78,7 @@ async def test_an_acknowledgement_of_another_term_or_of_what_was_never_sent_is_n
     for _ in range(3):
         opened.append(b"value")
     log, channel, owner = opened.log, Replica(), Owner()
-    own = Term(log.history.last_term + 1)
+    own = Term(log.view.history.last_term + 1)
     feeder = Feeder(
         replica="n2",
         incarnation=2,
@@ -92,7 +92,7 @@ async def test_an_acknowledgement_of_another_term_or_of_what_was_never_sent_is_n
     task = asyncio.create_task(feeder.run())
     await channel.begun.wait()
     await channel.fed.wait()
-    last = log.range.last
+    last = log.view.range.last
     assert feeder.sent == last
     good = Ack(own, last, last)
     assert channel.take(ack_message(good)) and owner.acks == [good]

@@ -21,17 +21,17 @@ async def test_a_thousand_changes_at_random_points_are_not_seen_in_the_data() ->
     opened = Opened(Machine(), replace(SMALL, ring_bytes_max=6 * KIB))
     held: dict[int, bytes] = {}
     put(opened, held, 3)
-    upto = int(opened.log.range.last)
+    upto = int(opened.log.view.range.last)
     source = Source(opened.log, Vlsn(1), inline, upto=lambda: Vlsn(upto))
     given: list[bytes] = []
     changes = {Mode.BUFFER: 0, Mode.ARCHIVE: 0}
     for _ in range(6 * CHANGES):
-        if source.switches >= CHANGES and upto == opened.log.range.last < source.next_vlsn:
+        if source.switches >= CHANGES and upto == opened.log.view.range.last < source.next_vlsn:
             break
         before = source.mode
         if source.switches < CHANGES:
             put(opened, held, rng.choice((0, 1, 3, 12)), size=rng.choice((40, 900)))
-        upto = rng.choice((upto, min(upto + 2, int(opened.log.range.last)), int(opened.log.range.last)))
+        upto = rng.choice((upto, min(upto + 2, int(opened.log.view.range.last)), int(opened.log.view.range.last)))
         for _ in range(rng.choice((0, 1, 2, 40))):
             began = int(source.next_vlsn)
             blocks = source.from_ring(rng.choice((1, 2 * KIB, 1 << 20)))
@@ -45,9 +45,9 @@ async def test_a_thousand_changes_at_random_points_are_not_seen_in_the_data() ->
     assert source.switches >= CHANGES and min(changes.values()) > CHANGES // 5
     wanted = Source(opened.log, Vlsn(1), inline)
     log: list[bytes] = []
-    while wanted.next_vlsn <= opened.log.range.last:
+    while wanted.next_vlsn <= opened.log.view.range.last:
         log += [bytes(block) for block in await wanted.from_archive()]
     assert given == log
-    assert source.next_vlsn == opened.log.range.last + 1
+    assert source.next_vlsn == opened.log.view.range.last + 1
     for each in (source, wanted):
         each.close()

@@ -42,7 +42,7 @@ def rolled_back() -> tuple[Opened, list[tuple[int, int]]]:
         put(opened, model.held, 8, size=6000)
     roll_back(opened, model, 8)
     put(opened, model.held, 8, size=6000)
-    terms = [(run.term, vlsn) for run in opened.log.history.term_runs for vlsn in range(run.first, run.last + 1)]
+    terms = [(run.term, vlsn) for run in opened.log.view.history.term_runs for vlsn in range(run.first, run.last + 1)]
     assert sorted(opened.entries()) == sorted(model.held)
     return opened, terms
 
@@ -53,7 +53,7 @@ async def test_a_source_gives_one_life_of_each_vlsn(reopened: bool) -> None:
     if reopened:
         opened.machine.kill()
         opened = Opened(opened.machine, take_term=False)
-    last = opened.log.range.last
+    last = opened.log.view.range.last
     assert [vlsn for _, vlsn in terms] == list(range(1, last + 1))
     source = Source(opened.log, Vlsn(1), inline)
     given = await everything(source, last)
@@ -68,10 +68,10 @@ async def test_a_read_ahead_that_found_nothing_says_nothing_of_what_came_since()
     put(before, {}, 20, size=6000)
     before.machine.kill()
     opened = Opened(before.machine, take_term=False)
-    last, upto = opened.log.range.last, 10
+    last, upto = opened.log.view.range.last, 10
     source = Source(opened.log, Vlsn(1), inline, upto=lambda: Vlsn(upto))
     await everything(source, upto)
-    assert opened.log.ring.position_of(source.next_vlsn) is None
+    assert opened.log.view.ring.position_of(source.next_vlsn) is None
     upto = last
     assert not source.from_ring()
     assert await source.from_archive() and source.next_vlsn > 11
@@ -80,7 +80,7 @@ async def test_a_read_ahead_that_found_nothing_says_nothing_of_what_came_since()
 
 async def test_the_ring_forgets_what_was_rolled_back() -> None:
     opened, terms = rolled_back()
-    ring = opened.log.ring
+    ring = opened.log.view.ring
     position = ring.position_of(Vlsn(terms[-1][1]))
     assert position is not None
     held = [block_format.decode_header(block) for block in ring.take(ring.head, end=ring.end, bytes_max=1 << 30)]
@@ -94,18 +94,18 @@ async def test_a_source_that_the_ring_has_overtaken_goes_on_where_the_log_was_cl
     held: dict[int, bytes] = {}
     put(opened, held, 30, size=6000)
     source = Source(opened.log, Vlsn(1), inline)
-    await everything(source, opened.log.range.last)
+    await everything(source, opened.log.view.range.last)
     assert source.archive_reads == 1
     for _ in range(60):
         put(opened, held, 1, size=6000)
-        await everything(source, opened.log.range.last)
+        await everything(source, opened.log.view.range.last)
     assert source.mode is Mode.BUFFER and source.switches == source.archive_reads == 1
     wanted = source.next_vlsn
     put(opened, held, 20, size=6000)
-    opened.log.checkpointer.run()
-    opened.log.cleaner.run(lambda report: None)
-    assert 45 < opened.log.range.first <= wanted < opened.log.ring.first_vlsn
-    given = await everything(source, opened.log.range.last)
-    assert given[0][1] == wanted and given[-1][2] == opened.log.range.last
-    assert sum(last - first + 1 for _, first, last in given) == opened.log.range.last - wanted + 1
+    opened.log.care.checkpointer.run()
+    opened.log.care.cleaner.run(lambda report: None)
+    assert 45 < opened.log.view.range.first <= wanted < opened.log.view.ring.first_vlsn
+    given = await everything(source, opened.log.view.range.last)
+    assert given[0][1] == wanted and given[-1][2] == opened.log.view.range.last
+    assert sum(last - first + 1 for _, first, last in given) == opened.log.view.range.last - wanted + 1
     source.close()

@@ -170,7 +170,7 @@ class Traced(Group):
 
     async def all_durable(self) -> None:
         """Waits until every node knows all to be durable."""
-        last = self.nodes[self.master].opened().log.range.last
+        last = self.nodes[self.master].opened().log.view.range.last
         await self.until(lambda: all(node.dtvlsn() >= last for node in self.nodes.values()), "all is durable")
 
     def stored(self) -> int:

@@ -121,10 +121,10 @@ def test_the_idle_end_is_stated_after_as_many_quiet_seconds_as_it_is_told(idle_e
     opened.log.tick()
     clock.advance(idle_end_s * 0.9)  # type: ignore[attr-defined]
     opened.log.tick()
-    assert opened.log.state.idle_end() is None
+    assert opened.log.care.state.idle_end() is None
     clock.advance(idle_end_s * 0.2)  # type: ignore[attr-defined]
     opened.log.tick()
-    assert opened.log.state.idle_end() is not None
+    assert opened.log.care.state.idle_end() is not None
 
 
 @pytest.mark.parametrize("heartbeat_s", [0.1, 0.4])

@@ -111,7 +111,7 @@ async def restore(machine: Machine, provider: Provider, *, end: tuple[int, int] 
     """Begins or goes on, to the end.  As ``repl.repair.restoring.Restoration.run``; the log, closed."""
     restart = restart_of(machine)
     if restart.begun() is None:
-        restart.begin(Vlsn(provider.opened.log.range.first - 1), "a test", end=end)
+        restart.begin(Vlsn(provider.opened.log.view.range.first - 1), "a test", end=end)
     log = open_restoring(machine)
     record = await transfer(log, provider).run()
     log.close(lambda: None)

@@ -64,10 +64,10 @@ def follower() -> tuple[Opened, Matchpoint]:
     opened.close()
     opened = Opened(machine, take_term=False)
     log = opened.log
-    mapping = log.index.at_or_before(log.range.last)
+    mapping = log.view.index.at_or_before(log.view.range.last)
     assert mapping is not None
-    reader = LogReader(machine.disk, log.directory, log.synced_end)
-    block = reader.blocks(log.range.last, start=mapping[1], upto_vlsn=log.range.last, bytes_max=1).data[0]
+    reader = LogReader(machine.disk, log.directory, log.view.synced_end)
+    block = reader.blocks(log.view.range.last, start=mapping[1], upto_vlsn=log.view.range.last, bytes_max=1).data[0]
     reader.close()
     return opened, matchpoint_of(block, feed_term=5)
 

@@ -26,7 +26,7 @@ from vlsn.repair.restore_messages import Offer, RestoreAsk
 from vlsn.seams import Worker
 from vlsn.segments.restore_marker import MARKER_NAME
 from vlsn.verify.verify import verify
-from vlsn.write.cleaning import CleaningReport
+from vlsn.write.cleaner import CleaningReport
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long" or "SEEDS" in os.environ
 ENDS = ("kill", "power_cut", "torn")
@@ -47,11 +47,11 @@ def provider_log(held: dict[int, bytes], *, seed: int = 77) -> Opened:
         put(opened, held, 90, 900)
         opened.close()
         opened = Opened(machine, CLEANED)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     reports: list[CleaningReport] = []
-    opened.log.cleaner.run(reports.append)
+    opened.log.care.cleaner.run(reports.append)
     assert reports[0].segments, reports
-    for vlsn in [vlsn for vlsn in held if vlsn < opened.log.range.first]:
+    for vlsn in [vlsn for vlsn in held if vlsn < opened.log.view.range.first]:
         del held[vlsn]
     put(opened, held, 20, 900)
     return opened
@@ -62,7 +62,7 @@ def old_log(machine: Machine) -> tuple[int, int]:
     held: dict[int, bytes] = {}
     opened = Opened(machine)
     put(opened, held, 10, 300)
-    end = opened.log.history.last_term, opened.log.range.last
+    end = opened.log.view.history.last_term, opened.log.view.range.last
     opened.close()
     return end
 
@@ -80,21 +80,30 @@ def test_a_restored_log_is_the_providers_in_frames_of_its_own() -> None:
     opened = Opened(machine, take_term=False)
     log, theirs = opened.log, source.log
     data_of(opened, held)
-    assert (log.range.first, log.range.last, log.dtvlsn) == (theirs.range.first, theirs.range.last, theirs.dtvlsn)
-    assert log.history.term_runs == theirs.history.term_runs
-    at = Vlsn(log.range.last + 1)
-    assert log.history.producers.record(log.range.last) == theirs.history.producers.record(theirs.range.last)
+    assert (log.view.range.first, log.view.range.last, log.view.dtvlsn) == (
+        theirs.view.range.first,
+        theirs.view.range.last,
+        theirs.view.dtvlsn,
+    )
+    assert log.view.history.term_runs == theirs.view.history.term_runs
+    at = Vlsn(log.view.range.last + 1)
+    assert (
+        log.view.history.producers.snapshot(log.view.range.last)()
+        == theirs.view.history.producers.snapshot(theirs.view.range.last)()
+    )
     assert [
-        life.next for life in (log.history.producers.find(7, at=at), log.history.producers.find(20, at=at)) if life
+        life.next
+        for life in (log.view.history.producers.find(7, at=at), log.view.history.producers.find(20, at=at))
+        if life
     ] == [3, 1]
-    assert log.node_file.record.term >= theirs.history.last_term
+    assert log.node_file.record.term >= theirs.view.history.last_term
     assert (log.node_file.record.floor_term, log.node_file.record.floor_vlsn) == end
-    record = log.state.record()
+    record = log.care.state.record()
     assert record is not None
-    assert (record.trimmed_to, record.first_segment) == (theirs.range.first - 1, min(log.segments()))
+    assert (record.trimmed_to, record.first_segment) == (theirs.view.range.first - 1, min(log.view.segments()))
     names = machine.disk.list(machine.directory)
     assert MARKER_NAME not in names
-    assert f"{min(log.segments()) - 1:08}.vlog" not in names  # what was here before went
+    assert f"{min(log.view.segments()) - 1:08}.vlog" not in names  # what was here before went
     report = verify(machine.disk, machine.stores, machine.directory, live=True)
     assert not report.findings, report.findings
     opened.close()
@@ -109,7 +118,7 @@ def test_nothing_past_the_providers_durable_end_comes_along() -> None:
     machine = Machine(5)
     run_restore(machine, Provider(source))
     opened = Opened(machine, take_term=False)
-    assert opened.log.range.last == 8 < source.log.range.last
+    assert opened.log.view.range.last == 8 < source.log.view.range.last
     assert opened.entries() == {vlsn: value for vlsn, value in held.items() if vlsn <= 8}
 
 
@@ -119,7 +128,7 @@ def test_a_rolled_back_life_at_the_provider_does_not_come_along() -> None:
     put(source, held, 12, 300)
     source.log.stop_sealing(VlsnLogError("over"))
     source.log.rollback(Vlsn(6), lambda: None, lambda error: None)
-    assert source.log.range.last == 6 and source.log.rollbacks == 2
+    assert source.log.view.range.last == 6 and source.log.view.rollbacks == 2
     held = {vlsn: value for vlsn, value in held.items() if vlsn <= 6}
     source.take_term()
     source.durable = 1 << 60
@@ -128,7 +137,7 @@ def test_a_rolled_back_life_at_the_provider_does_not_come_along() -> None:
     run_restore(machine, Provider(source))
     opened = Opened(machine, take_term=False)
     assert opened.entries() == held
-    assert opened.log.history.term_runs == source.log.history.term_runs
+    assert opened.log.view.history.term_runs == source.log.view.history.term_runs
 
 
 def test_a_rollback_at_the_provider_aborts_a_restore() -> None:
@@ -150,7 +159,7 @@ def test_a_rollback_at_the_provider_aborts_a_restore() -> None:
         Opened(machine)
     provider.before = lambda: None
     run_restore(machine, provider)
-    assert Opened(machine, take_term=False).log.range.last == 60
+    assert Opened(machine, take_term=False).log.view.range.last == 60
 
 
 def test_a_restore_that_was_cut_goes_on_behind_its_last_block_also_from_another_provider() -> None:
@@ -169,12 +178,12 @@ def test_a_restore_that_was_cut_goes_on_behind_its_last_block_also_from_another_
         run_restore(machine, provider)
     machine.kill()
     log = open_restoring(machine)
-    have = log.range.last
-    assert source.log.range.first < have < source.log.range.last
+    have = log.view.range.last
+    assert source.log.view.range.first < have < source.log.view.range.last
     other = Provider(source, "n3")
     asyncio.run(transfer(log, other).run())
     assert other.ranges <= 4  # what it has not is in two segments
-    assert (log.range.first, log.range.last) == (source.log.range.first, source.log.range.last)
+    assert (log.view.range.first, log.view.range.last) == (source.log.view.range.first, source.log.view.range.last)
 
 
 @pytest.mark.parametrize("ranges", [2, 3])
@@ -185,7 +194,7 @@ def test_a_restore_that_was_cut_before_its_first_block_goes_on_wherever_it_is_cu
     provider = Provider(source)
     machine = Machine(5)
     old_log(machine)
-    restart_of(machine).begin(Vlsn(source.log.range.first - 1), "a test", end=None)
+    restart_of(machine).begin(Vlsn(source.log.view.range.first - 1), "a test", end=None)
     open_restoring(machine)
     machine.kill()
 
@@ -199,7 +208,7 @@ def test_a_restore_that_was_cut_before_its_first_block_goes_on_wherever_it_is_cu
     machine.kill()
     assert restart_of(machine).begun() is not None
     log = open_restoring(machine)
-    assert log.range.last > log.trimmed_to == source.log.range.first - 1
+    assert log.view.range.last > log.view.trimmed_to == source.log.view.range.first - 1
     machine.kill()
     run_restore(machine, Provider(source))
     assert not [path for path in machine.stores.contents if "aside" in path]
@@ -213,7 +222,7 @@ def test_another_provider_goes_on_behind_what_the_one_before_has_left_in_the_que
     put(source, held_there, 90, 900)
     machine = Machine(5)
     old_log(machine)
-    restart_of(machine).begin(Vlsn(source.log.range.first - 1), "a test", end=None)
+    restart_of(machine).begin(Vlsn(source.log.view.range.first - 1), "a test", end=None)
     writers: list[HeldWorker] = []
 
     def held(worker: Worker) -> Worker:
@@ -242,7 +251,7 @@ def test_another_provider_goes_on_behind_what_the_one_before_has_left_in_the_que
             await going_on
 
     asyncio.run(main())
-    assert (log.range.first, log.range.last) == (source.log.range.first, source.log.range.last)
+    assert (log.view.range.first, log.view.range.last) == (source.log.view.range.first, source.log.view.range.last)
 
 
 def test_what_was_restored_from_another_history_is_told_apart() -> None:
@@ -389,7 +398,7 @@ def test_the_marker_rotten_shuts_the_log_all_the_same_and_the_restore_begins_aga
     source = provider_log(held)
     machine = Machine(5)
     end = old_log(machine)
-    restart_of(machine).begin(Vlsn(source.log.range.first - 1), "a test", end=end)
+    restart_of(machine).begin(Vlsn(source.log.view.range.first - 1), "a test", end=end)
     machine.disk.flip_bit(f"{machine.directory}/{MARKER_NAME}", 20)
     with pytest.raises(Restoring):
         Opened(machine)
@@ -421,19 +430,19 @@ def test_sessions_are_few_hold_the_log_and_end_when_nobody_asks() -> None:
         assert again.session != one.session and len(restores) == 2
         with pytest.raises(NotFound):
             await restores.read(one.session, again.segments[0].number, 0, 4096, have=0)
-        holds = {hold.name: hold.vlsn for hold in log.holds if hold.owner == "restore"}
-        assert holds == {"n1": log.range.first, "n3": log.range.first}
-        await restores.read(again.session, again.segments[0].number, 0, 4096, have=log.range.first + 40)
-        assert {hold.vlsn for hold in log.holds if hold.name == "n1"} == {log.range.first + 41}
+        holds = {hold.name: hold.vlsn for hold in log.care.holds if hold.owner == "restore"}
+        assert holds == {"n1": log.view.range.first, "n3": log.view.range.first}
+        await restores.read(again.session, again.segments[0].number, 0, 4096, have=log.view.range.first + 40)
+        assert {hold.vlsn for hold in log.care.holds if hold.name == "n1"} == {log.view.range.first + 41}
         restores.close(again.session)
-        assert [hold.name for hold in log.holds if hold.owner == "restore"] == ["n3"]
+        assert [hold.name for hold in log.care.holds if hold.owner == "restore"] == ["n3"]
         restores.close_all("over")
         with pytest.raises(Trimmed):
             restores.open(ask(from_vlsn=1), feeders=0)
         with pytest.raises(NotYet):
-            restores.open(ask(from_vlsn=log.range.last + 2), feeders=0)
-        whole = restores.open(ask(from_vlsn=log.range.last + 1), feeders=0)()
-        assert whole.segments == [] and whole.record is not None and whole.record.vlsn == log.range.last
+            restores.open(ask(from_vlsn=log.view.range.last + 2), feeders=0)
+        whole = restores.open(ask(from_vlsn=log.view.range.last + 1), feeders=0)()
+        assert whole.segments == [] and whole.record is not None and whole.record.vlsn == log.view.range.last
         restores.close_all("over")
 
     asyncio.run(main())
@@ -463,7 +472,7 @@ def test_no_bytes_are_given_past_what_is_synced() -> None:
     provider = Provider(source)
 
     async def main() -> None:
-        offer = await provider.open(Vlsn(source.log.range.first))
+        offer = await provider.open(Vlsn(source.log.view.range.first))
         number, end = offer.segments[-1].number, offer.segments[-1].end
         assert len(await provider.read(offer.session, number, end - 64, end, have=Vlsn(0))) == 64
         with pytest.raises(NotYet):
@@ -506,7 +515,7 @@ def ended(machine: Machine, *, stored: int) -> tuple[Opened, str]:
     for number in range(3):
         opened.append(b"%d of term 2" % number)
     opened.log.node_file.replace(replace(opened.log.node_file.record, term=stored))
-    return opened, f"{machine.directory}/{segment_name(max(opened.log.segments()))}"
+    return opened, f"{machine.directory}/{segment_name(max(opened.log.view.segments()))}"
 
 
 def blank(machine: Machine, path: str, start: int, end: int) -> None:
@@ -534,12 +543,12 @@ def test_the_newest_term_of_what_a_damaged_log_can_have_acknowledged(damage: str
     record = opened.log.node_file.record
     *_, before, last = map(lsn_offset, opened.frames_after(3))
     if damage == "the last block, a record behind it":
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
     if damage == "the end is gone, and was known to be synced":
         for _ in range(2):
             machine.clock.advance(2.0)
             opened.log.tick()
-        assert opened.log.state.idle_end() is not None
+        assert opened.log.care.state.idle_end() is not None
     if damage == "the floor is of a later term":
         opened.log.node_file.replace(replace(record, floor_term=4, floor_vlsn=40))
     opened.log.node_file.close()

@@ -137,7 +137,9 @@ class Group:
 
         def ready() -> bool:
             node = self.nodes.get(master or self.master)
-            return node is not None and node.member.is_master() and node.dtvlsn() >= node.opened().log.range.last > 0
+            return (
+                node is not None and node.member.is_master() and node.dtvlsn() >= node.opened().log.view.range.last > 0
+            )
 
         await self.until(ready, f"{master or 'a master'} serves")
 

@@ -38,7 +38,7 @@ async def acknowledged(group: Group, master: str, replica: str) -> asyncio.Task[
     append = asyncio.create_task(group.append(b"precious"))
     lead = group.nodes[master].lead
     assert lead is not None
-    at = group.nodes[master].opened().log.range.last + 1
+    at = group.nodes[master].opened().log.view.range.last + 1
     await group.until(lambda: lead.feeders[replica].acked >= Vlsn(at), "the replica has it")
     return append
 
@@ -96,13 +96,13 @@ def test_an_answer_does_not_count_a_replica_that_is_silent() -> None:
         for name, seconds in ((master, 4.0), (slow, 4.0), (slower, 8.0)):
             group.machines[name].disk.latency = partial(_slow, seconds=seconds)
         append = asyncio.create_task(group.append(b"precious"))
-        at = group.nodes[master].opened().log.range.last + 1
+        at = group.nodes[master].opened().log.view.range.last + 1
         await group.until(lambda: lead.feeders[gone].acked >= Vlsn(at), "one replica has it")
         group.kill(gone, power=True)
         group.machine(gone)
         status, answer = await append
         assert gone in lead.feeders  # half open
-        synced = {name for name, node in group.nodes.items() if node.opened().log.range.last_sync >= at}
+        synced = {name for name, node in group.nodes.items() if node.opened().log.view.range.last_sync >= at}
         assert (status, answer["synced"], synced) == (200, 3, {master, slow, slower})
         group.net.stall_s = 2.0
         await group.stop()

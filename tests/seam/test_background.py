@@ -68,7 +68,7 @@ def test_a_master_whose_background_work_fails_leads_on_and_says_so(seed: int) ->
         held |= {await group.appended(b"%d" % number + BIG): number for number in range(120, 130)}
         await group.until(lambda: all(group.nodes[name].dtvlsn() >= max(held) for name in group.names), "all have it")
         for name in group.names:
-            found = await group.read(name, begins=group.nodes[name].opened().log.range.first)
+            found = await group.read(name, begins=group.nodes[name].opened().log.view.range.first)
             assert all(found[vlsn].startswith(b"%d" % held[vlsn]) for vlsn in found)
             assert max(found) == max(held)
         await group.stop()

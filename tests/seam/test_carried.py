@@ -53,7 +53,7 @@ async def cleaned(seed: int, **settings: Any) -> tuple[Group, list[Told]]:
     await group.serving()
     await fed(group, 2)
     first = await told(group, 0)
-    while any(node.opened().log.range.first <= first[1]["last"] for node in group.nodes.values()):
+    while any(node.opened().log.view.range.first <= first[1]["last"] for node in group.nodes.values()):
         await group.appended(BIG)
     return group, [first, await told(group, 1)]
 
@@ -67,11 +67,14 @@ async def all_add_up_to_the_same(group: Group) -> None:
     logs = {name: node.opened().log for name, node in group.nodes.items()}
 
     def is_quiet() -> bool:
-        return all(log.range.last_sync == log.dtvlsn == logs[group.master].allocated >= last for log in logs.values())
+        return all(
+            log.view.range.last_sync == log.view.dtvlsn == logs[group.master].view.allocated >= last
+            for log in logs.values()
+        )
 
     await group.until(is_quiet, "all have all, and know it")
-    await group.until(lambda: not any(log.history.lacks_to for log in logs.values()), "nobody lacks anything")
-    found = {name: summed(log.state_record(Vlsn(log.dtvlsn))) for name, log in logs.items()}
+    await group.until(lambda: not any(log.view.history.lacks_to for log in logs.values()), "nobody lacks anything")
+    found = {name: summed(log.view.snapshot(Vlsn(log.view.dtvlsn))()) for name, log in logs.items()}
     for name in group.names[1:]:
         for field, value in found[name].items():
             assert value == found["n1"][field], f"{field} of {name}"
@@ -131,12 +134,12 @@ def test_a_commit_that_only_others_know_is_asked_again_until_they_have_told(foun
         group.kill(whole)
         await group.start(*crippled)
         await group.serving()
-        last = group.nodes[group.master].opened().log.range.last
+        last = group.nodes[group.master].opened().log.view.range.last
         status, said = await commit(group, before)
         assert (status, said["type"]) == (503, "not-ready"), said
         status, said = await commit(group, behind)
         assert (status, said.get("duplicate"), place(said)) == (200, True, place(second))
-        assert group.nodes[group.master].opened().log.range.last == last
+        assert group.nodes[group.master].opened().log.view.range.last == last
         if not found:
             del group.machines[whole].stores.contents[f"/{whole}/state"]
         await group.start(whole)

@@ -555,10 +555,10 @@ def test_a_pause_past_the_cap_loses_what_it_names_and_a_skip_goes_on_behind_it()
             await group.appended(bytes(10 * KIB))
         await asyncio.sleep(12)
         log = group.nodes["n1"].opened().log
-        assert log.range.first <= position, "a paused consumer holds the log, up to the cap"
-        while log.range.first <= position:
+        assert log.view.range.first <= position, "a paused consumer holds the log, up to the cap"
+        while log.view.range.first <= position:
             await group.appended(bytes(10 * KIB))
-        first = int(log.range.first)
+        first = int(log.view.range.first)
         await group.cdc("n1", "/orders/resume")
         told = await group.state("n1", "parked")
         assert told["lost"] == {"first": position, "last": first - 1}
@@ -586,7 +586,7 @@ def test_no_cleaning_overtakes_a_reset_and_one_that_is_refused_moves_nothing(mon
         for _ in range(20):
             await group.appended(bytes(10 * KIB))
         await group.everything()
-        log, begun = group.nodes["n1"].opened().log, int(group.nodes["n1"].opened().log.range.first)
+        log, begun = group.nodes["n1"].opened().log, int(group.nodes["n1"].opened().log.view.range.first)
         overtaken: list[int] = []
 
         async def place(self: LocalPositions, at: At) -> None:
@@ -594,7 +594,7 @@ def test_no_cleaning_overtakes_a_reset_and_one_that_is_refused_moves_nothing(mon
             for _ in range(40):
                 await group.appended(bytes(10 * KIB))
             await asyncio.sleep(15.0)
-            overtaken.append(int(log.range.first))
+            overtaken.append(int(log.view.range.first))
             await places(self, at)
 
         places = LocalPositions.place
@@ -603,7 +603,7 @@ def test_no_cleaning_overtakes_a_reset_and_one_that_is_refused_moves_nothing(mon
         assert (status, said["next"], overtaken) == (200, begun, [begun])
         monkeypatch.undo()
         await group.everything()
-        await group.until(lambda: log.range.first > begun, "the log is cleaned again")
+        await group.until(lambda: log.view.range.first > begun, "the log is cleaned again")
         next_vlsn = (await group.told("n1"))["next"]
         status, said = await group.cdc("n1", "/orders/reset", to=begun)
         assert (status, said["type"]) == (410, "trimmed")
@@ -840,7 +840,7 @@ def test_a_position_that_is_gone_is_not_taken_for_one_that_was_cleaned_away() ->
         sink = group.sinks["orders", node]
         log = group.nodes[group.master].opened().log
         group.kill(node)
-        while log.range.first <= 1:
+        while log.view.range.first <= 1:
             await group.appended(bytes(10 * KIB))
         group.machine(node)
         group.children[node].classes["test:orders"] = partial(Recorder, sink)
@@ -1001,7 +1001,7 @@ def test_metrics_count_the_segments_and_events_that_were_captured_and_name_the_l
             assert (await group.cdc("n1", f"/{name}/resume"))[0] == 200
             await group.everything(name=name)
         wanted = await group.everything()
-        first, last = log.index.at_or_before(Vlsn(1)), log.index.at_or_before(Vlsn(max(wanted)))
+        first, last = log.view.index.at_or_before(Vlsn(1)), log.view.index.at_or_before(Vlsn(max(wanted)))
         assert first is not None and last is not None
         segments = lsn_file(last[1]) - lsn_file(first[1]) + 1
         assert segments >= 6 and max(wanted) > len(wanted), "and entries of the log's own are among them"

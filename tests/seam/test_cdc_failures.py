@@ -29,7 +29,7 @@ POSITION = "/n1/cdc/orders.position"
 def holds(group: Group, node: str) -> dict[str, int]:
     """Lists the holds of consumers on a node's log."""
     log = group.nodes[node].opened().log
-    return {hold.name: int(hold.vlsn) for hold in log.holds if hold.owner is Owner.CONSUMER}
+    return {hold.name: int(hold.vlsn) for hold in log.care.holds if hold.owner is Owner.CONSUMER}
 
 
 def is_of_positions(call: Call) -> bool:
@@ -195,7 +195,7 @@ def test_what_it_was_sent_and_had_not_committed_is_named_as_lost(monkeypatch: py
         assert max(sink.given) >= committed, "it has had more than it has committed"
         children.delay_s = 60.0
         log = group.nodes["n1"].opened().log
-        while log.range.first <= max(sink.given) + 1:
+        while log.view.range.first <= max(sink.given) + 1:
             await group.appended(bytes(10 * KIB))
         told = await group.state("n1", "parked")
         assert told["lost"]["first"] == committed and f"--to {told['lost']['last'] + 1}" in told["reason"]
@@ -247,7 +247,7 @@ def test_a_range_that_was_cleaned_away_before_it_could_be_given_once_more_parks_
         assert status == 200, said
         position = (await group.told("n1"))["next"]
         log = group.nodes["n1"].opened().log
-        while log.range.first <= vlsns[2]:
+        while log.view.range.first <= vlsns[2]:
             await group.appended(bytes(10 * KIB))
         await group.cdc("n1", "/orders/resume")
         last = await group.appended(b"last")

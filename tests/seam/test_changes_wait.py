@@ -68,9 +68,9 @@ def test_a_member_counts_once_it_has_synced_what_was_there_when_it_began(change:
         if change == "promoted":
             assert (await ordered(group, change="promote", name="n4"))[0] == 200
 
-        assert not listed(group)["n4"].electable and group.nodes["n4"].opened().log.range.last_sync < max(entries)
+        assert not listed(group)["n4"].electable and group.nodes["n4"].opened().log.view.range.last_sync < max(entries)
         await group.until(lambda: listed(group)["n4"].electable, "it counts", 60.0)
-        assert group.nodes["n4"].opened().log.range.last_sync >= max(entries)
+        assert group.nodes["n4"].opened().log.view.range.last_sync >= max(entries)
         await group.stop()
         assert not group.fatal
 
@@ -92,12 +92,12 @@ def test_a_change_is_told_durable_once_its_own_block_is_on_a_majority() -> None:
         assert status == 200 and not before["durable"]
         asked = asyncio.create_task(ordered(group, change="priority", name=one, priority=3))
         log = group.nodes[group.master].opened().log
-        await group.until(lambda: log.history.group_vlsn == before["last"] + 1, "it lies right behind")
-        assert log.dtvlsn < before["first"]
-        await group.until(lambda: log.dtvlsn == before["last"], "the block before it is durable")
+        await group.until(lambda: log.view.history.group_vlsn == before["last"] + 1, "it lies right behind")
+        assert log.view.dtvlsn < before["first"]
+        await group.until(lambda: log.view.dtvlsn == before["last"], "the block before it is durable")
         assert (await asked)[0] == 200
-        at = log.history.group_vlsn
-        assert max(group.nodes[name].opened().log.range.last_sync for name in (one, other)) >= at
+        at = log.view.history.group_vlsn
+        assert max(group.nodes[name].opened().log.view.range.last_sync for name in (one, other)) >= at
         await group.stop()
         assert not group.fatal
 

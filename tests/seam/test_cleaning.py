@@ -21,7 +21,7 @@ async def append(group: Group, count: int) -> list[int]:
 
 
 def first(group: Group, name: str) -> int:
-    return group.nodes[name].opened().log.range.first
+    return group.nodes[name].opened().log.view.range.first
 
 
 def status(group: Group, name: str) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def test_nodes_that_clean_and_are_killed_at_any_moment_keep_what_they_acknowledg
             await asyncio.sleep(rng.uniform(0, 1.0))
             await group.start(name)
             await group.serving()
-        last = group.nodes[group.master].opened().log.range.last
+        last = group.nodes[group.master].opened().log.view.range.last
         await group.until(lambda: all(node.dtvlsn() == last for node in group.nodes.values()), "all have all of it")
         for name in group.names:
             begins = first(group, name)
@@ -231,7 +231,7 @@ def test_nodes_that_clean_and_are_killed_at_any_moment_keep_what_they_acknowledg
                 at = int(page.headers["Vlsnlog-Next"])
             begins = first(group, name)
             assert {vlsn: value for vlsn, value in told.items() if vlsn >= begins and found.get(vlsn) != value} == {}
-            runs = group.nodes[name].opened().log.history.term_runs
+            runs = group.nodes[name].opened().log.view.history.term_runs
             assert (runs[0].first, runs[-1].last) == (begins, last)
         assert any(first(group, name) > 40 for name in group.names)
         await group.stop()

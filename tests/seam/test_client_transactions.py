@@ -151,10 +151,10 @@ def test_a_commit_whose_answer_was_lost_is_asked_again_by_itself() -> None:
             txn = log.transaction()
             await txn.append_many([b"%d" % size + LARGE] * size)
             master = group.nodes[group.master].opened().log
-            last: int = master.range.last
+            last: int = master.view.range.last
             group.net.split([name for name in group.names if name != group.master], [group.master])
             committing = asyncio.create_task(txn.commit())
-            while master.range.last == last:  # noqa: ASYNC110
+            while master.view.range.last == last:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             group.net.heal()
             group.net.block(group.master, "client")
@@ -343,10 +343,10 @@ async def logged(group: Group, log: Client, txn: Transaction) -> asyncio.Task[An
     """Commits ``txn`` where the answer does not come, and returns once its block is in the master's log."""
     await filled(log.transaction(), [FIRST])  # it is connected
     log_of_master = lead(group).log
-    last = log_of_master.range.last
+    last = log_of_master.view.range.last
     group.net.block(group.master, "client")
     committing = asyncio.create_task(txn.commit())
-    await group.until(lambda: log_of_master.range.last > last, "it is logged")
+    await group.until(lambda: log_of_master.view.range.last > last, "it is logged")
     return committing
 
 

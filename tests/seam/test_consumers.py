@@ -67,7 +67,7 @@ def test_a_worker_goes_on_where_the_one_before_it_committed() -> None:
             assert await taken(log, 3) == values[7:], "what was not committed is read again"
             at_end = log.consumer("later", from_vlsn="end")
             waiting = asyncio.ensure_future(anext(aiter(at_end)))
-            small = group.nodes[group.master].opened().log.history.small
+            small = group.nodes[group.master].opened().log.view.history.small
             await group.until(lambda: "consumer/later" in small, "it has a position before it has read anything")
             await log.append(b"this")
             assert (await waiting).value == b"this"
@@ -114,7 +114,7 @@ def test_a_commit_that_was_cancelled_is_known_as_its_own() -> None:
             committing = asyncio.create_task(consumer.commit())
             for _ in range(400):
                 await asyncio.sleep(0.0005)
-                if "consumer/billing" in group.nodes[group.master].opened().log.history.small:
+                if "consumer/billing" in group.nodes[group.master].opened().log.view.history.small:
                     break
             committing.cancel()
             with suppress(asyncio.CancelledError):
@@ -284,7 +284,7 @@ def test_a_pipeline_between_two_groups_copies_each_entry_once_and_the_inputs_hol
             assert there.name == "sim/copier"
             later = source.consumer("copier", kept_in=sink)
             waiting = asyncio.ensure_future(anext(aiter(later)))  # a worker says where it begins
-            small = source_group.nodes[source_group.master].opened().log.history.small
+            small = source_group.nodes[source_group.master].opened().log.view.history.small
 
             def told() -> bool:
                 placed = position_of(small.get("consumer/copier"))

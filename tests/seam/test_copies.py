@@ -38,9 +38,9 @@ async def parted(seed: int, *, cleaned: bool = False, instead: int = 200) -> tup
         value = b"precious %d" % number + pad
         precious[await group.appended(value)] = value
     log = group.nodes["n3"].opened().log
-    await group.until(lambda: log.dtvlsn >= max(precious), "n3 has all")
-    await group.until(lambda: not cleaned or log.range.first > max(before) + 2, "n3 has cleaned")
-    precious = {vlsn: value for vlsn, value in precious.items() if vlsn >= log.range.first}
+    await group.until(lambda: log.view.dtvlsn >= max(precious), "n3 has all")
+    await group.until(lambda: not cleaned or log.view.range.first > max(before) + 2, "n3 has cleaned")
+    precious = {vlsn: value for vlsn, value in precious.items() if vlsn >= log.view.range.first}
     group.kill(*group.names)
     for name, image in images.items():
         group.machines[name].put_back(image)
@@ -121,7 +121,7 @@ def test_entries_known_durable_are_not_given_up_to_a_log_that_has_yet_to_pass_th
     async def main() -> None:
         group, precious = await parted(93, cleaned=True, instead=80)
         node_of = group.nodes
-        assert node_of["n1"].opened().log.range.last < max(precious)
+        assert node_of["n1"].opened().log.view.range.last < max(precious)
         await group.start("n3")
         await asyncio.sleep(10.0)
         assert node_of["n3"].restoration.progress is None and node_of["n3"].state == "UNKNOWN"

@@ -57,8 +57,10 @@ def test_a_vote_is_compared_with_all_that_was_acknowledged(behind: int) -> None:
         group.net.block("n1", "n3")
         status, answer = await group.append(b"on its way", acks="none")
         assert status == 200
-        await group.until(lambda: group.nodes["n2"].opened().log.allocated > synced, "n2 has it, and not on its disk")
-        assert group.nodes["n2"].opened().log.range.last_sync == synced
+        await group.until(
+            lambda: group.nodes["n2"].opened().log.view.allocated > synced, "n2 has it, and not on its disk"
+        )
+        assert group.nodes["n2"].opened().log.view.range.last_sync == synced
         said = await vote(group, "n2", "n3", term=term + 1, last_term=term, last_vlsn=synced + 1 - behind)
         assert said["last_vlsn"] == synced + 1
         assert (said["granted"], said["reason"]) == ((False, "shorter-log") if behind else (True, ""))
@@ -122,17 +124,17 @@ def test_no_range_is_sent_while_a_rollback_is_under_way(monkeypatch: pytest.Monk
         assert process is not None
 
         def described(span: VlsnRange, stored_term: int, term_runs: list[TermRun]) -> Syncup:
-            if term_runs is log.history.term_runs:
-                said.append(log.rollbacks % 2 == 1)
+            if term_runs is log.view.history.term_runs:
+                said.append(log.view.rollbacks % 2 == 1)
             return describe(span, stored_term, term_runs)
 
         monkeypatch.setattr(feed, "describe", described)
         process.threads.latency_s = SLOW_S
         group.net.heal()
-        await group.until(lambda: log.rollbacks % 2 == 1, "n1 rolls back")
+        await group.until(lambda: log.view.rollbacks % 2 == 1, "n1 rolls back")
         other = next(name for name in ("n2", "n3") if name != group.master)
         term, before = group.nodes[group.master].opened().log.node_file.record.term, len(said)
-        await vote(group, "n1", other, term=term + 1, last_term=term, last_vlsn=log.range.last)
+        await vote(group, "n1", other, term=term + 1, last_term=term, last_vlsn=log.view.range.last)
         process.threads.latency_s = (0.0, 0.000_5)
         await group.until(lambda: len(said) > before and node.state in ("REPLICA", "MASTER"), "n1 is back", 60.0)
         assert said == [False] * len(said)
@@ -159,14 +161,14 @@ def test_nobody_asks_for_votes_while_its_log_is_rolled_back() -> None:
         assert process is not None
         process.threads.latency_s = (2.0, 2.0)
         group.net.heal()
-        await group.until(lambda: log.rollbacks % 2 == 1, "n1 rolls back")
+        await group.until(lambda: log.view.rollbacks % 2 == 1, "n1 rolls back")
         group.net.on_said = lambda source, target, path, body: (
-            asked.append(log.rollbacks % 2 == 1) if target == "n1" and path == "/v1/peer/vote" else None
+            asked.append(log.view.rollbacks % 2 == 1) if target == "n1" and path == "/v1/peer/vote" else None
         )
         died = group.master
         group.kill(died)
         began = group.loop.time()
-        await group.until(lambda: log.rollbacks % 2 == 0, "it is rolled back", 60.0)
+        await group.until(lambda: log.view.rollbacks % 2 == 0, "it is rolled back", 60.0)
         assert group.loop.time() - began > 4.0  # longer than any election timeout
         process.threads.latency_s = (0.0, 0.000_5)
         await group.serving()

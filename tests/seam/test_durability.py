@@ -16,6 +16,7 @@ from tests.seam.test_group_level import made
 from tests.seam.test_group_settings import asked, shown
 from vlsn.levels import LEVELS
 from vlsn.limits import NODE_SYNC_INTERVAL_S
+from vlsn.write.local_log import LocalLog
 
 SOON_S = NODE_SYNC_INTERVAL_S + 0.3
 """The longest that an entry that was answered early takes to be durable here: an interval, a tick, a round trip."""
@@ -42,7 +43,7 @@ async def append(
     return response.status, msgspec.json.decode(bytes(response.body))
 
 
-def log_of(group: Group, name: str = "") -> Any:
+def log_of(group: Group, name: str = "") -> LocalLog:
     return group.nodes[name or group.master].opened().log
 
 
@@ -71,16 +72,16 @@ def test_an_answer_says_what_held_and_what_it_says_holds(local: str, replica: st
         assert (status, answer["durability"]) == (200, {"local": local, "replica": replica}), answer
         master, vlsn = log_of(group), answer["last"]
         replicas = [log_of(group, name) for name in group.names if name != group.master]
-        assert master.range.last_sync >= vlsn or local != "sync" or answer["durable"]
-        assert master.range.last >= vlsn or local == "no_sync"
-        assert any(log.range.last_sync >= vlsn for log in replicas) or replica != "sync" or answer["durable"]
-        assert any(log.range.last >= vlsn for log in replicas) or replica == "no_sync"
-        assert any(log.allocated >= vlsn for log in replicas)
+        assert master.view.range.last_sync >= vlsn or local != "sync" or answer["durable"]
+        assert master.view.range.last >= vlsn or local == "no_sync"
+        assert any(log.view.range.last_sync >= vlsn for log in replicas) or replica != "sync" or answer["durable"]
+        assert any(log.view.range.last >= vlsn for log in replicas) or replica == "no_sync"
+        assert any(log.view.allocated >= vlsn for log in replicas)
         assert answer["durable"] is (local == replica == "sync")
         assert syncs(group) > before or (local != "sync" and replica != "sync")
         await asyncio.sleep(SOON_S)
-        assert log_of(group).dtvlsn >= vlsn, "it is durable soon, whoever appends next"
-        assert all(log.range.last_sync >= vlsn for log in [master, *replicas])
+        assert log_of(group).view.dtvlsn >= vlsn, "it is durable soon, whoever appends next"
+        assert all(log.view.range.last_sync >= vlsn for log in [master, *replicas])
 
     in_a_group(test)
 
@@ -93,7 +94,7 @@ def test_no_acks_wait_for_the_master_alone() -> None:
             status, answer = await append(group, b"v", level, acks="none")
             assert (status, answer["durable"], answer["durability"]) == (200, False, told(level))
             assert answer["synced"] == (level == "sync")
-            assert log_of(group, master).range.last_sync < answer["last"] or level == "sync"
+            assert log_of(group, master).view.range.last_sync < answer["last"] or level == "sync"
 
     in_a_group(test)
 
@@ -105,20 +106,20 @@ def test_all_acks_wait_for_every_replica(replica: str) -> None:
         assert (status, answer["acks"]) == (200, "all")
         for name in group.names:
             log = log_of(group, name)
-            assert log.allocated >= answer["last"]
-            assert log.range.last >= answer["last"] or replica == "no_sync"
-            assert log.range.last_sync >= answer["last"] or replica != "sync" or name == group.master
+            assert log.view.allocated >= answer["last"]
+            assert log.view.range.last >= answer["last"] or replica == "no_sync"
+            assert log.view.range.last_sync >= answer["last"] or replica != "sync" or name == group.master
 
     in_a_group(test)
 
 
 def test_readers_and_the_durable_end_know_nothing_of_an_early_answer() -> None:
     async def test(group: Group) -> None:
-        before = log_of(group).dtvlsn
+        before = log_of(group).view.dtvlsn
         status, answer = await append(group, b"early", "write_no_sync")
         assert (status, answer["durable"], answer["synced"]) == (200, False, 0)
         for name in group.names:
-            assert log_of(group, name).dtvlsn <= before
+            assert log_of(group, name).view.dtvlsn <= before
             assert answer["first"] not in await group.read(name)
         await asyncio.sleep(SOON_S)
         for name in group.names:
@@ -154,7 +155,7 @@ def test_what_was_written_outlives_the_processes_and_what_was_synced_the_power(p
         assert found.items() >= {vlsn: value for vlsn, value in early.items() if vlsn < end}.items(), "a sync is of all"
         lost += not found.items() >= early.items()
         for name in group.names:
-            await group.until(lambda name=name: log_of(group, name).dtvlsn >= max(found), f"{name} has all")  # type: ignore[misc]
+            await group.until(lambda name=name: log_of(group, name).view.dtvlsn >= max(found), f"{name} has all")  # type: ignore[misc]
             assert await group.read(name) == found
         await group.stop()
         assert not group.fatal
@@ -240,7 +241,7 @@ def test_what_sets_something_is_durable_when_it_is_answered_unless_it_asks_for_l
 
         await asked(group, {"durability": told("write_no_sync")})
         placed = await call("PUT", "/v1/consumers/billing", {"next": 2})
-        assert log_of(group).dtvlsn >= placed["at"]
+        assert log_of(group).view.dtvlsn >= placed["at"]
         answer = await committed(placed["at"])
         assert (answer["durable"], answer["durability"]) == (True, told("sync"))
         answer = await committed(answer["last"], "durability=no_sync")
@@ -274,13 +275,13 @@ def test_a_setting_goes_with_the_log_to_the_next_master_and_beside_another_one()
 def test_less_than_a_sync_waits_for_the_groups_level() -> None:
     async def main() -> None:
         group = await made(403)
-        before = log_of(group).allocated
+        before = log_of(group).view.allocated
         status, answer = await append(group, b"v", "write_no_sync")
         assert (status, answer["type"]) == (400, "wrong-version"), answer
         assert "vlsnlog group upgrade" in answer["detail"]
         status, answer = await asked(group, {"durability": told("no_sync")})
         assert (status, answer["type"]) == (400, "wrong-version"), answer
-        assert log_of(group).allocated == before
+        assert log_of(group).view.allocated == before
         status, answer = await append(group, b"v", "sync")
         assert (status, answer["durable"]) == (200, True)
         await group.stop()
@@ -292,13 +293,13 @@ def test_less_than_a_sync_waits_for_the_groups_level() -> None:
 @pytest.mark.parametrize("text", ["", "fast", "SYNC", "sync,", "sync,sync,sync", "sync;no_sync"])
 def test_what_is_no_durability_is_refused_with_nothing_logged(text: str) -> None:
     async def test(group: Group) -> None:
-        before = log_of(group).allocated
+        before = log_of(group).view.allocated
         status, answer = await append(group, b"v", text)
         assert (status, answer["type"]) == (400, "bad-argument"), answer
         for body in ({"durability": text}, {"durability": {"local": "sync"}}, {"durability": told("sync") | {"x": 1}}):
             status, answer = await asked(group, body)
             assert (status, answer["type"]) == (400, "bad-body"), answer
-        assert log_of(group).allocated == before
+        assert log_of(group).view.allocated == before
 
     in_a_group(test)
 

@@ -25,7 +25,7 @@ async def acknowledged(group: Group) -> tuple[int, list[tuple[str, int]]]:
     first = (await group.append(b"0", acks="none"))[1]["first"]  # n2's disk is busy with this one
     await asyncio.sleep(0.1)
     assert (await group.append(b"1", acks="none"))[1]["first"] == first + 1
-    await group.until(lambda: group.nodes["n3"].opened().log.range.last_sync == first + 1, "n3 has it")
+    await group.until(lambda: group.nodes["n3"].opened().log.view.range.last_sync == first + 1, "n3 has it")
     group.kill("n3")
     for number in (2, 3):
         assert (await group.append(b"%d" % number, acks="none"))[1]["first"] == first + number
@@ -50,7 +50,7 @@ async def opened(group: Group, first: int) -> tuple[int, int]:
     await group.start("n2")
     await group.until(lambda: group.nodes["n2"].log is not None, "it is open")
     log = group.nodes["n2"].opened().log
-    assert log.allocated == first
+    assert log.view.allocated == first
     return log.node_file.record.floor_term, log.node_file.record.floor_vlsn
 
 
@@ -97,7 +97,7 @@ def test_a_floor_that_was_set_high_is_met_by_all_that_the_master_has() -> None:
         assert await opened(group, first) > (1, first + 4)
         log = group.nodes["n2"].opened().log
         assert log.node_file.record.term == 1
-        await group.until(lambda: log.range.last_sync == first + 3, "it is fed")
+        await group.until(lambda: log.view.range.last_sync == first + 3, "it is fed")
         await group.until(lambda: log.node_file.record.floor_vlsn == first + 3, "its floor is met")
         await group.start("n3")
         await group.until(lambda: group.nodes["n3"].dtvlsn() == first + 3, "n3 has all")
@@ -125,7 +125,7 @@ def test_a_floor_stands_while_the_log_is_behind_its_masters() -> None:
         log = group.nodes["n2"].opened().log
         await group.until(lambda: group.state("n2") == "REPLICA", "a feed is taken")
         await asyncio.sleep(0.5)
-        assert log.range.last_sync == first
+        assert log.view.range.last_sync == first
         group.kill("n1")
         await group.start("n3")
         await group.until(lambda: "waits for n1" in group.nodes["n2"].member.reason, "n2 waits for n1")

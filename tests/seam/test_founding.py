@@ -45,13 +45,13 @@ async def founded(seed: int, victim: str, stop_at: int | None, *, power: bool) -
     await group.serving()
     status, answer = await group.append(b"first")
     assert status == 200, answer
-    last = group.nodes["n1"].opened().log.range.last
+    last = group.nodes["n1"].opened().log.view.range.last
     await group.until(lambda: all(node.dtvlsn() >= last for node in group.nodes.values()), "all have it")
     blocks = {name: await kinds(group, name) for name in group.names}
     assert blocks["n1"] == blocks["n2"] == blocks["n3"]
     assert [kind for _, kind in blocks["n1"]].count(EntryKind.GROUP) == 1
     assert blocks["n1"][:2] == [(1, EntryKind.TERM), (2, EntryKind.GROUP)]
-    runs = group.nodes["n1"].opened().log.history.term_runs
+    runs = group.nodes["n1"].opened().log.view.history.term_runs
     assert runs[0].first == 1
     assert not group.fatal
     await group.stop()
@@ -83,7 +83,7 @@ def test_an_empty_node_takes_its_first_feed_from_whom_it_told_that_it_is_empty()
         group.net.split(["n3"], ["n1", "n2"])
         await group.serving("n1")
         following = node.following
-        assert following is not None and not node.opened().log.allocated
+        assert following is not None and not node.opened().log.view.allocated
         with pytest.raises(Unreachable, match="n2 is not the process that this empty node answered"):
             await following._connect(answer_of(group.nodes["n2"].member))
         group.net.heal()

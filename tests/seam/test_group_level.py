@@ -76,7 +76,7 @@ async def all_told(group: Group) -> None:
 
 async def at_level(group: Group, level: int, *names: str) -> None:
     await group.until(
-        lambda: all(log(group, name).level == level for name in names or group.nodes), f"all are at level {level}"
+        lambda: all(log(group, name).view.level == level for name in names or group.nodes), f"all are at level {level}"
     )
 
 
@@ -84,13 +84,13 @@ def test_a_raise_is_in_every_node_file_before_it_is_durable_and_outlives_restart
     async def main() -> None:
         group = await made(91)
         await group.appended(b"before")
-        assert [log(group, name).level for name in group.names] == [1, 1, 1]
+        assert [log(group, name).view.level for name in group.names] == [1, 1, 1]
         await all_told(group)
         raising = asyncio.create_task(raise_level(lead(group), 2))
         while not raising.done():
             for name in group.names:
-                acknowledged = log(group, name).range.last_sync
-                if any(vlsn <= acknowledged for vlsn, _ in log(group, name).history.levels):
+                acknowledged = log(group, name).view.range.last_sync
+                if any(vlsn <= acknowledged for vlsn, _ in log(group, name).view.history.levels):
                     assert promised(group, name) == 2, f"{name} has synced the raise, and may be opened by an older one"
             await asyncio.sleep(0.000_05)
         at = await raising
@@ -126,7 +126,7 @@ def test_a_new_groups_level_is_in_each_node_file_before_its_first_block_is_kept(
                 if node.member.open is None:
                     continue
                 kept = log(group, name)
-                if kept.history.levels and kept.range.last_sync >= kept.history.levels[0][0]:
+                if kept.view.history.levels and kept.view.range.last_sync >= kept.view.history.levels[0][0]:
                     seen.add(name)
                     assert promised(group, name) == BOTH.max, f"{name} has it, and may be opened by an older one"
             await asyncio.sleep(0.000_05)
@@ -200,7 +200,7 @@ def test_a_member_promises_the_level_of_the_blocks_that_it_is_restored_with() ->
         process, restored = group.machines[away].process, restoration.log
         assert process is not None and restored is not None
         process.threads.latency_s = (0.05, 0.1)  # each step takes its time
-        await group.until(lambda: restored.allocated >= at, "the level is in its log")
+        await group.until(lambda: restored.view.allocated >= at, "the level is in its log")
         assert promised(group, away) == 2
         process.threads.latency_s = (0.0, 0.0)
         await group.until(lambda: group.state(away) == "REPLICA", "it follows")
@@ -218,10 +218,10 @@ def test_a_member_that_is_restored_takes_the_level_from_the_record() -> None:
         away = next(name for name in group.names if name != group.master)
         group.kill(away)
         at = await raise_level(lead(group), 2)
-        while log(group, group.master).range.first <= at:
+        while log(group, group.master).view.range.first <= at:
             await group.appended(BIG)
         await group.start(away)
-        await group.until(lambda: group.state(away) == "REPLICA" and log(group, away).range.first > at, "restored")
+        await group.until(lambda: group.state(away) == "REPLICA" and log(group, away).view.range.first > at, "restored")
         await at_level(group, 2)
         assert promised(group, away) == 2
         assert group.nodes[away].restoration.count == 1
@@ -239,15 +239,15 @@ def test_a_raise_that_is_rolled_back_is_none() -> None:
         others = [name for name in group.names if name != old]
         group.net.split([old], others)
         raising = asyncio.create_task(raise_level(lead(group), 2))
-        await group.until(lambda: log(group, old).history.level == 2, "the raise is in the old master's log")
-        assert log(group, old).level == 1, "and nothing may be written by it yet"
+        await group.until(lambda: log(group, old).view.history.level == 2, "the raise is in the old master's log")
+        assert log(group, old).view.level == 1, "and nothing may be written by it yet"
         await group.until(
             lambda: group.master != old and group.nodes[group.master].member.is_master(), "another one leads"
         )
         await group.appended(b"under another master", to=group.master)
         group.net.heal()
         await fed(group, 2)
-        await group.until(lambda: log(group, old).history.level == 1, "it is rolled back")
+        await group.until(lambda: log(group, old).view.history.level == 1, "it is rolled back")
         with pytest.raises(VlsnLogError):
             await raising
         await at_level(group, 1)
@@ -293,12 +293,12 @@ def test_an_older_member_keeps_nothing_of_a_raise_that_it_cannot_read() -> None:
         group.kill(older)
         group.machines[older].levels = Levels(1, 1)
         await up(group, older)
-        before = log(group, older).allocated
+        before = log(group, older).view.allocated
         log(group, group.master).append_entries([EntryKind.COMMIT], [RAISE], lambda _: None)
         await group.until(lambda: group.nodes[older].member.reason.startswith("wrong-version: "), f"{older} says why")
         last = await group.appended(b"goes on without it")
-        assert log(group, group.master).level == 2
-        assert log(group, older).allocated == before < last and promised(group, older) == 1
+        assert log(group, group.master).view.level == 2
+        assert log(group, older).view.allocated == before < last and promised(group, older) == 1
         said = group.nodes[older].member.reason
         assert "level 2" in said and "speaks level 1: run" in said, said
         group.kill(older)

@@ -26,7 +26,7 @@ async def asked(group: Group, body: Any, to: str = "") -> tuple[int, dict[str, A
 
 
 def limits(group: Group) -> dict[str, int]:
-    return {name: node.opened().log.history.producers.limit for name, node in group.nodes.items()}
+    return {name: node.opened().log.view.history.producers.limit for name, node in group.nodes.items()}
 
 
 async def shown(group: Group, path: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def test_a_setting_is_on_every_node_durable_when_it_is_answered_and_outlives_res
         status, answer = await asked(group, {"producers": 100})
         assert (status, answer["settings"], answer["durable"]) == (200, told, True)
         log = group.nodes[group.master].opened().log
-        assert log.dtvlsn >= answer["vlsn"]
+        assert log.view.dtvlsn >= answer["vlsn"]
         await group.until(lambda: set(limits(group).values()) == {100}, "all have it")
         replica = next(name for name in group.names if name != group.master)
         moved, _ = await asked(group, {"producers": 101}, to=replica)
@@ -80,10 +80,10 @@ def test_what_is_no_setting_is_refused_with_nothing_logged(body: dict[str, Any])
         group = Group(302, levels=LEVELS)
         await group.start()
         await group.serving()
-        before = group.nodes[group.master].opened().log.allocated
+        before = group.nodes[group.master].opened().log.view.allocated
         status, answer = await asked(group, body)
         assert (status, answer["type"]) == (400, "bad-body"), answer
-        assert group.nodes[group.master].opened().log.allocated == before
+        assert group.nodes[group.master].opened().log.view.allocated == before
         await group.stop()
 
     run(main())
@@ -120,7 +120,7 @@ def test_a_setting_that_is_rolled_back_counts_no_more() -> None:
         status, answer = await asked(group, {"producers": 100})
         assert (status, answer["type"]) in ((504, "outcome-unknown"), (503, "no-master")), answer
         log = group.nodes[old].opened().log
-        assert log.history.producers.limit == 100, "it is in that log, and not durable"
+        assert log.view.history.producers.limit == 100, "it is in that log, and not durable"
         group.net.heal()
         await group.serving()
         await group.until(lambda: set(limits(group).values()) == {PRODUCERS_DEFAULT}, "it is taken back")

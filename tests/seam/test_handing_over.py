@@ -28,12 +28,12 @@ def test_what_waits_to_be_logged_when_a_master_hands_over_reaches_its_heir_first
         term = log.node_file.record.term
         group.machines[old].disk.latency = lambda call: STALL_S if "sync" in call.name else 0.0
         first = asyncio.create_task(group.append(b"logged", to=old))
-        await group.until(lambda: log.writing_s > 0, "the disk is busy")
+        await group.until(lambda: log.cycle.writing_s > 0, "the disk is busy")
         others = [asyncio.create_task(group.append(b"waits", to=old)) for _ in range(20)]
         # Its disk is free again while the heir is asked to stand.
-        await asyncio.sleep(STALL_S - (seed + 1) * 0.001 - log.writing_s)
-        assert log.queue_length == 20
-        assert all(feeder.acked == log.allocated for feeder in node.member.role.feeders.values())  # type: ignore[union-attr]
+        await asyncio.sleep(STALL_S - (seed + 1) * 0.001 - log.cycle.writing_s)
+        assert log.queue.entries == 20
+        assert all(feeder.acked == log.view.allocated for feeder in node.member.role.feeders.values())  # type: ignore[union-attr]
         began = group.loop.time()
         heir = group.nodes[str((await node.services.administration.transfer(None))["to"])]
         await group.until(heir.member.is_master, "the heir leads")
@@ -62,9 +62,9 @@ def test_what_is_on_its_way_when_a_master_hands_over_is_waited_for() -> None:
             group.net.bytes_per_s[old, name] = 100_000.0
         append = asyncio.create_task(group.append(50_000 * b".", to=old))
         log = group.nodes[old].opened().log
-        at = log.allocated + 1
-        await group.until(lambda: log.allocated >= at, "it is logged")
-        assert all(group.nodes[name].opened().log.allocated < at for name in others)
+        at = log.view.allocated + 1
+        await group.until(lambda: log.view.allocated >= at, "it is logged")
+        assert all(group.nodes[name].opened().log.view.allocated < at for name in others)
         answer = await group.client.request("POST", f"{group.url(old)}/v1/admin/transfer", timeout_s=5.0)
         assert answer.status == 200
         status, answered = await append

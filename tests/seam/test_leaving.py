@@ -22,17 +22,17 @@ def test_a_master_that_left_itself_out_stands_until_that_is_durable() -> None:
         master = group.master
         others = [name for name in group.names if name != master]
         asked = asyncio.ensure_future(changed(group, change="remove", name=master))
-        last = group.nodes[master].opened().log.range.last
+        last = group.nodes[master].opened().log.view.range.last
         for name in others:
             group.net.block(master, name)
-        await group.until(lambda: group.nodes[master].opened().log.range.last > last, "it has logged the list")
+        await group.until(lambda: group.nodes[master].opened().log.view.range.last > last, "it has logged the list")
         for name in others:
             group.net.cut(master, name)  # what is under way arrives nowhere
         group.kill(others[0])
         await group.until(lambda: not group.nodes[master].member.is_master(), "it has stepped down")
         asked.cancel()
         assert master not in listed(group, master)
-        assert all(group.nodes[name].opened().log.range.last == last for name in others[1:])
+        assert all(group.nodes[name].opened().log.view.range.last == last for name in others[1:])
         group.net.heal()
         await group.until(
             lambda: any(group.nodes[name].member.is_master() for name in others[1:]), "another one leads", 30.0

@@ -87,10 +87,10 @@ def test_a_later_block_that_is_met_while_a_node_runs_ends_it_and_is_not_mended()
             await group.appended(BIG)
         await group.nodes["n3"].services.administration.checkpoint()
         log = group.nodes["n3"].opened().log
-        mapping = log.index.at_or_before(Vlsn(first))
+        mapping = log.view.index.at_or_before(Vlsn(first))
         assert mapping is not None
-        reader = log.reader()
-        at = reader.blocks(first, start=mapping[1], upto_vlsn=log.range.last_sync, bytes_max=1).lsns[0]
+        reader = log.view.reader()
+        at = reader.blocks(first, start=mapping[1], upto_vlsn=log.view.range.last_sync, bytes_max=1).lsns[0]
         reader.close()
         assert lsn_file(at) == 1
         offset, path = lsn_offset(at), "/n3/00000001.vlog"

@@ -19,7 +19,7 @@ async def cleaned(seed: int) -> Group:
     await group.start()
     await group.serving()
     await fed(group, 2)
-    while any(node.opened().log.range.first <= 2 for node in group.nodes.values()):
+    while any(node.opened().log.view.range.first <= 2 for node in group.nodes.values()):
         await group.appended(BIG)
 
     def gone() -> bool:
@@ -35,7 +35,7 @@ def lose_state(group: Group, name: str) -> None:
 
 
 def lists(group: Group, name: str) -> dict[str, str]:
-    found = group.nodes[name].opened().log.history.group
+    found = group.nodes[name].opened().log.view.history.group
     return {member.name: member.incarnation for member in found.members} if found is not None else {}
 
 
@@ -104,13 +104,13 @@ def test_who_is_behind_tells_of_the_group_as_far_as_its_own_log_goes() -> None:
         for _ in range(2 * FEED_BYTES // len(12 * BIG)):
             await group.appended(12 * BIG)  # more than one message of the feed
         assert (await ordered(group, change="priority", name=behind, priority=3))[0] == 200
-        durable = group.nodes[group.master].opened().log.history.group_vlsn
+        durable = group.nodes[group.master].opened().log.view.history.group_vlsn
         group.net.bytes_per_s[group.master, behind] = 200_000.0
         await group.start(behind)
         node = group.nodes[behind]
         await group.until(lambda: node.state == "REPLICA", "it is fed")
         position = node.following.feed.position if node.following is not None and node.following.feed else None
-        assert position is not None and position.dtvlsn >= durable > node.opened().log.allocated
+        assert position is not None and position.dtvlsn >= durable > node.opened().log.view.allocated
         question = Question(
             group="sim",
             sender=lost,

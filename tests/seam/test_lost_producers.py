@@ -61,7 +61,7 @@ async def written(seed: int) -> tuple[Group, dict[tuple[int, int], int]]:
     first = [(LATER, 0), (ACROSS, 0), (LATER, 1), (ONCE, 0), (ACROSS, 1), (LATER, 2)]
     places = {(producer, sequence): (await sent(group, producer, sequence))["first"] for producer, sequence in first}
     gone = max(places.values())
-    while any(node.opened().log.range.first <= gone for node in group.nodes.values()):
+    while any(node.opened().log.view.range.first <= gone for node in group.nodes.values()):
         await group.appended(BIG)
     places[ACROSS, 2] = (await sent(group, ACROSS, 2))["first"]
     await changed(group, change="priority", name="n2", priority=2)
@@ -73,8 +73,8 @@ async def written(seed: int) -> tuple[Group, dict[tuple[int, int], int]]:
 
 def tables(group: Group) -> list[ProducersRecord]:
     """Returns what each node knows, as of a VLSN that is durable everywhere."""
-    at = Vlsn(min(node.opened().log.dtvlsn for node in group.nodes.values()))
-    return [node.opened().log.history.producers.record(at) for node in group.nodes.values()]
+    at = Vlsn(min(node.opened().log.view.dtvlsn for node in group.nodes.values()))
+    return [node.opened().log.view.history.producers.snapshot(at)() for node in group.nodes.values()]
 
 
 async def all_know_the_same(group: Group) -> None:
@@ -129,12 +129,12 @@ async def waits_for_the_third(group: Group, places: dict[tuple[int, int], int]) 
         places[producer, sequence] = said["first"]
         assert "duplicate" not in said
     assert (await sent(group, ACROSS, turn))["duplicate"]
-    last = group.nodes[group.master].opened().log.range.last
+    last = group.nodes[group.master].opened().log.view.range.last
     unknown: list[tuple[int, int, dict[str, int]]] = [(LATER, 2, {}), (LATER, 3, {}), (ONCE, 0, {}), (ACROSS, 0, {})]
     for producer, sequence, more in (*unknown, (0xD, 0, {}), (0xD, 0, {"born": 1})):
         status, said = await send(group, producer, sequence, **more)
         assert (status, said["type"]) == (503, "not-ready"), (producer, sequence, said)
-    assert group.nodes[group.master].opened().log.range.last == last
+    assert group.nodes[group.master].opened().log.view.range.last == last
     for name in group.nodes:
         assert (await due(group, LATER, name))["type"] == "not-ready"
         assert (await due(group, ACROSS, name))["next"] == turn + 1

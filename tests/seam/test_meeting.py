@@ -74,7 +74,7 @@ def test_who_is_listed_in_no_newer_list_is_not_heard() -> None:
         await group.start()
         await group.serving()
         await fed(group, 2)
-        last = group.nodes["n2"].opened().log.range.last
+        last = group.nodes["n2"].opened().log.view.range.last
         asked = {
             "group": "sim",
             "sender": "n9",

@@ -50,8 +50,8 @@ def test_an_absent_replica_is_fed_after_a_change_of_master(seed: int) -> None:
         await group.until(lambda: all(first(group, name) > 10 for name in group.names), "all clean")
         away = next(name for name in group.names if name != group.master)
         log = group.nodes[away].opened().log
-        await group.until(lambda: log.dtvlsn == group.nodes[group.master].opened().log.dtvlsn, "it has all")
-        had = log.range.last
+        await group.until(lambda: log.view.dtvlsn == group.nodes[group.master].opened().log.view.dtvlsn, "it has all")
+        had = log.view.range.last
         group.kill(away)
         await append(group, 60)
         await master_changed(group)
@@ -107,7 +107,7 @@ def test_past_the_cap_an_absent_replica_is_told_and_restored() -> None:
 
 
 def positions(log: Opened) -> dict[str, int]:
-    return {hold.name: hold.vlsn for hold in log.log.holds if hold.owner is Owner.FEEDER}
+    return {hold.name: hold.vlsn for hold in log.log.care.holds if hold.owner is Owner.FEEDER}
 
 
 def test_a_replica_holds_what_the_master_says_and_nothing_else() -> None:
@@ -121,7 +121,7 @@ def test_a_replica_holds_what_the_master_says_and_nothing_else() -> None:
     assert positions(opened) == {"n3": 2}
     holds.hear(None)
     assert positions(opened) == {"n3": 2}
-    opened.log.holds.floor = Vlsn(5)
+    opened.log.care.holds.floor = Vlsn(5)
     holds.hear({"n3": HoldPosition("5" * 16, 4)})  # gone already
     assert positions(opened) == {}
 
@@ -187,7 +187,7 @@ def test_what_may_be_rolled_back_at_a_member_is_not_told_of_it() -> None:
     opened.append(b"a")
     opened.append(b"b")
     opened.append(b"c")
-    assert opened.log.range.last == 4 and opened.log.dtvlsn == 2
+    assert opened.log.view.range.last == 4 and opened.log.view.dtvlsn == 2
     holds.matched("n1", 0x1111111111111111, Vlsn(1))
     assert holds.told()["n1"].vlsn == 1
     holds.acknowledged("n1", Vlsn(4))

@@ -32,7 +32,7 @@ async def changed(group: Group, **change: Any) -> dict[str, Any]:
 
 def listed(group: Group, name: str = "") -> dict[str, Any]:
     """Returns who is a member, as that node's log says."""
-    found = group.nodes[name or group.master].opened().log.history.group
+    found = group.nodes[name or group.master].opened().log.view.history.group
     assert found is not None
     return {member.name: member for member in found.members}
 
@@ -42,7 +42,7 @@ async def electable(group: Group, name: str) -> None:
         node = group.nodes[group.master]
         member = listed(group).get(name)
         log = node.opened().log
-        return member is not None and member.electable and log.dtvlsn >= log.history.group_vlsn
+        return member is not None and member.electable and log.view.dtvlsn >= log.view.history.group_vlsn
 
     await group.until(there, f"{name} is electable")
 
@@ -199,7 +199,7 @@ def test_a_node_joins_a_group_whose_log_does_not_begin_at_1() -> None:
         await group.serving()
         for number in range(200):
             assert (await group.append(b"%d" % number + b"." * 4000))[0] == 200
-        await group.until(lambda: group.nodes[group.master].opened().log.range.first > 1, "the master has cleaned")
+        await group.until(lambda: group.nodes[group.master].opened().log.view.range.first > 1, "the master has cleaned")
         await joined(group, "n4")
         await electable(group, "n4")
         assert group.nodes["n4"].restoration.history
@@ -382,10 +382,10 @@ def test_a_change_that_could_not_become_durable_is_not_logged() -> None:
         await fed(group, 2)
         group.kill(other)
         await fed(group, 1)
-        last = group.nodes[master].opened().log.allocated
+        last = group.nodes[master].opened().log.view.allocated
         status, answer = await ordered(group, change="remove", name=one)
         assert (status, answer["type"]) == (503, "insufficient-replicas")
-        assert group.nodes[master].opened().log.allocated == last
+        assert group.nodes[master].opened().log.view.allocated == last
         await changed(group, change="remove", name=other)
         await told(group, 3)
         await group.stop()
@@ -423,7 +423,7 @@ def test_who_has_lost_the_group_before_a_change_does_not_stand_while_that_may_be
         group = Group(52, **CLEANS, retention_bytes=2 * SEGMENT)
         await group.start()
         await group.serving()
-        while group.nodes[group.master].opened().log.range.first <= 2:
+        while group.nodes[group.master].opened().log.view.range.first <= 2:
             await group.appended(BIG)
         old = group.master
         group.net.split([old, "client"], [name for name in group.names if name != old])
@@ -436,8 +436,8 @@ def test_who_has_lost_the_group_before_a_change_does_not_stand_while_that_may_be
         await group.until(lambda: group.nodes[old].open is not None, "it is open")
         node = group.nodes[old]
         node.member.recognise(True)
-        assert node.opened().log.history.group_vlsn > node.opened().log.dtvlsn
-        assert len(node.opened().log.history.groups) == 2 - lost
+        assert node.opened().log.view.history.group_vlsn > node.opened().log.view.dtvlsn
+        assert len(node.opened().log.view.history.groups) == 2 - lost
         electing = node.opened().electing
         assert electing is not None
         may_stand = electing._standing().may_stand
@@ -542,7 +542,7 @@ def test_a_wiped_node_admits_itself_to_nothing() -> None:
         assert all(
             listed(group, name)[wiped].incarnation == before
             for name in group.nodes
-            if group.nodes[name].opened().log.history.group
+            if group.nodes[name].opened().log.view.history.group
         )
         assert not any(node.member.is_master() for node in group.nodes.values())
         await group.start(away)

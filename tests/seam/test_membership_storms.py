@@ -38,7 +38,7 @@ class Storm:
     # What is there.
 
     def members(self) -> GroupEntry:
-        found = self.group.nodes[self.group.master].opened().log.history.group
+        found = self.group.nodes[self.group.master].opened().log.view.history.group
         assert found is not None
         return found
 
@@ -50,7 +50,7 @@ class Storm:
             if not master.member.is_master():
                 return False
             log, members = master.opened().log, self.members()
-            if log.dtvlsn < max(log.history.group_vlsn, log.range.last):
+            if log.view.dtvlsn < max(log.view.history.group_vlsn, log.view.range.last):
                 return False
             return all(
                 member.name in group.nodes

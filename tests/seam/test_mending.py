@@ -40,10 +40,10 @@ async def filled(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
 def place(group: Group, name: str, vlsn: int) -> tuple[str, int]:
     """Path and offset of the frame of the block that holds ``vlsn``."""
     log = group.nodes[name].opened().log
-    mapping = log.index.at_or_before(Vlsn(vlsn))
+    mapping = log.view.index.at_or_before(Vlsn(vlsn))
     assert mapping is not None
-    reader = log.reader()
-    at = reader.blocks(vlsn, start=mapping[1], upto_vlsn=log.range.last, bytes_max=1).lsns[0]
+    reader = log.view.reader()
+    at = reader.blocks(vlsn, start=mapping[1], upto_vlsn=log.view.range.last, bytes_max=1).lsns[0]
     reader.close()
     return f"/{name}/{segment_name(lsn_file(at))}", lsn_offset(at)
 
@@ -216,7 +216,7 @@ def test_a_replica_whose_block_at_the_matchpoint_is_rotten_mends_it_and_follows(
         told: dict[int, bytes] = {}
         group = await filled(60, told)
         name = next(each for each in group.names if each != group.master)
-        flip(group, name, group.nodes[name].opened().log.range.last, COUNT)
+        flip(group, name, group.nodes[name].opened().log.view.range.last, COUNT)
         group.net.cut(name, group.master)
         await append(group, 2, told)
         await mended(group, name, told)
@@ -266,7 +266,7 @@ def test_logs_that_do_not_open_mend_one_another_where_no_disk_knows_it_durable()
             told[answer["first"]] = value
         last = max(told)
         await group.until(
-            lambda: all(n.opened().log.range.last_sync >= last for n in group.nodes.values()), "all have all"
+            lambda: all(n.opened().log.view.range.last_sync >= last for n in group.nodes.values()), "all have all"
         )
         assert group.nodes[master].dtvlsn() < last - 7
         for number, name in enumerate(group.names):
@@ -291,8 +291,8 @@ def test_damage_in_the_current_segment_rolls_it_first() -> None:
         group = await filled(51, told)
         vlsn = max(told) - 1
         flip(group, "n3", vlsn, FRAME_BYTES + 100)
-        group.nodes["n3"].opened().log.ring.restart(
-            Vlsn(group.nodes["n3"].opened().log.range.last)
+        group.nodes["n3"].opened().log.view.ring.restart(
+            Vlsn(group.nodes["n3"].opened().log.view.range.last)
         )  # not in memory any more
         response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/{vlsn}", timeout_s=5.0)
         assert response.status == 500
@@ -311,15 +311,15 @@ def test_a_segment_that_is_still_written_to_is_not_mended_and_nothing_without_ro
         disk.capacity_bytes = 1  # nothing is free
         await group.nodes["n3"].services.administration.rotate()  # into the standby; there is no room for another one
         await append(group, 2, told)
-        await group.until(lambda: log.range.last_sync >= max(told), "n3 has them")
-        number = log.active_files()[0]
+        await group.until(lambda: log.view.range.last_sync >= max(told), "n3 has them")
+        number = log.placement.active_files()[0]
         flip(group, "n3", max(told) - 1, FRAME_BYTES + 100)
-        log.ring.restart(Vlsn(log.range.last))  # not in memory any more
+        log.view.ring.restart(Vlsn(log.view.range.last))  # not in memory any more
         response = await group.client.request("GET", f"{group.url('n3')}/v1/entries/{max(told) - 1}", timeout_s=5.0)
         assert response.status == 500
         await asyncio.sleep(12.0)
         (damage,) = group.nodes["n3"].services.monitoring.status()["damage"]
-        assert log.active_files() == [number] and "still written to" in damage["why"]
+        assert log.placement.active_files() == [number] and "still written to" in damage["why"]
         disk.capacity_bytes = None
         await mended(group, "n3", told)
         await group.stop()
@@ -420,7 +420,9 @@ def test_a_master_steps_down_over_damage_in_what_nobody_else_has() -> None:
             status, _answer = await group.append(BIG, to=longest, acks="none")
             assert status == 200
         node = group.nodes[longest]
-        await group.until(lambda: node.opened().log.range.last_sync >= max(told) + 40, "it has more than the others")
+        await group.until(
+            lambda: node.opened().log.view.range.last_sync >= max(told) + 40, "it has more than the others"
+        )
         await group.until(lambda: group.state(longest) != "MASTER", "it hears no majority")
         flip_in_body(group, longest, max(told) + 10)
         await group.start(other)
@@ -442,7 +444,7 @@ def test_a_master_leads_on_over_damage_that_is_durable_or_that_it_has_not_tried_
     async def main() -> None:
         group = await filled(55, {})
         opened = group.nodes[group.master].opened()
-        mending, durable = opened.mending, opened.log.dtvlsn
+        mending, durable = opened.mending, opened.log.view.dtvlsn
         for vlsn, why, unfit in (
             (20, "nobody has it", False),
             (durable, "nobody has it", False),

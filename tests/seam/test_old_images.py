@@ -167,7 +167,7 @@ def test_a_voter_that_was_rolled_back_is_no_old_image() -> None:
         group.net.split([voter, "client"], left)
         for number in range(20):
             assert (await group.append(b"alone %d" % number, to=voter, acks="none"))[0] == 200
-        longer = group.nodes[voter].opened().log.range.last
+        longer = group.nodes[voter].opened().log.view.range.last
         await group.until(lambda: group.master != voter, "another one leads")
         await group.serving()
         winner = group.master
@@ -188,10 +188,10 @@ def test_a_voter_that_was_rolled_back_is_no_old_image() -> None:
         record = group.nodes[voter].opened().log.node_file.record
         assert (record.voted_for, record.vote_term) == (winner, term)
         log = group.nodes[voter].opened().log
-        assert log.range.last < longer
+        assert log.view.range.last < longer
         told_of = [told for told in said if told.term == term]
         assert Told(record.sequence, term) in told_of  # the vote, before the feed
-        assert all(log.history.term_of(Vlsn(told.vlsn)) == told.block_term for told in told_of)
+        assert all(log.view.history.term_of(Vlsn(told.vlsn)) == told.block_term for told in told_of)
         group.kill(voter)
         await back(group, voter)
         assert group.nodes[voter].member.counts.old_images == 0
@@ -213,10 +213,10 @@ def test_what_an_old_image_has_forgotten_is_not_lost_with_it() -> None:
         image = group.machines[forgets].image()
         group.net.block(lacks, master)
         group.net.block(master, lacks)
-        lacking = group.nodes[lacks].opened().log.range.last
+        lacking = group.nodes[lacks].opened().log.view.range.last
         entries |= await told(group, 20, "without the third ")
         await asyncio.sleep(TELL_S + 1)
-        assert group.nodes[lacks].opened().log.range.last == lacking < max(entries)
+        assert group.nodes[lacks].opened().log.view.range.last == lacking < max(entries)
         group.kill(master, forgets)
         group.net.heal()
         group.machines[forgets].put_back(image)
@@ -362,7 +362,7 @@ def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledged(see
         group.net.split([old, "client"], left)
         for number in range(30):
             assert (await group.append(b"alone %d" % number, to=old, acks="none"))[0] == 200
-        tail = group.nodes[old].opened().log.range.last
+        tail = group.nodes[old].opened().log.view.range.last
         await group.until(lambda: group.master != old, "another one leads")
         await group.serving()
         master = group.master
@@ -374,7 +374,7 @@ def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledged(see
         await group.until(lambda: node.member.record is not None and node.member.record.voted_for == master, "it votes")
         image = group.machines[old].image()
         sequence = node.opened().log.node_file.record.sequence
-        assert node.opened().log.range.last == tail  # not rolled back yet
+        assert node.opened().log.view.range.last == tail  # not rolled back yet
         await group.serving(master)
         group.net.block(lacks, master)
         group.net.block(master, lacks)
@@ -383,7 +383,7 @@ def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledged(see
         assert max(entries) < tail
         await asyncio.sleep(TELL_S + 1)
         assert node.opened().log.node_file.record.sequence == sequence
-        assert group.nodes[lacks].opened().log.range.last < min(
+        assert group.nodes[lacks].opened().log.view.range.last < min(
             vlsn for vlsn, value in entries.items() if b"ack" in value
         )
         group.kill(master, old)
@@ -430,7 +430,7 @@ def test_what_an_old_image_has_offered_ends_once_it_is_another() -> None:
         with pytest.raises(NotFound, match="is over"):
             await peer.read(offer.session, 1, 0, 100, have=Vlsn(0))
         assert (await peer.ask(LOOK)).incarnation == f"{node.member.incarnation:016x}"
-        assert not [hold for hold in node.opened().log.holds if hold.owner is Owner.RESTORE]
+        assert not [hold for hold in node.opened().log.care.holds if hold.owner is Owner.RESTORE]
         await has_all(group, entries)
         await group.stop()
         assert not group.fatal
@@ -518,7 +518,7 @@ def test_what_a_lead_has_heard_is_known_at_every_moment_of_its_end(ends: str) ->
             loop.after_steps(1, look)
 
         look()
-        assert all(highest[name].vlsn == node.opened().log.range.last for name in others)
+        assert all(highest[name].vlsn == node.opened().log.view.range.last for name in others)
         if ends == "transfer":
             answer = await group.client.request("POST", f"{group.url(master)}/v1/admin/transfer", timeout_s=5.0)
             assert answer.status == 200

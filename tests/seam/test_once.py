@@ -77,14 +77,14 @@ def test_a_submission_that_does_not_follow_is_refused_and_logs_nothing() -> None
         assert (status, said["type"]) == (409, "unknown-producer")
         for sequence in range(PRODUCER_REMEMBERED_MAX + 1):
             assert (await append(group, sequence))[0] == 200
-        last = group.nodes["n1"].opened().log.range.last
+        last = group.nodes["n1"].opened().log.view.range.last
         for sequence, slug in ((PRODUCER_REMEMBERED_MAX + 2, "out-of-sequence"), (0, "duplicate-forgotten")):
             status, said = await append(group, sequence)
             assert (status, said["type"]) == (409, slug)
         status, said = await append(group, 1)
         assert (status, said["duplicate"], said["durable"]) == (200, True, True)
         assert (await group.read("n1"))[said["first"]] == b"value 1"
-        assert group.nodes["n1"].opened().log.range.last == last
+        assert group.nodes["n1"].opened().log.view.range.last == last
 
     played(story)
 
@@ -94,7 +94,7 @@ def test_other_entries_under_a_sequence_that_is_taken_are_refused_wherever_the_o
         for sequence in range(3):
             assert (await append(group, sequence))[0] == 200
         log = group.nodes["n1"].opened().log
-        last: int = log.range.last
+        last: int = log.view.range.last
 
         async def try_again(sequence: int, **more: Any) -> None:
             status, said = await append(group, sequence, b"VALUE %d" % sequence, **more)
@@ -102,14 +102,14 @@ def test_other_entries_under_a_sequence_that_is_taken_are_refused_wherever_the_o
             status, said = await append(group, sequence, key="k", **more)
             assert (status, said["type"]) == (409, "out-of-sequence"), said
             status, said = await append(group, sequence, **more)
-            assert (status, said["duplicate"], log.range.last) == (200, True, last)
+            assert (status, said["duplicate"], log.view.range.last) == (200, True, last)
 
         await try_again(1)  # in the ring
-        log.ring.restart(Vlsn(last))
+        log.view.ring.restart(Vlsn(last))
         await try_again(1)  # in a segment
         group.net.split(["n2"], ["n3"], ["n1", "client"])
         waits = asyncio.create_task(append(group, 3))
-        await group.until(lambda: log.range.last > last, "it is logged, and not durable")
+        await group.until(lambda: log.view.range.last > last, "it is logged, and not durable")
         last += 1
         await try_again(3, acks="none")
         group.net.heal()
@@ -129,7 +129,7 @@ def test_other_entries_under_a_sequence_that_waits_are_refused() -> None:
                 await channel.send(head + batch.encode([value], producer=(PRODUCER, sequence)))
                 await asyncio.sleep(0.01)
             log = group.nodes["n1"].opened().log
-            assert log.queue_length == 1  # the first is with the writer, the second waits for it
+            assert log.queue.entries == 1  # the first is with the writer, the second waits for it
             answers: list[Answer] = []
             while len(answers) < 4:
                 answers += decode_answers(await channel.receive())
@@ -165,7 +165,7 @@ def test_where_a_producer_goes_on_is_told_of_what_is_durable_on_every_node() -> 
         group.net.split(["n2"], ["n3"], ["n1", "client"])
         waits = asyncio.create_task(append(group, 3))
         log = group.nodes["n1"].opened().log
-        await group.until(lambda: log.range.last > places[2]["last"], "it is logged")
+        await group.until(lambda: log.view.range.last > places[2]["last"], "it is logged")
         assert (await told(group, "n1"))["type"] == "no-master"
         group.net.heal()
         assert (await waits)[0] == 200
@@ -194,7 +194,7 @@ def test_where_a_producer_goes_on_is_not_behind_what_may_be_rolled_back() -> Non
 
 def test_a_producer_that_may_have_been_forgotten_does_not_pass_for_a_new_one() -> None:
     async def story(group: Group) -> None:
-        table = group.nodes["n1"].opened().log.history.producers
+        table = group.nodes["n1"].opened().log.view.history.producers
         table.forget_before(Vlsn(3))  # as if others had put somebody out up to VLSN 2
         status, said = await append(group, 0, born=1)
         assert (status, said["type"]) == (409, "unknown-producer")
@@ -216,13 +216,13 @@ def test_one_that_does_not_say_when_it_was_born_is_no_new_one_where_anybody_was_
         born = master.dtvlsn()
         for producer in range(1000, 1004):
             assert (await append(group, 0, producer=producer, born=born))[0] == 200
-        last = master.opened().log.range.last
+        last = master.opened().log.view.range.last
         early_births: list[dict[str, Any]] = [{}, {"born": 0}, {"born": 1}]
         for again in early_births:
             status, said = await append(group, 0, producer=1, **again)
             assert (status, said["type"]) == (409, "unknown-producer"), said
         assert (await append(group, 0, producer=early[-1]))[1]["duplicate"], "one that it knows need not say it"
-        assert master.opened().log.range.last == last
+        assert master.opened().log.view.range.last == last
         assert (await append(group, 0, producer=1004, born=last))[0] == 200
 
     played(story, levels=LEVELS)
@@ -237,10 +237,10 @@ def test_a_retry_after_the_master_died_before_its_answer_gets_the_originals_vlsn
                 told[sequence] = await placed(group, sequence)
             leader = group.master
             log = group.nodes[leader].opened().log
-            last = log.range.last
+            last = log.view.range.last
             group.net.block(leader, "client")
             lost = asyncio.create_task(append(group, round_ * 5 + 4))
-            await group.until(lambda log=log, last=last: log.range.last > last, "it is logged")  # type: ignore[misc]
+            await group.until(lambda log=log, last=last: log.view.range.last > last, "it is logged")  # type: ignore[misc]
             group.kill(leader, power=power)
             lost.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -290,7 +290,7 @@ def test_a_duplicate_is_answered_when_its_original_meets_the_acks_asked() -> Non
                 True,
                 duplicate,
             )
-        last = group.nodes["n1"].opened().log.range.last
+        last = group.nodes["n1"].opened().log.view.range.last
         await group.until(lambda: all(node.dtvlsn() == last for node in group.nodes.values()), "all have it")
         status, said = await append(group, 1, acks="all")
         assert (status, said["first"], said["synced"]) == (200, place, 3)

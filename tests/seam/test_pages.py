@@ -50,7 +50,7 @@ def first(group: Group, name: str) -> int:
     """The first VLSN of a node's log; 0 while that is not open."""
     node = group.nodes.get(name)
     log = node.member.log if node is not None else None
-    return int(log.range.first) if log is not None and not log.closing else 0
+    return int(log.view.range.first) if log is not None and not log.life.closing else 0
 
 
 def uncovered(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> list[int]:
@@ -58,8 +58,8 @@ def uncovered(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> lis
     its page table counts, unless it is acknowledged for good or named as missing."""
     opened = group.nodes[name].opened()
     log, disk = opened.log, group.machines[name].disk
-    acked = log.history.acks.get(uuid)
-    rows = log.state.pages().read().get(uuid)
+    acked = log.view.history.acks.get(uuid)
+    rows = log.care.state.pages().read().get(uuid)
     paged: dict[int, bytes] = {}
     missing: list[tuple[int, int]] = []
     if rows is not None:
@@ -73,7 +73,7 @@ def uncovered(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> lis
     return [
         vlsn
         for vlsn, value in held.items()
-        if vlsn < log.range.first
+        if vlsn < log.view.range.first
         and paged.get(vlsn) != value
         and not (acked is not None and acked.done.has([vlsn])[0])
         and not any(low <= vlsn <= high for low, high in missing)
@@ -406,7 +406,7 @@ def test_a_group_without_destinations_has_no_pages() -> None:
             for name in group.names:
                 opened = group.nodes[name].opened()
                 assert not group.machines[name].disk.exists(f"{opened.log.directory}/pages")
-                assert opened.log.state.pages().read() == {}
+                assert opened.log.care.state.pages().read() == {}
         await group.stop()
 
     run(main())

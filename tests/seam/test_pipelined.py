@@ -86,8 +86,8 @@ def test_what_is_sent_behind_a_submission_that_is_refused_later_is_refused_with_
         named = batch.encode([b"first"], producer=(PRODUCER, 0))
         await channel.send(request_header(0, Acks.MAJORITY, 10_000, 0) + named)
         assert decode_answers(await channel.receive())[0].done
-        group.nodes[master].opened().log.ring.restart(
-            group.nodes[master].opened().log.range.last
+        group.nodes[master].opened().log.view.ring.restart(
+            group.nodes[master].opened().log.view.range.last
         )  # what it was is on disk
         lead = group.nodes[master].lead
         assert lead is not None
@@ -136,7 +136,7 @@ def test_a_submission_that_was_here_before_keeps_nobody_behind_it_from_being_log
                 f"{group.url(master)}/v1/produce", message_bytes_max=1 << 20, timeout_s=5.0
             )
             log = group.nodes[master].opened().log
-            log.ring.restart(log.range.last)  # the originals are read from the segment
+            log.view.ring.restart(log.view.range.last)  # the originals are read from the segment
             for number in range(10 + 10 * turn):
                 data = batch.encode([b"%02d" % number], producer=(PRODUCER, number))
                 await channel.send(request_header(number, Acks.MAJORITY, 10_000, 0) + data)

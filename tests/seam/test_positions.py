@@ -72,7 +72,7 @@ async def everywhere(group: Group, name: str, next: int) -> None:
 
 def held(group: Group, node: str, name: str) -> int | None:
     log = group.nodes[node].opened().log
-    return next((int(hold.vlsn) for hold in log.holds if (hold.owner, hold.name) == (Owner.CONSUMER, name)), None)
+    return next((int(hold.vlsn) for hold in log.care.holds if (hold.owner, hold.name) == (Owner.CONSUMER, name)), None)
 
 
 async def made(seed: int, **settings: Any) -> Group:
@@ -99,7 +99,7 @@ def test_a_position_is_there_on_every_node_and_is_replaced_by_whoever_knows_it()
         status, said = await put(group, "billing", vlsns[1], at=0)
         assert (status, said["type"]) == (409, "stale-term")
         last = group.nodes[group.master].dtvlsn()
-        assert group.nodes[group.master].opened().log.range.last == last, "nothing was logged for those refused"
+        assert group.nodes[group.master].opened().log.view.range.last == last, "nothing was logged for those refused"
         assert (await committed(group, "billing", vlsns[1]))["next"] == vlsns[1], "a reset names no position"
         replica = next(name for name in group.names if name != group.master)
         assert (await call(group, "PUT", "billing", replica, {"next": 1}))[0] == 307
@@ -172,7 +172,7 @@ def test_a_commit_costs_the_same_beside_many_others() -> None:
 def test_what_is_no_position_is_refused_with_nothing_logged(body: Any) -> None:
     async def main() -> None:
         group = await made(3)
-        last = group.nodes[group.master].opened().log.allocated
+        last = group.nodes[group.master].opened().log.view.allocated
         status, said = await call(group, "PUT", "billing", body=body)
         assert (status, said["type"]) == (
             400,
@@ -180,7 +180,7 @@ def test_what_is_no_position_is_refused_with_nothing_logged(body: Any) -> None:
         )
         status, said = await call(group, "PUT", "two%20words", body={"next": 1})
         assert (status, said["type"]) == (400, "bad-argument")
-        assert group.nodes[group.master].opened().log.allocated == last
+        assert group.nodes[group.master].opened().log.view.allocated == last
         await group.stop()
 
     run(main())
@@ -239,7 +239,7 @@ def test_a_position_that_was_not_durable_goes_with_its_rollback() -> None:
         group.net.split([old], others)
         lost = asyncio.create_task(put(group, "billing", vlsn + 1, old, at=first["at"]))
         await group.until(
-            lambda: group.nodes[old].opened().log.history.small["consumer/billing"].vlsn > first["at"], "set"
+            lambda: group.nodes[old].opened().log.view.history.small["consumer/billing"].vlsn > first["at"], "set"
         )
         assert held(group, old, "billing") in (None, vlsn), "what may be rolled back lets go of nothing"
         await group.until(lambda: any(group.nodes[name].member.is_master() for name in others), "another one leads")
@@ -252,7 +252,7 @@ def test_a_position_that_was_not_durable_goes_with_its_rollback() -> None:
         await everywhere(group, "billing", vlsn + 1)
         for name in group.nodes:
             assert (await get(group, "billing", name)) is not None
-            assert group.nodes[name].opened().log.history.small["consumer/billing"].vlsn == after["at"]
+            assert group.nodes[name].opened().log.view.history.small["consumer/billing"].vlsn == after["at"]
         await group.stop()
         assert not group.fatal
 
@@ -307,16 +307,18 @@ def test_positions_hold_cleaning_back_on_every_node_up_to_the_cap() -> None:
             await group.appended(BIG)
         await asyncio.sleep(3.0)
         for name, node in group.nodes.items():
-            assert node.opened().log.range.first <= vlsn, name
+            assert node.opened().log.view.range.first <= vlsn, name
             assert held(group, name, "billing") == vlsn
             assert held(group, name, "elsewhere/billing") is None
             held_first = (await status_of(group, name))["holds"][0]
             assert {"owner": "consumer", "name": "billing", "vlsn": vlsn}.items() <= held_first.items()
         last = await group.appended(b"last")
         await committed(group, "billing", last)
-        await group.until(lambda: all(node.opened().log.range.first > vlsn for node in group.nodes.values()), "cleaned")
+        await group.until(
+            lambda: all(node.opened().log.view.range.first > vlsn for node in group.nodes.values()), "cleaned"
+        )
         # A forgotten one is dropped past the cap, and told by name.
-        while any(node.opened().log.range.first <= last for node in group.nodes.values()):
+        while any(node.opened().log.view.range.first <= last for node in group.nodes.values()):
             await group.appended(BIG)
         for node in group.nodes.values():
             assert node.member.events.counts["hold.dropped"] == 1
@@ -332,7 +334,7 @@ def test_a_position_comes_with_a_restore() -> None:
     async def main() -> None:
         group = await made(60, **CLEANS, retention_bytes=3 * (64 << 10))
         said = await committed(group, "elsewhere/billing", 7, at=0, term=3)
-        while any(node.opened().log.range.first <= said["at"] for node in group.nodes.values()):
+        while any(node.opened().log.view.range.first <= said["at"] for node in group.nodes.values()):
             await group.appended(BIG)
         wiped = next(name for name in group.names if name != group.master)
         group.kill(wiped)
@@ -359,7 +361,7 @@ def test_positions_are_there_after_all_nodes_were_killed_and_after_state_was_los
         assert (await call(group, "DELETE", "gone"))[0] == 200
         vlsn = await group.appended(b"entry")
         said = await committed(group, "elsewhere/billing", 7, at=0, term=3)
-        while any(node.opened().log.range.first <= vlsn + 2 for node in group.nodes.values()):
+        while any(node.opened().log.view.range.first <= vlsn + 2 for node in group.nodes.values()):
             await group.appended(BIG)
         group.kill(*group.names, power=power)
         await group.start()

@@ -35,11 +35,11 @@ def played(story: Callable[[Group], Awaitable[None]], seed: int, size: int = 3, 
 
 def blocks(log: LocalLog) -> list[tuple[int, int, bytes]]:
     """(term, first VLSN, bytes) of every visible synced block."""
-    span = log.range
+    span = log.view.range
     found: list[tuple[int, int, bytes]] = []
-    mapping = log.index.at_or_before(span.first)
+    mapping = log.view.index.at_or_before(span.first)
     assert mapping is not None
-    reader, at, start = log.reader(), int(span.first), mapping[1]
+    reader, at, start = log.view.reader(), int(span.first), mapping[1]
     while at <= span.last_sync:
         read = reader.blocks(at, start=start, upto_vlsn=span.last_sync, bytes_max=1 << 20)
         for block in read.data:
@@ -55,7 +55,7 @@ async def equal(group: Group) -> None:
 
     def settled() -> bool:
         logs = [node.log for node in group.nodes.values()]
-        lasts = {log.range.last for log in logs if log is not None}
+        lasts = {log.view.range.last for log in logs if log is not None}
         return None not in logs and len(lasts) == 1 and all(node.dtvlsn() in lasts for node in group.nodes.values())
 
     await group.until(settled, "all logs have one end")
@@ -184,14 +184,14 @@ def test_a_new_leader_commits_entries_of_earlier_terms_by_one_of_its_own(seed: i
         status, answer = await group.append(b"sealed in the old term", acks="none")
         assert (status, answer["durable"]) == (200, False)
         first = answer["first"]
-        await group.until(lambda: group.nodes[others[0]].opened().log.range.last >= first, "one replica has it")
+        await group.until(lambda: group.nodes[others[0]].opened().log.view.range.last >= first, "one replica has it")
         assert group.nodes[leader].dtvlsn() == before < first
         group.kill(leader)
         group.net.heal()
         await group.serving(others[0])
         log = group.nodes[others[0]].opened().log
-        assert log.history.term_of(log.range.last) > log.history.term_of(first) > 0
-        assert group.nodes[others[0]].dtvlsn() == log.range.last > first
+        assert log.view.history.term_of(log.view.range.last) > log.view.history.term_of(first) > 0
+        assert group.nodes[others[0]].dtvlsn() == log.view.range.last > first
         assert (await group.read(others[0]))[first] == b"sealed in the old term"
 
     played(story, seed)

@@ -43,7 +43,8 @@ async def trimmed(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
     had = max(told)
     await append(group, 200, told)
     for name in ("n1", "n2"):
-        await group.until(lambda name=name: group.nodes[name].opened().log.range.first > had + 1, f"{name} has cleaned")  # type: ignore[misc]
+        log = group.nodes[name].opened().log
+        await group.until(lambda log=log: log.view.range.first > had + 1, f"{name} has cleaned")  # type: ignore[misc]
     return group
 
 
@@ -53,9 +54,9 @@ async def caught_up(group: Group, name: str, told: dict[int, bytes]) -> None:
         return node.state in ("REPLICA", "MASTER") and node.dtvlsn() >= max(told)
 
     await group.until(there, f"{name} follows again, or leads", limit_s=60)
-    begins = group.nodes[name].opened().log.range.first
+    begins = group.nodes[name].opened().log.view.range.first
     found = await group.read(name, begins)
-    begins = group.nodes[name].opened().log.range.first
+    begins = group.nodes[name].opened().log.view.range.first
     assert {vlsn: value for vlsn, value in told.items() if vlsn >= begins} == {
         vlsn: value for vlsn, value in found.items() if vlsn >= begins
     }
@@ -327,9 +328,9 @@ def test_a_provider_whose_oldest_blocks_nobody_can_mend_is_left_for_another() ->
             )
         await group.until(lambda: group.master == master, "it leads again")
         begins = [group.nodes[name].opened().log for name in (other, master)]
-        await group.until(lambda: begins[0].range.first + 20 < begins[1].range.first, "it has cleaned more")
+        await group.until(lambda: begins[0].view.range.first + 20 < begins[1].view.range.first, "it has cleaned more")
         copy = places(group.machines[other].disk, f"/{other}")
-        path, start, end = copy[min(block for block in copy if block.first >= begins[0].range.first)]
+        path, start, end = copy[min(block for block in copy if block.first >= begins[0].view.range.first)]
         group.machines[other].disk.flip_bit(path, (start + end) // 2)
         await group.start("n3")
 
@@ -429,7 +430,7 @@ def test_a_person_may_ask_for_a_restore_and_a_master_refuses() -> None:
         assert answer.status == 200
         await group.until(lambda: bool(group.nodes["n2"].restoration.history), "n2 is restored")
         await caught_up(group, "n2", told)
-        assert group.nodes["n2"].opened().log.range.first == 1
+        assert group.nodes["n2"].opened().log.view.range.first == 1
         record = group.nodes["n2"].opened().log.node_file.record
         assert record.floor_vlsn == max(told)  # what it had, it says that it had
         await group.stop()
@@ -573,7 +574,7 @@ def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_resto
             value = b"on %d" % number + BIG
             told[await group.appended(value, to=master)] = value
         log = group.nodes[master].opened().log
-        assert (log.dtvlsn > lost[-1][1]["last"]) is bool(further)
+        assert (log.view.dtvlsn > lost[-1][1]["last"]) is bool(further)
         await group.start("n1")
         await caught_up(group, "n1", told)
         assert group.nodes["n1"].restoration.count == 1
@@ -606,7 +607,7 @@ def test_a_damaged_log_is_not_given_up_for_less_of_a_term_that_it_may_have_ackno
         told[vlsn := await group.appended(b"precious", to=master)] = b"precious"
         await asyncio.sleep(3.0)
         log = group.nodes[damaged].opened().log
-        assert log.dtvlsn == vlsn and log.history.last_term == log.node_file.record.term == 2
+        assert log.view.dtvlsn == vlsn and log.view.history.last_term == log.node_file.record.term == 2
         group.kill(master, damaged)
         disk, path = group.machines[damaged].disk, f"/{damaged}/{newest(group, damaged)}"
         data = disk.content(path)
@@ -636,10 +637,10 @@ def test_a_wiped_member_of_a_group_that_has_cleaned_is_restored_and_counts_again
         await caught_up(group, "n3", told)
         node = group.nodes["n3"]
         assert node.restoration.count == 1
-        assert node.opened().log.range.first > 1
+        assert node.opened().log.view.range.first > 1
 
         def admitted() -> bool:
-            listed = node.opened().log.history.group
+            listed = node.opened().log.view.history.group
             return listed is not None and any(
                 (each.name, each.incarnation) == ("n3", f"{node.member.incarnation:016x}") for each in listed.members
             )
@@ -733,7 +734,7 @@ def test_a_log_is_not_given_up_for_one_that_knows_less_durable() -> None:
         await group.until(lambda: group.state(name) == "RESTORING", "it looks for a provider")
         group.net.heal()
         await asyncio.sleep(5.0)
-        assert group.state(name) == "RESTORING" and group.nodes[lacks].opened().log.range.last < vlsn
+        assert group.state(name) == "RESTORING" and group.nodes[lacks].opened().log.view.range.last < vlsn
         disk = group.machines[name].disk
         assert any(b"precious" in disk.content(path) for path in disk.files(f"/{name}") if path.endswith(".vlog"))
         await group.start(master)

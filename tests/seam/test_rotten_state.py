@@ -25,7 +25,7 @@ def test_rot_under_a_node_that_is_up_is_written_over_out_of_memory(kind: str) ->
         for sequence in range(SUBMISSIONS):
             assert (await append(group, sequence))[0] == 200
         node, machine = group.nodes["n3"], group.machines["n3"]
-        last = group.nodes[group.master].opened().log.range.last
+        last = group.nodes[group.master].opened().log.view.range.last
         await group.until(lambda: node.dtvlsn() == last, "n3 has it all, durable")
         await node.services.administration.checkpoint()
         contents = machine.stores.contents["/n3/state"]

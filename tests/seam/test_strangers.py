@@ -299,7 +299,7 @@ def test_a_vote_as_of_a_hand_over_that_was_not_announced_is_an_ordinary_one() ->
         one, other = [name for name in group.names if name != master]
         node = group.nodes[one]
         node_file = group.nodes[other].opened().log.node_file
-        end = node.opened().log.range.last
+        end = node.opened().log.view.range.last
         term = before[one] + 1
         forged = {"sender": other, "incarnation": f"{node_file.record.incarnation:016x}", "last_vlsn": end}
         _, answer = await asked(

@@ -26,22 +26,22 @@ async def story(seed: int) -> dict[str, object]:
         if number == 30:
             group.net.split(["n3"], ["n1", "n2", "client"])
         if number == 70:
-            behind = group.nodes["n3"].opened().log.range.last
-            assert behind < group.nodes["n1"].opened().log.range.last
+            behind = group.nodes["n3"].opened().log.view.range.last
+            assert behind < group.nodes["n1"].opened().log.view.range.last
             group.net.heal()
         value = f"entry {number} of seed {seed}".encode()
         status, answer = await group.append(value)
         assert status == 200, answer
         assert answer["durable"] and answer["synced"] >= 2
         told[answer["first"]] = value
-    last = group.nodes["n1"].opened().log.range.last
+    last = group.nodes["n1"].opened().log.view.range.last
     await group.until(
         lambda: all(node.dtvlsn() == last for node in group.nodes.values()), "every node is caught up and knows it"
     )
     for name in group.names:
         assert await group.read(name) == told, name
     logs = {name: group.nodes[name].opened().log for name in group.names}
-    assert len({tuple(log.history.term_runs) for log in logs.values()}) == 1
+    assert len({tuple(log.view.history.term_runs) for log in logs.values()}) == 1
     result = {
         "told": told,
         "time": round(group.loop.time(), 6),
@@ -113,17 +113,17 @@ def test_too_few_replicas_is_refused_before_anything_is_logged() -> None:
         group.kill("n2", "n3")
         await asyncio.sleep(0.3)
         log = group.nodes["n1"].opened().log
-        before = log.allocated
+        before = log.view.allocated
         status, answer = await group.append(b"two")
         assert (status, answer["type"]) == (503, "insufficient-replicas")
-        assert log.allocated == before
+        assert log.view.allocated == before
         status, logged = await group.append(b"three", acks="none")
         assert (status, logged["durable"]) == (200, False)
         assert group.nodes["n1"].dtvlsn() < logged["first"]  # logged, and not shown to readers
         await group.until(lambda: group.state("n1") == "UNKNOWN", "a master whom no majority answers steps down")
         status, answer = await group.append(b"four", to="n1")
         assert (status, answer["type"]) == (503, "no-master")
-        assert log.allocated == logged["last"]
+        assert log.view.allocated == logged["last"]
         await group.start("n2")
         await group.serving("n1")  # its log is the longer one
         assert group.nodes["n1"].dtvlsn() >= logged["first"]
@@ -145,13 +145,13 @@ def test_what_a_cut_off_master_logged_is_unknown_and_rolled_back_under_the_next_
         group.net.split(["n1", "client"], ["n2", "n3"])
         status, answer = await group.append(b"who knows")
         assert (status, answer["type"]) == (504, "outcome-unknown")
-        assert group.nodes["n1"].opened().log.range.last == told + 1
+        assert group.nodes["n1"].opened().log.view.range.last == told + 1
         await group.until(lambda: group.master != "n1", "another one leads")
         group.net.heal()
         await group.serving()
         await group.until(lambda: group.state("n1") == "REPLICA", "n1 follows")
         assert (await group.append(b"after"))[0] == 200
-        last = group.nodes[group.master].opened().log.range.last
+        last = group.nodes[group.master].opened().log.view.range.last
         await group.until(lambda: all(node.dtvlsn() == last for node in group.nodes.values()), "all are equal")
         for name in group.names:
             values = (await group.read(name)).values()
@@ -188,7 +188,7 @@ def test_a_node_below_its_vote_floor_does_not_lead_and_is_fed_what_it_lost() -> 
         await group.until(lambda: group.nodes["n1"].log is not None, "n1 has opened its log")
         record = group.nodes["n1"].opened().log.node_file.record
         assert (record.floor_term, record.floor_vlsn) == (1, told[-1])
-        assert group.nodes["n1"].opened().log.allocated == told[-2]
+        assert group.nodes["n1"].opened().log.view.allocated == told[-2]
         await group.serving()
         assert group.master != "n1"
         await group.until(lambda: group.nodes["n1"].dtvlsn() > told[-1], "n1 is fed")

@@ -233,7 +233,7 @@ def test_what_may_be_forgotten_is_not_called_gone() -> None:
         assert (await ask(group, "DELETE", f"/{aborted}"))[0] == 204
         assert (await commit(group, aborted))[1]["type"] == "transaction-gone"
         born = int(aborted.split("-")[2])
-        commits = lead(group).log.history.commits
+        commits = lead(group).log.view.history.commits
         commits.forget_before(Vlsn(born + 2))  # as if others had put somebody out up to the VLSN behind its birth
         for answer in (
             await commit(group, aborted),
@@ -362,8 +362,8 @@ def test_a_commit_under_way_takes_no_entries_no_abort_and_no_other_name() -> Non
         others = [name for name in group.names if name != group.master]
         group.net.split(others, [group.master, "client"])
         waits = asyncio.create_task(commit(group, handle, "?timeout=1"))
-        last = lead(group).log.range.last
-        await group.until(lambda: lead(group).log.range.last > last, "it is logged")
+        last = lead(group).log.view.range.last
+        await group.until(lambda: lead(group).log.view.range.last > last, "it is logged")
 
         async def refused() -> None:
             for answer in (
@@ -409,10 +409,10 @@ def test_a_full_disk_refuses_the_commit_and_keeps_the_stage() -> None:
     async def story(group: Group) -> None:
         handle = await staged(group, b"a")
         log = lead(group).log
-        free, log.space.free_bytes = log.space.free_bytes, 0
+        free, log.care.space.free_bytes = log.care.space.free_bytes, 0
         status, said = await commit(group, handle)
         assert (status, said["type"]) == (503, "no-space")
-        log.space.free_bytes = free
+        log.care.space.free_bytes = free
         status, said = await committed(group, handle)
         assert (status, "duplicate" in said) == (200, False)
 
@@ -426,9 +426,9 @@ def test_what_is_staged_does_not_pass_to_the_heir_of_a_hand_over() -> None:
         lead_of_old = lead(group)
         group.machines[old].disk.latency = lambda call: 0.2 if "sync" in call.name else 0.0
         busy = asyncio.create_task(group.append(b"busy", to=old))
-        await group.until(lambda: lead_of_old.log.writing_s > 0, "the disk is busy")
+        await group.until(lambda: lead_of_old.log.cycle.writing_s > 0, "the disk is busy")
         waits = asyncio.create_task(commit(group, done, to=old))
-        await group.until(lambda: lead_of_old.log.queue_length == 2, "the commit waits behind it")
+        await group.until(lambda: lead_of_old.log.queue.entries == 2, "the commit waits behind it")
         handing = asyncio.create_task(group.nodes[old].services.administration.transfer(None))
         while not lead_of_old.holds_back:  # noqa: ASYNC110
             await asyncio.sleep(0.000_1)
@@ -485,7 +485,7 @@ def test_a_begin_that_is_sent_again_begins_nothing_twice() -> None:
         assert answers[0] == answers[1] and len(lead(group).transactions) == 1
         handle = answers[0][1]["transaction"]
         assert handle.startswith(f"t-{PRODUCER}-")
-        assert answers[0][1]["bytes_max"] == lead(group).log.entry_bytes_max
+        assert answers[0][1]["bytes_max"] == lead(group).log.placement.payload_bytes_max
         await stage(group, handle, b"a")
         for ended in (False, True):
             status, said = await ask(group, "POST", named)

@@ -14,7 +14,6 @@ from tests.fakes.threads import InlineThreads
 from tests.seam.nodes import Group
 from tests.seam.test_consumers import client, taken
 from tests.seam.test_group_settings import asked
-from vlsn.ids import Vlsn
 from vlsn.levels import LEVELS
 from vlsn.offline.truncate import Truncation, accept_floor, floor_of, loss_of
 from vlsn.seams import Seams
@@ -67,7 +66,7 @@ def test_a_replica_that_was_cut_gets_everything_back(seed: int) -> None:
         await group.until(lambda: group.nodes["n3"].dtvlsn() >= answer["first"], "n3 has all of it again")
         assert await group.read("n3") == told
         log = group.nodes["n3"].opened().log
-        assert log.history.term_runs == group.nodes["n1"].opened().log.history.term_runs
+        assert log.view.history.term_runs == group.nodes["n1"].opened().log.view.history.term_runs
         assert not group.fatal
         await group.stop()
         machine = group.machines["n3"]
@@ -143,10 +142,10 @@ def test_copies_that_are_cut_alike_know_the_names_and_settings_that_were_set_bef
         await group.start()
         await group.serving()
         logs = [node.opened().log for node in group.nodes.values()]
-        await group.until(lambda: all(log.dtvlsn > before for log in logs), "all have the next term's first entry")
+        await group.until(lambda: all(log.view.dtvlsn > before for log in logs), "all have the next term's first entry")
         for each in logs:
-            assert each.history.set.producers == each.history.producers.limit == 70
-            assert each.state_record(Vlsn(each.dtvlsn)).small == logs[0].state_record(Vlsn(each.dtvlsn)).small
+            assert each.view.history.set.producers == each.view.history.producers.limit == 70
+            assert each.view.snapshot(each.view.dtvlsn)().small == logs[0].view.snapshot(each.view.dtvlsn)().small
         async with client(group) as log:
             assert await taken(log, 3) == [b"entry 5", b"entry 6", b"entry 7"], "it goes on behind the fifth"
         await group.stop()

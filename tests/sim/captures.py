@@ -322,7 +322,9 @@ class Captures:
             said = f"{place} is parked, and has lost VLSNs {first} to {last}; promised is {place.promised}"
             self._hold(first <= self.after(place.promised), said)
             log = node.opened().log
-            goes_to = max(log.range.first - 1, log.holds.floor)  # a cleaning may be under way, or wait for its disk
+            goes_to = max(
+                log.view.range.first - 1, log.care.holds.floor
+            )  # a cleaning may be under way, or wait for its disk
             self._hold(goes_to >= last and f"--to {last + 1}" in why, f"{said}: {why}")
 
     def asked(self, place: Place, to: int) -> None:

@@ -317,21 +317,21 @@ class Cdc:
             self.met["a consumer paused"] += 1
             place, found = self.books.place(node, name), self.group.nodes[node]
             if not place.node or found.log is not None:
-                self.books.paused(place, found.log.history.last_term if found.log is not None else 1)
+                self.books.paused(place, found.log.view.history.last_term if found.log is not None else 1)
         await asyncio.sleep(self._person.uniform(*PAUSED_S))
         await self._post(node, name, "resume")
 
     async def _resend(self, node: str, name: str) -> None:
         found = self.group.nodes[node]
         if found.log is not None and found.dtvlsn():
-            first = self._person.randint(max(1, found.log.range.first), found.dtvlsn())
+            first = self._person.randint(max(1, found.log.view.range.first), found.dtvlsn())
             last = min(found.dtvlsn(), first + self._person.randrange(RESENT_MAX))
             await self._post(node, name, "resend", {"from": first, "to": last})
 
     async def _reset(self, node: str, name: str) -> None:
         found = self.group.nodes[node]
         if found.log is not None and found.dtvlsn():
-            to = self._person.randint(max(1, found.log.range.first), found.dtvlsn() + 1)
+            to = self._person.randint(max(1, found.log.view.range.first), found.dtvlsn() + 1)
             await self._move(node, name, "reset", to)
 
     async def _skip(self, node: str, name: str) -> None:
@@ -345,11 +345,11 @@ class Cdc:
         found, place = self.group.nodes[node], self.books.place(node, name)
         record = found.cdc.records[name]
         if record.lost[1]:
-            to = max(record.lost[1] + 1, found.log.range.first if found.log is not None else 0)
+            to = max(record.lost[1] + 1, found.log.view.range.first if found.log is not None else 0)
             await self._move(node, name, "skip", to)
         elif "neither slot" in record.parked or record.parked.startswith("its position"):
             if found.log is not None and found.dtvlsn():
-                to = min(found.dtvlsn() + 1, max(place.promised + 1, found.log.range.first, 1))
+                to = min(found.dtvlsn() + 1, max(place.promised + 1, found.log.view.range.first, 1))
                 await self._move(node, name, "reset", to)
         else:
             await self._post(node, name, "resume")

@@ -75,7 +75,7 @@ class Writing:
         copy, first = watch.copies[name], group.firsts[0]
         self._finish_rollback(name, upto=first - 1)
         self.rollback_refused(node)  # of one whose caller did not wait for its end
-        ring = log.ring
+        ring = log.view.ring
         position = ring.position_of(Vlsn(first))
         if position is None or (copy.blocks and first != copy.last + 1):
             raise watch.violated(f"{name}: a block begins at VLSN {first}, behind {copy.last}")
@@ -114,11 +114,11 @@ class Writing:
         log = node.log
         if log is None:
             return
-        name, copy, dtvlsn = node.name, self._watch.copies[node.name], log.dtvlsn
+        name, copy, dtvlsn = node.name, self._watch.copies[node.name], log.view.dtvlsn
         if dtvlsn < copy.dtvlsn:
             raise self._watch.violated(f"{name}: the DTVLSN fell from {copy.dtvlsn} to {dtvlsn}")
         copy.dtvlsn = dtvlsn
-        self._finish_rollback(name, upto=log.allocated)
+        self._finish_rollback(name, upto=log.view.allocated)
         self._watch.ledger.rose(node, copy, dtvlsn)
 
     # Rollbacks.
@@ -131,7 +131,7 @@ class Writing:
         """
         name, copy, ledger = node.name, self._watch.copies[node.name], self._watch.ledger
         term = node.opened().log.node_file.record.term
-        self._finish_rollback(name, upto=node.opened().log.allocated)  # one whose caller did not wait for its end
+        self._finish_rollback(name, upto=node.opened().log.view.allocated)  # one whose caller did not wait for its end
         for block in copy.blocks[copy.at(matchpoint + 1) :]:
             said = f"{name}: {block} was durable, and is rolled back"
             self._watch.hold(ledger.durable.get(block.first) != block or term < ledger.made_in[block.first], said)
@@ -142,12 +142,12 @@ class Writing:
         """Checks that it holds all that it held, unless something of that has gone."""
         copy, log = self._watch.copies[node.name], node.log
         assert log is not None
-        if copy.given_up_after is not None and log.allocated >= copy.last:
+        if copy.given_up_after is not None and log.view.allocated >= copy.last:
             copy.given_up_after = None
             self.has_synced(node)
 
     def rollback_ended(self, node: SimNode) -> None:
-        self._finish_rollback(node.name, upto=node.opened().log.allocated)
+        self._finish_rollback(node.name, upto=node.opened().log.view.allocated)
 
     def _finish_rollback(self, name: str, *, upto: int) -> None:
         """The log ends at ``upto``: what was given up is gone.  Others may have made some of that durable meanwhile,

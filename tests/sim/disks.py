@@ -321,12 +321,12 @@ def _is_safe(block: Block, copies: Copies, name: str) -> bool:
 
 
 def _rolls_back(node: Node) -> bool:
-    return node.log is not None and node.log.rollbacks % 2 == 1
+    return node.log is not None and node.log.view.rollbacks % 2 == 1
 
 
 def _checkpoints(node: Node) -> bool:
     """The index is written, then what says so."""
-    return node.log is not None and node.log.checkpointer.running
+    return node.log is not None and node.log.care.checkpointer.running
 
 
 def _mends(node: Node) -> bool:

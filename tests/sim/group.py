@@ -186,10 +186,10 @@ class SimGroup(Group):
     def listed(self, name: str) -> bool:
         """Says whether the node that runs there is a member, as far as its own log says."""
         node = self.nodes.get(name)
-        if node is None or node.log is None or node.log.history.group is None:
+        if node is None or node.log is None or node.log.view.history.group is None:
             return False
         own = (name, f"{node.member.incarnation:016x}")
-        return any((member.name, member.incarnation) == own for member in node.log.history.group.members)
+        return any((member.name, member.incarnation) == own for member in node.log.view.history.group.members)
 
     def happened_first(self, name: str, event: str) -> None:
         """Notes what the watch saw, not the node."""

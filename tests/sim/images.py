@@ -396,7 +396,7 @@ class Images:
 
 
 def _lists(node: Node, name: str) -> bool:
-    group = node.log.history.group if node.log is not None else None
+    group = node.log.view.history.group if node.log is not None else None
     return group is None or any(member.name == name for member in group.members)
 
 

@@ -141,7 +141,7 @@ class Ledger:
         assert log is not None
         term = log.node_file.record.term
         leads = self._watch.terms.masters.get(term) == (node.name, node.member.incarnation, node.member.process)
-        if leads and log.history.term_of(log.dtvlsn) < term:
+        if leads and log.view.history.term_of(log.view.dtvlsn) < term:
             raise self._watch.violated(f"{node.name} calls {block} durable by copies alone; it leads term {term}")
 
     def who_counts(self, copy: Copy) -> tuple[set[tuple[str, int]], int]:

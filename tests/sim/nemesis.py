@@ -372,7 +372,7 @@ class Nemesis:
         met["a crash inside a mending"] += (
             bool(node.open is not None and node.open.mending.damages) or node.state == "DAMAGED"
         )
-        met["a crash inside a rollback"] += node.log is not None and node.log.rollbacks % 2 == 1
+        met["a crash inside a rollback"] += node.log is not None and node.log.view.rollbacks % 2 == 1
         met["a crash of the provider of a restore"] += node.open is not None and bool(node.open.providing.sessions)
 
     def remember_all(self) -> None:

@@ -31,22 +31,22 @@ class Opening:
         name, log, watch = node.name, node.opened().log, self._watch
         before, ledger = watch.copies[name], watch.ledger
         found = visible(watch.group.machines[name].disk, f"/{name}", watch.flips)
-        found = self._not_cut(name, found, log.range.last)
-        blocks = [block for block, _ in found if block.first >= log.range.first]
+        found = self._not_cut(name, found, log.view.range.last)
+        blocks = [block for block, _ in found if block.first >= log.view.range.first]
         copy = watch.copies[name] = Copy(blocks, synced=blocks[-1].last if blocks else 0, process=node.member.process)
         copy.dtvlsn = before.dtvlsn if before.process == node.member.process and not before.replaced else 0
         for one, other in pairwise(blocks):
             if other.first != one.last + 1:
                 raise watch.violated(f"{name}: {other} follows on {one} after an open")
         self._index(node, found)
-        copy.groups = [(vlsn, group) for vlsn, group in ledger.groups if vlsn < log.range.first]
+        copy.groups = [(vlsn, group) for vlsn, group in ledger.groups if vlsn < log.view.range.first]
         for block in blocks:
             copy.groups += ledger.groups_in.get((block.term, block.first), [])
         watch.writing.has_synced(node)
         for block in blocks[copy.at(ledger.last + 1) :]:
             ledger.one_content_as_noted(name, block)
         if not before.replaced:
-            self._kept(name, before, copy, log.range.first)
+            self._kept(name, before, copy, log.view.range.first)
         elif before.process == node.member.process:
             said = f"{name} is restored up to {copy.last}, and had called {before.checked} durable in this very process"
             watch.hold(copy.last >= before.checked, said)
@@ -69,17 +69,17 @@ class Opening:
         places = {block.first: lsn for block, lsn in found}
         lasts = {block.last: lsn for block, lsn in found}
         last = found[-1][0].last if found else 0
-        watch.hold(log.range.last == last, f"{name}: the index ends at {log.range.last}, the log at {last}")
-        runs = log.history.term_runs
+        watch.hold(log.view.range.last == last, f"{name}: the index ends at {log.view.range.last}, the log at {last}")
+        runs = log.view.history.term_runs
         ends = runs[-1].last if runs else 0
         watch.hold(ends == last, f"{name}: its term runs end at {ends}, the log at {last}")
-        first = log.range.first
+        first = log.view.range.first
         for block, lsn in [*found[:1], *found[::SAMPLE], *found[-2:]]:
             if block.first < first:
                 continue
-            if log.history.term_of(Vlsn(block.last)) != block.term:
+            if log.view.history.term_of(Vlsn(block.last)) != block.term:
                 raise watch.violated(f"{name}: {block}, and the term runs {runs}")
-            mapping = log.index.at_or_before(Vlsn(block.first))
+            mapping = log.view.index.at_or_before(Vlsn(block.first))
             at, there = mapping or (block.last + 1, 0)
             if at > block.first or there not in (places.get(at), lasts.get(at)):
                 raise watch.violated(f"{name}: the index has {mapping} for {block} at {lsn:#x}")

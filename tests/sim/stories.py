@@ -111,7 +111,7 @@ async def restore() -> list[str]:
     story.tell("--- n3 is killed")
     group.kill("n3")
     last = await story.append(200, 5000)
-    await group.until(lambda: group.nodes[group.master].opened().log.range.first > 10, "the others have cleaned")
+    await group.until(lambda: group.nodes[group.master].opened().log.view.range.first > 10, "the others have cleaned")
     story.tell("--- n3 is started again")
     await group.start("n3")
     await story.equal(last)

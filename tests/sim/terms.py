@@ -73,7 +73,7 @@ class Terms:
     def voted(self, node: SimNode, term: int, candidate: str, end: tuple[int, int]) -> None:
         """A vote is about to be told, for a log with that last term and last VLSN."""
         log = node.opened().log
-        taken = (log.history.term_of(log.allocated), log.allocated)
+        taken = (log.view.history.term_of(log.view.allocated), log.view.allocated)
         said = f"{node.name} votes for {candidate}, whose log ends at {end}, and has itself taken up to {taken}"
         self._watch.hold(end >= taken, said)
         self._vote(node.name, node.member.incarnation, term, candidate)

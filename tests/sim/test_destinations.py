@@ -28,9 +28,9 @@ def read(machine: Machine, uuid: str) -> Paged:
 def test_pages_read_by_offsets_alone_are_what_was_wanted() -> None:
     machine, rng = Machine(1), Random(1)
     opened, held = filled(machine, rng)
-    destinations = some_destinations(rng, opened.log.range.last)
+    destinations = some_destinations(rng, opened.log.view.range.last)
     pager = Pager(opened)
-    pager.page(destinations, opened.log.range.last)
+    pager.page(destinations, opened.log.view.range.last)
     for destination in destinations:
         wanted = {
             vlsn: entry.value
@@ -54,7 +54,7 @@ def test_a_page_that_is_not_on_the_medium_is_none() -> None:
     machine, rng = Machine(2), Random(2)
     opened, _ = filled(machine, rng)
     pager = Pager(opened, page_bytes=PAGE_BYTES)
-    pager.page([Destination(ALL)], opened.log.range.last)
+    pager.page([Destination(ALL)], opened.log.view.range.last)
     before = read(machine, ALL)
     assert before.pages > 1 and not before.fault
     first = next(path for path in machine.disk.files(f"{DIRECTORY}/pages/{ALL}") if path.endswith(".page"))
@@ -107,7 +107,7 @@ def test_a_row_that_has_rotted_says_nothing() -> None:
     machine, rng = Machine(3), Random(3)
     opened, _ = filled(machine, rng)
     pager = Pager(opened, page_bytes=PAGE_BYTES)
-    pager.page([Destination(ALL)], opened.log.range.last)
+    pager.page([Destination(ALL)], opened.log.view.range.last)
     before = read(machine, ALL)
     key = b"g" + bytes.fromhex(ALL)
     machine.stores.corrupt(f"{DIRECTORY}/state", key + (1).to_bytes(4, "big"), bit=55)

@@ -29,7 +29,7 @@ class GivenUp:
         group.net.split(["n1", "n4", "client"], ["n2", "n3", "n5"])
         _, answer = await group.append(b"on two of five", to="n1", acks="none")
         self.vlsn = int(answer["first"])
-        await group.until(lambda: group.nodes["n4"].opened().log.range.last >= self.vlsn, "n4 has it")
+        await group.until(lambda: group.nodes["n4"].opened().log.view.range.last >= self.vlsn, "n4 has it")
         group.kill("n1")
         await group.until(lambda: self.rolled_back, "n4 has rolled it back")
         holders = group.watch.ledger.holders[1, self.vlsn]

@@ -145,7 +145,7 @@ class Transactions:
         """Checks a node that calls everything up to there durable: its small state is what those COMMITs have set."""
         log = node.log  # also while it is being closed, which syncs what was not
         assert log is not None
-        small = log.history.small
+        small = log.view.history.small
         if small.lacks_to or small.settled > upto:
             return
         _, wanted = self._small[bisect_right(self._small, upto, key=lambda at: at[0]) - 1]

@@ -210,7 +210,7 @@ class Simulation:
                         self.nemesis.lift_floor(name)
             if not self._all_up() or not nodes[group.master].member.is_master():
                 return False
-            last = nodes[group.master].opened().log.range.last
+            last = nodes[group.master].opened().log.view.range.last
             return all(nodes[name].log is not None and nodes[name].dtvlsn() >= last - 50 for name in group.names)
 
         _, last_s = self.nemesis.disks.whole_by(began_s)
@@ -235,7 +235,7 @@ class Simulation:
         if node is None or not node.member.is_master() or node.log is None:
             return False
         log = node.log
-        return log.history.term_of(log.dtvlsn) == log.node_file.record.term
+        return log.view.history.term_of(log.view.dtvlsn) == log.node_file.record.term
 
     def _is_at_rest(self) -> bool:
         """Everything is durable, everywhere, and nothing is under way any more."""
@@ -246,8 +246,10 @@ class Simulation:
             and self.nemesis.people.are_done
             and not self.nemesis.asking
             and nodes[self.group.master].member.is_master()
-            and all(node.log is not None and not node.log.closing for node in nodes.values())
-            and len({nodes[name].dtvlsn() for name in names} | {nodes[name].opened().log.range.last for name in names})
+            and all(node.log is not None and not node.log.life.closing for node in nodes.values())
+            and len(
+                {nodes[name].dtvlsn() for name in names} | {nodes[name].opened().log.view.range.last for name in names}
+            )
             == 1
         )
 
@@ -278,7 +280,7 @@ class Simulation:
         """Says whether the others have cleaned away what is damaged there: nobody can give it any more."""
         node = self.group.nodes[name]
         damaged = [damage.vlsn for damage in node.open.mending.damages.values()] if node.open is not None else []
-        firsts = [other.opened().log.range.first for each, other in self.group.nodes.items() if each != name]
+        firsts = [other.opened().log.view.range.first for each, other in self.group.nodes.items() if each != name]
         return bool(damaged) and all(max(damaged) < first for first in firsts)
 
     async def last_word(self) -> int:
@@ -305,19 +307,19 @@ class Simulation:
         group, report, watch = self.group, self.report, self.watch
         await group.until(self._all_serve, "the last word is everywhere, and every node serves", HEALS_S)
         self.nemesis.remember_all()
-        ranges = {name: group.nodes[name].opened().log.range for name in group.names}
+        ranges = {name: group.nodes[name].opened().log.view.range for name in group.names}
         watch.hold(len({span.last for span in ranges.values()}) == 1, f"the logs end apart: {ranges}")
         for name in group.names:
             log, machine = group.nodes[name].opened().log, group.machines[name]
-            watch.transactions.check_end(name, log.range)
-            report.cleaned = max(report.cleaned, log.range.first - 1)
+            watch.transactions.check_end(name, log.view.range)
+            report.cleaned = max(report.cleaned, log.view.range.first - 1)
             held = await self._entries(name)
-            first = log.range.first  # cleaning may have gone on meanwhile
+            first = log.view.range.first  # cleaning may have gone on meanwhile
             held = {vlsn: value for vlsn, value in held.items() if vlsn >= first}
             wanted = {vlsn: value for vlsn, value in watch.values.items() if vlsn >= first}
             watch.hold(held == wanted, f"{name} serves other entries than were durable: {_apart(held, wanted)}")
             for block, _ in visible(machine.disk, f"/{name}", watch.flips):
-                if log.range.first <= block.first <= ranges[name].last:  # a note may come behind, not durable yet
+                if log.view.range.first <= block.first <= ranges[name].last:  # a note may come behind, not durable yet
                     watch.hold(watch.durable.get(block.first) == block, f"{name}: {block} in the end")
             aside = _set_aside(machine, name)
             watch.hold(name in watch.rotten or not aside, f"{name}: set aside, on a sound disk: {aside}")
@@ -354,7 +356,7 @@ class Simulation:
 
     async def _entries(self, name: str) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
-        at: int = self.group.nodes[name].opened().log.range.first
+        at: int = self.group.nodes[name].opened().log.view.range.first
         while True:
             response = await self.group.client.request(
                 "GET", f"{self.group.url(name)}/v1/entries?from={at}", timeout_s=9

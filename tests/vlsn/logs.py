@@ -119,7 +119,7 @@ class Opened:
 
     def take_term(self) -> None:
         log = self.log
-        term = Term(max(log.node_file.record.term, log.history.last_term) + 1)
+        term = Term(max(log.node_file.record.term, log.view.history.last_term) + 1)
         log.node_file.replace(replace(log.node_file.record, term=term))
         log.start_sealing(term)
         entry = TermEntry(term=term, master="n1", incarnation=f"{log.node_file.record.incarnation:016x}")
@@ -132,12 +132,12 @@ class Opened:
 
     def entries(self) -> dict[int, bytes]:
         """DATA entries by VLSN, read from the segments through the index."""
-        span = self.log.range
+        span = self.log.view.range
         if not span.last:
             return {}
-        mapping = self.log.index.at_or_before(span.first)
+        mapping = self.log.view.index.at_or_before(span.first)
         assert mapping is not None
-        reader = LogReader(self.machine.disk, self.machine.directory, self.log.synced_end)
+        reader = LogReader(self.machine.disk, self.machine.directory, self.log.view.synced_end)
         found: dict[int, bytes] = {}
         at, start = int(span.first), mapping[1]
         while at <= span.last_sync:
@@ -150,10 +150,10 @@ class Opened:
 
     def frames_after(self, matchpoint: int) -> list[Lsn]:
         """LSNs of the visible blocks after ``matchpoint``, a block's end."""
-        reader = LogReader(self.machine.disk, self.machine.directory, self.log.synced_end)
-        mapping = self.log.index.at_or_before(Vlsn(matchpoint + 1))
+        reader = LogReader(self.machine.disk, self.machine.directory, self.log.view.synced_end)
+        mapping = self.log.view.index.at_or_before(Vlsn(matchpoint + 1))
         assert mapping is not None
-        last = self.log.range.last
+        last = self.log.view.range.last
         run = reader.blocks(matchpoint + 1, start=mapping[1], upto_vlsn=last, bytes_max=1 << 30)
         assert run.last == last
         reader.close()
@@ -177,7 +177,7 @@ class Opened:
     def synced(self, last_vlsn: Vlsn) -> None:
         while self.waiting and self.waiting[0].last <= last_vlsn:
             self.waiting.pop(0).synced = True
-        self.log.raise_dtvlsn(last_vlsn)
+        self.log.view.raise_dtvlsn(last_vlsn)
 
     def failed(self, error: LogFailed) -> None:
         self.failure = error
@@ -192,14 +192,14 @@ class Undurable(Opened):
 
     def synced(self, last_vlsn: Vlsn) -> None:
         super().synced(last_vlsn)
-        self.log.dtvlsn = Vlsn(min(last_vlsn, self.durable))
+        self.log.view.dtvlsn = Vlsn(min(last_vlsn, self.durable))
 
 
 def put(opened: Opened, held: dict[int, bytes], count: int, size: int = 700) -> None:
     """Appends ``count`` values, no two of a log the same; ``held`` gets those that are acknowledged, by VLSN.  What is
     refused for want of a segment is sent again when another try to make one is due."""
     for number in range(count):
-        value = f"{len(held)}/{number}/{opened.log.history.last_term}:".encode().ljust(size, b".")
+        value = f"{len(held)}/{number}/{opened.log.view.history.last_term}:".encode().ljust(size, b".")
         try:
             pending = opened.append(value)
         except NoSpace:

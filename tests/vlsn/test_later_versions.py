@@ -41,7 +41,7 @@ def test_a_frame_of_a_later_version_is_no_tail(kind: int, version: int, what: st
     opened = Opened(machine)
     for value in (b"a", b"b", b"c"):
         opened.append(value)
-    at = offset_of(opened, opened.log.range.last if last else opened.log.range.last - 1)
+    at = offset_of(opened, opened.log.view.range.last if last else opened.log.view.range.last - 1)
     machine.kill()
     patched(machine, at, kind=kind, version=version)
     before = contents(machine)
@@ -65,7 +65,7 @@ def test_a_reader_that_meets_a_later_version_does_not_call_it_damage(kind: int, 
     opened = Opened(machine)
     for value in (b"a", b"b", b"c"):
         opened.append(value)
-    patched(machine, offset_of(opened, opened.log.range.last - 1), kind=kind, version=version)
+    patched(machine, offset_of(opened, opened.log.view.range.last - 1), kind=kind, version=version)
     with pytest.raises(WrongVersion, match=what):
         opened.entries()
     opened.close()

@@ -38,25 +38,25 @@ def raised(opened: Opened, level: int = 2) -> int:
     """Returns the VLSN of an entry that sets it, durable on return; the node file says it before."""
     log = opened.log
     stored: list[BaseException | None] = []
-    log.store_level(level, stored.append)
+    log.promises.store_level(level, stored.append)
     assert stored == [None]
     at: list[int] = []
     log.append_entries([EntryKind.COMMIT], [CommitEntry(set=Settings(level=level)).encode()], at.append)
-    assert log.history.level == level
-    log.raise_dtvlsn(log.range.last_sync)
+    assert log.view.history.level == level
+    log.view.raise_dtvlsn(log.view.range.last_sync)
     return at[0]
 
 
 def checkpointed(opened: Opened) -> None:
     done: list[object] = []
-    opened.log.raise_dtvlsn(opened.log.range.last_sync)
-    opened.log.checkpointer.run(done=done.append, failed=done.append)
+    opened.log.view.raise_dtvlsn(opened.log.view.range.last_sync)
+    opened.log.care.checkpointer.run(done=done.append, failed=done.append)
     assert done and not isinstance(done[0], BaseException)
 
 
 def header_levels(machine: Machine, opened: Opened) -> list[int]:
     found = []
-    for number in opened.log.segments():
+    for number in opened.log.view.segments():
         file = machine.disk.open(f"/log/{segment_name(number)}")
         found.append(SegmentHeader.decode(file.read(0, HEADER_PAGE)).level)
         file.close()
@@ -69,20 +69,20 @@ def test_a_level_outlives_checkpoints_and_opens(checkpoint: bool, clean: bool) -
     machine = Later(1)
     opened = Opened(machine)
     opened.append(b"a")
-    assert (opened.log.level, opened.log.history.level) == (1, 1)
+    assert (opened.log.view.level, opened.log.view.history.level) == (1, 1)
     at = raised(opened)
     opened.append(b"b")
-    assert opened.log.level == 2
+    assert opened.log.view.level == 2
     if checkpoint:
         checkpointed(opened)
-        record = opened.log.state.record()
+        record = opened.log.care.state.record()
         assert record is not None and (record.level, record.level_vlsn) == (2, at)
     if clean:
         opened.close()
     else:
         machine.kill()
     again = Opened(machine)
-    assert again.log.history.level == 2 and again.log.history.levels == [(at, 2)]
+    assert again.log.view.history.level == 2 and again.log.view.history.levels == [(at, 2)]
     assert sorted(again.entries().values()) == [b"a", b"b"]
     assert again.log.node_file.record.level == 2
     again.close()
@@ -93,16 +93,16 @@ def test_what_is_not_durable_may_not_be_used_yet_and_goes_with_a_rollback() -> N
     opened = Undurable(machine, durable=2)
     opened.append(b"a")
     log = opened.log
-    matchpoint = log.range.last
-    log.store_level(2, lambda _: None)
+    matchpoint = log.view.range.last
+    log.promises.store_level(2, lambda _: None)
     log.append_entries([EntryKind.COMMIT], [CommitEntry(set=Settings(level=2)).encode()], lambda _: None)
-    assert (log.history.level, log.level) == (2, 1)
+    assert (log.view.history.level, log.view.level) == (2, 1)
     log.stop_sealing(BadArgument("this node leads no more"))
     log.rollback(matchpoint, lambda: None, lambda _: None)
-    assert (log.history.level, log.level) == (1, 1)
+    assert (log.view.history.level, log.view.level) == (1, 1)
     machine.kill()
     again = Opened(machine)
-    assert (again.log.history.level, again.log.level) == (1, 1)
+    assert (again.log.view.history.level, again.log.view.level) == (1, 1)
     assert again.log.node_file.record.level == 2, "what was promised stays promised"
     again.close()
 
@@ -113,7 +113,7 @@ def test_segments_that_are_prepared_from_then_on_bear_the_level() -> None:
     opened.append(b"a")
     raised(opened)
     for _ in range(3):
-        opened.log.rotate("request")
+        opened.log.cycle.rotate("request")
         opened.append(b"more")
     assert header_levels(machine, opened) == [1, 1, 2, 2]
     opened.close()
@@ -140,7 +140,7 @@ def test_an_older_binary_that_meets_the_entry_alone_refuses_and_touches_nothing(
     assert contents(machine) == before
     machine.levels = Levels(1, 2)
     again = Opened(machine)
-    assert again.log.history.level == 2 and again.log.node_file.record.level == 2
+    assert again.log.view.history.level == 2 and again.log.node_file.record.level == 2
     again.close()
 
 
@@ -170,7 +170,7 @@ def made_lossy(machine: Machine, *, rolls: int) -> None:
     opened.append(b"a")
     raised(opened)
     for _ in range(rolls):
-        opened.log.rotate("request")
+        opened.log.cycle.rotate("request")
         opened.append(b"more")
     checkpointed(opened)
     opened.close()
@@ -181,14 +181,14 @@ def test_a_state_record_below_the_logs_level_is_made_again_from_the_log() -> Non
     machine = Later(6)
     made_lossy(machine, rolls=3)
     again = Opened(machine)
-    assert again.log.history.level == 2
+    assert again.log.view.history.level == 2
     assert any("is of level 1, the log of level 2" in note for note in again.notes), again.notes
     checkpointed(again)
-    record = again.log.state.record()
+    record = again.log.care.state.record()
     assert record is not None and record.level == 2
     again.close()
     third = Opened(machine)
-    assert third.log.history.level == 2 and not any("level" in note for note in third.notes)
+    assert third.log.view.history.level == 2 and not any("level" in note for note in third.notes)
     third.close()
 
 
@@ -213,10 +213,10 @@ def test_a_node_file_that_promises_more_than_the_log_has_is_no_reason_to_doubt_i
     opened = Opened(machine)
     opened.append(b"a")
     checkpointed(opened)
-    opened.log.store_level(2, lambda _: None)
+    opened.log.promises.store_level(2, lambda _: None)
     machine.kill()
     again = Opened(machine)
-    assert again.log.history.level == 1 and again.log.node_file.record.level == 2
+    assert again.log.view.history.level == 1 and again.log.node_file.record.level == 2
     assert again.notes == []
     again.close()
 
@@ -225,7 +225,7 @@ def test_the_node_file_keeps_its_level_and_its_sequence_through_other_changes() 
     machine = Later(9)
     opened = Opened(machine)
     before = opened.log.node_file.record
-    opened.log.store_level(2, lambda _: None)
+    opened.log.promises.store_level(2, lambda _: None)
     record = opened.log.node_file.record
     assert (record.level, record.sequence) == (2, before.sequence), "an old image must not pass for a newer one"
     opened.log.node_file.replace(replace(record, term=record.term + 1))

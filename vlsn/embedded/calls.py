@@ -39,11 +39,11 @@ class LogCalls:
 
         def call() -> None:
             with self._latch:
-                self._log.check_open()
+                self._log.life.check_open()
                 begin(done)
 
         self.check()
-        self._log.check_open()
+        self._log.life.check_open()
         self._worker.submit(call, lambda _: None, done.fail)
         return self.wait(done)
 
@@ -63,7 +63,7 @@ class LogCalls:
                 return done.wait(LOOK_S)
             except TimeoutError:
                 self.check()
-                if self._log.closed and not done.given:
+                if self._log.life.closed and not done.given:
                     raise LogClosed("the log was closed") from None
                 if not for_room and (why := self._log.stuck) is not None:
                     raise type(why)(f"{why}; what waits for it is logged when there is one") from None
@@ -71,8 +71,8 @@ class LogCalls:
     def check(self) -> None:
         """Raises what ended the log, or left it without threads: to be asked before the latch is waited for."""
         self.check_threads()
-        if self._log.lifecycle.failure is not None:
-            raise self._log.lifecycle.failure
+        if self._log.life.failure is not None:
+            raise self._log.life.failure
 
     def check_threads(self) -> None:
         """Raises ``LogClosed`` where there are none: the latch may be held by one of them, for ever."""
@@ -82,17 +82,17 @@ class LogCalls:
     def sync(self, vlsn: int | None = None) -> Vlsn:
         """Syncs, as ``Log.sync`` says."""
         log = self._log
-        if vlsn is not None and vlsn <= log.range.last_sync:
-            return log.range.last_sync
+        if vlsn is not None and vlsn <= log.view.range.last_sync:
+            return log.view.range.last_sync
         done: Answer[None] = Answer()
         self.check()
         with log.latch:
-            log.check_open()
+            log.life.check_open()
             if vlsn is not None and vlsn > log.promised:
                 raise BadArgument(f"VLSN {vlsn} was not given yet; the last one is {log.promised}")
-            log.drain(lambda: done.give(None))
+            log.cycle.drain(lambda: done.give(None))
         self.wait(done, for_room=False)
-        return log.range.last_sync
+        return log.view.range.last_sync
 
     def close(self) -> None:
         """Closes the worker, in the last of the calls."""

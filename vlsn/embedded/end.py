@@ -48,7 +48,7 @@ class LogEnd:
     def close(self) -> None:
         """Closes the log; finishes appends and a rollback under way first. Harmless when done before. Raises
         ``LogFailed`` when the log fails meanwhile; everything is closed all the same."""
-        failed = self._log.failure
+        failed = self._log.life.failure
         try:
             self._calls.in_turn(lambda: self._close(failed))
         except LogClosed:
@@ -56,7 +56,7 @@ class LogEnd:
 
     def lost(self) -> None:
         """Ends a log that nobody has any more; from any thread, at any point of what it does."""
-        if self._log.closing or self._calls.gone is not None:
+        if self._log.life.closing or self._calls.gone is not None:
             return
         begin_apart(self._at_exit)
         warnings.warn(f"the log in {self._log.directory} was not closed", ResourceWarning, stacklevel=2)
@@ -75,7 +75,7 @@ class LogEnd:
         """Closes the log; ``failed`` says why it had failed before that was asked for."""
         done: Answer[None] = Answer()
         with self._latch:
-            if self._log.closed:
+            if self._log.life.closed:
                 return
             self._log.close(lambda: done.give(None))
         done.wait()
@@ -87,5 +87,5 @@ class LogEnd:
         self._log.node_file.close()
         atexit.unregister(self._at_exit)
         self._calls.close()
-        if failed is None and self._log.failure is not None:
-            raise self._log.failure
+        if failed is None and self._log.life.failure is not None:
+            raise self._log.life.failure

@@ -38,7 +38,7 @@ from vlsn.embedded.owned_values import owned_with_keys
 from vlsn.embedded.readers import LogReading
 from vlsn.embedded.transaction import LogTransaction
 from vlsn.embedded.waiting_appends import WaitingAppend, WaitingAppends
-from vlsn.errors import BadArgument, LogFailed, NoSpace, NotMaster, QueueFull, TooLarge, VlsnLogError, said_of
+from vlsn.errors import BadArgument, LogFailed, NoSpace, NotMaster, VlsnLogError, said_of
 from vlsn.format.block import Entry, EntryKind
 from vlsn.format.records import CommitEntry, Settings, TermEntry
 from vlsn.format.submission import Submission, Transaction, values_of
@@ -57,7 +57,7 @@ from vlsn.state.holds import LogHold, Owner
 from vlsn.state.options import Durability, LogOptions, LogStats
 from vlsn.state.state_store import Checkpoint
 from vlsn.times import time_us
-from vlsn.write.cleaning import CleaningReport
+from vlsn.write.cleaner import CleaningReport
 from vlsn.write.local_log import LocalLog
 from vlsn.write.rollback import check_rollback
 
@@ -84,13 +84,13 @@ class Log:
             recovered, options, seams, writer=writer, keeper=keeper, listener=self._waiting, by_writer=True
         )
         self._waiting.log = self._log
-        self._log.background.told = _tell
+        self._log.life.background.told = _tell
         self._calls = LogCalls(self._log, self._latch, seams.threads.worker("vlsnlog-calls"))
         self._reading = LogReading(self._log, self._calls)
         self._end = LogEnd(self._log, self._latch, self._calls, self._reading, (writer, keeper))
         weakref.finalize(self, self._end.lost).atexit = False  # which ``LogEnd`` sees to, for any log
         if options.retention:
-            self._log.checkpointer.after = self._log.cleaner.run
+            self._log.care.checkpointer.after = self._log.care.cleaner.run
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], options: LogOptions | None = None) -> Log:
@@ -148,7 +148,7 @@ class Log:
     @property
     def range(self) -> VlsnRange:
         """First and last VLSN, and how far it is synced; immutable."""
-        return self._log.range
+        return self._log.view.range
 
     @property
     def term(self) -> Term:
@@ -158,17 +158,17 @@ class Log:
     def durable_vlsn(self) -> Vlsn:
         """The durable end: up to here nothing is ever undone. After a reopen: the highest that the log itself can tell,
         which may be lower than what was told to it last."""
-        return self._log.dtvlsn
+        return self._log.view.dtvlsn
 
     @property
     def queue_length(self) -> int:
         """Entries that wait to be logged."""
-        return self._log.queue_length
+        return self._log.queue.entries
 
     @property
     def active_logs(self) -> list[int]:
         """Numbers of the current segment and the standby."""
-        return self._log.active_files()
+        return self._log.placement.active_files()
 
     @property
     def stats(self) -> LogStats:
@@ -178,12 +178,12 @@ class Log:
     @property
     def failing(self) -> list[Fault]:
         """Background work that fails now, and is tried again: none of it is what an acknowledged append rests on."""
-        return self._log.background.faults()
+        return self._log.life.background.faults()
 
     def synced_length(self, segment: int) -> int:
         """Returns how many bytes of that segment are synced: another process may read its file so far. 0 when it is
         not, or no longer, a segment of the log."""
-        return self._log.synced_end(segment)
+        return self._log.view.synced_end(segment)
 
     @overload
     def append(
@@ -257,7 +257,7 @@ class Log:
         return LogTransaction(partial(self._commit, durability))
 
     def _commit(self, durability: Durability, transaction: Transaction) -> tuple[Vlsn, Vlsn]:
-        if self._log.history.level < TRANSACTIONS:
+        if self._log.view.history.level < TRANSACTIONS:
             self._calls.in_turn(self._raise_level)
         shot = OneShot()
         pending = self._queue(transaction, durability, shot)
@@ -267,17 +267,19 @@ class Log:
     def _raise_level(self) -> None:
         """Raises the level, in the node file first; whoever reads the log from now on must know of transactions."""
         log = self._log
-        if log.history.level >= TRANSACTIONS:
+        if log.view.history.level >= TRANSACTIONS:
             return
         stored: Answer[None] = Answer()
         with log.latch:
-            log.check_open()
-            log.store_level(TRANSACTIONS, lambda error: stored.give(None) if error is None else stored.fail(error))
+            log.life.check_open()
+            log.promises.store_level(
+                TRANSACTIONS, lambda error: stored.give(None) if error is None else stored.fail(error)
+            )
         self._calls.wait(stored)
         done: Answer[Vlsn] = Answer()
         entry = CommitEntry(set=Settings(level=TRANSACTIONS)).encode()
         with log.latch:
-            log.check_open()
+            log.life.check_open()
             log.append_entries([EntryKind.COMMIT], [entry], done.give)
         self._calls.wait(done, for_room=False)
 
@@ -318,8 +320,8 @@ class Log:
         self._calls.check_threads()
         with self._log.latch:
             if wanted > self.range.last:
-                self._log.check_open()
-            cancel = self._log.index.wait_for(wanted, wake)
+                self._log.life.check_open()
+            cancel = self._log.view.index.wait_for(wanted, wake)
         try:
             reached.wait(timeout_s)
         except TimeoutError:
@@ -331,7 +333,7 @@ class Log:
         """Runs a checkpoint: the next open reads from here on."""
 
         def begin(done: Answer[Checkpoint]) -> None:
-            self._log.checkpointer.run(done=done.give, failed=done.fail)
+            self._log.care.checkpointer.run(done=done.give, failed=done.fail)
 
         return self._calls.begun(begin)
 
@@ -340,7 +342,7 @@ class Log:
         done: Answer[int] = Answer()
         self._calls.check()
         with self._log.latch:
-            self._log.rotate("request", done.give)
+            self._log.cycle.rotate("request", done.give)
         return self._calls.wait(done, for_room=False)
 
     def clean(self, *, dry_run: bool = False) -> CleaningReport:
@@ -349,7 +351,7 @@ class Log:
         go, and who keeps the rest."""
 
         def begin(done: Answer[CleaningReport]) -> None:
-            self._log.cleaner.run(done.give, dry_run=dry_run)
+            self._log.care.cleaner.run(done.give, dry_run=dry_run)
 
         return self._calls.begun(begin)
 
@@ -368,8 +370,8 @@ class Log:
         first = Vlsn(index(vlsn))
         self._calls.check()
         with self._log.latch:
-            self._log.check_open()
-            holds = self._log.holds
+            self._log.life.check_open()
+            holds = self._log.care.holds
             hold = holds.place(owner, name, first, on_dropped=on_dropped)
             return LogHold(holds, self._latch, hold, self._calls.check_threads)
 
@@ -382,7 +384,7 @@ class Log:
         with self._log.latch:
             if durable > self.range.last_sync:
                 raise BadArgument(f"VLSN {durable} cannot be durable: this log has synced up to {self.range.last_sync}")
-            self._log.raise_dtvlsn(durable)
+            self._log.view.raise_dtvlsn(durable)
 
     def rollback(self, matchpoint: int) -> None:
         """Abandons everything after ``matchpoint``, the last VLSN of a block (appends that waited together may share
@@ -394,21 +396,21 @@ class Log:
         what is synced is durable), ``BadArgument`` when no block ends there, ``Damaged`` when what is to be
         abandoned cannot be read, ``NoSpace``; ``LogFailed``."""
         end = Vlsn(index(matchpoint))
-        self._log.check_open()
+        self._log.life.check_open()
         self._calls.in_turn(lambda: self._rollback(end))
 
     def _rollback(self, matchpoint: Vlsn) -> None:
         log = self._log
         done: Answer[None] = Answer()
         with log.latch:
-            log.check_open()
-            check_rollback(log.contents, matchpoint)
+            log.life.check_open()
+            check_rollback(log.view, matchpoint)
             log.stop_sealing(NotMaster("the log was rolled back before this was logged; send it again"))
             log.rollback(matchpoint, lambda: done.give(None), done.fail)
         try:
             self._calls.wait(done)
         finally:
-            if log.failure is None:
+            if log.life.failure is None:
                 self._take_term()
 
     def close(self) -> None:
@@ -433,13 +435,10 @@ class Log:
         if type(durability) is not Durability:
             durability = _durability(durability)
         pending = WaitingAppend(submission, durability, shot)
-        if pending.cost > self._log.entry_bytes_max:
-            raise TooLarge(f"{pending.cost} bytes do not fit a segment of {self._log.options.segment_bytes}")
+        self._log.check_size(pending.cost)
         self._calls.check()
         with self._log.latch:
             self._calls.check()
-            if self._log.overloaded:
-                raise QueueFull(f"{self._log.queue_length} entries already wait to be logged")
             self._log.append(pending)
             if durability is Durability.NO_SYNC:
                 pending.tell()
@@ -449,13 +448,13 @@ class Log:
         """Takes the next term; its TERM entry is synced, or, without room for a segment, the next to be logged."""
         log = self._log
         record = log.node_file.record
-        term = Term(max(record.term, log.history.last_term) + 1)
+        term = Term(max(record.term, log.view.history.last_term) + 1)
         log.node_file.replace(replace(record, term=term))
         entry = TermEntry(term=term, master=record.node, incarnation=f"{record.incarnation:016x}")
         done: Answer[Vlsn] = Answer()
         with log.latch:
             if log.options.durable_when_synced:
-                log.raise_dtvlsn(log.range.last_sync)
+                log.view.raise_dtvlsn(log.view.range.last_sync)
             log.start_sealing(term)
             log.append_entries([EntryKind.TERM], [entry.encode()], done.give)
         with suppress(NoSpace):

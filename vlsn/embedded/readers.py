@@ -67,7 +67,7 @@ class LogReading:
         last where none is. Raises ``Damaged``."""
         log = self._log
         while True:
-            search = TimeSearch(log.index, time_us, log.range.first, log.range.last_sync)
+            search = TimeSearch(log.view.index, time_us, log.view.range.first, log.view.range.last_sync)
             try:
                 while (part := search.part()) is not None:
                     looked = next(self._runs(*part, partial(_sealed_at, time_us)), None)
@@ -92,9 +92,9 @@ class LogReading:
     ) -> Iterator[_Run]:
         """Yields one run of the log after the other, until all up to ``to_vlsn`` was looked at."""
         log = self._log
-        epoch = log.index.epoch
-        upto = log.range.last_sync
-        at = Vlsn(from_vlsn) or log.range.first
+        epoch = log.view.index.epoch
+        upto = log.view.range.last_sync
+        at = Vlsn(from_vlsn) or log.view.range.first
         self._check_first(at)
         wanted = min(to_vlsn, upto) if to_vlsn else upto
         start: Lsn | None = None
@@ -103,18 +103,18 @@ class LogReading:
         many rollbacks had begun or ended by then."""
         with self._reader() as (reader, scanner):
             while at and at <= wanted:
-                if epoch != log.index.epoch:  # a rollback, a cleaning: places, and the ends, are others now
-                    epoch, start = log.index.epoch, None
+                if epoch != log.view.index.epoch:  # a rollback, a cleaning: places, and the ends, are others now
+                    epoch, start = log.view.index.epoch, None
                     self._check_first(at)
-                    upto = min(upto, log.range.last_sync)
+                    upto = min(upto, log.view.range.last_sync)
                     wanted = min(wanted, upto)
                     continue
                 if start is None:
-                    stored = at <= log.index.stored_last  # past it memory answers, from a bucket that still grows
-                    mapping = (scanner if stored else log.index).at_or_before(at)
+                    stored = at <= log.view.index.stored_last  # past it memory answers, from a bucket that still grows
+                    mapping = (scanner if stored else log.view.index).at_or_before(at)
                     if mapping is None:  # a cleaning or a rollback is just taking it away
                         self._check_first(at)
-                        wanted = min(wanted, log.range.last)
+                        wanted = min(wanted, log.view.range.last)
                         continue
                     start = mapping[1]
                 try:
@@ -122,15 +122,15 @@ class LogReading:
                 except (Damaged, OSError):
                     # A failed write may have taken the page with it in which it began; it is written again elsewhere.
                     # A rollback sets flags before the index, and with it what may be read, is cut.
-                    if settled == (at, log.rollbacks):
+                    if settled == (at, log.view.rollbacks):
                         raise
                     try:
-                        if log.rollbacks % 2:
+                        if log.view.rollbacks % 2:
                             self._calls.in_turn(lambda: None)
                         self._calls.sync()
-                        settled = at, log.rollbacks - log.rollbacks % 2
+                        settled = at, log.view.rollbacks - log.view.rollbacks % 2
                     except VlsnLogError:  # of a log that has ended: what could not be read is then the answer
-                        settled = at, log.rollbacks
+                        settled = at, log.view.rollbacks
                     start = None
                     continue
                 if run.next_vlsn == at:
@@ -139,7 +139,7 @@ class LogReading:
                 at, start = run.next_vlsn, run.next_lsn
 
     def _check_first(self, vlsn: int) -> None:
-        first = self._log.range.first
+        first = self._log.view.range.first
         if vlsn < first:
             raise Trimmed(f"VLSN {vlsn} was cleaned away; the first is {first}", first=first)
 
@@ -149,11 +149,11 @@ class LogReading:
         try:
             reader = self._readers.pop()
         except IndexError:
-            reader = self._log.reader(segments_max=SEGMENTS_OPEN), ForwardScanner(self._log.index)
+            reader = self._log.view.reader(segments_max=SEGMENTS_OPEN), ForwardScanner(self._log.view.index)
         try:
             yield reader
         finally:
-            if len(self._readers) < READERS_KEPT and not self._log.closed:
+            if len(self._readers) < READERS_KEPT and not self._log.life.closed:
                 self._readers.append(reader)
             else:
                 reader[0].close()

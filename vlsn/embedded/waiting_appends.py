@@ -77,7 +77,7 @@ class WaitingAppends:
 
     def synced(self, last_vlsn: Vlsn) -> None:
         if self.log.options.durable_when_synced:
-            self.log.raise_dtvlsn(last_vlsn)
+            self.log.view.raise_dtvlsn(last_vlsn)
         self._tell(self._for_write, last_vlsn)
         self._tell(self._for_sync, last_vlsn)
 

@@ -3,11 +3,11 @@
 1. First and last of the range always have a mapping: at-or-before and at-or-after answer everywhere in it.
 2. Mappings lie in the tracker until a flush, then in the store: store, then tracker, never interleaved.
 3. Only checkpoint, close, truncation and merge write; a put never does.
-4. A put that comes late (out of order) is dropped, since its neighbours find its block; the range learns.
+4. Blocks are put in the log's order; those put before are passed over.
 5. What the log says wins: the index is derived, and ``Damaged`` from here means *clear and rebuild*.
    Lookups never raise it (``lookup``).
 
-    put(1–10), put(21–30) → range {1, 30}: 15 is found through the mapping of 1; then put(11–20): dropped.
+    put(1–10), put(21–30) → range {1, 30}: 15 is found through the mapping of 1; then put(11–20): passed over.
 
 Home threads call it under the log latch, which it takes itself as well.  ``Flush.run`` and the methods that
 say *blocking* belong on the store's one thread; flushes, truncations and merges exclude each other.
@@ -30,7 +30,7 @@ from vlsn.index.range import EMPTY, VlsnRange
 from vlsn.index.stored import END_KEY, FIRST_KEY, RECORD_KEY, Record
 from vlsn.index.time_index import END_KEY as TIMES_END
 from vlsn.index.time_index import META_KEY as TIMES_FIRST
-from vlsn.index.time_index import UNKNOWN, TimeIndex
+from vlsn.index.time_index import TimeIndex
 from vlsn.index.tracker import Tracker
 from vlsn.index.waiters import Cancel, Waiters, Wake
 from vlsn.seams import KeyValue
@@ -49,8 +49,6 @@ class VlsnIndex(Lookups):
         self.owner = 0
         """The incarnation of the store whose log this is the index of; what is flushed says so."""
         self._waiters = Waiters()
-        self._floor = NULL_VLSN
-        """Puts below it are of VLSNs that were trimmed, or flushed without them."""
         self._times = TimeIndex()
         self._checkpoint_id: int | None = None
 
@@ -66,25 +64,6 @@ class VlsnIndex(Lookups):
 
     # Putting.
 
-    def put(self, first: Vlsn, last: Vlsn, at: Lsn, *, synced: bool = False) -> None:
-        """Maps the block ``first`` … ``last`` to ``at``. ``last`` lies at ``at``. From any thread, in any order: JE's
-        rule; a node's own writer puts in order."""
-        with self._latch:
-            held = self._range
-            if first > held.last:
-                self._tracker.track(first, last, at)
-                self._times.extend(first, last, (at, at), UNKNOWN)
-                if not held.last:
-                    self._levels.head = first, at
-                self._range = VlsnRange(
-                    held.first or first, last, last if synced else held.last_sync, held.last_txn_end
-                )
-            else:
-                self._put_late(first, last, at, synced)
-            due = self._waiters.take(last) if last >= self._waiters.lowest else ()
-        for wake in due:
-            wake(None)
-
     def put_run(
         self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int], clocks: Sequence[int] = ()
     ) -> None:
@@ -93,7 +72,10 @@ class VlsnIndex(Lookups):
         with self._latch:
             start = bisect_right(firsts, self._range.last) if firsts and firsts[0] <= self._range.last else 0
             if start:
-                self._check_ends(firsts[start - 1], lasts[start - 1])
+                first, last = firsts[start - 1], lasts[start - 1]
+                if last > self._range.last:
+                    text = f"the index ends at VLSN {self._range.last}, within the block {first}–{last}"
+                    raise Damaged(text, vlsn=first)
                 firsts, lasts, lsns, clocks = firsts[start:], lasts[start:], lsns[start:], clocks[start:]
             if not firsts:
                 return
@@ -121,27 +103,6 @@ class VlsnIndex(Lookups):
             held = self._range
             assert vlsn <= held.last, f"VLSN {vlsn} ends a transaction, but {held.last} is the last one put"
             self._range = VlsnRange(held.first, held.last, held.last_sync, vlsn)
-
-    def _put_late(self, first: Vlsn, last: Vlsn, at: Lsn, synced: bool) -> None:
-        """Takes a block that another thread overtook: its neighbours find it, the range learns its ends."""
-        if first < self._floor:
-            return
-        self._check_ends(first, last)
-        held = self._range
-        self._times.raise_at(first, UNKNOWN)
-        if first < held.first:
-            self._tracker.prepend(first, last, at)
-            self._levels.head = first, at
-        self._range = VlsnRange(
-            min(first, held.first),
-            held.last,
-            max(held.last_sync, last) if synced else held.last_sync,
-            held.last_txn_end,
-        )
-
-    def _check_ends(self, first: int, last: int) -> None:
-        if last > self._range.last:
-            raise Damaged(f"the index ends at VLSN {self._range.last}, within the block {first}–{last}", vlsn=first)
 
     # Waiting.
 
@@ -172,7 +133,6 @@ class VlsnIndex(Lookups):
         """Returns what a checkpoint writes, at home; ``run`` comes next, on the store's thread, then
         ``finish_flush``."""
         with self._latch:
-            self._floor = self._range.first
             flush = self._levels.start_flush(Record(checkpoint_id, self._range, self.owner))
             times, drops = self._times.flush(checkpoint_id, self._levels.tail(flush))
             return replace(flush, times=tuple(times), drops=(*flush.drops, *drops))
@@ -210,7 +170,6 @@ class VlsnIndex(Lookups):
                 raise BadArgument(f"VLSN {first_kept} is past the last, {self._range.last}: nothing would be left")
             self._levels.cut_head(first_kept, first_lsn)
             self._times.cut_head(first_kept)
-            self._floor = first_kept
             self._range = self._range.cut_head(first_kept)
             self.epoch += 1
         self._commit()
@@ -277,7 +236,7 @@ class VlsnIndex(Lookups):
                 return None
             self._checkpoint_id, self.owner = record.checkpoint_id, record.owner
             self._range = record.range
-            self._floor, self._levels.covered = record.range.first, record.range.last
+            self._levels.covered = record.range.last
             if head is not None:
                 self._levels.head = head.at_or_before(head.first)
             self._levels.tail_lsn = tail.at_or_before(tail.last)[1] if tail is not None else NULL_LSN
@@ -379,7 +338,6 @@ class VlsnIndex(Lookups):
         left = self._range.cut_tail(last)
         if left.empty:
             self._levels.cut_all()
-            self._floor = NULL_VLSN
         else:
             self._levels.cut_tail(last, cap)
         self._times.cut_tail(left.last)
@@ -391,5 +349,4 @@ class VlsnIndex(Lookups):
         self._levels.forget()
         self._times.forget()
         self._range = EMPTY
-        self._floor = NULL_VLSN
         self._checkpoint_id = None

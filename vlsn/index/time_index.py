@@ -127,14 +127,6 @@ class TimeIndex:
         for low, high in pairwise(cuts):
             self.extend(firsts[low], lasts[high - 1], (lsns[low], lsns[high - 1]), max(clocks[low:high]))
 
-    def raise_at(self, first: int, clock_us: int) -> None:
-        """Takes a block that comes late, below the last one."""
-        if first < self._firsts[0]:
-            self._firsts[0] = first
-        at = bisect_right(self._firsts, first) - 1
-        self._bounds[at] = max(self._bounds[at], clock_us)
-        self._dirty = min(self._dirty, at)
-
     def lower(self, first: int, last: int, clock_us: int) -> None:
         """Lowers the bound of VLSNs ``first`` to ``last``, of one step, to ``clock_us``, the latest of their blocks."""
         if not self._firsts or not self._firsts[0] <= first <= last <= self.last:

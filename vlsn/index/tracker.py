@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from vlsn.ids import Lsn, Vlsn
-from vlsn.index.bucket import Bucket, CurrentBucket, Mapping, single
+from vlsn.index.bucket import Bucket, CurrentBucket, Mapping
 from vlsn.index.stats import IndexStats
 
 WINDOW = 128
@@ -113,12 +113,6 @@ class Tracker:
             if following < end or end == len(lsns):
                 return following
             start = end
-
-    def prepend(self, first: Vlsn, last: Vlsn, at: Lsn) -> None:
-        """Tracks a block that lies before all that is tracked, while the store holds nothing. It is the first put of a
-        new log, put late."""
-        self.buckets.insert(0, single(first, last, at))
-        self.stats.buckets_created += 1
 
     def close_current(self) -> None:
         if self.current is not None:

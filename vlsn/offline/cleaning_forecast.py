@@ -22,9 +22,9 @@ from vlsn.state.holds import Owner
 from vlsn.state.retention import Limit, Retention, Segment, plan, wanted
 from vlsn.state.small_state import Kept
 from vlsn.state.state_store import StateStore
-from vlsn.write.checkpoint_schedule import RECOVERY
-from vlsn.write.cleaning import CleaningReport
-from vlsn.write.segment_survey import Catalogue, bytes_from, sealed_us
+from vlsn.write.checkpointer import RECOVERY
+from vlsn.write.cleaner import CleaningReport
+from vlsn.write.survey import Catalogue, bytes_from, sealed_us
 
 _RECOVERY = f"{Owner.CHECKPOINT} {RECOVERY}"
 

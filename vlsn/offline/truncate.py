@@ -173,27 +173,29 @@ class Truncation:
         writer, keeper = self._writer, self._keeper
         log = LocalLog(recovered, self._options, self._seams, writer=writer, keeper=keeper, listener=self)
         self._log = log
-        if log.failure is not None:
-            self._give_up(log.failure)
+        if log.life.failure is not None:
+            self._give_up(log.life.failure)
             return
         keeper.submit(lambda: self._promise(log), lambda _: self._cut(log), self._give_up)
 
     def _promise(self, log: LocalLog) -> None:
         """Steps 2 and 3; on the keeper's thread.  Everything that can be refused is, before."""
-        abandoned = find_abandoned(log.contents, self._after)
+        abandoned = find_abandoned(log.view, self._after)
         if not abandoned.frames:
             return
-        if log.history.group_vlsn > self._after:
-            raise BadArgument(f"the GROUP entry at VLSN {log.history.group_vlsn} lists the members of the group")
-        if log.history.levels and log.history.levels[-1][0] > self._after:
-            raise BadArgument(f"the entry at VLSN {log.history.levels[-1][0]} sets the group's level")
-        promised = with_floor(log.node_file.record, (log.history.last_term, log.range.last), last_visible=self._after)
+        if log.view.history.group_vlsn > self._after:
+            raise BadArgument(f"the GROUP entry at VLSN {log.view.history.group_vlsn} lists the members of the group")
+        if log.view.history.levels and log.view.history.levels[-1][0] > self._after:
+            raise BadArgument(f"the entry at VLSN {log.view.history.levels[-1][0]} sets the group's level")
+        promised = with_floor(
+            log.node_file.record, (log.view.history.last_term, log.view.range.last), last_visible=self._after
+        )
         if promised != log.node_file.record:
             log.node_file.replace(promised)
         self._lower_state(log, abandoned.frames[0])
 
     def _lower_state(self, log: LocalLog, first_lost: Lsn) -> None:
-        state, after = log.state, self._after
+        state, after = log.care.state, self._after
         checkpoint, idle, record = state.checkpoint(), state.idle_end(), state.record()
         if checkpoint is not None:
             lowered = min(checkpoint.dtvlsn, after), min(checkpoint.scan_lsn, first_lost)
@@ -201,12 +203,12 @@ class Truncation:
         if idle is not None:
             idle = msgspec.structs.replace(idle, dtvlsn=min(idle.dtvlsn, after))
         if record is not None and record.vlsn > after:
-            record = log.state_record(after)
+            record = log.view.snapshot(after)()
         state.save(checkpoint=checkpoint, idle_end=idle, record=record)
 
     def _cut(self, log: LocalLog) -> None:
         with log.latch:
-            log.dtvlsn = Vlsn(min(log.dtvlsn, self._after))
+            log.view.dtvlsn = Vlsn(min(log.view.dtvlsn, self._after))
             try:
                 log.rollback(self._after, lambda: log.close(lambda: self._closed(log, None)), self._give_up)
             except VlsnLogError as error:
@@ -225,7 +227,7 @@ class Truncation:
         self._told = True
         record = log.node_file.record
         log.node_file.close()
-        error = error or log.failure
+        error = error or log.life.failure
         if error is not None:
             self._failed(error)
         else:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -154,11 +154,8 @@ def listed_anew(
 
 def _is_short(disk: Disk, path: str, row: PageRow) -> bool:
     """Says whether a page has fewer bytes than count."""
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         return file.size() < row.end
-    finally:
-        file.close()
 
 
 def _rebuilt(
@@ -217,11 +214,8 @@ def _since(disk: Disk, place: str, number: int) -> int:
 def read_about(disk: Disk, place: str) -> bytes | None:
     """Returns the prefix that the pages in ``place`` were written for; None where that cannot be read."""
     try:
-        file = disk.open(f"{place}/{ABOUT_NAME}")
-        try:
+        with closing(disk.open(f"{place}/{ABOUT_NAME}")) as file:
             about = msgspec.json.decode(file.read(0, file.size()), type=About)
-        finally:
-            file.close()
         return about.prefix
     except (OSError, *JSON_FAULTS, BadBody):
         return None

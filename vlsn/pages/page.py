@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
@@ -272,8 +273,7 @@ def read_page(disk: Disk, path: str, uuid: str, number: int, end: int | None) ->
 
 
 def _bytes_of(disk: Disk, path: str, end: int | None) -> bytes:
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         size = file.size() if end is None else min(file.size(), end)
         try:
             return file.read(0, size)
@@ -281,8 +281,6 @@ def _bytes_of(disk: Disk, path: str, end: int | None) -> bytes:
             if not is_unread(error):
                 raise
             return read_around(file, 0, size)
-    finally:
-        file.close()
 
 
 Salts = Callable[[], int]

@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -181,12 +181,9 @@ class PagingStore:
         path, new = f"{self.directory}/{ABOUT_NAME}", f"{self.directory}/{ABOUT_NAME}.new"
         if disk.exists(new):
             disk.remove(new)
-        file = disk.open(new, create=True)
-        try:
+        with closing(disk.open(new, create=True)) as file:
             file.write(0, [msgspec.json.encode(about)])
             file.sync()
-        finally:
-            file.close()
         disk.rename(new, path)
         for directory in (self.directory, above, above.rpartition("/")[0]):
             disk.sync_directory(directory)

@@ -13,6 +13,7 @@ from there.  Of a cleaned one the record alone knows what was cleaned away, so n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import msgspec
@@ -216,11 +217,8 @@ class _Window:
 def _windows(disk: Disk, directory: str, lsns: Column) -> Iterator[_Window]:
     """Reads the blocks at ``lsns``, ascending. Raises ``Damaged`` where one is not there any more."""
     for number in np.unique(lsns >> 32).tolist():
-        segment = SegmentFile(disk, directory, number)
-        try:
+        with closing(SegmentFile(disk, directory, number)) as segment:
             yield from _windows_of(segment, lsns[lsns >> 32 == number] & U32_MAX)
-        finally:
-            segment.close()
 
 
 def _windows_of(segment: SegmentFile, offsets: Column) -> Iterator[_Window]:

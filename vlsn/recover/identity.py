@@ -11,6 +11,7 @@ that it never seals under a name that was used.  What could not be used is kept 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from vlsn.errors import Damaged, WrongDirectory
 from vlsn.format import scan
@@ -76,14 +77,11 @@ def highest_term(disk: Disk, directory: str, segments: Sequence[SegmentInfo]) ->
     for info in segments:
         if not info.active:
             continue
-        segment = SegmentFile(disk, directory, info.number)
-        try:
+        with closing(SegmentFile(disk, directory, info.number)) as segment:
             for buf, base, found in whole_frames(segment, FIRST_FRAME, info.size):
                 blocks = found.offsets[found.headers["kind"] == FrameKind.BLOCK]
                 terms = scan.block_headers(buf, base, blocks)["term"]
                 highest = max(highest, int(terms.max()) if len(terms) else 0)
-        finally:
-            segment.close()
     for _, data in cut_bytes(disk, directory):
         highest = max([highest, *(name.term for name in block_names(data))])
     return highest

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from vlsn.errors import Damaged
 from vlsn.format import scan
@@ -86,8 +86,7 @@ def first_block(disk: Disk, directory: str, ends: Mapping[int, int]) -> tuple[Vl
     """Finds first VLSN and LSN of the first visible block of the segments in ``ends``. Raises ``Damaged`` when it
     cannot be read, or there is none."""
     for number, end in ends.items():
-        segment = SegmentFile(disk, directory, number)
-        try:
+        with closing(SegmentFile(disk, directory, number)) as segment:
             at = FIRST_FRAME
             while at < end:
                 buf, found = segment.window(at, end, WINDOW_BYTES_MIN)
@@ -101,8 +100,6 @@ def first_block(disk: Disk, directory: str, ends: Mapping[int, int]) -> tuple[Vl
                     head = scan.block_headers(buf, at, first.offsets)[0]
                     return Vlsn(int(head["first_vlsn"])), lsn(number, int(first.offsets[0]))
                 at = found.end
-        finally:
-            segment.close()
     raise Damaged("none of the segments that are to stay holds a visible block")
 
 

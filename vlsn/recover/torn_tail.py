@@ -11,6 +11,7 @@ One segment is in memory at a time, once, and of it the columns and what is cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,12 +81,9 @@ class Cut:
 def sync_and_forget(disk: Disk, directory: str, names: Sequence[str]) -> None:
     """Brings what the page cache knows of these files onto the medium, and out of the cache."""
     for name in names:
-        file = disk.open(f"{directory}/{name}", write=True)
-        try:
+        with closing(disk.open(f"{directory}/{name}", write=True)) as file:
             file.sync()
             file.drop_cache()
-        finally:
-            file.close()
     disk.sync_directory(directory)
 
 
@@ -175,11 +173,8 @@ def block_names(data: Buffer) -> list[BlockName]:
 
 
 def _read(disk: Disk, segment: SegmentInfo, start: int, end: int) -> bytes:
-    file = disk.open(segment.path)
-    try:
+    with closing(disk.open(segment.path)) as file:
         return file.read(start, max(end - start, 0))
-    finally:
-        file.close()
 
 
 def _columns(buf: bytes, base: int, segment: SegmentInfo, walk: scan.Walk) -> Found:

@@ -23,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from vlsn.errors import Damaged, said_of
 from vlsn.limits import RETRY_S_MAX, RETRY_S_MIN, WAITING_MAX
@@ -100,14 +100,29 @@ class Background:
         """Runs ``job`` on the keeper's thread until it has worked, is forgotten, or another one of that name comes.
         ``done`` gets what it gave, ``failed`` hears of each failure, once the next try is settled; of one forgotten
         meanwhile, too."""
-        attempt = _Attempt(self, work, name, job, done, failed)
+
+        def attempt() -> None:
+            self.keeper.submit(job, worked, broke)
+
+        def is_current() -> bool:
+            """Says whether it is still to be done: not forgotten, with no other one in its place."""
+            return self._current.get((work, name)) is attempt
+
+        def worked(result: T) -> None:
+            with self.latch:
+                if is_current():
+                    self.works(work, name)
+            done(result)
+
+        def broke(error: BaseException) -> None:
+            with self.latch:
+                if is_current():
+                    self.fails(work, error, attempt, name)
+            failed(error)
+
         with self.latch:
             self._current[work, name] = attempt
         attempt()
-
-    def is_current(self, attempt: Callable[[], None], work: str, name: str) -> bool:
-        """Says whether ``attempt`` is still to be done: not forgotten, with no other one in its place."""
-        return self._current.get((work, name)) is attempt
 
     def fails(
         self, work: str, error: BaseException, again: Callable[[], None], name: str = "", *, path: str = ""
@@ -170,40 +185,3 @@ class Background:
         while len(self._faults) > WAITING_MAX:
             work, name = next(key for key in self._faults if key[1])
             self.forget(work, [name])
-
-
-class _Attempt(Generic[T]):
-    """One piece of work; each call is a try."""
-
-    def __init__(
-        self,
-        background: Background,
-        work: str,
-        name: str,
-        job: Callable[[], T],
-        done: Callable[[T], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._background = background
-        self._work = work
-        self._name = name
-        self._job = job
-        self._done = done
-        self._failed = failed
-
-    def __call__(self) -> None:
-        self._background.keeper.submit(self._job, self._worked, self._broke)
-
-    def _worked(self, result: T) -> None:
-        background = self._background
-        with background.latch:
-            if background.is_current(self, self._work, self._name):
-                background.works(self._work, self._name)
-        self._done(result)
-
-    def _broke(self, error: BaseException) -> None:
-        background = self._background
-        with background.latch:
-            if background.is_current(self, self._work, self._name):
-                background.fails(self._work, error, self, self._name)
-        self._failed(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 
 from vlsn.format.segment import segment_name
 from vlsn.limits import SEGMENT_BYTES_MAX
@@ -45,12 +46,9 @@ def keep_cut(disk: Disk, directory: str, number: int, offset: int, data: bytes) 
     fresh = path + ".new"
     if disk.exists(fresh):
         disk.remove(fresh)
-    file = disk.open(fresh, create=True)
-    try:
+    with closing(disk.open(fresh, create=True)) as file:
         file.write(0, [data])
         file.sync()
-    finally:
-        file.close()
     disk.rename(fresh, path)
     disk.sync_directory(directory)
     return path.rpartition("/")[2]
@@ -79,8 +77,5 @@ def free_name(disk: Disk, path: str) -> str:
 
 
 def _read(disk: Disk, path: str) -> bytes:
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         return file.read(0, min(file.size(), SEGMENT_BYTES_MAX))
-    finally:
-        file.close()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from vlsn.errors import BadBody, Damaged, WrongVersion
@@ -134,11 +135,8 @@ def stated_synced_end(disk: Disk, segments: Sequence[SegmentInfo], *, stated: It
     for at in stated:
         if lsn_file(at) == last.number:
             best = max(best, lsn_offset(at))
-    file = disk.open(last.path)
-    try:
+    with closing(disk.open(last.path)) as file:
         best = max(best, synced_in_frames(file.read(0, last.size), FIRST_FRAME, last.head.salt))
-    finally:
-        file.close()
     return lsn(last.number, best)
 
 
@@ -149,20 +147,14 @@ def synced_in_frames(buf: Buffer, start: int, salt: int) -> int:
 
 
 def _size(disk: Disk, path: str) -> int:
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         return file.size()
-    finally:
-        file.close()
 
 
 def _read_header(disk: Disk, path: str) -> tuple[SegmentHeader | None, int, str]:
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         size = file.size()
         page = file.read(0, HEADER_PAGE)
-    finally:
-        file.close()
     try:
         header = SegmentHeader.decode(page)
     except WrongVersion as error:

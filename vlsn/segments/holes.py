@@ -19,13 +19,13 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from vlsn.errors import said_of
 from vlsn.format.segment import segment_name
 from vlsn.limits import KIB
-from vlsn.seams import Disk, Worker
+from vlsn.seams import Disk
 from vlsn.segments.background import Background
 
 PAGE_BYTES = 4 * KIB
@@ -39,14 +39,7 @@ _CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS)
 class Holes:
     """Gives back the ends of one log's segments, and knows what each takes of the disk."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        keeper: Worker,
-        latch: AbstractContextManager[object],
-        background: Background,
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, background: Background) -> None:
         self.taken: dict[int, int] = {}
         """Number → bytes of disk of the sealed segments that were looked at."""
         self.given_bytes = 0
@@ -55,8 +48,6 @@ class Holes:
         """The reason why this file system gives nothing back; empty where it does."""
         self._disk = disk
         self._directory = directory
-        self._keeper = keeper
-        self._latch = latch
         self._background = background
         self._waiting: deque[tuple[int, int]] = deque()
         self._running = self._cannot = self._closed = False
@@ -81,7 +72,9 @@ class Holes:
             return
         self._running = True
         job = [self._waiting.popleft() for _ in range(min(SEGMENTS_A_JOB, len(self._waiting)))]
-        self._keeper.submit(lambda: self._look(job), self._looked, lambda error: self._looked(_all_failed(job, error)))
+        self._background.keeper.submit(
+            lambda: self._look(job), self._looked, lambda error: self._looked(_all_failed(job, error))
+        )
 
     def _look(self, job: list[tuple[int, int]]) -> _Seen:
         """Looks, on the keeper's thread, at what each takes now, what was given back, and what went wrong."""
@@ -105,7 +98,7 @@ class Holes:
         return seen
 
     def _looked(self, seen: _Seen) -> None:
-        with self._latch:
+        with self._background.latch:
             self._running = False
             self.taken |= seen.taken
             self.given_bytes += seen.given
@@ -121,7 +114,7 @@ class Holes:
         self._background.fails("hole", error, lambda: self._try_again(number, end), segment_name(number))
 
     def _try_again(self, number: int, end: int) -> None:
-        with self._latch:
+        with self._background.latch:
             self._waiting.append((number, end))
             self._next()
 
@@ -144,8 +137,7 @@ def _all_failed(job: list[tuple[int, int]], error: BaseException) -> _Seen:
 
 def give_back(disk: Disk, path: str, end: int, *, punch: bool = True) -> tuple[int, int]:
     """Returns bytes of disk that the file takes before and after what lies behind ``end`` was given back (rule 2)."""
-    file = disk.open(path, write=True)
-    try:
+    with closing(disk.open(path, write=True)) as file:
         before = file.allocated()
         start = -(-end // PAGE_BYTES) * PAGE_BYTES
         size = file.size() - start
@@ -153,5 +145,3 @@ def give_back(disk: Disk, path: str, end: int, *, punch: bool = True) -> tuple[i
             return before, before
         file.punch(start, size)
         return before, file.allocated()
-    finally:
-        file.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import groupby
 
 from vlsn.format.frame import FLAG_AT, OVERMARKED
@@ -24,10 +25,7 @@ def finish_rollback(disk: Disk, directory: str, frames: Sequence[Lsn]) -> None:
     if voided:
         disk.sync_directory(directory)
     for number, places in groupby(frames, lsn_file):
-        file = disk.open(f"{directory}/{segment_name(number)}", write=True)
-        try:
+        with closing(disk.open(f"{directory}/{segment_name(number)}", write=True)) as file:
             for at in places:
                 file.write(lsn_offset(at) + FLAG_AT, [_MARK])
             file.sync()
-        finally:
-            file.close()

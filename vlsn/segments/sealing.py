@@ -7,7 +7,7 @@ or one whose running checksum is not known, gets none: whoever verifies reads it
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import numpy as np
 
@@ -63,11 +63,8 @@ def write_sidecar(disk: Disk, directory: str, sidecar: Sidecar) -> None:
     temporary = path + ".new"
     if disk.exists(temporary):
         disk.remove(temporary)
-    file = disk.open(temporary, create=True)
-    try:
+    with closing(disk.open(temporary, create=True)) as file:
         file.write(0, [sidecar.encode()])
         file.sync()
-    finally:
-        file.close()
     disk.rename(temporary, path)
     disk.sync_directory(directory)

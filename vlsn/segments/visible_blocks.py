@@ -10,6 +10,7 @@ reads the place that it leads to finds the damage.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -78,14 +79,11 @@ def first_damage(
         stop = min(info.live_end or info.size, info.size)
         if info.number == lsn_file(end):
             stop = min(stop, lsn_offset(end))
-        segment = SegmentFile(disk, directory, info.number)
-        try:
+        with closing(SegmentFile(disk, directory, info.number)) as segment:
             for _, base, found in whole_frames(segment, at, stop):
                 if base != at:
                     break
                 at = found.end
-        finally:
-            segment.close()
         if at < stop:
             text = f"{segment.name} is damaged at {at}: {what}"
             return Damaged(text, file=segment.name, offset=at, vlsn=vlsn)

@@ -35,8 +35,9 @@ from msgspec.structs import replace
 from vlsn.errors import BadBody
 from vlsn.format.records import JSON_FAULTS, AckNote
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
-from vlsn.ids import NULL_VLSN, Vlsn
+from vlsn.ids import Vlsn
 from vlsn.limits import ACK_INTERVALS_MAX, DEAD_LETTERS_MAX, DESTINATIONS_MAX, TRIES_KEPT_MAX
+from vlsn.state.log_table import LogTable
 from vlsn.state.producers import LifeChanges
 
 _UUID: Final = re.compile(r"[0-9a-f]{16}\Z", re.ASCII)
@@ -179,7 +180,7 @@ _Noted = tuple[Vlsn, Mapping[str, AckNote]]
 _vlsn_of: Callable[[_Noted], Vlsn] = itemgetter(0)
 
 
-class AckTable:
+class AckTable(LogTable):
     """The table of one log.  At home only."""
 
     def __init__(self, record: AcksRecord | None = None, limits: AckLimits | None = None, *, vlsn: int = 0) -> None:
@@ -193,10 +194,8 @@ class AckTable:
         self._done = 0
         """How many of them are folded."""
         self.lacks_to = record.lacks_to
-        """The VLSN up to which notes were cleaned away before they were read; 0 for a whole table."""
-        self.settled = Vlsn(max(vlsn, record.lacks_to))
-        """The VLSN from which on it is exact."""
-        self.folded_to = self.settled
+        self.settled = max(vlsn, record.lacks_to)
+        self.folded_to = Vlsn(self.settled)
         """The VLSN that ``get`` tells of: durable, and synced here."""
         self._kept: Tables | None = dict(self._settled) if record.keyed else None
         """The tables as the last checkpoint has them; None: the next one writes all."""
@@ -257,19 +256,13 @@ class AckTable:
     # What it lacks.
 
     def lose_before(self, vlsn: Vlsn) -> None:
-        """Notes that what lies before ``vlsn`` was never read here, and is in the log no more."""
-        self.lacks_to = max(self.lacks_to, vlsn - 1)
-        self.settled = self.folded_to = Vlsn(max(self.settled, self.lacks_to))
-
-    def give_up_lost(self) -> None:
-        """Gives up what this table lacks, and nobody has: those destinations are not known."""
-        self.lacks_to = NULL_VLSN
+        super().lose_before(vlsn)
+        self.folded_to = Vlsn(self.settled)
 
     def check_fill(self, known: AckTable, vlsn: Vlsn) -> None:
         """Compares with ``known``, another copy's table as of ``vlsn``: of destinations that began behind ``lacks_to``
         both say the same. Raises ``ValueError``."""
-        if not self.settled <= vlsn:
-            raise ValueError(f"acknowledgements as of VLSN {vlsn}: known here from {self.settled} on")
+        self.check_exact(vlsn, "acknowledgements")
         mine = {uuid: table for uuid, table in self._as_of(vlsn).items() if table.since > self.lacks_to}
         theirs = {uuid: table for uuid, table in known._settled.items() if table.since > self.lacks_to}
         for uuid in sorted(mine.keys() | theirs.keys()):
@@ -305,10 +298,6 @@ class AckTable:
             return tables
 
         return folded
-
-    def record(self, vlsn: Vlsn) -> AcksRecord:
-        """Returns all of it as of ``vlsn``."""
-        return self.snapshot(vlsn)()
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], AcksRecord]:
         """Copies it; the returned call puts it together, on any thread."""

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from vlsn.state.small_state import Kept
+from vlsn.state.small_state import Kept, decoded
 
 PREFIX: Final = "cdc/"
 
@@ -32,11 +32,10 @@ def key_of(node: str, consumer: str) -> str:
 
 def file_in(kept: Kept | None) -> int:
     """Reads the number of the position file that the group knows; 0 for none."""
-    if kept is None:
-        return 0
+    begun = decoded(kept, _decoder)
     try:
-        return int(_decoder.decode(kept.value).file, 16)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+        return int(begun.file, 16) if begun is not None else 0
+    except ValueError:
         return 0
 
 

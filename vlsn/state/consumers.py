@@ -12,16 +12,16 @@ Each node places the holds itself, from its own log: of a position that may stil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
 
-from vlsn.errors import BadArgument, Trimmed
+from vlsn.errors import BadArgument
 from vlsn.ids import NULL_TERM, NUMBER_MAX, Vlsn, is_name, is_part
-from vlsn.state.holds import Hold, Holds, Owner
-from vlsn.state.small_state import Kept, SmallState
+from vlsn.state.holds import FollowingHolds, Holds, Owner
+from vlsn.state.small_state import Kept, SmallState, decoded, under
 
 PREFIX = "consumer/"
 CONSUMERS_MAX = 512
@@ -67,19 +67,15 @@ def is_of_another_group(name: str) -> bool:
 
 def position_of(kept: Kept | None) -> Placed | None:
     """Reads a position; None where there is none, or something else lies there."""
-    if kept is None:
+    position = decoded(kept, _decoder)
+    if kept is None or position is None or not 0 < position.next <= NUMBER_MAX:
         return None
-    try:
-        position = _decoder.decode(kept.value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return Placed(kept.vlsn, position) if 0 < position.next <= NUMBER_MAX else None
+    return Placed(kept.vlsn, position)
 
 
 def positions_in(kept: Mapping[str, Kept]) -> dict[str, Placed]:
     """Returns all positions by the names of their consumers, in their order."""
-    found = {name.removeprefix(PREFIX): position_of(kept[name]) for name in sorted(kept) if name.startswith(PREFIX)}
-    return {name: placed for name, placed in found.items() if placed is not None}
+    return under(kept, PREFIX, position_of)
 
 
 def held_in(kept: Mapping[str, Kept]) -> dict[str, Vlsn]:
@@ -88,29 +84,13 @@ def held_in(kept: Mapping[str, Kept]) -> dict[str, Vlsn]:
     return {name: vlsn for name, vlsn in found.items() if not is_of_another_group(name)}
 
 
-class ConsumerHolds:
-    """The holds of one log's consumers.  At home only, under the latch.  ``dropped`` is told of one that lay too far
-    behind, with the first VLSN that will be left."""
+class ConsumerHolds(FollowingHolds):
+    """The holds of one log's consumers.  At home only, under the latch."""
 
     def __init__(self, holds: Holds, small: SmallState) -> None:
-        self._holds = holds
+        super().__init__(holds, Owner.CONSUMER)
         self._small = small
-        self._held: dict[str, Hold] = {}
-        self.dropped: Callable[[str, Vlsn], None] = lambda name, first: None
 
     def place(self, durable: Vlsn) -> None:
-        """Places them as of ``durable``. A consumer whose next VLSN was cleaned away holds nothing."""
-        wanted = held_in(self._small.as_of(durable)) if self._small or self._held else {}
-        for name in [name for name in self._held if name not in wanted]:
-            self._holds.release(self._held.pop(name))
-        for name, vlsn in wanted.items():
-            hold = self._held.get(name)
-            if hold is not None and hold.live and vlsn >= hold.vlsn:
-                hold.advance(vlsn)
-                continue
-            try:
-                told = partial(self.dropped, name)
-                self._held[name] = self._holds.place(Owner.CONSUMER, name, vlsn, on_dropped=told)
-            except (Trimmed, BadArgument):
-                if hold is not None:
-                    self._holds.release(self._held.pop(name))
+        """Places them as of ``durable``."""
+        self.follow(held_in(self._small.as_of(durable)) if self._small or self._held else {})

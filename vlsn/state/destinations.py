@@ -13,16 +13,14 @@ A message is a DATA entry whose key begins with the prefix, but for the destinat
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
-from vlsn.errors import BadArgument, Trimmed
+from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX, Vlsn, is_part
 from vlsn.levels import DESTINATIONS, REDELIVERY
 from vlsn.limits import (
@@ -35,8 +33,8 @@ from vlsn.limits import (
     REDELIVERY_FACTOR_MAX,
 )
 from vlsn.state.acks import Acked, AckTable
-from vlsn.state.holds import Hold, Holds, Owner
-from vlsn.state.small_state import Kept, SmallState
+from vlsn.state.holds import FollowingHolds, Holds, Owner
+from vlsn.state.small_state import Kept, SmallState, decoded, under
 
 PREFIX: Final = "dest/"
 FULL_POLICIES: Final = ("page", "drop", "block", "fail")
@@ -156,10 +154,6 @@ class DestinationView:
         """The VLSN up to which nothing of it is kept any more."""
         return self.acked.kept_floor
 
-    def is_acked(self, vlsns: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Marks those that it is not to keep; dead ones are kept, for they may be tried again."""
-        return self.acked.lets_go(vlsns)
-
 
 _decoder = msgspec.json.Decoder(DestinationSettings)
 
@@ -173,20 +167,19 @@ def key_of(name: str) -> str:
 
 def settings_of(kept: Kept | None) -> PlacedDestination | None:
     """Reads settings; None where there are none, or something else lies there."""
-    if kept is None:
+    settings = decoded(kept, _decoder)
+    if kept is None or settings is None:
         return None
     try:
-        settings = _decoder.decode(kept.value)
         settings.check()
-    except (msgspec.DecodeError, UnicodeDecodeError, BadArgument):
+    except BadArgument:
         return None
     return PlacedDestination(kept.vlsn, settings)
 
 
 def settings_in(kept: Mapping[str, Kept]) -> dict[str, PlacedDestination]:
     """Returns all settings by the names of their destinations, in their order."""
-    found = {name.removeprefix(PREFIX): settings_of(kept[name]) for name in sorted(kept) if name.startswith(PREFIX)}
-    return {name: placed for name, placed in found.items() if placed is not None}
+    return under(kept, PREFIX, settings_of)
 
 
 def views_of(kept: Mapping[str, Kept], acks: AckTable) -> list[DestinationView]:
@@ -202,16 +195,13 @@ def views_of(kept: Mapping[str, Kept], acks: AckTable) -> list[DestinationView]:
     ]
 
 
-class Destinations:
-    """The destinations of one log, and the holds that they place on it.  At home only, under the latch.  ``dropped`` is
-    told of one that lay too far behind, with the first VLSN that will be left."""
+class Destinations(FollowingHolds):
+    """The destinations of one log, and the holds that they place on it.  At home only, under the latch."""
 
     def __init__(self, holds: Holds, small: SmallState, acks: AckTable) -> None:
-        self._holds = holds
+        super().__init__(holds, Owner.DESTINATION)
         self._small = small
         self._acks = acks
-        self._held: dict[str, Hold] = {}
-        self.dropped: Callable[[str, Vlsn], None] = lambda name, first: None
 
     def views(self) -> list[DestinationView]:
         """Returns all of them as far as acknowledgements are folded: durable, and synced here."""
@@ -220,18 +210,5 @@ class Destinations:
         return views_of(self._small.as_of(self._acks.folded_to), self._acks)
 
     def place(self) -> None:
-        """Places the holds of all that is not acknowledged. One whose next VLSN was cleaned away holds nothing."""
-        wanted = {view.name: Vlsn(view.acked.floor + 1) for view in self.views()}
-        for name in [name for name in self._held if name not in wanted]:
-            self._holds.release(self._held.pop(name))
-        for name, vlsn in wanted.items():
-            hold = self._held.get(name)
-            if hold is not None and hold.live and vlsn >= hold.vlsn:
-                hold.advance(vlsn)
-                continue
-            try:
-                told = partial(self.dropped, name)
-                self._held[name] = self._holds.place(Owner.DESTINATION, name, vlsn, on_dropped=told)
-            except (Trimmed, BadArgument):
-                if hold is not None:
-                    self._holds.release(self._held.pop(name))
+        """Places the holds of all that is not acknowledged."""
+        self.follow({view.name: Vlsn(view.acked.floor + 1) for view in self.views()})

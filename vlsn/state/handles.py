@@ -22,6 +22,7 @@ from typing import NamedTuple
 from vlsn.format.producer_columns import Produced
 from vlsn.ids import NULL_VLSN, Term, Vlsn
 from vlsn.limits import HANDLES_MAX, PRODUCER_SILENT_VLSNS
+from vlsn.state.log_table import LogTable
 from vlsn.state.producer_lives import read_lives
 from vlsn.state.producers import LifeChanges, ProducersRecord
 
@@ -47,7 +48,7 @@ class _Ended(NamedTuple):
     evicted_to: int
 
 
-class Handles:
+class Handles(LogTable):
     """The table of one log, as of the last VLSN noted."""
 
     def __init__(
@@ -70,10 +71,8 @@ class Handles:
         self._evicted_to = record.forgotten_to
         self._ended: deque[_Ended] = deque()
         self.lacks_to = max(record.lacks_to, lacks_to)
-        """The VLSN up to which commits were cleaned away before they were noted; 0 for a whole table."""
         newest = next(reversed(self._rows.values()), None)
-        self.settled: int = newest[_LAST] if newest is not None else self.lacks_to
-        """The VLSN from which on it is exact."""
+        self.settled = newest[_LAST] if newest is not None else self.lacks_to
         self._kept_at: int = self.settled
         self._changed: dict[int, Produced | None] = {}
         """The rows that may be other than at the last checkpoint, None for those that went."""
@@ -138,20 +137,13 @@ class Handles:
         self._evicted_to = max(self._evicted_to, vlsn - 1)
 
     def lose_before(self, vlsn: Vlsn) -> None:
-        """Notes that what lies before ``vlsn`` was never noted here, and is in the log no more."""
         self.forget_before(vlsn)
-        self.lacks_to = max(self.lacks_to, vlsn - 1)
-        self.settled = max(self.settled, self.lacks_to)
-
-    def give_up_lost(self) -> None:
-        """Gives up what this table lacks, and nobody has: it is forgotten, as what was put out for room is."""
-        self.lacks_to = NULL_VLSN
+        super().lose_before(vlsn)
 
     def check_fill(self, known: Handles, vlsn: Vlsn) -> None:
         """Compares with ``known``, another copy's table as of ``vlsn``: behind ``lacks_to`` both say the same, but for
         what is forgotten there. Raises ``ValueError``."""
-        if not self.settled <= vlsn:
-            raise ValueError(f"transactions as of VLSN {vlsn}: what is known here is exact from {self.settled} on")
+        self.check_exact(vlsn, "transactions")
         if max(known.settled, known._evicted_to) > vlsn or len(known) > self._most:
             raise ValueError(f"{len(known)} transactions as of VLSN {vlsn}, or some that were logged later")
         mine = {row for row in self._as_of(vlsn)[0] if row[_LAST] > self.lacks_to}
@@ -181,10 +173,6 @@ class Handles:
             self._changed[handle] = self._rows.get(handle)
 
     # What is kept of it.
-
-    def record(self, vlsn: Vlsn) -> ProducersRecord:
-        """Returns all of it as of ``vlsn``."""
-        return self.snapshot(vlsn)()
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
         """Copies it; the returned call puts it together, on any thread."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -43,28 +43,6 @@ from vlsn.state.small_state import SmallState
 from vlsn.state.state_store import KEYED_FROM_LEVEL, StateRecord
 
 T = TypeVar("T")
-
-
-class _Table(Protocol):
-    """A table that follows the log (``producers``, ``handles``, ``small_state``, ``acks``)."""
-
-    @property
-    def settled(self) -> int: ...
-
-    @property
-    def lacks_to(self) -> int: ...
-
-    def settle(self, vlsn: Vlsn) -> None: ...
-
-    def truncate(self, last: Vlsn) -> None: ...
-
-    def lose_before(self, vlsn: Vlsn) -> None: ...
-
-    def give_up_lost(self) -> None: ...
-
-    def check_fill(self, known: Any, vlsn: Vlsn) -> None: ...
-
-    def fill(self, known: Any, vlsn: Vlsn) -> None: ...
 
 
 class History:
@@ -95,7 +73,7 @@ class History:
                 self.txn_ends.append(record.txn_end)
 
     @property
-    def _tables(self) -> tuple[_Table, ...]:
+    def _tables(self) -> tuple[Any, ...]:
         """All tables: what is done to one of them is done to each."""
         return self.producers, self.commits, self.small, self.acks
 

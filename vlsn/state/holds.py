@@ -13,10 +13,11 @@ At home only, under the log latch, like the log's own methods; ``LogHold`` alone
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from operator import index
 from types import TracebackType
 
@@ -120,6 +121,33 @@ class Holds:
         before = self._held.pop((owner, name), None)
         if before is not None:
             before.live = False
+
+
+class FollowingHolds:
+    """The holds of one owner, each by its name, which follow what is wanted.  At home only, under the latch.
+    ``dropped`` is told of one that lay too far behind, with the first VLSN that will be left."""
+
+    def __init__(self, holds: Holds, owner: Owner) -> None:
+        self.dropped: Callable[[str, Vlsn], None] = lambda name, first: None
+        self._holds = holds
+        self._owner = owner
+        self._held: dict[str, Hold] = {}
+
+    def follow(self, wanted: Mapping[str, Vlsn]) -> None:
+        """Holds what is ``wanted`` and nothing else. A name whose VLSN was cleaned away holds nothing."""
+        for name in [name for name in self._held if name not in wanted]:
+            self._holds.release(self._held.pop(name))
+        for name, vlsn in wanted.items():
+            hold = self._held.get(name)
+            if hold is not None and hold.live and vlsn >= hold.vlsn:
+                hold.advance(vlsn)
+                continue
+            try:
+                told = partial(self.dropped, name)
+                self._held[name] = self._holds.place(self._owner, name, vlsn, on_dropped=told)
+            except (Trimmed, BadArgument):
+                if hold is not None:
+                    self._holds.release(self._held.pop(name))
 
 
 class LogHold:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from struct import Struct
 
@@ -230,11 +231,8 @@ def read(disk: Disk, path: str) -> NodeRecord:
 
 def read_slots(disk: Disk, path: str) -> tuple[NodeRecord, dict[int, Exception]]:
     """Reads the record, and by its number (1, 2) a slot that cannot be read, with what is wrong. Raises as ``read``."""
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         slots = _slots(file, path)
-    finally:
-        file.close()
     faults = {number: slot for number, slot in enumerate(slots, 1) if not isinstance(slot, NodeRecord)}
     return _newer(slots, path), faults
 

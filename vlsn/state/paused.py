@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from vlsn.state.small_state import Kept
+from vlsn.state.small_state import Kept, decoded
 
 PREFIX: Final = "cdc/"
 """As that of what has begun on nodes (``begun``), whose names have another slash."""
@@ -32,12 +32,8 @@ def key_of(consumer: str) -> str:
 
 def since_in(kept: Kept | None) -> int:
     """Reads since when it is paused, µs since the epoch; 0 for not at all."""
-    if kept is None:
-        return 0
-    try:
-        return max(0, _decoder.decode(kept.value).paused)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return 0
+    paused = decoded(kept, _decoder)
+    return max(0, paused.paused) if paused is not None else 0
 
 
 def value_of(since_us: int) -> bytes | None:

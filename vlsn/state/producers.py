@@ -35,8 +35,9 @@ from operator import attrgetter, itemgetter
 import msgspec
 
 from vlsn.format.producer_columns import Produced
-from vlsn.ids import NULL_VLSN, Term, Vlsn
+from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.limits import PRODUCERS_CHANGED_MAX, PRODUCERS_MAX
+from vlsn.state.log_table import LogTable
 from vlsn.state.producer_lives import SPARE_ROWS, Life, Part, ProducerLimits, ProducerPlace, Rows, read_lives
 
 __all__ = ["LifeChanges", "ProducerLimits", "ProducerPlace", "Producers", "ProducersRecord"]
@@ -83,7 +84,7 @@ class _Ended:
     evicted_to: int
 
 
-class Producers:
+class Producers(LogTable):
     """The table of one log, as of the last VLSN noted."""
 
     def __init__(self, record: ProducersRecord | None = None, limits: ProducerLimits | None = None) -> None:
@@ -100,10 +101,8 @@ class Producers:
         self._spares: deque[tuple[int, Life]] = deque()
         """Lives that have more rows than are remembered once that VLSN is settled."""
         self.lacks_to = record.lacks_to
-        """The VLSN up to which submissions were cleaned away before they were noted; 0 for a whole table."""
         newest = next(reversed(self._recent.values()), None)
         self.settled = newest.last if newest is not None else self.lacks_to
-        """The VLSN from which on it is exact."""
         self._kept_at = self.settled
         self._changed: dict[int, Rows | None] = {}
         """The lives that may be other than at the last checkpoint, None for who has none now. By their rows, so that a
@@ -122,10 +121,6 @@ class Producers:
     def find(self, producer: int, *, at: int) -> Life | None:
         life = self._recent.get(producer) or self._older.get(producer)
         return life if life is not None and life.last + self.limits.silent >= at else None
-
-    def place(self, life: Life, sequence: int) -> tuple[Vlsn, Vlsn, Term] | None:
-        """Finds a submission; None where it is not remembered any more, or has not come yet."""
-        return life.place(sequence, self.limits)
 
     def forgotten_to(self, *, at: int) -> Vlsn:
         """Returns the VLSN after which no submission was forgotten."""
@@ -232,20 +227,13 @@ class Producers:
         self._evicted_to = max(self._evicted_to, vlsn - 1)
 
     def lose_before(self, vlsn: Vlsn) -> None:
-        """Notes that what lies before ``vlsn`` was never noted here, and is in the log no more."""
         self.forget_before(vlsn)
-        self.lacks_to = max(self.lacks_to, vlsn - 1)
-        self.settled = max(self.settled, self.lacks_to)
-
-    def give_up_lost(self) -> None:
-        """Gives up what this table lacks, and nobody has: it is forgotten, as what was put out for room is."""
-        self.lacks_to = NULL_VLSN
+        super().lose_before(vlsn)
 
     def check_fill(self, known: Producers, vlsn: Vlsn) -> None:
         """Compares with ``known``, another copy's table as of ``vlsn``. Raises ``ValueError`` unless it lacks less than
         this one and says the same of everything that this one has noted."""
-        if not self.settled <= vlsn:
-            raise ValueError(f"producers as of VLSN {vlsn}: what is known here is exact from {self.settled} on")
+        self.check_exact(vlsn, "producers")
         if known.lacks_to >= self.lacks_to:
             raise ValueError(f"producers that are lost up to VLSN {known.lacks_to}; here they are to {self.lacks_to}")
         self._compare(known, vlsn)
@@ -312,10 +300,6 @@ class Producers:
         self._recent = OrderedDict((life.producer, life) for life in lives[older:])
 
     # What is kept of it.
-
-    def record(self, vlsn: Vlsn) -> ProducersRecord:
-        """Returns all of it as of ``vlsn``."""
-        return self.snapshot(vlsn)()
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
         """Copies it; the returned call puts all of it together, on any thread, for its 53 MB take long."""

@@ -21,7 +21,7 @@ import msgspec
 
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX, Vlsn, is_part
-from vlsn.state.small_state import Kept
+from vlsn.state.small_state import Kept, decoded, under
 
 PREFIX: Final = "sink/"
 SINKS_MAX: Final = 256
@@ -102,18 +102,13 @@ def is_run(name: str) -> bool:
 
 def state_of(kept: Kept | None) -> PlacedSink | None:
     """Reads a state; None where there is none, or something else lies there."""
-    if kept is None:
-        return None
-    try:
-        return PlacedSink(kept.vlsn, _decoder.decode(kept.value))
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    state = decoded(kept, _decoder)
+    return PlacedSink(kept.vlsn, state) if kept is not None and state is not None else None
 
 
 def states_in(kept: Mapping[str, Kept]) -> dict[str, PlacedSink]:
     """Returns all states by the names of their sinks, in their order."""
-    found = {name.removeprefix(PREFIX): state_of(kept[name]) for name in sorted(kept) if name.startswith(PREFIX)}
-    return {name: placed for name, placed in found.items() if placed is not None}
+    return under(kept, PREFIX, state_of)
 
 
 def outlived(states: Mapping[str, PlacedSink], name: str) -> list[str]:

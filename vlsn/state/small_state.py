@@ -24,17 +24,20 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from vlsn.ids import NULL_VLSN, Vlsn
+from vlsn.ids import Vlsn
 from vlsn.limits import (
     SMALL_STATE_BYTES_MAX,
     SMALL_STATE_NAME_BYTES_MAX,
     SMALL_STATE_NAMES_MAX,
     SMALL_STATE_VALUE_BYTES_MAX,
 )
+from vlsn.state.log_table import LogTable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class _Put(NamedTuple):
     taken: bool
 
 
-class SmallState(Mapping[str, Kept]):
+class SmallState(LogTable, Mapping[str, Kept]):
     """The table of one log, as of the last VLSN noted."""
 
     def __init__(self, record: SmallStateRecord | None = None, limits: SmallStateLimits | None = None) -> None:
@@ -91,9 +94,7 @@ class SmallState(Mapping[str, Kept]):
         self._puts: list[_Put] = []
         """The puts since ``settled``, in log order."""
         self.lacks_to = record.lacks_to
-        """The VLSN up to which what was set was cleaned away before it was noted; 0 for a whole table."""
         self.settled = max((kept.vlsn for kept in self._kept.values()), default=self.lacks_to)
-        """The VLSN from which on it is exact."""
 
     def __getitem__(self, name: str) -> Kept:
         return self._kept[name]
@@ -178,20 +179,10 @@ class SmallState(Mapping[str, Kept]):
 
     # What it lacks.
 
-    def lose_before(self, vlsn: Vlsn) -> None:
-        """Notes that what was set before ``vlsn`` was never noted here, and is in the log no more."""
-        self.lacks_to = max(self.lacks_to, vlsn - 1)
-        self.settled = max(self.settled, self.lacks_to)
-
-    def give_up_lost(self) -> None:
-        """Gives up what this table lacks, and nobody has: those names are not set."""
-        self.lacks_to = NULL_VLSN
-
     def check_fill(self, known: SmallState, vlsn: Vlsn) -> None:
         """Compares with ``known``, another copy's table as of ``vlsn``: behind ``lacks_to`` both say the same. Raises
         ``ValueError``."""
-        if not self.settled <= vlsn:
-            raise ValueError(f"small state as of VLSN {vlsn}: what is known here is exact from {self.settled} on")
+        self.check_exact(vlsn, "small state")
         mine = {name: kept for name, kept in self.as_of(vlsn).items() if kept.vlsn > self.lacks_to}
         theirs = {name: kept for name, kept in known.items() if kept.vlsn > self.lacks_to}
         for name in sorted(mine.keys() | theirs.keys()):
@@ -208,14 +199,25 @@ class SmallState(Mapping[str, Kept]):
 
     # What is kept of it.
 
-    def record(self, vlsn: Vlsn) -> SmallStateRecord:
-        """Returns all of it as of ``vlsn``, for a checkpoint."""
-        return self.snapshot(vlsn)()
-
     def snapshot(self, vlsn: Vlsn) -> Callable[[], SmallStateRecord]:
         """Copies it; the returned call puts it together, on any thread."""
         kept, lacks_to = self.as_of(vlsn), self.lacks_to
         return lambda: SmallStateRecord({name: (each.vlsn, each.value) for name, each in kept.items()}, lacks_to)
+
+
+def decoded(kept: Kept | None, decoder: msgspec.json.Decoder[T]) -> T | None:
+    """Reads a value; None where there is none, or something else lies there."""
+    try:
+        return decoder.decode(kept.value) if kept is not None else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def under(kept: Mapping[str, Kept], prefix: str, read: Callable[[Kept], T | None]) -> dict[str, T]:
+    """Returns what ``read`` makes of the values whose names begin with ``prefix``, by the rest of their names, in their
+    order."""
+    found = {name.removeprefix(prefix): read(kept[name]) for name in sorted(kept) if name.startswith(prefix)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 _vlsn_of: Callable[[_Put], Vlsn] = attrgetter("vlsn")

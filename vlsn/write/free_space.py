@@ -14,34 +14,23 @@ known, and who waits for the look goes on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 from vlsn.limits import STATE_FREE_BYTES_MIN
-from vlsn.seams import Disk, Worker
-from vlsn.segments.background import Background
+from vlsn.seams import Disk
+from vlsn.write.log_life import LogLife
 
 
-class Space:
+class FreeSpace:
     """The free space of a directory's file system, as of the last look. At home."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        keeper: Worker,
-        latch: AbstractContextManager[object],
-        *,
-        background: Background,
-        free_bytes_min: int,
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, life: LogLife, *, free_bytes_min: int) -> None:
         self.free_bytes: int | None = None
         """None before the first look that gave an answer."""
         self._disk = disk
         self._directory = directory
-        self._keeper = keeper
-        self._latch = latch
+        self._life = life
+        self._background = life.background
         self._min = free_bytes_min
-        self._background = background
         self._waiting: list[Callable[[], None]] = []
         self._looking = False
 
@@ -59,30 +48,30 @@ class Space:
     def look(self, then: Callable[[], None] = lambda: None) -> None:
         """Looks now, then calls ``then``. Who asks while a look is under way shares it, and who asks twice is called
         once."""
-        with self._latch:
+        with self._life.latch:
             if then not in self._waiting:
                 self._waiting.append(then)
             if self._looking:
                 return
             self._looking = True
             if self._background.is_due("space"):
-                self._keeper.submit(lambda: self._disk.free_bytes(self._directory), self._seen, self._failed)
+                self._life.keeper.submit(lambda: self._disk.free_bytes(self._directory), self._seen, self._failed)
             else:
-                self._keeper.submit(lambda: None, lambda _: self._answer(), self._failed)
+                self._life.keeper.submit(lambda: None, lambda _: self._answer(), self._failed)
 
     def _seen(self, free_bytes: int) -> None:
-        with self._latch:
+        with self._life.latch:
             self.free_bytes = free_bytes
             self._background.works("space")
         self._answer()
 
     def _failed(self, error: BaseException) -> None:
-        with self._latch:
+        with self._life.latch:
             self._background.fails("space", error, lambda: None, path=self._directory)
         self._answer()
 
     def _answer(self) -> None:
-        with self._latch:
+        with self._life.latch:
             self._looking = False
             waiting, self._waiting = self._waiting, []
         for then in waiting:

@@ -12,29 +12,27 @@ from functools import partial
 from vlsn.ids import Term
 from vlsn.levels import Levels
 from vlsn.recover.vote_floor import with_floor_met
-from vlsn.seams import Worker
 from vlsn.state.node_file import NodeFile
-from vlsn.write.lifecycle import Lifecycle
-from vlsn.write.log_contents import LogContents
+from vlsn.write.log_life import LogLife
+from vlsn.write.log_view import LogView
 
 
 class NodePromises:
     """The promises, at home."""
 
-    def __init__(
-        self, node_file: NodeFile, contents: LogContents, levels: Levels, keeper: Worker, lifecycle: Lifecycle
-    ) -> None:
+    def __init__(self, node_file: NodeFile, view: LogView, levels: Levels, life: LogLife) -> None:
         self._node_file = node_file
-        self._contents = contents
+        self._view = view
         self._levels = levels
-        self._keeper = keeper
-        self._lifecycle = lifecycle
+        self._life = life
 
     def store_level(self, level: int, done: Callable[[BaseException | None], None]) -> None:
         """Promises ``level``, and calls ``done(None)`` before the entry that sets it is acknowledged. Raises
         ``WrongVersion`` for a level that this binary does not speak."""
         self._levels.check_log(level, "what the group's log goes on with")
-        self._keeper.submit(partial(self._write_level, level), lambda _: done(None), partial(self._level_failed, done))
+        self._life.keeper.submit(
+            partial(self._write_level, level), lambda _: done(None), partial(self._level_failed, done)
+        )
 
     def _write_level(self, level: int) -> None:
         record = self._node_file.record
@@ -48,9 +46,9 @@ class NodePromises:
     def meet_floor(self, term: Term) -> None:
         """Lowers the vote floor to where the log ends now, synced, if it was further on. The log has all that the
         master of ``term`` has, while that is the stored one."""
-        last = self._contents.range.last_sync
-        end = (int(self._contents.history.term_of(last)), int(last))
-        self._keeper.submit(partial(self._write_floor, term, end), lambda _: None, self._failed)
+        last = self._view.range.last_sync
+        end = (int(self._view.history.term_of(last)), int(last))
+        self._life.keeper.submit(partial(self._write_floor, term, end), lambda _: None, self._failed)
 
     def _write_floor(self, term: Term, end: tuple[int, int]) -> None:
         record = self._node_file.record
@@ -59,4 +57,4 @@ class NodePromises:
             self._node_file.replace(met)
 
     def _failed(self, error: BaseException) -> None:
-        self._lifecycle.fail(f"the node file could not be written: {error}", error)
+        self._life.fail(f"the node file could not be written: {error}", error)

@@ -17,21 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from vlsn.errors import BadArgument, Damaged, RollbackProhibited, VlsnLogError, said_of
 from vlsn.format.frame import FrameKind
 from vlsn.format.records import RollbackEnd, RollbackStart
 from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn
-from vlsn.seams import Clock, Worker
 from vlsn.segments.overmarks import finish_rollback
 from vlsn.segments.window import WINDOW_BYTES_MAX
-from vlsn.write.checkpoint_schedule import Checkpointer
-from vlsn.write.lifecycle import Lifecycle
-from vlsn.write.log_contents import LogContents
-from vlsn.write.queue_consumer import Consumer
-from vlsn.write.segment_roll import Placement
-from vlsn.write.write_cycle import Cycle
-from vlsn.write.write_failure import Replacer
+from vlsn.write.checkpointer import Checkpointer
+from vlsn.write.log_life import LogLife
+from vlsn.write.log_view import LogView
+from vlsn.write.placement import Placement
+from vlsn.write.replacer import Replacer
+from vlsn.write.write_cycle import WriteCycle
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +44,18 @@ class Abandoned:
     frames: list[Lsn]
 
 
-@dataclass(frozen=True, slots=True)
-class RollbackParts:
-    """The parts that the rollbacks of one log are made with."""
-
-    contents: LogContents
-    consumer: Consumer
-    placement: Placement
-    cycle: Cycle
-    replacer: Replacer
-    checkpointer: Checkpointer
-    keeper: Worker
-    lifecycle: Lifecycle
-    clock: Clock
-
-
-def check_rollback(contents: LogContents, matchpoint: Vlsn) -> None:
+def check_rollback(view: LogView, matchpoint: Vlsn) -> None:
     """Raises ``RollbackProhibited`` when a rollback to ``matchpoint`` would undo what is durable, ``BadArgument``
     when that is not in the log."""
-    if matchpoint < contents.dtvlsn:
+    if matchpoint < view.dtvlsn:
         raise RollbackProhibited(
-            f"a rollback to VLSN {matchpoint} would undo durable entries up to {contents.dtvlsn}; it needs a person: "
+            f"a rollback to VLSN {matchpoint} would undo durable entries up to {view.dtvlsn}; it needs a person: "
             "compare the copies by an audit before anything else",
             matchpoint=matchpoint,
-            durable=contents.dtvlsn,
+            durable=view.dtvlsn,
         )
-    if matchpoint > contents.range.last:
-        raise BadArgument(f"a rollback to VLSN {matchpoint}, but the log ends at {contents.range.last}")
+    if matchpoint > view.range.last:
+        raise BadArgument(f"a rollback to VLSN {matchpoint}, but the log ends at {view.range.last}")
 
 
 class Rollback:
@@ -84,34 +68,34 @@ class Rollback:
 
     def __init__(
         self,
-        parts: RollbackParts,
+        view: LogView,
+        life: LogLife,
+        placement: Placement,
+        cycle: WriteCycle,
+        replacer: Replacer,
+        checkpointer: Checkpointer,
         matchpoint: Vlsn,
         done: Callable[[], None],
         refused: Callable[[VlsnLogError], None],
     ) -> None:
-        self._parts, self._matchpoint = parts, matchpoint
-        self._done, self._refused = done, refused
+        self._view, self._life, self._placement, self._cycle = view, life, placement, cycle
+        self._replacer, self._checkpointer = replacer, checkpointer
+        self._matchpoint, self._done, self._refused = matchpoint, done, refused
         self._found = Abandoned(matchpoint, NULL_VLSN, NULL_LSN, [])
         self._start_lsn = NULL_LSN
 
     def begin(self) -> None:
         """Raises as ``check_rollback`` does, with nothing begun."""
-        parts = self._parts
-        check_rollback(parts.contents, self._matchpoint)
-        parts.replacer.follow(on=True)
-        parts.contents.rollbacks += 1
-        parts.checkpointer.hold(self._drain)
-
-    def _drain(self) -> None:
-        """Drains the write path; no checkpoint runs, and none starts."""
-        self._parts.cycle.drain(self._look)
+        check_rollback(self._view, self._matchpoint)
+        self._replacer.follow(on=True)
+        self._view.rollbacks += 1
+        self._checkpointer.hold(lambda: self._cycle.drain(self._look))
 
     def _look(self) -> None:
         """Looks up where the blocks lie, once the write path is drained."""
-        self._parts.keeper.submit(self._find, self._place_start, self._unreadable)
-
-    def _find(self) -> Abandoned:
-        return find_abandoned(self._parts.contents, self._matchpoint)
+        self._life.keeper.submit(
+            partial(find_abandoned, self._view, self._matchpoint), self._place_start, self._unreadable
+        )
 
     def _unreadable(self, error: BaseException) -> None:
         if isinstance(error, VlsnLogError):
@@ -119,68 +103,68 @@ class Rollback:
         elif isinstance(error, OSError):  # no descriptor, say; nothing was changed
             self._give_up(VlsnLogError(f"what is to be rolled back could not be read: {said_of(error)}"))
         else:
-            self._parts.lifecycle.store_failed(error)
+            self._life.store_failed(error)
 
     # 1: the commit point
 
     def _place_start(self, found: Abandoned) -> None:
-        parts, self._found = self._parts, found
+        self._found = found
         if not found.frames:
             self._end()
             return
         try:
-            check_rollback(parts.contents, self._matchpoint)  # what is durable may have risen meanwhile
-            parts.cycle.append_record(FrameKind.ROLLBACK_START, self._start_record, self._mark, self._give_up)
+            check_rollback(self._view, self._matchpoint)  # what is durable may have risen meanwhile
+            self._cycle.append_record(FrameKind.ROLLBACK_START, self._start_record, self._mark, self._give_up)
         except VlsnLogError as error:
             self._give_up(error)
 
     def _start_record(self) -> bytes:
         """Makes the record, and forgets what follows the matchpoint. That is not written again should a segment fail,
         and the current one gets no sidecar: flags that its sums include are about to change."""
-        parts, found = self._parts, self._found
-        with parts.lifecycle.latch:
-            parts.placement.forget_after(self._matchpoint)
+        found = self._found
+        with self._life.latch:
+            self._placement.forget_after(self._matchpoint)
         return RollbackStart(
             matchpoint=self._matchpoint,
             matchpoint_lsn=found.kept_at,
             first_lsn=found.frames[0],
             end_lsn=Lsn(found.frames[-1] + 1),
-            last_vlsn=parts.contents.range.last,
-            clock_us=parts.clock.wall_us(),
+            last_vlsn=self._view.range.last,
+            clock_us=self._life.clock.wall_us(),
         ).encode()
 
     # 2, 3
 
     def _mark(self, at: Lsn) -> None:
         self._start_lsn = at
-        self._parts.keeper.submit(self._set_flags, self._place_end, self._parts.lifecycle.store_failed)
+        self._life.keep(self._set_flags, self._place_end)
 
     def _set_flags(self) -> None:
-        contents = self._parts.contents
-        finish_rollback(contents.disk, contents.directory, self._found.frames)
+        view = self._view
+        finish_rollback(view.disk, view.directory, self._found.frames)
 
     # 4
 
     def _place_end(self, _: None) -> None:
-        self._parts.cycle.append_record(FrameKind.ROLLBACK_END, self._end_record, self._truncate)
+        self._cycle.append_record(FrameKind.ROLLBACK_END, self._end_record, self._truncate)
 
     def _end_record(self) -> bytes:
-        start = self._parts.replacer.now_at(self._start_lsn)
-        return RollbackEnd(start_lsn=start, clock_us=self._parts.clock.wall_us()).encode()
+        start = self._replacer.now_at(self._start_lsn)
+        return RollbackEnd(start_lsn=start, clock_us=self._life.clock.wall_us()).encode()
 
     # 5
 
     def _truncate(self, _: Lsn) -> None:
-        self._parts.keeper.submit(self._truncate_index, self._forget, self._parts.lifecycle.store_failed)
+        self._life.keep(self._truncate_index, self._forget)
 
     def _truncate_index(self) -> None:
-        index, kept_at = self._parts.contents.index, self._parts.replacer.now_at(self._found.kept_at)
+        index, kept_at = self._view.index, self._replacer.now_at(self._found.kept_at)
         index.truncate_tail(self._matchpoint, kept_at, block_first=self._found.kept_first)
 
     def _forget(self, _: None) -> None:
-        with self._parts.lifecycle.latch:
-            self._parts.consumer.truncate(self._matchpoint)
-            self._parts.contents.tell_txn_end()
+        with self._life.latch:
+            self._view.truncate(self._matchpoint)
+            self._placement.last_vlsn = self._matchpoint
         self._end()
 
     # Its end.
@@ -194,21 +178,21 @@ class Rollback:
         self._refused(error)
 
     def _release(self) -> None:
-        self._parts.contents.rollbacks += 1
-        self._parts.replacer.follow(on=False)
-        self._parts.checkpointer.release()
+        self._view.rollbacks += 1
+        self._replacer.follow(on=False)
+        self._checkpointer.release()
 
 
-def find_abandoned(contents: LogContents, matchpoint: Vlsn) -> Abandoned:
+def find_abandoned(view: LogView, matchpoint: Vlsn) -> Abandoned:
     """Reads where the blocks after ``matchpoint`` lie, by windows.  Raises ``BadArgument`` when no visible block
     ends there, ``Damaged`` when what is to be abandoned cannot be read."""
-    span = contents.range
+    span = view.range
     if matchpoint >= span.last:
         return Abandoned(matchpoint, NULL_VLSN, NULL_LSN, [])
-    mapping = contents.index.at_or_before(matchpoint or span.first)
+    mapping = view.index.at_or_before(matchpoint or span.first)
     if mapping is None or (not matchpoint and span.first != 1):
         raise BadArgument(f"a rollback to VLSN {matchpoint}, but the log begins at {span.first}")
-    reader = contents.reader()
+    reader = view.reader()
     kept_first, kept_at, at = NULL_VLSN, NULL_LSN, mapping[1]
     frames: list[Lsn] = []
     try:

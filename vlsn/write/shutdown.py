@@ -12,69 +12,59 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vlsn.errors import LogClosed, NoSpace
-from vlsn.seams import DirectoryLock, Worker
-from vlsn.segments.background import Background
-from vlsn.state.state_store import StateStore
-from vlsn.write.checkpoint_schedule import Checkpointer
-from vlsn.write.free_space import Space
-from vlsn.write.lifecycle import Lifecycle
-from vlsn.write.log_contents import LogContents
+from vlsn.seams import DirectoryLock
+from vlsn.write.log_care import LogCare
+from vlsn.write.log_life import LogLife
+from vlsn.write.log_view import LogView
+from vlsn.write.placement import Placement
 from vlsn.write.queue import Queue
-from vlsn.write.segment_roll import Placement
-from vlsn.write.write_cycle import Cycle
+from vlsn.write.write_cycle import WriteCycle
 
 
 class Shutdown:
+    """The end of one log."""
+
     def __init__(
         self,
-        lifecycle: Lifecycle,
+        view: LogView,
+        life: LogLife,
         queue: Queue,
-        cycle: Cycle,
-        space: Space,
-        checkpointer: Checkpointer,
-        *,
-        contents: LogContents,
-        state: StateStore,
-        lock: DirectoryLock,
+        cycle: WriteCycle,
         placement: Placement,
-        background: Background,
-        keeper: Worker,
+        care: LogCare,
+        lock: DirectoryLock,
     ) -> None:
-        self._lifecycle = lifecycle
+        self._index = view.index
+        self._life = life
         self._queue = queue
         self._cycle = cycle
-        self._space = space
-        self._checkpointer = checkpointer
-        self._index = contents.index
-        self._state = state
-        self._lock = lock
         self._placement = placement
-        self._background = background
-        self._keeper = keeper
+        self._care = care
+        self._lock = lock
         self._closers: list[Callable[[], None]] = []
 
     # 1
 
     def begin(self, done: Callable[[], None]) -> None:
         """Begins the stop; calls ``done`` when the files are closed, also if the log fails before."""
-        self._lifecycle.closing = True
+        self._life.closing = True
         self._closers.append(done)
-        if self._lifecycle.over:
+        if self._life.over:
             self.finish()
         else:
             self._cycle.drain(self._stop)
 
     def _stop(self) -> None:
         self._cycle.stop_sealing(LogClosed("the log is closing"))
-        self._space.look(self._state_end)
+        self._care.space.look(self._state_end)
 
     # 2
 
     def _state_end(self) -> None:
-        if self._space.cramped:
+        if self._care.space.cramped:
             self._cycle.drain(self.finish)  # not a clean stop: the next open reads from the checkpoint before
         else:
-            self._checkpointer.run(clean=True, done=self._finish, failed=self._finish)
+            self._care.checkpointer.run(clean=True, done=self._finish, failed=self._finish)
 
     def _finish(self, _: object) -> None:
         self.finish()
@@ -91,19 +81,19 @@ class Shutdown:
 
     def finish(self) -> None:
         """Closes the files, and tells who asked for it."""
-        with self._lifecycle.latch:
+        with self._life.latch:
             closers, self._closers = self._closers, []
-            if not self._lifecycle.closed:
-                self._lifecycle.closed = True
-                self._background.close()
+            if not self._life.closed:
+                self._life.closed = True
+                self._life.background.close()
                 self._placement.close()
                 self._index.fail_waiters(LogClosed("the log was closed"))
-                self._keeper.submit(self._close_stores, lambda _: None, lambda _: None)
+                self._life.keeper.submit(self._close_stores, lambda _: None, lambda _: None)
         for done in closers:
-            self._keeper.submit(lambda: None, lambda _, done=done: done(), lambda _: None)  # type: ignore[misc]
+            self._life.keeper.submit(lambda: None, lambda _, done=done: done(), lambda _: None)  # type: ignore[misc]
 
     def _close_stores(self) -> None:
         """Closes the stores, on the keeper's thread."""
         self._index.close()
-        self._state.close()
+        self._care.state.close()
         self._lock.release()

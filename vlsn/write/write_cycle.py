@@ -17,18 +17,17 @@ from typing import Protocol
 from vlsn.errors import LogFailed, VlsnLogError
 from vlsn.format.frame import FrameKind
 from vlsn.ids import NULL_TERM, Lsn, Vlsn
-from vlsn.index.index import VlsnIndex
 from vlsn.limits import FLUSH_BYTES
-from vlsn.seams import Clock, Worker
+from vlsn.seams import Worker
 from vlsn.segments.current_segment import Group
 from vlsn.state.options import LogStats
-from vlsn.write.lifecycle import Lifecycle
+from vlsn.write.log_life import LogLife
+from vlsn.write.log_view import LogView
+from vlsn.write.placement import Placement
 from vlsn.write.queue import Barrier, LocalRecord, Pending, Roll
-from vlsn.write.queue_consumer import Consumer
-from vlsn.write.ring import Ring
-from vlsn.write.segment_roll import Placement
+from vlsn.write.queue_reader import QueueReader
+from vlsn.write.replacer import Replacer
 from vlsn.write.slow_syncs import SlowSyncs
-from vlsn.write.write_failure import Replacer
 
 
 class LogListener(Protocol):
@@ -55,26 +54,25 @@ class LogListener(Protocol):
         ...
 
 
-class Cycle:
+class WriteCycle:
     """Gathers, has it written, tells what became of it."""
 
     def __init__(
         self,
-        consumer: Consumer,
+        queue_reader: QueueReader,
         placement: Placement,
         replacer: Replacer,
-        index: VlsnIndex,
-        ring: Ring,
-        lifecycle: Lifecycle,
+        view: LogView,
+        life: LogLife,
         *,
         writer: Worker,
-        clock: Clock,
         stats: LogStats,
         listener: LogListener,
-        grew: Callable[[int], None],
         by_writer: bool,
     ) -> None:
-        """Gathers for the writer; ``grew`` gets the synced bytes of each group. ``by_writer`` as in ``LocalLog``."""
+        """Gathers for the writer. ``by_writer`` as in ``LocalLog``."""
+        self.grew: Callable[[int], None] = lambda _: None
+        """A call that gets the synced bytes of each group."""
         self.group: Group | None = None
         """The group that is with the writer."""
         self.handed_over_s = 0.0
@@ -83,17 +81,16 @@ class Cycle:
         """The time of the oldest group that was written without a sync. None where there is none, or its sync was asked
         for."""
         self.slow_syncs = SlowSyncs()
-        self._consumer = consumer
+        self._queue_reader = queue_reader
         self._placement = placement
         self._replacer = replacer
-        self._index = index
-        self._ring = ring
-        self._lifecycle = lifecycle
+        self._index = view.index
+        self._ring = view.ring
+        self._life = life
         self._writer = writer
-        self._clock = clock
+        self._clock = life.clock
         self._stats = stats
         self._listener = listener
-        self._grew = grew
         self._by_writer = by_writer
         self._gathering = False
         self._asked = False
@@ -102,6 +99,11 @@ class Cycle:
     def idle(self) -> bool:
         """Nothing is with the writer, nor about to be."""
         return self.group is None and not self._asked
+
+    @property
+    def writing_s(self) -> float:
+        """Seconds that the writer has been at what it was handed last; 0 when it is free."""
+        return self._clock.monotonic_s() - self.handed_over_s if self.group is not None else 0.0
 
     # What goes into the queue, in its turn.
 
@@ -114,28 +116,28 @@ class Cycle:
     ) -> None:
         """Queues a local frame; ``done`` gets its LSN once it is synced. Without room for another segment it waits,
         unless ``refused`` is there to be told. Raises ``LogFailed``, ``LogClosed``."""
-        self._lifecycle.check_open()
-        self._consumer.queue.push(LocalRecord(kind, payload, done, refused))
+        self._life.check_open()
+        self._queue_reader.queue.push(LocalRecord(kind, payload, done, refused))
         self.ask()
 
     def rotate(self, reason: str, done: Callable[[int], None] = lambda _: None) -> None:
         """Sends the next frame to a new segment, whose number ``done`` gets. An empty segment is not rolled, nor any
         while there is no room for another one: ``done`` then gets its own number. Raises ``LogFailed``,
         ``LogClosed``."""
-        self._lifecycle.check_open()
-        self._consumer.queue.push(Roll(reason, done))
+        self._life.check_open()
+        self._queue_reader.queue.push(Roll(reason, done))
         self.ask()
 
     def drain(self, done: Callable[[], None]) -> None:
         """Calls ``done`` once everything queued before is synced."""
-        self._consumer.queue.push(Barrier(done))
+        self._queue_reader.queue.push(Barrier(done))
         self.ask()
 
     def stop_sealing(self, error: VlsnLogError) -> None:
         """Refuses with ``error`` what is not sealed yet; what is, goes on to the writer."""
-        with self._lifecycle.latch:
-            self._consumer.term = NULL_TERM
-            refused = self._consumer.queue.take_appends()
+        with self._life.latch:
+            self._queue_reader.term = NULL_TERM
+            refused = self._queue_reader.queue.take_appends()
         for pending in refused:
             pending.refused(error)
 
@@ -147,32 +149,32 @@ class Cycle:
         if not self._by_writer:
             self.pump()
             return
-        with self._lifecycle.latch:
+        with self._life.latch:
             if self._asked or self.group is not None:
                 return
-            self._writer.submit(lambda: None, self._pump_as_asked, self._lifecycle.store_failed)
+            self._writer.submit(lambda: None, self._pump_as_asked, self._life.store_failed)
             self._asked = True
 
     def _pump_as_asked(self, _: None) -> None:
-        with self._lifecycle.latch:
+        with self._life.latch:
             self._asked = False
             self.pump()
 
     def pump(self, *, flush: bool = False) -> None:
         """Hands the next group to the writer, if it is free and anything waits that may not wait longer."""
-        lifecycle, queue = self._lifecycle, self._consumer.queue
+        life, queue = self._life, self._queue_reader.queue
         if not queue:
             return
-        with lifecycle.latch:
-            if self.group is not None or self._gathering or lifecycle.over:
+        with life.latch:
+            if self.group is not None or self._gathering or life.over:
                 return
             if queue.only_lazy and not flush and queue.bytes < FLUSH_BYTES:
                 return
             self._gathering = True
             try:
-                group, now = self._consumer.gather(), self._clock.monotonic_s()
+                group, now = self._queue_reader.gather(), self._clock.monotonic_s()
             except BaseException as error:  # what it sealed has VLSNs and no place: nothing may follow on that
-                lifecycle.fail(f"the next group could not be made: {error!r}", error)
+                life.fail(f"the next group could not be made: {error!r}", error)
                 raise
             finally:
                 self._gathering = False
@@ -199,7 +201,7 @@ class Cycle:
 
     def written(self, group: Group, seconds: float) -> None:
         """Ends ``group``, with which the writer, or the replacer in its place, is done."""
-        with self._lifecycle.latch:
+        with self._life.latch:
             self.group = None
             synced = group.sync or len(group.chunks) > 1
             self._placement.written(group)
@@ -215,7 +217,7 @@ class Cycle:
                 self._listener.written(group.last_vlsn)
             for after in group.after:
                 after()
-            self._grew(group.bytes)
+            self.grew(group.bytes)
 
     def _synced(self) -> None:
         """Notes the end of a sync: everything that was put into the index is on the medium."""
@@ -242,15 +244,15 @@ class Cycle:
         if shared := stats.waiting_for_sync + group.submissions:
             stats.appends_per_sync.add(shared)
         stats.waiting_for_sync = 0
-        if self.slow_syncs.should_roll(seconds, now) and not self._placement.empty and not self._lifecycle.closing:
-            self._consumer.queue.push(Roll("slow_sync", lambda _: None))
+        if self.slow_syncs.should_roll(seconds, now) and not self._placement.empty and not self._life.closing:
+            self._queue_reader.queue.push(Roll("slow_sync", lambda _: None))
 
     def _written(self, group: Group, seconds: float) -> None:
         with self._ends_the_log():
             self.written(group, seconds)
 
     def _write_failed(self, group: Group, error: BaseException) -> None:
-        with self._ends_the_log(), self._lifecycle.latch:
+        with self._ends_the_log(), self._life.latch:
             self._replacer.begin(group, error, self.written)
 
     @contextmanager
@@ -259,5 +261,5 @@ class Cycle:
         try:
             yield
         except BaseException as error:
-            self._lifecycle.fail(f"what became of a group could not be told: {error!r}", error)
+            self._life.fail(f"what became of a group could not be told: {error!r}", error)
             raise

@@ -28,7 +28,7 @@ def grow(root: Path, *, size: int, entries: int, entry_bytes: int) -> int:
         fillers = [
             stack.enter_context(closing(Filler(path, node))) for path, node in zip(paths(root), NODES, strict=True)
         ]
-        first, term = fillers[0].log.allocated + 1, fillers[0].term
+        first, term = fillers[0].log.view.allocated + 1, fillers[0].term
         left = size // len(NODES)
         for run in block_runs(first, term=term, entries=entries, size=entry_bytes):
             for filler in fillers:

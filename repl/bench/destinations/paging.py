@@ -69,12 +69,14 @@ def _filled(directory: Path, size: int, total: int) -> Iterator[LocalLog]:
 
 def _page(log: LocalLog, directory: Path, number: int, prefix: bytes) -> tuple[float, float]:
     """Pages all of the log: MB of messages a second, and a second of this thread."""
-    place = directory / f"pages-{log.range.last}-{number}"
+    place = directory / f"pages-{log.view.range.last}-{number}"
     place.mkdir()
     manager = PagingManager(PosixDisk(), CallerThreads().latch, SystemRandom().u32, str(place))
     subscription = Subscription(f"{number + 1:016x}", "bench", prefix, Acknowledged())
-    upto = Vlsn(log.range.last)
-    run = PagingPass(manager.wants([subscription], upto), log.reader(), log.index, upto, first=Vlsn(log.range.first))
+    upto = Vlsn(log.view.range.last)
+    run = PagingPass(
+        manager.wants([subscription], upto), log.view.reader(), log.view.index, upto, first=Vlsn(log.view.range.first)
+    )
     start, busy = time.perf_counter(), time.thread_time()
     syncing: dict[PageWriter, Future[None]] = {}
     with ThreadPoolExecutor(1) as elsewhere:  # as the pager does

@@ -61,7 +61,7 @@ class Filler:
         writer = seams.threads.worker("filler-writer")
         self._workers.append(writer)
         self.log = LocalLog(recovered, options, seams, writer=writer, keeper=keeper, listener=self)
-        self.term = Term(max(self.log.node_file.record.term, self.log.history.last_term, 1))
+        self.term = Term(max(self.log.node_file.record.term, self.log.view.history.last_term, 1))
         self.log.node_file.replace(replace(self.log.node_file.record, term=self.term))
         self._under_way = threading.Semaphore(RUNS_UNDER_WAY)
 
@@ -79,7 +79,7 @@ class Filler:
     def checkpoint(self) -> None:
         done: Future[Checkpoint] = Future()
         with self.log.latch:
-            self.log.checkpointer.run(done=done.set_result)
+            self.log.care.checkpointer.run(done=done.set_result)
         done.result()
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Filler:
     def written(self, last_vlsn: Vlsn) -> None: ...
 
     def synced(self, last_vlsn: Vlsn) -> None:
-        self.log.raise_dtvlsn(last_vlsn)
+        self.log.view.raise_dtvlsn(last_vlsn)
 
     def failed(self, error: LogFailed) -> None:
         print(f"the log failed: {error}", file=sys.stderr, flush=True)
@@ -154,8 +154,8 @@ def main(directory: str, megabytes: int, entries: int, size: int) -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
     filler = Filler(directory)
     log = filler.log
-    runs = block_runs(log.allocated + 1, term=filler.term, entries=entries, size=size)
-    have = sum(log.segments().values())
+    runs = block_runs(log.view.allocated + 1, term=filler.term, entries=entries, size=size)
+    have = sum(log.view.segments().values())
     while have < megabytes * 1_000_000:
         run = next(runs)
         filler.append(run)
@@ -168,7 +168,7 @@ def main(directory: str, megabytes: int, entries: int, size: int) -> None:
         filler.append(run)
         after += run.bytes
     filler.drain()
-    print(after, sum(log.segments().values()), int(log.range.last_sync), flush=True)
+    print(after, sum(log.view.segments().values()), int(log.view.range.last_sync), flush=True)
     threading.Event().wait()
 
 

@@ -84,7 +84,7 @@ async def _deposed(group: Group) -> tuple[str, int]:
     """Cuts the master off with entries that nobody else gets, until another one leads and it has rolled back."""
     old = group.master
     others = [name for name in group.names if name != old]
-    before = group.nodes[old].opened().log.range.last
+    before = group.nodes[old].opened().log.view.range.last
     await group.until(lambda: all(node.dtvlsn() >= before for node in group.nodes.values()), "all before is durable")
     group.net.split([old, "client"], others)
     for number in range(4):
@@ -92,6 +92,6 @@ async def _deposed(group: Group) -> tuple[str, int]:
     await group.until(lambda: any(group.nodes[name].member.is_master() for name in others), "another one leads")
     group.net.heal()
     await group.appended(b"after it")
-    end = group.nodes[group.master].opened().log.range.last
+    end = group.nodes[group.master].opened().log.view.range.last
     await group.until(lambda: all(node.dtvlsn() >= end for node in group.nodes.values()), "all follow again")
     return old, before

@@ -42,7 +42,7 @@ def fail_one(opened: Opened, rng: Random) -> None:
 
 def exported(opened: Opened, path: Path) -> Path:
     """Its directory on a real disk: segments, sidecars, and what ``state`` says."""
-    disk, state = opened.machine.disk, opened.log.state
+    disk, state = opened.machine.disk, opened.log.care.state
     path.mkdir()
     for name in disk.files(DIRECTORY):
         if name.endswith((".vlog", ".vidx")):
@@ -63,12 +63,14 @@ def test_equal_copies_after_failures_on_each(tmp_path: Path, seed: int) -> None:
             if rng.random() < 0.3:
                 fail_one(opened, rng)
         assert master.append(f"{number}".encode().ljust(rng.choice((10, 300, 6000)), b".")).synced
-        replica.log.append_blocks(run_of(master, replica.log.allocated + 1, master.log.allocated), lambda _: None)
-        replica.log.raise_dtvlsn(Vlsn(master.log.range.last - 1))
+        replica.log.append_blocks(
+            run_of(master, replica.log.view.allocated + 1, master.log.view.allocated), lambda _: None
+        )
+        replica.log.view.raise_dtvlsn(Vlsn(master.log.view.range.last - 1))
         for opened in copies:
             opened.machine.disk.mend()
             if rng.random() < 0.1:
-                opened.log.checkpointer.run()
+                opened.log.care.checkpointer.run()
             opened.machine.clock.advance(0.1)
             opened.log.tick()
             opened.log.tick()

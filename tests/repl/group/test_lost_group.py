@@ -47,6 +47,6 @@ def test_what_may_be_rolled_back_is_not_told_of_the_group() -> None:
     log = opened.log
     for _ in range(2):
         log.append_entries([EntryKind.GROUP], [GROUP.encode()], lambda _: None)
-    assert log.history.group_vlsn == 3 and log.dtvlsn == 2
+    assert log.view.history.group_vlsn == 3 and log.view.dtvlsn == 2
     told = known_group(log)
     assert told is not None and (told.vlsn, told.upto) == (2, 2)

@@ -62,20 +62,20 @@ class Master(Opened):
         self.writer._threads.run(step)  # what it is given meanwhile waits for the step's end
 
     def own_synced(self) -> None:
-        self.book.note(OWN, self.log.range.last_sync)
+        self.book.note(OWN, self.log.view.range.last_sync)
         self.book.release_repeats()
 
 
 def test_what_is_queued_counts_and_a_second_one_waits_beside_it() -> None:
     master = Master()
-    first = master.log.allocated + 1
+    first = master.log.view.allocated + 1
     answers: list[list[object]] = []
 
     def step() -> None:
         answers.append(master.send(7, 0))  # with the writer
-        assert master.log.queue_length == 0
+        assert master.log.queue.entries == 0
         answers.extend(master.send(7, sequence) for sequence in (1, 2, 1, 2, 0))
-        assert master.log.queue_length == 2
+        assert master.log.queue.entries == 2
         with pytest.raises(OutOfSequence):
             master.send(7, 4)
         with pytest.raises(OutOfSequence):
@@ -85,7 +85,7 @@ def test_what_is_queued_counts_and_a_second_one_waits_beside_it() -> None:
         assert not any(answers)
 
     master.busy(step)
-    assert master.log.range.last == first + 2
+    assert master.log.view.range.last == first + 2
     master.own_synced()
     places = [(first + number, first + number) for number in (0, 1, 2, 1, 2, 0)]
     assert answers == [[(*place, at > 2)] for at, place in enumerate(places)]
@@ -93,7 +93,7 @@ def test_what_is_queued_counts_and_a_second_one_waits_beside_it() -> None:
 
 def test_what_the_queue_gives_back_unlogged_is_due_again() -> None:
     master = Master()
-    last = master.log.allocated
+    last = master.log.view.allocated
     refused: list[list[object]] = []
 
     def step() -> None:
@@ -103,7 +103,7 @@ def test_what_the_queue_gives_back_unlogged_is_due_again() -> None:
 
     master.busy(step)
     assert [type(each) for answers in refused for each in answers] == [NotMaster] * 3
-    assert master.log.range.last == last + 1
+    assert master.log.view.range.last == last + 1
     master.take_term()
     with pytest.raises(OutOfSequence):
         master.send(7, 2)
@@ -114,7 +114,7 @@ def test_what_the_queue_gives_back_unlogged_is_due_again() -> None:
 
 def test_a_duplicate_is_as_safe_as_it_asks_and_ends_with_the_term() -> None:
     master = Master()
-    first = master.log.allocated + 1
+    first = master.log.view.allocated + 1
     master.send(7, 0)
     waiting = {acks: master.send(7, 0, acks=acks) for acks in Acks}
     master.book.release_repeats()
@@ -132,7 +132,7 @@ def test_a_duplicate_is_as_safe_as_it_asks_and_ends_with_the_term() -> None:
 def test_what_was_durable_before_this_term_is_answered_before_its_first_block_is() -> None:
     """A majority must also have told that it holds it. Who did when it became durable may have lost its disk."""
     master = Master()
-    first = master.log.allocated + 1
+    first = master.log.view.allocated + 1
     master.book.set_group([OWN, OTHER], Vlsn(first + 10))
     master.send(7, 0)
     answers = master.send(7, 0, acks=Acks.MAJORITY)
@@ -146,7 +146,7 @@ def test_what_was_durable_before_this_term_is_answered_before_its_first_block_is
 def test_what_all_have_of_an_earlier_term_is_not_durable_before_this_terms_first_block() -> None:
     """A copy on every node may be rolled back yet, and the answer says ``durable``."""
     master = Master()
-    first = master.log.allocated + 1
+    first = master.log.view.allocated + 1
     told: list[Appended | VlsnLogError] = []
     master.book.set_group([OWN, OTHER], Vlsn(first + 1))
     master.send(7, 0)

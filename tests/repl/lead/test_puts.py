@@ -56,7 +56,7 @@ class Setting(Master):
         return answers
 
     def at(self, name: str) -> int:
-        kept = self.log.history.small.get(name)
+        kept = self.log.view.history.small.get(name)
         return int(kept.vlsn) if kept is not None else 0
 
 
@@ -64,29 +64,29 @@ def test_a_commit_starts_from_what_is_in_the_log() -> None:
     master = Setting()
     master.put("a", b"1", 0)
     first = master.at("a")
-    assert first == master.log.allocated, "the VLSN of the COMMIT, behind the entry beside it"
+    assert first == master.log.view.allocated, "the VLSN of the COMMIT, behind the entry beside it"
     for expected in (0, first - 1, first + 1):
         with pytest.raises(StaleTerm):
             master.put("a", b"2", expected)
     with pytest.raises(StaleTerm, match="it is not set"):
         master.put("b", b"2", first)
-    assert master.log.allocated == first, "nothing was logged"
+    assert master.log.view.allocated == first, "nothing was logged"
     master.put("a", b"2", first)
     master.put("a", b"3")
     master.put("a", None, master.at("a"))
-    assert "a" not in master.log.history.small
+    assert "a" not in master.log.view.history.small
     master.put("a", b"1", 0)
 
 
 def test_of_two_that_start_from_one_position_the_second_is_refused_in_the_queue() -> None:
     master = Setting()
     master.put("a", b"1", 0)
-    first, last = master.at("a"), master.log.allocated
+    first, last = master.at("a"), master.log.view.allocated
 
     def step() -> None:
         master.send(7, 0)  # with the writer
         master.put("a", b"2", first)
-        assert master.log.queue_length, "it waits, and has no VLSN yet"
+        assert master.log.queue.entries, "it waits, and has no VLSN yet"
         assert master.at("a") == first
         with pytest.raises(StaleTerm):
             master.put("a", b"3", first)
@@ -95,8 +95,8 @@ def test_of_two_that_start_from_one_position_the_second_is_refused_in_the_queue(
         master.put("b", b"1", 0)
 
     master.busy(step)
-    assert master.log.allocated == last + 1 + 2 + 2, "nothing else was logged"
-    assert master.log.history.small["a"].value == b"2"
+    assert master.log.view.allocated == last + 1 + 2 + 2, "nothing else was logged"
+    assert master.log.view.history.small["a"].value == b"2"
     with pytest.raises(StaleTerm):
         master.put("a", b"3", first)
 
@@ -122,14 +122,14 @@ def test_what_the_queue_gives_back_unlogged_has_set_nothing() -> None:
 
 def test_what_the_log_refuses_has_set_nothing() -> None:
     master = Setting()
-    last = master.log.allocated
+    last = master.log.view.allocated
     master.log.stop_sealing(NotMaster("no longer"))
     with pytest.raises(NotMaster):
         master.put("a", b"1", 0)
     master.take_term()
     master.put("a", b"2", 0)
-    assert (master.at("a"), master.log.history.small["a"].value) == (master.log.allocated, b"2")
-    assert master.log.allocated > last
+    assert (master.at("a"), master.log.view.history.small["a"].value) == (master.log.view.allocated, b"2")
+    assert master.log.view.allocated > last
 
 
 def test_a_producers_commit_that_is_there_already_is_not_judged_again() -> None:
@@ -158,16 +158,16 @@ def test_limits_count_what_is_queued_too() -> None:
             master.put("0255", b"1" * 4096)
         master.put("0000", None)
 
-    last = master.log.allocated
+    last = master.log.view.allocated
     master.busy(step)
-    assert master.log.allocated == last + 5
-    assert master.log.history.small.bytes == 254 * 4100
+    assert master.log.view.allocated == last + 5
+    assert master.log.view.history.small.bytes == 254 * 4100
 
 
 def test_names_are_counted_with_those_queued_and_those_of_the_same_commit() -> None:
     master = Setting()
     assert master.puts is not None
-    master.log.history.small.limits = SmallStateLimits(names=3)
+    master.log.view.history.small.limits = SmallStateLimits(names=3)
     master.put("a", b"1")
     master.put("b", b"1")
     both = Puts({"c": b"1", "d": b"1"})
@@ -184,11 +184,11 @@ def test_names_are_counted_with_those_queued_and_those_of_the_same_commit() -> N
         master.put("a", b"2")
 
     master.busy(step)
-    assert set(master.log.history.small) == {"a", "b", "c"}
+    assert set(master.log.view.history.small) == {"a", "b", "c"}
 
 
 def test_a_table_that_was_lost_says_nothing() -> None:
     master = Setting()
-    master.log.history.small.lose_before(Vlsn(2))
+    master.log.view.history.small.lose_before(Vlsn(2))
     with pytest.raises(ProducersMissing):
         master.put("a", b"1")

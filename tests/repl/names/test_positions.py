@@ -43,7 +43,7 @@ def commit(log: LocalLog, name: str, next: int, **more: Any) -> int:
 
 
 def test_a_position_lies_in_the_log_or_right_behind_it(log: LocalLog) -> None:
-    end = int(log.allocated) + 1
+    end = int(log.view.allocated) + 1
     assert asked(log, "billing", 1) == {"next": 1}
     assert asked(log, "billing", end) == {"next": end}
     assert asked(log, "billing", 2, by=BY) == {"next": 2, "by": BY}
@@ -63,10 +63,10 @@ def test_a_commit_sent_again_sets_the_same_whatever_was_cleaned_away_meanwhile()
     opened = Opened(machine)
     for value in (b"a", b"b", b"c"):
         opened.append(value)
-    log, end = opened.log, int(opened.log.range.last)
+    log, end = opened.log, int(opened.log.view.range.last)
     before = puts_of(log, {"billing": ConsumerChange(end, at=0)}).entry()
-    log.history.truncate_head(Vlsn(end))
-    assert not log.history.term_of(Vlsn(end - 1))
+    log.view.history.truncate_head(Vlsn(end))
+    assert not log.view.history.term_of(Vlsn(end - 1))
     assert puts_of(log, {"billing": ConsumerChange(end, at=0)}).entry() == before
 
 
@@ -105,7 +105,7 @@ def test_a_commit_that_was_sent_before_is_known_by_its_name_and_what_it_set(log:
 
 
 def test_what_was_cleaned_away_or_is_about_to_be_is_no_place_to_read_on_from(log: LocalLog) -> None:
-    log.holds.floor = Vlsn(2)  # as a cleaning has it, which takes away what is up to there
+    log.care.holds.floor = Vlsn(2)  # as a cleaning has it, which takes away what is up to there
     check_kept(log, "billing", ConsumerChange(3))
     check_kept(log, "orders/billing", ConsumerChange(2))
     with pytest.raises(Trimmed, match="the first still here is 3") as told:

@@ -85,7 +85,7 @@ def test_a_reader_whose_place_goes_while_it_is_looked_up(
     with Log.open(tmp_path, replace(SMALL, durable_when_synced=what == "cleaned away")) as log:
         fill(log, 60)
         hold = log.hold("until then", 1)
-        index = log._log.index
+        index = log._log.view.index
         found = index.bucket_at_or_before
 
         def found_too_late(vlsn: Vlsn) -> Bucket | None:

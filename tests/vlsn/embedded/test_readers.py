@@ -94,7 +94,7 @@ def test_what_cannot_be_read_when_nothing_is_under_way_is_told(log: Log, disk: B
 
 def test_a_log_that_has_failed_tells_what_it_cannot_read(log: Log, disk: BadPage) -> None:
     log.append(b"value")
-    log._log.fail("injected", OSError("injected"))
+    log._log.life.fail("injected", OSError("injected"))
     disk.bad = f"{DIRECTORY}/00000001.vlog"
     with pytest.raises(Damaged, match=r"00000001\.vlog: .* cannot be read"):
         list(log.read())

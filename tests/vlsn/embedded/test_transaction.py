@@ -181,13 +181,13 @@ def test_a_log_that_was_cleaned_past_its_level_has_it_still_without_state(by: st
         log.checkpoint()
         log.clean()
         before = log.range.first - 1
-        assert log._log.history.levels[0][0] <= before, "cleaned away"
+        assert log._log.view.history.levels[0][0] <= before, "cleaned away"
     assert header_levels(path)[0] == (2 if by == "headers" else 1)
     rmtree(path / "state")
     for _ in range(3):  # the second open reads the record that the first one has written
         with Log.open(path, SMALL) as log:
-            assert log._log.history.levels == [(before, 2)]
-            assert log._log.history.producers.limit == PRODUCERS_DEFAULT
+            assert log._log.view.history.levels == [(before, 2)]
+            assert log._log.view.history.producers.limit == PRODUCERS_DEFAULT
             last = log.range.last
             with log.transaction() as txn:
                 txn.append(b"b")
@@ -205,12 +205,12 @@ def test_a_level_that_is_in_the_log_yet_is_not_taken_for_an_earlier_one(tmp_path
         assert log.range.first > 1
         with log.transaction() as txn:
             txn.append(b"a")
-        raised = log._log.history.levels
+        raised = log._log.view.history.levels
         for _ in range(3):
             log.rotate()
             log.append(b"more")
     assert 2 in header_levels(path)
     rmtree(path / "state")
     with Log.open(path, SMALL) as log:
-        assert log._log.history.levels == raised == [(txn.first - 1, 2)]
-        assert log._log.history.level_at(Vlsn(txn.first - 2)) == 1
+        assert log._log.view.history.levels == raised == [(txn.first - 1, 2)]
+        assert log._log.view.history.level_at(Vlsn(txn.first - 2)) == 1

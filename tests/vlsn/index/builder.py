@@ -23,9 +23,14 @@ def span(number: int) -> tuple[Vlsn, Vlsn]:
     return Vlsn(number * BLOCK_ENTRIES + 1), Vlsn((number + 1) * BLOCK_ENTRIES)
 
 
+def put_block(index: VlsnIndex, first: int, last: int, at: int) -> None:
+    index.put_run([first], [last], [at])
+
+
 def put(index: VlsnIndex, *numbers: int) -> None:
+    """Puts blocks; one that lies before the last one is passed over, and so never mapped."""
     for number in numbers:
-        index.put(*span(number), place(number))
+        put_block(index, *span(number), place(number))
 
 
 def columns(*numbers: int) -> tuple[list[int], list[int], list[int]]:

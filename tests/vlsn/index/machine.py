@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.fakes.kv import FakeStores
+from tests.vlsn.index.builder import put_block
 from tests.vlsn.index.model import ModelIndex
 from vlsn.errors import LogClosed, LogFailed, VlsnLogError
 from vlsn.ids import NULL_LSN, Lsn, Vlsn
@@ -33,7 +34,7 @@ PICK = st.integers(0, 1 << 30)
 
 
 class IndexMachine(RuleBasedStateMachine):
-    """Blocks are placed in order, put in any order, synced, flushed, lost by a crash, cut at both ends."""
+    """Blocks are placed in order, put in any order behind the first, synced, flushed, lost by a crash, cut."""
 
     path = PATH
 
@@ -88,11 +89,14 @@ class IndexMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(pick=PICK, synced=st.booleans())
     def put_any(self, pick: int, synced: bool) -> None:
-        block = self.waiting.pop(pick % len(self.waiting))
+        block = self.waiting[pick % len(self.waiting)] if self.put_blocks else min(self.waiting)
+        self.waiting.remove(block)
         self.put_blocks.append(block)
         if synced:
             self.synced = max(self.synced, block[1])
-        self.index.put(Vlsn(block[0]), Vlsn(block[1]), Lsn(block[2]), synced=synced)
+        put_block(self.index, *block)
+        if synced:
+            self.index.note_synced(Vlsn(block[1]))
         self.model.put(*block)
 
     @precondition(lambda self: self.waiting)

@@ -5,7 +5,7 @@ It shares no code with the product, knows no store and no bisection, and predict
 1. A block's mapping is kept at a bucket's start; then when at least ``stride`` VLSNs *and* ``bytes_min`` bytes past
    the last one kept, or more than ``distance`` bytes; a bucket has at most ``mappings``, the last block's included.
 2. The last block of a bucket is always mapped.  A bucket is of one segment.
-3. A put that comes late is dropped, unless it is the first of all and nothing was flushed without it.
+3. A put that comes late is passed over.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class ModelIndex:
         self.distance, self.mappings_max = max_distance, max_mappings
         self.held = Held()
         self.stored: Held | None = None
-        self.floor = 0
         self._flushing: Held | None = None
 
     @property
@@ -78,9 +77,6 @@ class ModelIndex:
         if first > held.last:
             self._append(first, at)
             held.first, held.last = held.first or first, last
-        elif self.floor <= first < held.first:
-            held.buckets.insert(0, ModelBucket({first: at}, first, (first, at), at >> 32, open=False))
-            held.first = first
 
     def _append(self, first: int, at: int) -> None:
         bucket = self.held.buckets[-1] if self.held.buckets else None
@@ -105,7 +101,6 @@ class ModelIndex:
 
     def start_flush(self) -> None:
         self.close()
-        self.floor = self.held.first
         self._flushing = deepcopy(self.held)
 
     def commit(self) -> None:
@@ -119,10 +114,9 @@ class ModelIndex:
 
     def crash(self) -> None:
         self.held = deepcopy(self.stored) if self.stored is not None else Held()
-        self.floor = self.held.first
 
     def clear(self) -> None:
-        self.held, self.stored, self.floor = Held(), None, 0
+        self.held, self.stored = Held(), None
 
     # Cutting.
 
@@ -134,7 +128,7 @@ class ModelIndex:
     def _cut(self, last: int, cap: tuple[int, int] | None) -> None:
         self.close()
         if last < self.held.first or not last:
-            self.held, self.floor = Held(), 0
+            self.held = Held()
             return
         before = cap[0] if cap else last + 1
         mapped = {vlsn: at for vlsn, at in self.mapped().items() if vlsn < before} | dict([cap] if cap else [])
@@ -145,7 +139,7 @@ class ModelIndex:
         if first > self.held.first:
             self.close()
             self._keep({first: at} | {vlsn: place for vlsn, place in self.mapped().items() if vlsn > first})
-            self.held.first = self.floor = first
+            self.held.first = first
             self.save()
 
     def relocate(self, blocks: list[tuple[int, int, int]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.kv import FakeStore, FakeStores
-from tests.vlsn.index.builder import PATH, columns, flush, open_index, place, put, span
+from tests.vlsn.index.builder import PATH, columns, flush, open_index, place, put, put_block, span
 from vlsn.errors import BadArgument, Damaged, LogClosed, VlsnLogError
 from vlsn.ids import Lsn, Vlsn, lsn
 from vlsn.index import inspect
@@ -52,26 +52,16 @@ def test_the_worked_example_of_a_late_put(index: VlsnIndex) -> None:
     assert (index.range.first, index.range.last) == (1, 30)
 
 
-def test_the_first_block_is_mapped_even_when_it_comes_last(index: VlsnIndex) -> None:
-    put(index, 9, 3, 0, 1)
-    assert (index.range.first, index.range.last) == (1, 100)
-    assert index.exact(Vlsn(1)) == place(0)
-    assert index.exact(Vlsn(91)) == place(9)
-    assert index.at_or_before(Vlsn(35)) == (31, place(3))
-    inspect.verify(index)
-
-
 def test_a_restored_log_begins_where_its_first_block_does(index: VlsnIndex) -> None:
     put(index, 50, 51)
     assert (index.range.first, index.range.last) == (501, 520)
 
 
-def test_a_put_learns_what_is_synced_and_leaves_where_a_transaction_ends(index: VlsnIndex) -> None:
-    index.put(Vlsn(1), Vlsn(5), lsn(1, 4096))
+def test_a_put_leaves_what_is_synced_and_where_a_transaction_ends(index: VlsnIndex) -> None:
+    put_block(index, 1, 5, lsn(1, 4096))
     index.note_txn_end(Vlsn(5))
-    index.put(Vlsn(9), Vlsn(9), lsn(1, 6000), synced=True)
-    assert (index.range.last_sync, index.range.last_txn_end) == (9, 5)
-    index.put(Vlsn(6), Vlsn(8), lsn(1, 5000), synced=True)
+    put_block(index, 6, 9, lsn(1, 5000))
+    index.note_synced(Vlsn(9))
     index.put_run([10], [12], [lsn(1, 7000)])
     assert (index.range.last, index.range.last_sync, index.range.last_txn_end) == (12, 9, 5)
     index.note_synced(Vlsn(3))
@@ -281,7 +271,7 @@ def test_vlsns_are_given_again_after_a_truncation(stores: FakeStores, index: Vls
     flush(index, 1)
     index.truncate_tail(*reversed_span(4), block_first=span(4)[0])
     elsewhere = lsn(9, 4096)
-    index.put(Vlsn(51), Vlsn(70), elsewhere)
+    put_block(index, 51, 70, elsewhere)
     assert index.exact(Vlsn(51)) == elsewhere
     assert index.at_or_before(Vlsn(70)) == (51, elsewhere)
     flush(index, 2)
@@ -430,7 +420,7 @@ def test_what_a_rollback_left_before_the_crash_is_what_a_merge_leaves(stores: Fa
 def test_a_block_across_the_end_of_the_index_is_damage(index: VlsnIndex) -> None:
     put(index, *range(3))
     with pytest.raises(Damaged, match="within the block"):
-        index.put(Vlsn(25), Vlsn(35), lsn(1, 30_000))
+        put_block(index, 25, 35, lsn(1, 30_000))
     with pytest.raises(Damaged, match="within the block"):
         index.put_run([21, 25], [24, 35], [lsn(1, 20_000), lsn(1, 30_000)])
 

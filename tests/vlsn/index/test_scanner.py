@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.kv import FakeStores
-from tests.vlsn.index.builder import flush, open_index, place, put, span
+from tests.vlsn.index.builder import flush, open_index, place, put, put_block, span
 from vlsn.ids import Vlsn, lsn
 from vlsn.index.index import VlsnIndex
-from vlsn.index.scanner import BackwardScanner, ForwardScanner
+from vlsn.index.scanner import ForwardScanner
 
 BLOCKS = 40
 
@@ -36,20 +36,9 @@ def test_a_forward_scan_finds_what_the_index_does_and_asks_once_a_bucket(index: 
     assert lookups(index) - before <= buckets + 30  # in the gap no bucket can be kept
 
 
-def test_a_backward_scan_finds_what_the_index_does_and_seldom_asks_it(index: VlsnIndex) -> None:
-    scanner = BackwardScanner(index)
-    expected = [index.at_or_after(Vlsn(vlsn)) for vlsn in range(400, 0, -1)]
-    before = lookups(index)
-    assert [scanner.at_or_after(Vlsn(vlsn)) for vlsn in range(400, 0, -1)] == expected
-    buckets = list(index.buckets())
-    behind = sum(bucket.last - bucket.first - bucket.deltas[-1] for bucket in buckets)  # past a bucket's last mapping
-    assert lookups(index) - before <= len(buckets) + 2 * (30 + behind)  # in the gap no bucket can be kept
-
-
 def test_scanners_answer_nothing_outside_the_range(index: VlsnIndex) -> None:
     for vlsn in map(Vlsn, (0, 401)):
         assert ForwardScanner(index).at_or_before(vlsn) is None
-        assert BackwardScanner(index).at_or_after(vlsn) is None
 
 
 def test_a_scanner_follows_the_log_as_it_grows(index: VlsnIndex) -> None:
@@ -62,14 +51,12 @@ def test_a_scanner_follows_the_log_as_it_grows(index: VlsnIndex) -> None:
 
 
 def test_a_scanner_forgets_a_bucket_that_a_rollback_cut(index: VlsnIndex) -> None:
-    forward, backward = ForwardScanner(index), BackwardScanner(index)
+    forward = ForwardScanner(index)
     assert forward.at_or_before(Vlsn(395)) == (391, place(39))
-    assert backward.at_or_after(Vlsn(391)) == (391, place(39))
     index.truncate_tail(Vlsn(350), place(34), block_first=Vlsn(341))
     elsewhere = lsn(9, 4096)
-    index.put(Vlsn(351), Vlsn(400), elsewhere)
+    put_block(index, 351, 400, elsewhere)
     assert forward.at_or_before(Vlsn(395)) == (351, elsewhere)
-    assert backward.at_or_after(Vlsn(391)) == (351, elsewhere)
 
 
 def test_a_scanner_forgets_a_bucket_that_was_trimmed(index: VlsnIndex) -> None:

@@ -287,19 +287,6 @@ def test_a_step_goes_on_in_the_mebibyte_of_its_last_block() -> None:
     assert [first for first, _, _ in times.steps()] == [1, 10, 11]
 
 
-def test_a_block_that_comes_late_raises_the_bound_of_its_step_and_is_written() -> None:
-    times = TimeIndex()
-    times.extend(5, 9, (4096, 4096), 10)
-    times.extend(10, 12, (MIB, MIB), 11)
-    times.flush(1, MIB)
-    times.raise_at(1, 30)
-    assert times.steps() == [(1, 9, 30), (10, 12, 11)]
-    times.raise_at(6, 20)
-    assert times.steps() == [(1, 9, 30), (10, 12, 11)], "it does not fall"
-    puts, _ = times.flush(2, MIB)
-    assert len(puts) == 2, "the record of both steps, beside what all are of"
-
-
 def test_a_bound_is_lowered_within_one_step_alone_and_never_raised() -> None:
     times = TimeIndex()
     times.extend(1, 9, (4096, 4096), 30)

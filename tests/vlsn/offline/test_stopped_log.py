@@ -133,7 +133,7 @@ def test_a_time_is_found_though_clocks_go_to_and_fro(index: str, seed: int) -> N
         appended = log.append(b"x" * rng.choice((10, 9_000)))
         times[appended.first] = machine.clock.wall_us()
         if rng.random() < 0.1:
-            log.log.checkpointer.run()
+            log.log.care.checkpointer.run()
     machine.kill()
     if index == "gone":
         del machine.stores.contents["/log/index"]

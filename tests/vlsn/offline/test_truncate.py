@@ -31,7 +31,7 @@ def machine_with(
     machine = Machine(seed)
     opened = Opened(machine)
     put(opened, held, count // 2, size=size)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     put(opened, held, count - count // 2, size=size)
     if clean:
         opened.close()
@@ -91,7 +91,7 @@ def test_the_log_ends_there_and_goes_on_and_the_rest_stays_in_the_dump(after: in
     assert (given_up.rule, given_up.vlsn) == (Rule.OVERMARKED_DURABLE, after + 1)
     assert (report.last, report.torn_tail) == (after, False)
     again = Opened(machine, take_term=False)
-    assert again.log.dtvlsn == after
+    assert again.log.view.dtvlsn == after
     assert again.entries() == {vlsn: value for vlsn, value in held.items() if vlsn <= after}
     again.take_term()
     more = again.append(b"after")
@@ -111,8 +111,8 @@ def test_what_was_durable_before_is_not_taken_for_durable_after_a_crash() -> Non
         opened.append(b"nobody has acknowledged this %d" % number)
     machine.kill()
     again = Opened(machine, take_term=False)
-    assert again.log.range.last > 45
-    assert again.log.dtvlsn <= 20
+    assert again.log.view.range.last > 45
+    assert again.log.view.dtvlsn <= 20
 
 
 @pytest.mark.parametrize("end", ["kill", "power_cut", "torn"])
@@ -144,8 +144,8 @@ def test_a_truncation_stopped_at_any_disk_call_is_finished_by_the_next_open_or_h
         assert found in (held, kept), f"half a truncation is seen: {note}"
         if found == kept:
             assert (floor.floor_term, floor.floor_vlsn) == (1, 61), f"shorter without a floor: {note}"
-            assert again.log.dtvlsn <= 20, note
-            assert [(run.first, run.last) for run in again.log.history.term_runs] == [(1, 20)], note
+            assert again.log.view.dtvlsn <= 20, note
+            assert [(run.first, run.last) for run in again.log.view.history.term_runs] == [(1, 20)], note
         ends.add(found == kept)
         again.take_term()
         more = again.append(b"on")
@@ -230,7 +230,7 @@ def test_a_cleaned_log_begins_where_it_did_also_when_the_index_is_lost_on_the_wa
     machine = Machine()
     opened, held = filled(machine)
     clean(opened)
-    first = opened.log.range.first
+    first = opened.log.view.range.first
     after = last_of(opened, numbers(machine)[1])
     opened.close()
     machine.kill()
@@ -245,7 +245,7 @@ def test_a_cleaned_log_begins_where_it_did_also_when_the_index_is_lost_on_the_wa
     assert [each.rule for each in report.findings] == [Rule.OVERMARKED_DURABLE]
     assert (report.first, report.last) == (first, after)
     again = Opened(machine, take_term=False)
-    assert again.log.range.first == first
+    assert again.log.view.range.first == first
     assert again.entries() == {vlsn: value for vlsn, value in held.items() if first <= vlsn <= after}
 
 

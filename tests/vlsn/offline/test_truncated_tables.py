@@ -55,14 +55,14 @@ class Story:
 
     def commit(self, commit: CommitEntry) -> None:
         if commit.set.level is not None:
-            self.opened.log.store_level(commit.set.level, lambda _: None)
+            self.opened.log.promises.store_level(commit.set.level, lambda _: None)
         self.opened.log.append_entries([EntryKind.COMMIT], [commit.encode()], lambda _: None)
 
     def entry(self) -> None:
         self.opened.append(b"plain")
 
     def submission(self, producer: int, *, anew: bool = False) -> None:
-        life = self.opened.log.history.producers.find(producer, at=self.opened.log.allocated + 1)
+        life = self.opened.log.view.history.producers.find(producer, at=self.opened.log.view.allocated + 1)
         sequence = life.next if life is not None and not anew else 0
         self.opened.log.append(Waiting([b"."], submission=Values([b"."], None, (producer, sequence))))
 
@@ -77,13 +77,13 @@ class Story:
         whole = Transaction([Values([b"of it"])], told, (self._handles, HANDLE_SEQUENCE))
         self.opened.log.append(Waiting([], submission=whole))
         text = msgspec.json.encode(value) if value is not None else None
-        self.names.setdefault(name, []).append((self.opened.log.range.last, text))
+        self.names.setdefault(name, []).append((self.opened.log.view.range.last, text))
 
     def settings(self, producers: int | None, durability: GroupDurability | None) -> None:
         self.commit(CommitEntry(set=Settings(producers=producers, durability=durability)))
 
     def note(self, uuid: str, kind: str) -> None:
-        last = int(self.opened.log.range.last)
+        last = int(self.opened.log.view.range.last)
         note = {
             "begin": AckNote(begin=1),
             "done": AckNote(done=VlsnSet.of([max(1, last - 3), last]).pack()),
@@ -93,7 +93,7 @@ class Story:
         self.opened.log.append(Waiting([], submission=whole))
 
     def checkpoint(self) -> None:
-        self.opened.log.checkpointer.run()
+        self.opened.log.care.checkpointer.run()
 
     def reopen(self, *, clean: bool) -> None:
         if clean:
@@ -131,8 +131,8 @@ def summed(blocks: list[bytes], last: int) -> StateRecord:
 
 
 def tables(opened: Opened, last: int) -> StateRecord:
-    assert opened.log.range.last == last
-    return msgspec.structs.replace(opened.log.state_record(Vlsn(last)), trimmed_to=Vlsn(0), first_segment=0)
+    assert opened.log.view.range.last == last
+    return msgspec.structs.replace(opened.log.view.snapshot(Vlsn(last))(), trimmed_to=Vlsn(0), first_segment=0)
 
 
 def ends_of(blocks: list[bytes]) -> list[int]:
@@ -197,7 +197,7 @@ def told(machine: Machine) -> tuple[Story, list[bytes], int]:
     for uuid in UUIDS:
         story.note(uuid, "begin")
     tell(story, 1)
-    after = int(story.opened.log.range.last)
+    after = int(story.opened.log.view.range.last)
     tell(story, 2)
     story.put(NAMES[1], 5)
     story.note(UUIDS[1], "over")
@@ -224,7 +224,7 @@ def test_a_cut_stopped_at_any_disk_call_leaves_the_tables_of_the_log_that_is_the
         machine.kill() if end == "kill" else machine.power_cut(tear=end == "torn")
         for _ in range(2):  # what the open has read it keeps at its end
             again = Opened(machine, take_term=False)
-            length = int(again.log.range.last)
+            length = int(again.log.view.range.last)
             assert tables(again, length) == wanted[length], f"{end} at disk call {number}"
             again.close()
             machine.kill()
@@ -242,7 +242,7 @@ def cleaned(machine: Machine, *, changed: bool) -> tuple[Opened, list[bytes], in
     story.settings(PRODUCERS_MIN, None)
     story.note(UUIDS[0], "begin")
     fill(story.opened, 8)
-    after = int(story.opened.log.range.last)
+    after = int(story.opened.log.view.range.last)
     if changed:
         story.put(NAMES[2], None)
         story.submission(7)
@@ -252,13 +252,13 @@ def cleaned(machine: Machine, *, changed: bool) -> tuple[Opened, list[bytes], in
     story.checkpoint()
     blocks = blocks_of(story.opened)
     clean(story.opened)
-    assert story.opened.log.range.first > LEVEL_AT + 6
+    assert story.opened.log.view.range.first > LEVEL_AT + 6
     return story.opened, blocks, after
 
 
 def test_a_cleaned_log_is_not_cut_where_only_what_is_gone_would_tell() -> None:
     opened, _, after = cleaned(machine := Machine(), changed=True)
-    settled, first = opened.log.state.record(), opened.log.range.first
+    settled, first = opened.log.care.state.record(), opened.log.view.range.first
     assert settled is not None and settled.vlsn > after
     opened.close()
     machine.kill()
@@ -283,7 +283,7 @@ def test_a_cleaned_log_is_cut_where_nothing_has_changed_since() -> None:
     truncated(machine, after)
     machine.kill()
     again = Opened(machine, KEEPING, take_term=False)
-    first = again.log.range.first
+    first = again.log.view.range.first
     wanted = summed(blocks, after)
     runs = [(term, max(first, begin), last) for term, begin, last in wanted.term_runs if last >= first]
     found = tables(again, after)

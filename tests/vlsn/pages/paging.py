@@ -58,10 +58,10 @@ class Pager:
         self.opened, self.log = opened, opened.log
         self._stride_bytes = stride_bytes
         seams = opened.machine.seams()
-        self.table = self.log.state.pages()
+        self.table = self.log.care.state.pages()
         salts = seams.random.u32
         directory = opened.machine.directory
-        first = max(1, self.log.range.first)
+        first = max(1, self.log.view.range.first)
         found = open_pages(
             seams.disk, seams.threads.latch, salts, directory, self.table, first=first, page_bytes=page_bytes
         )
@@ -78,10 +78,10 @@ class Pager:
 
     def page(self, destinations: Iterable[Destination], upto: int) -> None:
         subscriptions = [each.subscription() for each in destinations]
-        self.commit(self.manager.reconciled(subscriptions, self.log.range.first))
+        self.commit(self.manager.reconciled(subscriptions, self.log.view.range.first))
         wants = self.manager.wants(subscriptions, Vlsn(upto))
         run = PagingPass(
-            wants, self.log.reader(), self.log.index, Vlsn(upto), first=self.log.range.first,
+            wants, self.log.view.reader(), self.log.view.index, Vlsn(upto), first=self.log.view.range.first,
             stride_bytes=self._stride_bytes, window_bytes=4 << 10,
         )  # fmt: skip
         try:

@@ -54,7 +54,7 @@ def filled(machine: Machine, rng: Random, count: int = 60) -> tuple[Opened, dict
         for offset, (key, value) in enumerate(pairs):
             vlsn = pending.first + offset
             held[vlsn] = Entry(vlsn, 1, 0, 0, 0, key or None, value)  # type: ignore[arg-type]
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     return opened, held
 
 
@@ -88,7 +88,7 @@ def test_passes_page_what_is_wanted_once(seed: int, data: st.DataObject) -> None
     rng = Random(seed)
     machine = Machine(seed)
     opened, held = filled(machine, rng, 25)
-    last = opened.log.range.last
+    last = opened.log.view.range.last
     destinations = some_destinations(rng, last)
     pager = Pager(opened)
     at = 0
@@ -115,10 +115,10 @@ def test_passes_page_what_is_wanted_once(seed: int, data: st.DataObject) -> None
 
 def block_end(opened: Opened, vlsn: int) -> int:
     """The last VLSN of the block that holds ``vlsn``."""
-    mapping = opened.log.index.at_or_before(vlsn)  # type: ignore[arg-type]
+    mapping = opened.log.view.index.at_or_before(vlsn)  # type: ignore[arg-type]
     assert mapping is not None
-    reader = opened.log.reader()
-    run = reader.blocks(vlsn, start=mapping[1], upto_vlsn=opened.log.range.last, bytes_max=1)
+    reader = opened.log.view.reader()
+    run = reader.blocks(vlsn, start=mapping[1], upto_vlsn=opened.log.view.range.last, bytes_max=1)
     reader.close()
     return int(run.last)
 
@@ -127,20 +127,20 @@ def test_pages_are_of_the_size_asked_for_and_a_new_one_begins_when_one_is_full()
     machine = Machine(1)
     opened, held = filled(machine, Random(1))
     pager, whole = Pager(opened), Destination(ALL)
-    pager.page([whole], opened.log.range.last)
+    pager.page([whole], opened.log.view.range.last)
     store = pager.manager.stores[ALL]
     assert len(store.pages) > 5
     assert list(store.pages) == list(range(1, len(store.pages) + 1))
     for number, row in store.pages.items():
         contents = read_page(machine.disk, store.path(number), ALL, number, row.end)
         assert row.end <= PAGE_BYTES or len(contents.pieces) == 1
-    check(pager, [whole], held, opened.log.range.last)
+    check(pager, [whole], held, opened.log.view.range.last)
 
 
 def operation(machine: Machine, *, again: bool = False) -> Pager:
     """Two passes with acknowledgements between them, and pages that go; with ``again`` what fails is done once more."""
     opened, _ = filled(machine, Random(7), 30)
-    last = opened.log.range.last
+    last = opened.log.view.range.last
     machine.begin()
     pager = Pager(opened)
     destinations = some_destinations(Random(7), last)
@@ -236,7 +236,7 @@ def test_a_failed_call_of_a_pass_ends_it_and_the_next_one_does_it_again() -> Non
 def test_a_lost_page_table_is_made_anew_from_the_pages() -> None:
     machine = Machine(5)
     opened, held = filled(machine, Random(5))
-    last = opened.log.range.last
+    last = opened.log.view.range.last
     destinations = some_destinations(Random(5), last)
     pager = Pager(opened)
     pager.page(destinations, block_end(opened, last // 2))
@@ -259,7 +259,7 @@ def test_of_a_destination_whose_row_has_rotted_the_pages_say_what_they_hold(numb
     """``number``: of the page whose row it is; the destination's own otherwise."""
     machine = Machine(5)
     opened, held = filled(machine, Random(5))
-    last = opened.log.range.last
+    last = opened.log.view.range.last
     destinations = some_destinations(Random(5), last)
     pager = Pager(opened)
     pager.page(destinations, last)
@@ -280,7 +280,7 @@ def test_a_row_that_has_rotted_of_a_destination_without_pages_goes() -> None:
     machine = Machine(13)
     opened, _ = filled(machine, Random(13))
     pager, whole = Pager(opened), Destination(ALL)
-    last = opened.log.range.last
+    last = opened.log.view.range.last
     pager.page([whole], last)
     pager.done([replace(whole, acked=set(range(1, last + 1)))])
     pager.manager.close()
@@ -295,7 +295,7 @@ def test_a_row_that_has_rotted_of_a_destination_without_pages_goes() -> None:
 def test_a_page_that_is_gone_is_missing_and_a_short_one_is_to_be_salvaged() -> None:
     machine = Machine(6)
     opened, _ = filled(machine, Random(6))
-    last = opened.log.range.last
+    last = opened.log.view.range.last
     pager, whole = Pager(opened), Destination(ALL)
     pager.page([whole], last)
     store = pager.manager.stores[ALL]
@@ -317,7 +317,7 @@ def test_a_page_whose_row_has_vanished_is_listed_anew(number: int | None, torn: 
     """``number``: of the page; the last one otherwise. ``torn``: its last record does not read back either."""
     machine = Machine(6)
     opened, held = filled(machine, Random(6))
-    last = opened.log.range.last
+    last = opened.log.view.range.last
     pager, whole = Pager(opened), Destination(ALL)
     pager.page([whole], block_end(opened, last // 2))
     pager.page([whole], last)
@@ -344,7 +344,7 @@ def test_a_page_whose_row_has_vanished_is_listed_anew(number: int | None, torn: 
 def test_a_page_of_a_pass_that_never_counted_is_not_listed() -> None:
     machine = Machine(6)
     opened, held = filled(machine, Random(6))
-    last = opened.log.range.last
+    last = opened.log.view.range.last
     pager, whole = Pager(opened), Destination(ALL)
     half = block_end(opened, last // 2)
     pager.page([whole], half)
@@ -361,7 +361,7 @@ def test_a_page_of_a_pass_that_never_counted_is_not_listed() -> None:
 def test_bytes_past_what_counts_are_no_messages_and_nothing_is_written_behind_them() -> None:
     machine = Machine(8)
     opened, held = filled(machine, Random(8))
-    last = opened.log.range.last
+    last = opened.log.view.range.last
     pager, whole = Pager(opened), Destination(ALL)
     half = block_end(opened, last // 2)
     pager.page([whole], half)
@@ -398,7 +398,7 @@ def test_the_readable_records_of_a_damaged_page_are_told(data: st.DataObject) ->
     machine = Machine(10)
     opened, held = filled(machine, Random(10), 25)
     pager, whole = Pager(opened, page_bytes=1 << 20), Destination(ALL)
-    pager.page([whole], opened.log.range.last)
+    pager.page([whole], opened.log.view.range.last)
     store = pager.manager.stores[ALL]
     row, path = store.pages[1], store.path(1)
     at = data.draw(st.integers(0, row.end - 1))
@@ -424,7 +424,7 @@ def test_a_header_of_another_page_is_refused() -> None:
 def test_a_prefix_that_changed_and_a_destination_that_is_gone_lose_their_pages() -> None:
     machine = Machine(11)
     opened, _ = filled(machine, Random(11))
-    last = opened.log.range.last
+    last = opened.log.view.range.last
     one, other = Destination(A, b"a-"), Destination(B, b"b-")
     pager = Pager(opened)
     pager.page([one, other], last)
@@ -435,7 +435,7 @@ def test_a_prefix_that_changed_and_a_destination_that_is_gone_lose_their_pages()
     store = pager.manager.stores[A]
     assert (store.paging, store.missing) == (False, [(1, first - 1)])
     assert [name for name in machine.disk.list(f"{DIRECTORY}/pages/{B}") if name.endswith(".page")] == []
-    assert pager.manager.uncovered([changed.subscription()], first, opened.log.range.first) == ""  # type: ignore[arg-type]
+    assert pager.manager.uncovered([changed.subscription()], first, opened.log.view.range.first) == ""  # type: ignore[arg-type]
 
 
 def moved_back() -> tuple[Opened, dict[int, Entry], Pager, Destination]:
@@ -444,16 +444,16 @@ def moved_back() -> tuple[Opened, dict[int, Entry], Pager, Destination]:
     opened, held = filled(machine, Random(12))
     whole = Destination(ALL, acked=set(range(1, 60)))
     pager = Pager(opened)
-    pager.page([whole], opened.log.range.last)
+    pager.page([whole], opened.log.view.range.last)
     moved = replace(whole, acked=set(range(1, 10)), since=99)
     return opened, held, pager, moved
 
 
 def test_of_a_destination_that_is_moved_back_all_below_the_log_is_missing_and_its_pages_are_superseded() -> None:
     opened, _, pager, moved = moved_back()
-    last, store = opened.log.range.last, pager.manager.stores[ALL]
+    last, store = opened.log.view.range.last, pager.manager.stores[ALL]
     rows = dict(store.pages)
-    why = pager.manager.uncovered([moved.subscription()], Vlsn(last + 1), opened.log.range.first)
+    why = pager.manager.uncovered([moved.subscription()], Vlsn(last + 1), opened.log.view.range.first)
     assert "is paged up to VLSN 0 only" in why
     pager.commit(pager.manager.reconciled([moved.subscription()], Vlsn(last + 1)))
     assert store.missing == [(10, last)] and store.next_page(1) is None and store.messages == 0
@@ -469,7 +469,7 @@ def test_of_a_destination_that_is_moved_back_all_below_the_log_is_missing_and_it
 
 def test_what_the_log_has_yet_is_paged_again_once_a_destination_was_moved() -> None:
     opened, held, pager, moved = moved_back()
-    last, store = opened.log.range.last, pager.manager.stores[ALL]
+    last, store = opened.log.view.range.last, pager.manager.stores[ALL]
     rows = dict(store.pages)
     pager.page([moved], last)
     pager.done([moved])
@@ -480,7 +480,7 @@ def test_what_the_log_has_yet_is_paged_again_once_a_destination_was_moved() -> N
 @pytest.mark.parametrize("paged", [False, True])
 def test_pages_of_before_a_move_are_known_though_the_page_table_is_lost(paged: bool) -> None:
     opened, _, pager, moved = moved_back()
-    last, store = opened.log.range.last, pager.manager.stores[ALL]
+    last, store = opened.log.view.range.last, pager.manager.stores[ALL]
     before = set(store.pages)
     first = block_end(opened, last // 2) + 1
     pager.commit(pager.manager.reconciled([moved.subscription()], Vlsn(first)))
@@ -541,7 +541,7 @@ def test_a_page_stays_until_the_last_of_its_messages_is_acknowledged() -> None:
     machine = Machine(13)
     opened, _ = filled(machine, Random(13))
     pager, whole = Pager(opened), Destination(ALL)
-    pager.page([whole], opened.log.range.last)
+    pager.page([whole], opened.log.view.range.last)
     store = pager.manager.stores[ALL]
     rows = dict(store.pages)
     for number, row in rows.items():

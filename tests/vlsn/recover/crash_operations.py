@@ -207,7 +207,7 @@ def roll_of_a_short_segment(machine: Machine, model: Model) -> None:
     opened = Opened(machine)
     put(opened, model, 3)
     machine.begin()
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     put(opened, model, 3)
     machine.disk.fail_at(lambda call: call.name == "sync" and call.path.endswith(".vlog"))
     put(opened, model, 3)
@@ -217,7 +217,7 @@ def roll_of_a_short_segment(machine: Machine, model: Model) -> None:
 def replacement(machine: Machine, model: Model) -> None:
     opened = Opened(machine)
     put(opened, model, 5)
-    opened.log.checkpointer.run()  # whose index names places that the replacements leave
+    opened.log.care.checkpointer.run()  # whose index names places that the replacements leave
     machine.begin()
     for kind in ("write", "sync"):
         machine.disk.fail_at(lambda call, kind=kind: call.name == kind and call.path.endswith(".vlog"))  # type: ignore[misc]
@@ -246,7 +246,7 @@ def checkpoint(machine: Machine, model: Model) -> None:
     put(opened, model, 4)
     machine.begin()
     for _ in range(3):
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
         put(opened, model, 2)
 
 
@@ -277,7 +277,7 @@ def idle_end(machine: Machine, model: Model) -> None:
 def rollback(machine: Machine, model: Model) -> None:
     opened = Undurable(machine)
     put(opened, model, 3)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     put(opened, model, 30, size=5000)
     machine.begin()
     roll_back(opened, model, 4)
@@ -303,7 +303,7 @@ def rollbacks_disjoint(machine: Machine, model: Model) -> None:
     machine.begin()
     roll_back(opened, model, 4)
     put(opened, model, 6)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     roll_back(opened, model, 8)
     put(opened, model, 2)
 
@@ -341,12 +341,12 @@ def truncation(machine: Machine, model: Model) -> None:
 def cleaning(machine: Machine, model: Model) -> None:
     opened = Opened(machine, replace(SMALL, retention_bytes=3 * SMALL.segment_bytes))
     put(opened, model, 60, size=6000)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     machine.begin()
-    model.trimmed_to = opened.log.range.last
+    model.trimmed_to = opened.log.view.range.last
     for _ in range(2):  # a pass that cannot read a segment gives up, and the next one goes
-        opened.log.cleaner.run()
-    assert opened.log.range.first > 30
+        opened.log.care.cleaner.run()
+    assert opened.log.view.range.first > 30
     put(opened, model, 1)
 
 
@@ -357,7 +357,7 @@ def cleaning(machine: Machine, model: Model) -> None:
 def recovery_of_a_torn_tail(machine: Machine, model: Model) -> None:
     opened = Opened(machine)
     put(opened, model, 5)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     put(opened, model, 5)
     tear(machine, opened, b"torn" * 400)
     machine.begin()
@@ -368,7 +368,7 @@ def recovery_of_a_torn_tail(machine: Machine, model: Model) -> None:
 def recovery_of_a_rollback(machine: Machine, model: Model) -> None:
     opened = Undurable(machine)
     put(opened, model, 3)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     put(opened, model, 24, size=5000)
     machine.disk.stop_at(lambda call: call.name == "write" and call.size == 1)  # the first flag
     with pytest.raises(StopHere):
@@ -383,7 +383,7 @@ def recovery_of_a_rollback(machine: Machine, model: Model) -> None:
 def recovery_without_its_stores(machine: Machine, model: Model) -> None:
     opened = Opened(machine)
     put(opened, model, 20, size=5000)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     put(opened, model, 3)
     machine.kill()
     for store in ("index", "state"):

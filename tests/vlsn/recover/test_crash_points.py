@@ -41,10 +41,10 @@ class NothingKept(Random):
 def check(machine: Machine, model: Model, note: str) -> Opened:
     opened = Opened(machine)
     model.check(opened.entries(), note)
-    span = opened.log.range
+    span = opened.log.view.range
     assert span.last == span.last_sync, note
     for vlsn in range(span.first, span.last + 1):
-        mapping = opened.log.index.at_or_before(Vlsn(vlsn))
+        mapping = opened.log.view.index.at_or_before(Vlsn(vlsn))
         assert mapping is not None, f"{note}: VLSN {vlsn} has no mapping"
         assert mapping[0] <= vlsn, note
     more = opened.append(b"after")

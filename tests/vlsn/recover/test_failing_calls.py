@@ -177,13 +177,13 @@ def goes_on(machine: Machine, model: Model, note: str) -> None:
     for _ in range(3):
         machine.clock.advance(RETRY_S_MAX)
         opened.log.tick()
-    assert not opened.log.background.faults(), note
+    assert not opened.log.life.background.faults(), note
     pending = opened.append(b"more")
     assert pending.synced, note
     model.held[pending.first] = b"more"
     assert opened.entries()[pending.first] == b"more", note
     opened.close()
-    assert opened.log.closed and opened.failure is None, note
+    assert opened.log.life.closed and opened.failure is None, note
 
 
 def ended(machine: Machine, note: str) -> None:

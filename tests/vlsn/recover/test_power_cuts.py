@@ -121,10 +121,10 @@ def test_every_combination_of_sectors_opens(number: int, roll: bool) -> None:
         machine.stores.abandon()
         before = node_record(machine)
         opened = Opened(machine, OPTIONS, take_term=False)
-        end = opened.log.range.last
+        end = opened.log.view.range.last
         assert {vlsn: value for vlsn, value in opened.entries().items() if vlsn in held} == held, kept
         assert node_record(machine).incarnation == before.incarnation
-        last_number = max(opened.log.segments(), default=0)
+        last_number = max(opened.log.view.segments(), default=0)
         machine.kill()
         check_cut(machine, opened)
         again = Opened(machine, OPTIONS)  # cuts the same again
@@ -132,7 +132,7 @@ def test_every_combination_of_sectors_opens(number: int, roll: bool) -> None:
         cuts += opened.log.stats.cuts
         more = again.append(b"more")
         assert (more.synced, more.first) == (True, end + 2), kept
-        mapping = again.log.index.at_or_before(Vlsn(more.first))
+        mapping = again.log.view.index.at_or_before(Vlsn(more.first))
         assert mapping is not None
         assert lsn_file(mapping[1]) > last_number, "appended behind a cut"
         machine.kill()

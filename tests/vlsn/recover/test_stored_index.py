@@ -32,7 +32,7 @@ def fill(opened: Opened, count: int, size: int = 5_000) -> None:
 
 def check_index(opened: Opened) -> None:
     """Range, every mapping and every lookup are what the bytes of the segments say."""
-    log, index = places(opened.machine.disk, DIRECTORY), opened.log.index
+    log, index = places(opened.machine.disk, DIRECTORY), opened.log.view.index
     held = index.range
     assert (held.first, held.last, held.last_sync) == (min(log), max(last for last, _ in log.values()), held.last)
     inspect.verify(index)
@@ -56,7 +56,7 @@ def two_checkpoints() -> tuple[Machine, Opened, list[Contents]]:
     images = []
     for count in (70, 40):
         fill(opened, count)
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
         images.append(machine.stores.snapshot(INDEX))
     fill(opened, 9)
     machine.kill()
@@ -93,7 +93,7 @@ def of_another_store(machine: Machine, images: list[Contents]) -> None:
     fill(opened, 90, size=4_000)
     for _ in range(2):
         fill(opened, 20)
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
     machine.stores.restore(INDEX, other.stores.snapshot(INDEX))
 
 
@@ -185,10 +185,10 @@ def test_any_value_of_the_index_that_rotted_is_noticed_and_made_good(which: int,
     keys = machine.stores.contents[INDEX].keys
     machine.stores.corrupt(INDEX, keys[which % len(keys)], bit=bit)
     opened = Opened(machine)
-    for vlsn in range(1, opened.log.range.last + 1):
-        assert opened.log.index.at_or_before(Vlsn(vlsn)) is not None
+    for vlsn in range(1, opened.log.view.range.last + 1):
+        assert opened.log.view.index.at_or_before(Vlsn(vlsn)) is not None
     opened.log.tick()  # mends what a lookup met
-    assert not opened.log.index.wounded
+    assert not opened.log.view.index.wounded
     check_index(opened)
 
 
@@ -196,21 +196,21 @@ def test_a_bucket_that_rots_while_the_log_is_open_costs_no_answer_and_is_mended_
     machine = Machine()
     opened = Opened(machine)
     fill(opened, 150)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     held = opened.entries()
     keys = machine.stores.contents[INDEX].keys
     for key in (keys[0], keys[2], keys[3], keys[-2]):
         machine.stores.corrupt(INDEX, key)
     assert opened.entries() == held
     for vlsn in held:
-        mapping = opened.log.index.at_or_before(Vlsn(vlsn))
+        mapping = opened.log.view.index.at_or_before(Vlsn(vlsn))
         assert mapping is not None
         assert mapping[0] <= vlsn
-    flushes = opened.log.index.stats.flushes
+    flushes = opened.log.view.index.stats.flushes
     opened.log.tick()
     check_index(opened)
     opened.log.tick()
-    assert opened.log.index.stats.flushes == flushes + 1, "once"
+    assert opened.log.view.index.stats.flushes == flushes + 1, "once"
     assert opened.entries() == held
     machine.kill()
     check_index(Opened(machine))
@@ -219,9 +219,9 @@ def test_a_bucket_that_rots_while_the_log_is_open_costs_no_answer_and_is_mended_
 def test_a_rotten_block_does_not_keep_the_index_from_being_built() -> None:
     machine, _, images = two_checkpoints()
     opened = Opened(machine)
-    held, last = opened.entries(), opened.log.range.last
-    opened.log.checkpointer.run()
-    vlsn = next(vlsn for vlsn, _ in inspect.mappings(opened.log.index) if vlsn > 25)
+    held, last = opened.entries(), opened.log.view.range.last
+    opened.log.care.checkpointer.run()
+    vlsn = next(vlsn for vlsn, _ in inspect.mappings(opened.log.view.index) if vlsn > 25)
     machine.kill()
     at = places(machine.disk, DIRECTORY)[vlsn][1]
     path = f"{DIRECTORY}/{at >> 32:08d}.vlog"
@@ -230,8 +230,8 @@ def test_a_rotten_block_does_not_keep_the_index_from_being_built() -> None:
     machine.disk.write_content(path, bytes(content))
     lost(machine, images)
     again = Opened(machine, take_term=False)
-    assert (again.log.range.first, again.log.range.last) == (1, last)
-    index = again.log.index
+    assert (again.log.view.range.first, again.log.view.range.last) == (1, last)
+    index = again.log.view.index
     for each in held:
         mapping = index.at_or_before(Vlsn(each))
         assert mapping is not None
@@ -262,9 +262,9 @@ class Undecided(Undurable):
     durable = 0
 
     def synced(self, last_vlsn: Vlsn) -> None:
-        known = self.log.dtvlsn
+        known = self.log.view.dtvlsn
         super().synced(last_vlsn)
-        self.log.dtvlsn = known
+        self.log.view.dtvlsn = known
 
 
 def play(steps: list[tuple[str, int]]) -> Machine:
@@ -272,15 +272,15 @@ def play(steps: list[tuple[str, int]]) -> Machine:
     opened = Undecided(machine)
     for step, number in steps:
         ends = sorted(last for last, _ in places(machine.disk, DIRECTORY).values())
-        chosen = Vlsn(max(ends[max(0, len(ends) - 1 - number)], opened.log.dtvlsn))
+        chosen = Vlsn(max(ends[max(0, len(ends) - 1 - number)], opened.log.view.dtvlsn))
         if step == "append":
             fill(opened, number)
         elif step == "checkpoint":
-            opened.log.checkpointer.run()
+            opened.log.care.checkpointer.run()
         elif step == "durable":
-            opened.log.raise_dtvlsn(chosen)
+            opened.log.view.raise_dtvlsn(chosen)
         elif step == "rotate":
-            opened.log.rotate("request", lambda _: None)
+            opened.log.cycle.rotate("request", lambda _: None)
         elif step == "roll back":
             rolled_back(opened, chosen)
             check_index(opened)
@@ -337,7 +337,7 @@ def test_the_index_after_a_segment_was_replaced_under_checkpoints_that_follow_cl
             lambda call: call.number == begun + number and call.name == failing and call.path.endswith(".vlog")
         )
         for _ in range(3):
-            opened.log.checkpointer.run()
+            opened.log.care.checkpointer.run()
             fill(opened, blocks, size=100)
         assert opened.failure is None
         check_index(opened)
@@ -352,7 +352,7 @@ def test_the_index_after_a_segment_was_replaced_under_checkpoints_that_follow_cl
         machine = story(number)
         machine.kill()
         opened = Opened(machine, take_term=False)
-        assert opened.log.range.last == 21 + 3 * blocks
+        assert opened.log.view.range.last == 21 + 3 * blocks
         assert not any("anew" in note for note in opened.notes), opened.notes
         check_index(opened)
         lost(machine, [])
@@ -367,9 +367,9 @@ def test_what_is_read_again_may_be_nothing_but_rollbacks(past: list[int]) -> Non
     machine = Machine()
     opened = Undecided(machine)
     fill(opened, 29)
-    durable = next(vlsn for vlsn, _ in inspect.mappings(opened.log.index) if vlsn > 12) - 1
-    opened.log.raise_dtvlsn(Vlsn(durable))
-    opened.log.checkpointer.run()
+    durable = next(vlsn for vlsn, _ in inspect.mappings(opened.log.view.index) if vlsn > 12) - 1
+    opened.log.view.raise_dtvlsn(Vlsn(durable))
+    opened.log.care.checkpointer.run()
     fill(opened, 9)
     for distance in past:
         rolled_back(opened, durable + distance)
@@ -377,7 +377,7 @@ def test_what_is_read_again_may_be_nothing_but_rollbacks(past: list[int]) -> Non
     index = machine.stores.snapshot(INDEX)
     machine.kill()
     again = Opened(machine, take_term=False)
-    assert again.log.range.last == durable
+    assert again.log.view.range.last == durable
     assert not any("anew" in note for note in again.notes)
     check_index(again)
     machine.kill()
@@ -389,7 +389,7 @@ def test_what_is_read_again_may_be_nothing_but_rollbacks(past: list[int]) -> Non
 def test_the_lsn_of_a_mapping_is_never_that_of_an_abandoned_life() -> None:
     machine = play([("append", 30), ("checkpoint", 0), ("roll back", 20), ("append", 20), ("checkpoint", 0)])
     opened = Opened(machine, take_term=False)
-    at = opened.log.index.at_or_before(Vlsn(25))
+    at = opened.log.view.index.at_or_before(Vlsn(25))
     assert at is not None
     assert Lsn(at[1]) == places(machine.disk, DIRECTORY)[at[0]][1]
 
@@ -442,12 +442,12 @@ def test_a_mend_that_is_stopped_leaves_the_wound_or_what_healed_it() -> None:
         machine = Machine()
         opened = Opened(machine)
         fill(opened, 150)
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
         keys = list(machine.stores.contents[INDEX].keys)
         for key in (keys[1], keys[4]):
             machine.stores.corrupt(INDEX, key)
         for vlsn in range(1, 151):
-            assert opened.log.index.at_or_before(Vlsn(vlsn)) is not None
+            assert opened.log.view.index.at_or_before(Vlsn(vlsn)) is not None
         machine.stores.fail_writes_after = machine.stores.writes + writes
         opened.log.tick()
         assert (opened.failure is None) == (writes == 4), "two wounds, the flush, the pointer"
@@ -455,6 +455,6 @@ def test_a_mend_that_is_stopped_leaves_the_wound_or_what_healed_it() -> None:
         machine.kill()
         again = Opened(machine)
         for vlsn in range(1, 151):
-            assert again.log.index.at_or_before(Vlsn(vlsn)) is not None
+            assert again.log.view.index.at_or_before(Vlsn(vlsn)) is not None
         again.log.tick()
         check_index(again)

@@ -16,7 +16,7 @@ def test_a_block_is_found_by_its_name_in_the_segments_that_are_left() -> None:
     for number in range(40):
         opened.append(b"%d" % number)
         if number % 10 == 9:
-            opened.log.rotate("request")
+            opened.log.cycle.rotate("request")
     machine.kill()
     names = [path for path in machine.disk.files(DIRECTORY) if path.endswith(".vlog")]
     assert len(names) > 3

@@ -40,12 +40,12 @@ class Story:
         put(opened, self.held, 150, 900)
         log = opened.log
         if checkpoint:
-            log.checkpointer.run(done=lambda _: None, failed=lambda _: None)
+            log.care.checkpointer.run(done=lambda _: None, failed=lambda _: None)
             put(opened, self.held, 10, 900)
-        reader = log.reader()
-        start = log.index.at_or_before(Vlsn(1))
+        reader = log.view.reader()
+        start = log.view.index.at_or_before(Vlsn(1))
         assert start is not None
-        run = reader.blocks(1, start=start[1], upto_vlsn=log.range.last, bytes_max=1 << 30)
+        run = reader.blocks(1, start=start[1], upto_vlsn=log.view.range.last, bytes_max=1 << 30)
         reader.close()
         firsts: list[int] = []
         vlsn = 1
@@ -57,7 +57,7 @@ class Story:
             self.places[vlsn] = lsn_file(at), lsn_offset(at)
             firsts.append(vlsn)
             vlsn += count
-        self.ends = log.segments()
+        self.ends = log.view.segments()
         opened.close()
 
     @property
@@ -250,12 +250,12 @@ def test_a_checkpoints_record_is_replaced_by_one_that_says_no_more_than_is_known
     held: dict[int, bytes] = {}
     opened = Opened(machine)
     put(opened, held, 20, 900)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     put(opened, held, 20, 900)
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     put(opened, held, 5, 900)
-    opened.log.checkpointer.run()
-    number, end = next(iter(opened.log.segments().items()))
+    opened.log.care.checkpointer.run()
+    number, end = next(iter(opened.log.view.segments().items()))
     opened.close()
     path = f"{machine.directory}/{segment_name(number)}"
     data = machine.disk.content(path)
@@ -285,10 +285,10 @@ def test_what_does_not_belong_there_is_refused() -> None:
         Filling(wound, term_max=1).add(story.blocks[30][:-1] + b"?")
     forged = Opened(Machine(3))
     put(forged, {}, 40, 907)
-    reader = forged.log.reader()
-    at = forged.log.index.at_or_before(Vlsn(1))
+    reader = forged.log.view.reader()
+    at = forged.log.view.index.at_or_before(Vlsn(1))
     assert at is not None
-    block = reader.blocks(30, start=at[1], upto_vlsn=forged.log.range.last, bytes_max=1).data[0]
+    block = reader.blocks(30, start=at[1], upto_vlsn=forged.log.view.range.last, bytes_max=1).data[0]
     with pytest.raises(BadBody, match="more than blocks"):
         Filling(wound, term_max=1).add(block)
     assert other.blocks[30] != story.blocks[30]
@@ -308,11 +308,11 @@ def test_a_block_whose_term_is_not_between_those_around_it_is_refused(
     opened.append(b"." * 100)
     for _ in range(2):
         if sealed_behind:
-            opened.log.rotate("request")
+            opened.log.cycle.rotate("request")
         opened.log.stop_sealing(NotMaster("another term"))
         opened.take_term()
         opened.append(b"." * 100)
-    assert [run.term for run in opened.log.history.term_runs] == [1, 2, 3]
+    assert [run.term for run in opened.log.view.history.term_runs] == [1, 2, 3]
     opened.append(b"." * 100)
     at = opened.frames_after(3)[0]
     opened.log.node_file.replace(replace(opened.log.node_file.record, term=9))
@@ -392,16 +392,16 @@ def test_a_block_behind_a_rollback_is_mended_though_what_was_abandoned_ends_an_e
     opened = Undurable(machine)
     for value in (b"a", b"b", b"c", b"d", b"e", b"f"):
         opened.append(value)  # VLSN 2 to 7
-    opened.log.rotate("request", lambda _: None)
+    opened.log.cycle.rotate("request", lambda _: None)
     rolled_back(opened, 4)
     opened.take_term()
     opened.append(b"new")
-    log, vlsn = opened.log, Vlsn(opened.log.range.last - 1)
-    at = log.index.at_or_before(vlsn)
+    log, vlsn = opened.log, Vlsn(opened.log.view.range.last - 1)
+    at = log.view.index.at_or_before(vlsn)
     assert at is not None
     number, offset = lsn_file(at[1]), lsn_offset(at[1])
-    assert number > min(log.segments())
-    path, end = f"{machine.directory}/{segment_name(number)}", log.segments()[number]
+    assert number > min(log.view.segments())
+    path, end = f"{machine.directory}/{segment_name(number)}", log.view.segments()[number]
     good = machine.disk.content(path)
     machine.disk.flip_bit(path, offset + FRAME_BYTES + 40)
     wound = find_wound(machine.disk, machine.directory, number, end)

@@ -168,7 +168,7 @@ def kind_of_refusal(opened: Opened) -> type[NoSpace] | None:
 
 
 def is_wounded(opened: Opened) -> bool:
-    return opened.log.index.wounded
+    return opened.log.view.index.wounded
 
 
 def pass_s(opened: Opened, seconds: float) -> None:
@@ -195,14 +195,14 @@ def test_a_standby_that_cannot_be_made_ends_nothing(code: int, call: str, times:
     assert tail is not None and tail.number == 2, "both segments that were there are full"
     for _ in range(40):
         pass_s(opened, RETRY_S_MAX)
-    assert opened.log.background.failures["standby"] == times
-    assert kind_of_refusal(opened) is None and not opened.log.background.faults()
+    assert opened.log.life.background.failures["standby"] == times
+    assert kind_of_refusal(opened) is None and not opened.log.life.background.faults()
     put(opened, held, 30, 6000)
     assert opened.entries() == held
     opened.close()
     assert opened.failure is None
     made = [path for path in machine.disk.files(DIRECTORY) if path.endswith(".vlog")]
-    assert len(made) == len(opened.log.segments()) + 1, "of those that failed nothing is left"
+    assert len(made) == len(opened.log.view.segments()) + 1, "of those that failed nothing is left"
     machine.kill()
     holds(machine, held)
 
@@ -223,7 +223,7 @@ def test_a_standby_that_does_not_take_zeros_ends_nothing(code: int) -> None:
     assert bool(opened.log.no_space) == full
     assert opened.failure is None and opened.entries() == held
     pass_s(opened, 60)
-    assert opened.log.background.failures["standby"] > 5
+    assert opened.log.life.background.failures["standby"] > 5
     assert kind_of_refusal(opened) is not None, "one that was made, and not filled, is none"
     machine.disk.mend()
     pass_s(opened, RETRY_S_MAX + 1)
@@ -231,7 +231,7 @@ def test_a_standby_that_does_not_take_zeros_ends_nothing(code: int) -> None:
     machine.disk.fail_at(zeros, code=code)
     written = [call for call in machine.disk.calls if zeros(call)]
     put(opened, held, 1, 6000)
-    assert opened.log.late_standbys == 0 and written
+    assert opened.log.placement.late_standbys == 0 and written
     put(opened, held, 20, 6000)
     assert opened.entries() == held
     machine.kill()
@@ -261,7 +261,7 @@ def test_a_roll_that_is_asked_for_is_passed_over_meanwhile_and_records_are_refus
     machine.disk.fail_at(is_standby("create"), code=errno.EMFILE, times=FOREVER)
     rolled: list[int] = []
     for _ in range(3):
-        opened.log.rotate("request", rolled.append)
+        opened.log.cycle.rotate("request", rolled.append)
         put(opened, held, 1)
     assert rolled == [2, 2, 2]
     fill_up(opened, held)
@@ -269,14 +269,14 @@ def test_a_roll_that_is_asked_for_is_passed_over_meanwhile_and_records_are_refus
     while opened.log.placement.tail is not None and not opened.log.placement.is_full_for(pending.cost):
         opened.append(b"x" * 40)
     told: list[VlsnLogError] = []
-    opened.log.checkpointer.run(failed=told.append)
+    opened.log.care.checkpointer.run(failed=told.append)
     assert [type(error) for error in told] == [NoSegment]
     assert opened.failure is None
     machine.disk.mend()
     pass_s(opened, RETRY_S_MAX + 1)
     put(opened, held, 20, 6000)
     done: list[object] = []
-    opened.log.checkpointer.run(done=done.append)
+    opened.log.care.checkpointer.run(done=done.append)
     assert len(done) == 1
 
 
@@ -310,7 +310,7 @@ def test_a_failed_write_without_a_standby_ends_the_log(code: int, times: int, su
     opened = Opened(machine)
     put(opened, held, 2)
     machine.disk.fail_at(is_standby("create"), code=code, times=times)
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     put(opened, held, 1)
     machine.disk.fail_at(is_of(2, "sync"))
     pending = opened.append(b"maybe")
@@ -339,13 +339,13 @@ def test_a_disk_that_does_not_tell_its_free_space_ends_nothing(times: int) -> No
     assert opened.failure is None and opened.log.refusal is None
     looks = sum(call.name == "free_bytes" for call in machine.disk.calls)
     if times == FOREVER:
-        (fault,) = [fault for fault in opened.log.background.faults() if fault.work == "space"]
+        (fault,) = [fault for fault in opened.log.life.background.faults() if fault.work == "space"]
         assert fault.why == f"{DIRECTORY}: Input/output error" and fault.errno == errno.EIO
         assert looks < 30, "it is asked less and less often"
     done: list[object] = []
-    opened.log.checkpointer.run(done=done.append)
+    opened.log.care.checkpointer.run(done=done.append)
     opened.close()
-    assert len(done) == 1 and opened.log.closed and opened.failure is None
+    assert len(done) == 1 and opened.log.life.closed and opened.failure is None
     machine.kill()
     holds(machine, held)
 
@@ -373,9 +373,9 @@ def waiting_sidecar(opened: Opened, held: dict[int, bytes]) -> None:
     """Segment 1 is sealed, and its sidecar cannot be written until ``mend``."""
     put(opened, held, 6)
     opened.machine.disk.fail_at(lambda call: call.name == "rename", times=FOREVER)
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     put(opened, held, 2)
-    assert [fault.name for fault in opened.log.background.faults()] == ["00000001.vidx"]
+    assert [fault.name for fault in opened.log.life.background.faults()] == ["00000001.vidx"]
     opened.machine.disk.mend()
 
 
@@ -390,7 +390,7 @@ def test_a_sidecar_that_waits_is_not_written_behind_a_rollback() -> None:
     assert done == [None]
     pass_s(opened, RETRY_S_MAX + 1)
     assert not machine.disk.exists(f"{DIRECTORY}/00000001.vidx")
-    assert not opened.log.background.faults()
+    assert not opened.log.life.background.faults()
     opened.take_term()
     assert opened.append(b"on").synced
     opened.close()
@@ -402,7 +402,7 @@ def test_a_sidecar_that_waits_is_written_where_a_rollback_ends_behind_it() -> No
     opened = Undurable(machine)
     waiting_sidecar(opened, held)
     opened.log.stop_sealing(NotMaster("a rollback follows"))
-    opened.log.rollback(Vlsn(opened.log.range.last - 1), lambda: None, lambda _: None)
+    opened.log.rollback(Vlsn(opened.log.view.range.last - 1), lambda: None, lambda _: None)
     pass_s(opened, RETRY_S_MAX + 1)
     assert machine.disk.exists(f"{DIRECTORY}/00000001.vidx")
     opened.close()
@@ -420,7 +420,7 @@ def test_a_sidecar_that_waits_is_not_written_for_a_segment_that_is_another_or_go
         opened.log.placement.forget_before(2)
     pass_s(opened, RETRY_S_MAX + 1)
     assert not machine.disk.exists(f"{DIRECTORY}/00000001.vidx")
-    assert not opened.log.background.faults() and opened.failure is None
+    assert not opened.log.life.background.faults() and opened.failure is None
 
 
 # The index.
@@ -431,20 +431,20 @@ def test_a_rotten_index_whose_segments_cannot_be_read_is_mended_later(code: int)
     machine, held = Machine(), dict[int, bytes]()
     opened = Opened(machine)
     put(opened, held, 150, 4000)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     machine.stores.corrupt(INDEX, list(machine.stores.contents[INDEX].keys)[1])
     for vlsn in range(1, 151):
-        assert opened.log.index.at_or_before(Vlsn(vlsn)) is not None
+        assert opened.log.view.index.at_or_before(Vlsn(vlsn)) is not None
     assert is_wounded(opened)
-    checkpoints = opened.log.checkpointer.last
+    checkpoints = opened.log.care.checkpointer.last
     machine.disk.fail_at(lambda call: call.name == "open", code=code, times=FOREVER)
     pass_s(opened, 40)
     assert opened.failure is None and is_wounded(opened)
-    assert opened.log.checkpointer.last != checkpoints, "checkpoints go on"
-    assert 5 < opened.log.background.failures["mapping"] < 15
+    assert opened.log.care.checkpointer.last != checkpoints, "checkpoints go on"
+    assert 5 < opened.log.life.background.failures["mapping"] < 15
     put(opened, held, 2)
     machine.disk.mend()
     pass_s(opened, RETRY_S_MAX + 3)
-    assert not is_wounded(opened) and not opened.log.background.faults()
+    assert not is_wounded(opened) and not opened.log.life.background.faults()
     machine.kill()
     holds(machine, held)

@@ -49,19 +49,19 @@ def test_a_loop_of_restarts_takes_no_more_disk_than_its_log() -> None:
     machine, held = Machine(3), dict[int, bytes]()
     opened = restarted(machine, held, 12)
     log, found = opened.log, taken(machine)
-    current = log.active_files()
+    current = log.placement.active_files()
     sealed = {number: size for number, size in found.items() if number not in current}
     assert len(sealed) == 12
-    assert sealed == {number: pages(log.synced_end(number)) for number in sealed}
+    assert sealed == {number: pages(log.view.synced_end(number)) for number in sealed}
     assert sum(sealed.values()) < 12 * SMALL.segment_bytes / 4
-    assert log.disk_bytes == sum(found.values())
+    assert log.placement.disk_bytes == sum(found.values())
     assert opened.entries() == held
     opened.close()
     report = verify(machine.disk, machine.stores, machine.directory)
     assert not report.findings and not report.torn_tail
     again = Opened(machine, take_term=False)
     assert again.entries() == held
-    assert again.log.disk_bytes == sum(taken(machine).values())
+    assert again.log.placement.disk_bytes == sum(taken(machine).values())
 
 
 def test_on_a_real_file_system_too(tmp_path: Path) -> None:
@@ -79,11 +79,11 @@ def test_rolled_segments_give_back_their_rest_and_what_is_open_keeps_it() -> Non
     machine, held = Machine(4), dict[int, bytes]()
     opened = Opened(machine)
     put(opened, held, 2, 500)
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     put(opened, held, 2, 500)
     found, log = taken(machine), opened.log
     first, current, standby = sorted(found)
-    assert found[first] == pages(log.synced_end(first))
+    assert found[first] == pages(log.view.synced_end(first))
     assert found[current] == found[standby] == SMALL.segment_bytes
     assert log.placement.holes.given_bytes == SMALL.segment_bytes - found[first]
     assert opened.entries() == held
@@ -93,9 +93,9 @@ def test_nothing_is_punched_before_the_next_header_that_names_the_end_is_synced(
     machine, held = Machine(5), dict[int, bytes]()
     opened = Opened(machine)
     put(opened, held, 2, 500)
-    first = opened.log.active_files()[0]
+    first = opened.log.placement.active_files()[0]
     machine.disk.calls.clear()
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     put(opened, held, 1, 500)
     names = [(call.name, parse_segment_name(call.path.rpartition("/")[2])) for call in machine.disk.calls]
     (punch,) = [at for at, (name, _) in enumerate(names) if name == "punch"]
@@ -105,7 +105,7 @@ def test_nothing_is_punched_before_the_next_header_that_names_the_end_is_synced(
     header = calls.index(("write", path, 0))
     synced = calls.index(("sync", path, 0), header)
     assert header < synced < punch
-    assert machine.disk.calls[punch].offset == pages(opened.log.synced_end(first))
+    assert machine.disk.calls[punch].offset == pages(opened.log.view.synced_end(first))
 
 
 def test_a_log_of_an_older_release_gives_back_what_it_holds_when_it_is_opened() -> None:
@@ -125,13 +125,13 @@ def test_a_file_system_that_cannot_is_left_alone_and_said_once() -> None:
     machine.disk.punches = False
     opened = restarted(machine, held, 3)
     for _ in range(3):
-        opened.log.rotate("request")
+        opened.log.cycle.rotate("request")
         put(opened, held, 1, 100)
-    assert opened.log.failure is None
+    assert opened.log.life.failure is None
     assert "not supported" in opened.log.placement.holes.fault
     tried = [call for call in machine.disk.calls if call.name == "punch"]
     assert len(tried) == 3  # once in the life of each process that sealed a segment
-    assert opened.log.disk_bytes == sum(taken(machine).values())
+    assert opened.log.placement.disk_bytes == sum(taken(machine).values())
     assert opened.entries() == held
 
 
@@ -141,21 +141,21 @@ def test_a_disk_that_fails_here_ends_nothing(call: str) -> None:
     opened = Opened(machine)
     put(opened, held, 2, 500)
     machine.disk.fail_at(lambda each: each.name == call)
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     put(opened, held, 2, 500)
-    assert opened.log.failure is None
-    assert opened.log.background.failures["hole"] == 1
-    assert taken(machine)[1] == pages(opened.log.synced_end(1)), "it is tried again at once"
+    assert opened.log.life.failure is None
+    assert opened.log.life.background.failures["hole"] == 1
+    assert taken(machine)[1] == pages(opened.log.view.synced_end(1)), "it is tried again at once"
     machine.disk.fail_at(lambda each: each.name == call, times=1 << 30)
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     put(opened, held, 2, 500)
-    (fault,) = opened.log.background.faults()
+    (fault,) = opened.log.life.background.faults()
     assert (fault.work, fault.name, fault.failures) == ("hole", segment_name(2), 2)
     machine.disk.mend()
     assert taken(machine)[2] == SMALL.segment_bytes
     opened.close()
     opened = Opened(machine, take_term=False)
-    assert taken(machine)[2] == pages(opened.log.synced_end(2))
+    assert taken(machine)[2] == pages(opened.log.view.synced_end(2))
     assert opened.entries() == held
 
 

@@ -282,7 +282,7 @@ def test_what_state_says_was_synced_is_damage_when_it_does_not_read_back(says: s
     opened.append(b"one")
     opened.append(b"the last" * 100)
     if says == "checkpoint":
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
     if says == "idle end":
         for _ in range(2):
             machine.clock.advance(2.0)

@@ -141,9 +141,9 @@ def test_a_log_that_was_killed_anywhere_knows_its_times(story: list[tuple[str, i
             case "append":
                 opened.append(b"x" * 3_000 * number)
             case "checkpoint":
-                opened.log.checkpointer.run()
+                opened.log.care.checkpointer.run()
             case "rotate":
-                opened.log.rotate("request")
+                opened.log.cycle.rotate("request")
             case _:
                 machine.power_cut() if what == "power" else machine.kill()
                 if what == "lost":
@@ -152,14 +152,14 @@ def test_a_log_that_was_killed_anywhere_knows_its_times(story: list[tuple[str, i
                         index.delete(key)
                 opened = Opened(machine)
     log = opened.log
-    reader = log.reader()
+    reader = log.view.reader()
     entries = reader.entries(
-        1, start=lsn(1, FIRST_FRAME), upto_vlsn=log.range.last, limit=10_000, bytes_max=1 << 30, kinds=None
+        1, start=lsn(1, FIRST_FRAME), upto_vlsn=log.view.range.last, limit=10_000, bytes_max=1 << 30, kinds=None
     ).entries
-    assert entries[-1].vlsn == log.range.last
+    assert entries[-1].vlsn == log.view.range.last
     for time in {entry.time for entry in entries} | {0, entries[-1].time + 99 * HOUR_US}:
-        wanted = next((entry.vlsn for entry in entries if entry.time >= time), log.range.last + 1)
-        assert found(log.index, reader, time)[0] == wanted
+        wanted = next((entry.vlsn for entry in entries if entry.time >= time), log.view.range.last + 1)
+        assert found(log.view.index, reader, time)[0] == wanted
     reader.close()
 
 

@@ -93,7 +93,7 @@ def said(table: AckTable) -> dict[str, Model]:
 
 
 def tables_at(table: AckTable, vlsn: int) -> dict[str, Model]:
-    return said(AckTable(table.record(Vlsn(vlsn)), LIMITS, vlsn=vlsn))
+    return said(AckTable(table.snapshot(Vlsn(vlsn))(), LIMITS, vlsn=vlsn))
 
 
 @st.composite
@@ -158,7 +158,7 @@ class Table(RuleBasedStateMachine):
             return
         record = StateRecord(vlsn=Vlsn(self.settled), level=3)
         if whole:
-            self.store.save(record=msgspec.structs.replace(record, acks=self.table.record(Vlsn(self.settled))))
+            self.store.save(record=msgspec.structs.replace(record, acks=self.table.snapshot(Vlsn(self.settled))()))
             self.table._kept = None
         else:
             acks, changes = self.table.checkpoint(Vlsn(self.settled))()
@@ -188,7 +188,7 @@ class Table(RuleBasedStateMachine):
                 mine.note(Vlsn(vlsn), notes)
         mine.advance(Vlsn(self.durable))
         as_of = Vlsn(self.settled + int(share * (self.durable - self.settled)))
-        fetched = AckTable(self.table.record(as_of), LIMITS, vlsn=as_of)
+        fetched = AckTable(self.table.snapshot(as_of)(), LIMITS, vlsn=as_of)
         if len(model(self.commits)) < LIMITS.destinations:
             mine.check_fill(fetched, as_of)
         mine.fill(fetched, as_of)
@@ -255,7 +255,7 @@ def test_a_record_that_cannot_be_is_damage() -> None:
     table = AckTable()
     table.note(Vlsn(5), {UUIDS[0]: AckNote(begin=1), UUIDS[1]: AckNote(begin=1)})
     table.settle(Vlsn(9))
-    store.save(record=StateRecord(vlsn=Vlsn(9), level=3, acks=table.record(Vlsn(9))))
+    store.save(record=StateRecord(vlsn=Vlsn(9), level=3, acks=table.snapshot(Vlsn(9))()))
     read = store.record()
     assert read is not None and set(read.acks.tables) == set(UUIDS[:2])
     store.save(record=StateRecord(vlsn=Vlsn(9), level=3, acks=AcksRecord(keyed=True, count=1)), changes={})
@@ -276,7 +276,7 @@ def test_a_view_keeps_the_dead_and_lets_the_acknowledged_go() -> None:
     (view,) = views_of(small, acks)
     assert (view.name, view.uuid, view.prefix, view.letters) == ("orders", UUIDS[0], b"order-", b"dead_letter")
     assert view.floor == 3 and view.acked.floor == 5
-    assert view.is_acked([2, 3, 4, 5, 6, 8]).tolist() == [True, True, False, True, False, True]
+    assert view.acked.lets_go([2, 3, 4, 5, 6, 8]).tolist() == [True, True, False, True, False, True]
 
 
 def test_a_note_that_makes_too_many_intervals_is_passed_over() -> None:

@@ -76,7 +76,7 @@ def told(*settings: tuple[int | None, GroupDurability | None]) -> tuple[list[byt
     story, places = Story(Machine()), []
     for number, each in enumerate(settings):
         story.settings(*each)
-        places.append(int(story.opened.log.range.last))
+        places.append(int(story.opened.log.view.range.last))
         story.submission(7 + number)
     return story.stop(), places
 

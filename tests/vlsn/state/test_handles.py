@@ -62,12 +62,12 @@ class Pair:
             self.kept.pop(handle, None)
         self.kept.update(changes.puts)
         assert len(self.kept) == record.count
-        assert b"".join(sorted(self.kept.values())) == b"".join(sorted(lives(self.table.record(at))))
+        assert b"".join(sorted(self.kept.values())) == b"".join(sorted(lives(self.table.snapshot(at)())))
         self.kept_record = record
 
     def reopen(self, share: float) -> None:
         at = Vlsn(self.durable + int((self.last - self.durable) * share))
-        record = self.table.record(at)
+        record = self.table.snapshot(at)()
         self.last = int(at)
         self.durable = min(self.durable, self.last)
         self.model, self.table = Producers(record, LIMITS), Handles(record, most=MOST, silent=SILENT)
@@ -82,10 +82,10 @@ class Pair:
         assert self.table.forgotten_to(at=at) == self.model.forgotten_to(at=at)
         for handle in self.known:
             life = self.model.find(handle, at=at)
-            place = self.model.place(life, HANDLE_SEQUENCE) if life is not None else None
+            place = life.place(HANDLE_SEQUENCE, self.model.limits) if life is not None else None
             assert self.table.find(handle, at=at) == place
         for vlsn in (self.durable, self.last):
-            mine, theirs = self.table.record(Vlsn(vlsn)), self.model.record(Vlsn(vlsn))
+            mine, theirs = self.table.snapshot(Vlsn(vlsn))(), self.model.snapshot(Vlsn(vlsn))()
             assert (mine.forgotten_to, mine.lives) == (theirs.forgotten_to, theirs.lives)
 
 
@@ -178,12 +178,12 @@ def test_a_table_that_lacks_its_beginning_becomes_whole_by_another_copys(gaps: l
     lacking.note(row for row in rows if row[2] > lacks_to)
     settled = data.draw(st.sampled_from([end for end in ends if lacks_to <= end <= at]), "settled here up to")
     lacking.settle(Vlsn(settled))
-    assert lacking.record(Vlsn(settled)).lacks_to == lacks_to
-    known = Handles(whole.record(Vlsn(at)), most=MOST, silent=SILENT)
+    assert lacking.snapshot(Vlsn(settled))().lacks_to == lacks_to
+    known = Handles(whole.snapshot(Vlsn(at))(), most=MOST, silent=SILENT)
     lacking.check_fill(known, Vlsn(at))
     lacking.fill(known, Vlsn(at))
     for vlsn in [end for end in ends if end >= at]:
-        assert lacking.record(Vlsn(vlsn)) == whole.record(Vlsn(vlsn))
+        assert lacking.snapshot(Vlsn(vlsn))() == whole.snapshot(Vlsn(vlsn))()
 
 
 def test_a_table_of_another_log_or_of_later_is_not_taken() -> None:

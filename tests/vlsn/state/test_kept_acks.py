@@ -27,8 +27,8 @@ def note(opened: Opened, **notes: AckNote) -> None:
     """Logs one COMMIT, durable on return."""
     acks = {uuid.removeprefix("_"): each for uuid, each in notes.items()}
     opened.log.append_entries([EntryKind.COMMIT], [CommitEntry(acks=acks).encode()], lambda _: None)
-    opened.log.raise_dtvlsn(opened.log.range.last_sync)
-    opened.log.fold_acks()
+    opened.log.view.raise_dtvlsn(opened.log.view.range.last_sync)
+    opened.log.view.fold_acks()
 
 
 def done(*vlsns: int, dead: tuple[int, ...] = ()) -> AckNote:
@@ -54,11 +54,11 @@ def in_log(opened: Opened, upto: int) -> Plain:
 
 
 def known(opened: Opened) -> Plain:
-    opened.log.raise_dtvlsn(opened.log.range.last_sync)
-    opened.log.fold_acks()
+    opened.log.view.raise_dtvlsn(opened.log.view.range.last_sync)
+    opened.log.view.fold_acks()
     found = {}
     for uuid in (KEPT, CHANGED, DROPPED, MADE):
-        acked = opened.log.history.acks.get(uuid)
+        acked = opened.log.view.history.acks.get(uuid)
         if acked is not None:
             found[uuid] = set(acked.done.vlsns().tolist()), set(acked.dead.vlsns().tolist())
     return found
@@ -71,8 +71,8 @@ def kept(machine: Machine) -> set[str]:
 
 
 def check(opened: Opened) -> None:
-    assert known(opened) == in_log(opened, opened.log.range.last)
-    record = opened.log.state.record()
+    assert known(opened) == in_log(opened, opened.log.view.range.last)
+    record = opened.log.care.state.record()
     assert record is not None
     stored = {
         uuid: (set(VlsnSet.unpack(table.done).vlsns().tolist()), set(VlsnSet.unpack(table.dead).vlsns().tolist()))
@@ -119,7 +119,7 @@ def test_a_checkpoint_stopped_at_any_call_leaves_the_one_before_or_all_of_it(how
         machine = opened.machine
         machine.disk.stop_at(number)
         with pytest.raises(StopHere):
-            opened.log.checkpointer.run()
+            opened.log.care.checkpointer.run()
         if how == "kill":
             machine.kill()
         else:

@@ -28,7 +28,7 @@ NAMES = PRODUCERS_MIN + 20
 
 def log_settings(opened: Opened, settings: Settings) -> None:
     if settings.level is not None:
-        opened.log.store_level(settings.level, lambda _: None)
+        opened.log.promises.store_level(settings.level, lambda _: None)
     opened.log.append_entries([EntryKind.COMMIT], [CommitEntry(set=settings).encode()], lambda _: None)
 
 
@@ -39,7 +39,7 @@ def raised(machine: Machine) -> Opened:
 
 
 def append(opened: Opened, producer: int, *, count: int = 1) -> None:
-    life = opened.log.history.producers.find(producer, at=opened.log.allocated + 1)
+    life = opened.log.view.history.producers.find(producer, at=opened.log.view.allocated + 1)
     sequence = life.next if life is not None else 0
     pendings: list[Pending] = []
     for number in range(count):
@@ -51,7 +51,7 @@ def append(opened: Opened, producer: int, *, count: int = 1) -> None:
 
 def checkpointed(opened: Opened) -> None:
     done: list[object] = []
-    opened.log.checkpointer.run(done=done.append, failed=done.append)
+    opened.log.care.checkpointer.run(done=done.append, failed=done.append)
     assert done and not isinstance(done[0], BaseException)
 
 
@@ -76,20 +76,20 @@ def read_anew(opened: Opened, upto: int) -> ProducersRecord:
         if any(entry.kind for entry in block.entries(data, header)):
             history.note_block(data)
         history.note_producers(data)
-    return history.producers.record(Vlsn(upto))
+    return history.producers.snapshot(Vlsn(upto))()
 
 
 def check_kept(opened: Opened) -> None:
     """The table in the store is that of the log up to the record's VLSN."""
-    record = opened.log.state.record()
+    record = opened.log.care.state.record()
     assert record is not None
     whole = read_anew(opened, record.vlsn)
     assert (record.producers.lives, record.producers.forgotten_to) == (whole.lives, whole.forgotten_to)
 
 
 def check_known(opened: Opened) -> None:
-    last = opened.log.range.last
-    assert opened.log.history.producers.record(last) == read_anew(opened, last)
+    last = opened.log.view.range.last
+    assert opened.log.view.history.producers.snapshot(last)() == read_anew(opened, last)
 
 
 def test_below_level_2_the_record_has_them_and_from_there_on_they_have_keys() -> None:
@@ -136,7 +136,7 @@ def test_a_checkpoint_writes_those_that_changed_and_no_other() -> None:
 def test_the_limit_is_that_of_the_level_or_what_the_group_sets() -> None:
     machine = Machine()
     opened = Opened(machine)
-    table = opened.log.history.producers
+    table = opened.log.view.history.producers
     assert table.limit == PRODUCERS_AT_LEVEL_1
     log_settings(opened, Settings(level=2))
     assert table.limit == PRODUCERS_DEFAULT
@@ -150,11 +150,11 @@ def test_the_limit_is_that_of_the_level_or_what_the_group_sets() -> None:
     assert len(stored(machine)) == PRODUCERS_MIN
     machine.kill()
     again = Opened(machine)
-    assert again.log.history.producers.limit == PRODUCERS_MIN + 10
-    assert again.log.history.set == Settings(producers=PRODUCERS_MIN + 10)
+    assert again.log.view.history.producers.limit == PRODUCERS_MIN + 10
+    assert again.log.view.history.set == Settings(producers=PRODUCERS_MIN + 10)
     for producer in range(NAMES, NAMES + 30):
         append(again, producer)
-    assert len(again.log.history.producers) == PRODUCERS_MIN + 10
+    assert len(again.log.view.history.producers) == PRODUCERS_MIN + 10
     check_known(again)
 
 
@@ -165,18 +165,18 @@ def test_a_rollback_takes_the_limit_back_and_whoever_was_put_out_by_it() -> None
     for producer in range(1, NAMES):
         append(opened, producer)
     checkpointed(opened)
-    matchpoint = opened.durable = int(opened.log.range.last)
+    matchpoint = opened.durable = int(opened.log.view.range.last)
     log_settings(opened, Settings(producers=PRODUCERS_MIN))
     append(opened, 200)
-    assert len(opened.log.history.producers) == PRODUCERS_MIN
+    assert len(opened.log.view.history.producers) == PRODUCERS_MIN
     checkpointed(opened)
     assert len(stored(machine)) == NAMES - 1, "what may be rolled back is not kept"
     rolled_back(opened, matchpoint)
-    assert opened.log.history.producers.limit == PRODUCERS_DEFAULT
+    assert opened.log.view.history.producers.limit == PRODUCERS_DEFAULT
     opened.take_term()
     append(opened, 201)
     opened.durable = 10**9
-    opened.log.raise_dtvlsn(opened.log.range.last_sync)
+    opened.log.view.raise_dtvlsn(opened.log.view.range.last_sync)
     check_known(opened)
     checkpointed(opened)
     check_kept(opened)
@@ -214,7 +214,7 @@ def test_a_checkpoint_stopped_at_any_call_leaves_the_one_before_or_all_of_it(how
         machine = opened.machine
         machine.disk.stop_at(number)
         with pytest.raises(StopHere):
-            opened.log.checkpointer.run()
+            opened.log.care.checkpointer.run()
         if how == "kill":
             machine.kill()
         else:

@@ -30,7 +30,7 @@ def grown(machine: Machine, *, lives: int = 3) -> dict[int, bytes]:
     for _ in range(lives):
         opened = Opened(machine)
         put(opened, held, 6, size=4000)
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
         put(opened, held, 3)
         machine.kill()
     return held
@@ -39,8 +39,8 @@ def grown(machine: Machine, *, lives: int = 3) -> dict[int, bytes]:
 def whole(machine: Machine, held: dict[int, bytes], *, take_term: bool = True) -> Opened:
     opened = Opened(machine, take_term=take_term)
     assert {vlsn: value for vlsn, value in opened.entries().items() if vlsn in held} == held
-    for vlsn in range(opened.log.range.first, opened.log.range.last + 1):
-        assert opened.log.index.at_or_before(Vlsn(vlsn)) is not None
+    for vlsn in range(opened.log.view.range.first, opened.log.view.range.last + 1):
+        assert opened.log.view.index.at_or_before(Vlsn(vlsn)) is not None
     if take_term:
         assert opened.append(b"on").synced
     return opened
@@ -91,7 +91,7 @@ def test_without_its_node_file_a_store_is_a_new_incarnation_of_the_highest_term(
     machine.kill()
     again = whole(machine, held)
     assert again.log.node_file.record.incarnation == after.incarnation
-    assert again.log.history.last_term == 5
+    assert again.log.view.history.last_term == 5
 
 
 def without_node_file(machine: Machine) -> int:
@@ -139,8 +139,8 @@ def test_terms_of_overmarked_blocks_that_no_open_reads_any_more_count() -> None:
     opened.log.stop_sealing(Damaged("no term after the last rollback"))
     done: list[object] = []
     opened.log.rollback(Vlsn(4), lambda: done.append(1), done.append)
-    opened.log.checkpointer.run()
-    assert opened.log.history.last_term == 1
+    opened.log.care.checkpointer.run()
+    assert opened.log.view.history.last_term == 1
     assert without_node_file(machine) == 4
 
 
@@ -179,7 +179,7 @@ def test_a_store_that_is_not_of_this_time_is_made_anew(store: str, how: str) -> 
     older = machine.stores.snapshot(path)
     held |= grown(machine, lives=1)
     before = Opened(machine, take_term=False)
-    runs, record = before.log.history.term_runs, before.log.node_file.record
+    runs, record = before.log.view.history.term_runs, before.log.node_file.record
     machine.kill()
     match how:
         case "lost":
@@ -193,12 +193,12 @@ def test_a_store_that_is_not_of_this_time_is_made_anew(store: str, how: str) -> 
     opened = whole(machine, held, take_term=False)
     # A state that is one checkpoint older than the index is what a crash between the two leaves, too.
     assert opened.notes or (store, how) == ("state", "older")
-    assert opened.log.history.term_runs == runs
+    assert opened.log.view.history.term_runs == runs
     assert replace(opened.log.node_file.record, sequence=0) == replace(record, sequence=0)
     assert (f"{path}.aside-1" in machine.stores.contents) == (how == "unreadable")
     opened.take_term()
     opened.append(b"on")
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     opened.close()
     assert verify(machine.disk, machine.stores, DIRECTORY).ok
     assert not Opened(machine, take_term=False).notes
@@ -219,7 +219,7 @@ def test_a_state_of_another_log_is_set_aside() -> None:
     mine.close()
     opened = whole(machine, held)
     assert f"{DIRECTORY}/state.aside-1" in machine.stores.contents
-    assert [run.term for run in opened.log.history.term_runs] == [1, 2]
+    assert [run.term for run in opened.log.view.history.term_runs] == [1, 2]
 
 
 @pytest.mark.parametrize("key", [b"checkpoint", b"record", b"idle_end"])
@@ -229,7 +229,7 @@ def test_a_flipped_bit_in_a_value_of_the_state_sets_it_aside(key: bytes) -> None
         held: dict[int, bytes] = {}
         opened = Opened(machine)
         put(opened, held, 5)
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
         for _ in range(2):
             machine.clock.advance(2.0)
             opened.log.tick()
@@ -267,7 +267,7 @@ def test_a_flipped_bit_in_any_page_of_lmdb_costs_a_rebuild_at_most(store: str, s
         opened = whole(machine, held)
         asides += any("set aside" in note or "built anew" in note for note in opened.notes)
         held = opened.entries()
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
         opened.close()
         machine.kill()
     print(f"{store}: {asides} flips were answered by a rebuild")
@@ -291,4 +291,4 @@ def test_a_state_record_that_the_log_does_not_follow_on_is_set_aside(term: int) 
     opened = whole(machine, held)
     assert opened.log.node_file.record.incarnation == before.incarnation
     assert f"{DIRECTORY}/state.aside-1" in machine.stores.contents
-    assert [run.term for run in opened.log.history.term_runs][:3] == [1, 2, 3]
+    assert [run.term for run in opened.log.view.history.term_runs][:3] == [1, 2, 3]

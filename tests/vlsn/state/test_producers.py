@@ -123,7 +123,7 @@ class Table(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def open_again(self, share: float) -> None:
         self.settled = self._between(share)
-        self._open(self.table.record(Vlsn(self.settled)))
+        self._open(self.table.snapshot(Vlsn(self.settled))())
 
     @rule(share=st.floats(0, 1))
     def make_a_checkpoint(self, share: float) -> None:
@@ -166,13 +166,13 @@ class Table(RuleBasedStateMachine):
         for vlsn, producers in self.limits_set:
             fresh.limit_from(vlsn, producers)
         fresh.note([row for row in self.rows if row.last <= upto])
-        return fresh.record(Vlsn(upto))
+        return fresh.snapshot(Vlsn(upto))()
 
     @rule(share=st.floats(0, 1))
     def take_a_snapshot(self, share: float) -> None:
         """Put together later, whatever was added, settled or undone meanwhile, it says what a record said at once."""
         vlsn = Vlsn(self._between(share))
-        self.snapshots.append((self.table.snapshot(vlsn), self.table.record(vlsn)))
+        self.snapshots.append((self.table.snapshot(vlsn), self.table.snapshot(vlsn)()))
 
     @invariant()
     def a_snapshot_stays_what_it_was(self) -> None:
@@ -201,7 +201,7 @@ class Table(RuleBasedStateMachine):
             assert life.next == mine[-1].sequence + 1
             places = {row.sequence: (row.first, row.last, row.term) for row in mine}
             for sequence in range(life.next + 2):
-                assert self.table.place(life, sequence) == places.get(sequence)
+                assert life.place(sequence, self.table.limits) == places.get(sequence)
 
     @invariant()
     def who_is_unknown_and_was_born_after_all_forgotten_was_never_logged(self) -> None:
@@ -214,7 +214,7 @@ class Table(RuleBasedStateMachine):
     @precondition(lambda self: self.rows)
     @invariant()
     def its_record_is_that_of_a_log_read_at_once(self) -> None:
-        assert self.table.record(Vlsn(self.last)) == self._fresh(self.last)
+        assert self.table.snapshot(Vlsn(self.last))() == self._fresh(self.last)
 
 
 def test_the_table_and_what_is_kept_of_it_are_what_the_log_says() -> None:
@@ -232,14 +232,14 @@ def test_what_was_copied_stays_so_though_others_come_in_place_of_what_it_knew() 
     """Life 1 is what the rollback leaves as it was; then it goes on, with VLSNs that the copies are of."""
     table = Producers(limits=TABLE)
     noted(table, [1, 2, 2, 2], 1)
-    whole, snapshot, checkpoint = table.record(Vlsn(4)), table.snapshot(Vlsn(4)), table.checkpoint(Vlsn(4))
+    whole, snapshot, checkpoint = table.snapshot(Vlsn(4))(), table.snapshot(Vlsn(4)), table.checkpoint(Vlsn(4))
     table.truncate(Vlsn(2))
     noted(table, [1, 1], 3)
     assert snapshot() == whole
     record, changes = checkpoint()
     puts = sorted((life for _, life in changes.puts), key=last_of)
     assert (b"".join(puts), record.count) == (whole.lives, 2)
-    assert table.find(1, at=5) is not None and table.record(Vlsn(2)) != whole
+    assert table.find(1, at=5) is not None and table.snapshot(Vlsn(2))() != whole
 
 
 def test_a_checkpoint_writes_lives_that_were_cut_short_and_takes_away_those_that_went() -> None:
@@ -255,7 +255,7 @@ def test_a_checkpoint_writes_lives_that_were_cut_short_and_takes_away_those_that
         store.save(record=StateRecord(vlsn=Vlsn(last), level=2, producers=kept), changes={"producers": changes})
         stored = store.record()
         assert stored is not None
-        assert stored.producers.lives == table.record(Vlsn(last)).lives
+        assert stored.producers.lives == table.snapshot(Vlsn(last))().lives
     assert table.find(1, at=last + 1) is None, "it made room"
 
 
@@ -310,7 +310,7 @@ def test_what_may_be_undone_takes_nothing_from_what_is_remembered() -> None:
     table.truncate(Vlsn(5))
     life = table.find(1, at=6)
     assert life is not None
-    assert [table.place(life, sequence) for sequence in (2, 3, 4, 5)] == [None, (4, 4, 1), (5, 5, 1), None]
+    assert [life.place(sequence, table.limits) for sequence in (2, 3, 4, 5)] == [None, (4, 4, 1), (5, 5, 1), None]
 
 
 def test_a_log_that_begins_later_says_that_it_cannot_know() -> None:
@@ -417,18 +417,18 @@ def test_a_table_that_lacks_its_beginning_becomes_whole_by_another_copys(
     lacking.note(row for row in rows if row.first > lacks_to)
     lacking.settle(Vlsn(settled))
     if data.draw(st.booleans(), "opened again"):
-        lacking = Producers(lacking.record(Vlsn(settled)), LIMITS)
+        lacking = Producers(lacking.snapshot(Vlsn(settled))(), LIMITS)
         lacking.note(row for row in rows if row.first > settled)
     assert lacking.lacks_to == lacks_to
     if not lacks_to:
         return
-    fill(lacking, whole.record(Vlsn(at)), at)
+    fill(lacking, whole.snapshot(Vlsn(at))(), at)
     assert not lacking.lacks_to
     for end in sorted((end for end in ends if end >= at), reverse=True):
         fresh = Producers(limits=LIMITS)
         fresh.note(row for row in rows if row.last <= end)
         lacking.truncate(Vlsn(end))
-        assert lacking.record(Vlsn(end)) == fresh.record(Vlsn(end))
+        assert lacking.snapshot(Vlsn(end))() == fresh.snapshot(Vlsn(end))()
 
 
 def lacking_and_whole() -> tuple[Producers, ProducersRecord]:
@@ -438,7 +438,7 @@ def lacking_and_whole() -> tuple[Producers, ProducersRecord]:
     whole.note(rows)
     lacking.lose_before(Vlsn(4))
     lacking.note(rows[2:])
-    return lacking, whole.record(Vlsn(6))
+    return lacking, whole.snapshot(Vlsn(6))()
 
 
 @pytest.mark.parametrize(
@@ -457,19 +457,19 @@ def lacking_and_whole() -> tuple[Producers, ProducersRecord]:
 )
 def test_a_table_that_says_other_than_the_log_is_not_taken(words: tuple[int, ...]) -> None:
     lacking, good = lacking_and_whole()
-    before = lacking.record(Vlsn(6))
+    before = lacking.snapshot(Vlsn(6))()
     bad = ProducersRecord(0, lives(*words))
     bad.check()
     with pytest.raises(ValueError, match="producer"):
         lacking.check_fill(Producers(bad, LIMITS), Vlsn(6))
-    assert lacking.record(Vlsn(6)) == before
+    assert lacking.snapshot(Vlsn(6))() == before
     fill(lacking, good, 6)
 
 
 def test_a_table_that_is_no_better_or_of_another_vlsn_than_it_says_is_not_taken() -> None:
     lacking, good = lacking_and_whole()
     with pytest.raises(ValueError, match="lost up to VLSN 3"):
-        lacking.check_fill(Producers(lacking.record(Vlsn(6)), LIMITS), Vlsn(6))
+        lacking.check_fill(Producers(lacking.snapshot(Vlsn(6))(), LIMITS), Vlsn(6))
     one_more = (1, 0, 2, 1, 4, 1, 5, 1, 1, 3, 0, 1, 6, 6, 1, 4, 0, 1, 7, 7, 1)
     for later in (ProducersRecord(0, lives(*one_more)), ProducersRecord(7, good.lives)):
         with pytest.raises(ValueError, match="as of VLSN 6 that were heard of later"):
@@ -478,4 +478,4 @@ def test_a_table_that_is_no_better_or_of_another_vlsn_than_it_says_is_not_taken(
     with pytest.raises(ValueError, match="exact from 6"):
         lacking.check_fill(Producers(good, LIMITS), Vlsn(5))
     fill(lacking, good, 6)
-    assert lacking.record(Vlsn(6)) == good
+    assert lacking.snapshot(Vlsn(6))() == good

@@ -29,12 +29,12 @@ OPTIONS = LogOptions(
 
 def blocks_of(opened: Opened, *, after: int = 0) -> list[bytes]:
     log = opened.log
-    if log.range.last <= after:
+    if log.view.range.last <= after:
         return []
-    mapping = log.index.at_or_before(Vlsn(after + 1))
+    mapping = log.view.index.at_or_before(Vlsn(after + 1))
     assert mapping is not None
-    reader = log.reader()
-    run = reader.blocks(after + 1, start=mapping[1], upto_vlsn=log.range.last, bytes_max=1 << 30)
+    reader = log.view.reader()
+    run = reader.blocks(after + 1, start=mapping[1], upto_vlsn=log.view.range.last, bytes_max=1 << 30)
     reader.close()
     return list(run.data)
 
@@ -43,11 +43,11 @@ def read_anew(opened: Opened) -> ProducersRecord:
     table = Producers()
     for data in blocks_of(opened):
         table.note(block.producers(data, block.decode(data)))
-    return table.record(opened.log.range.last)
+    return table.snapshot(opened.log.view.range.last)()
 
 
 def known(opened: Opened) -> ProducersRecord:
-    return opened.log.history.producers.record(opened.log.range.last)
+    return opened.log.view.history.producers.snapshot(opened.log.view.range.last)()
 
 
 class Story:
@@ -70,25 +70,25 @@ class Story:
             self.opened.log.append(pending)
 
     def checkpoint(self) -> None:
-        self.opened.log.checkpointer.run()
+        self.opened.log.care.checkpointer.run()
 
     def rotate(self) -> None:
-        self.opened.log.rotate("request")
+        self.opened.log.cycle.rotate("request")
 
     def durable(self) -> None:
         """The rest is not, from here on."""
-        self.opened.log.raise_dtvlsn(self.opened.log.range.last_sync)
-        self.opened.durable = int(self.opened.log.dtvlsn)
+        self.opened.log.view.raise_dtvlsn(self.opened.log.view.range.last_sync)
+        self.opened.durable = int(self.opened.log.view.dtvlsn)
 
     def roll_back(self) -> None:
         log = self.opened.log
-        ends = [block.decode(data).last_vlsn for data in blocks_of(self.opened, after=log.dtvlsn)]
+        ends = [block.decode(data).last_vlsn for data in blocks_of(self.opened, after=log.view.dtvlsn)]
         if ends:
             rolled_back(self.opened, self.rng.choice(ends))
             self.opened.take_term()
         self.next = {}
         for producer in (7, 8, 9, 2**64 - 1):
-            life = log.history.producers.find(producer, at=log.range.last + 1)
+            life = log.view.history.producers.find(producer, at=log.view.range.last + 1)
             if life is not None:
                 self.next[producer] = life.next
 
@@ -103,7 +103,7 @@ class Story:
             self.machine.power_cut()
         if rng.random() < 0.2:
             self.machine.stores.set_aside(f"{DIRECTORY}/state")
-        self.opened = Undurable(self.machine, durable=int(self.opened.log.dtvlsn), options=OPTIONS)
+        self.opened = Undurable(self.machine, durable=int(self.opened.log.view.dtvlsn), options=OPTIONS)
 
     def step(self) -> None:
         steps = (self.append,) * 6 + (
@@ -144,7 +144,7 @@ def test_a_replica_knows_the_same_producers() -> None:
         errors: list[VlsnLogError | None] = []
         replica.log.append_blocks(split_blocks(message, expected_first=first, term_min=1, term_max=1), errors.append)
         assert errors == [None]
-    assert len(replica.log.history.producers) == 4
+    assert len(replica.log.view.history.producers) == 4
     assert known(replica) == known(story.opened)
 
 
@@ -161,12 +161,12 @@ def test_a_replica_knows_the_same_transactions() -> None:
         first = block.decode(some[0]).first_vlsn
         run = split_blocks(message, expected_first=first, term_min=1, term_max=1)
         replica.log.append_blocks(run, lambda error: None)
-    mine, theirs = replica.log.history, master.log.history
-    last = master.log.range.last
-    assert replica.log.range == master.log.range
-    assert mine.last_txn_end == theirs.last_txn_end == replica.log.range.last_txn_end > 0
+    mine, theirs = replica.log.view.history, master.log.view.history
+    last = master.log.view.range.last
+    assert replica.log.view.range == master.log.view.range
+    assert mine.last_txn_end == theirs.last_txn_end == replica.log.view.range.last_txn_end > 0
     assert mine.txn_ends[-1] == theirs.txn_ends[-1]
-    assert mine.commits.record(last) == theirs.commits.record(last)
+    assert mine.commits.snapshot(last)() == theirs.commits.snapshot(last)()
     assert len(mine.commits) == 30
-    assert mine.small.record(last) == theirs.small.record(last)
+    assert mine.small.snapshot(last)() == theirs.small.snapshot(last)()
     assert len(mine.small) == 1

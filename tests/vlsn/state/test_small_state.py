@@ -78,7 +78,7 @@ class Table(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def open_again(self, share: float) -> None:
         self.settled = self._between(share)
-        self.table = SmallState(self.table.record(Vlsn(self.settled)), LIMITS)
+        self.table = SmallState(self.table.snapshot(Vlsn(self.settled))(), LIMITS)
         for vlsn, puts in self.commits:
             if vlsn > self.settled:
                 self.table.note(Vlsn(vlsn), puts)
@@ -92,7 +92,7 @@ class Table(RuleBasedStateMachine):
         for vlsn, puts in self.commits:
             if vlsn > begins:
                 mine.note(Vlsn(vlsn), puts)
-        fetched = SmallState(self.table.record(Vlsn(as_of)), LIMITS)
+        fetched = SmallState(self.table.snapshot(Vlsn(as_of))(), LIMITS)
         try:
             mine.check_fill(fetched, Vlsn(as_of))
         except ValueError:
@@ -106,7 +106,7 @@ class Table(RuleBasedStateMachine):
     def take_a_snapshot(self, share: float) -> None:
         """Put together later, whatever was set, settled or undone meanwhile, it says what a record said at once."""
         vlsn = Vlsn(self._between(share))
-        self.snapshots.append((self.table.snapshot(vlsn), self.table.record(vlsn)))
+        self.snapshots.append((self.table.snapshot(vlsn), self.table.snapshot(vlsn)()))
 
     @invariant()
     def a_snapshot_stays_what_it_was(self) -> None:
@@ -135,7 +135,7 @@ class Table(RuleBasedStateMachine):
         fresh = SmallState(limits=LIMITS)
         for vlsn, puts in self.commits:
             fresh.note(Vlsn(vlsn), puts)
-        assert self.table.record(Vlsn(self.last)) == fresh.record(Vlsn(self.last))
+        assert self.table.snapshot(Vlsn(self.last))() == fresh.snapshot(Vlsn(self.last))()
 
 
 TestTable = Table.TestCase
@@ -177,7 +177,7 @@ def test_a_table_is_compared_as_of_the_others_vlsn_and_goes_on_with_what_came_si
     mine.fill(theirs, Vlsn(12))
     assert dict(mine) == {"b": (5, b"2"), "a": (15, b"3"), "c": (15, b"4")}
     assert (mine.lacks_to, mine.settled) == (4, 12), "what they lack it lacks yet"
-    assert mine.record(Vlsn(12)) == SmallStateRecord({"a": (12, b"1"), "b": (5, b"2")}, lacks_to=4)
+    assert mine.snapshot(Vlsn(12))() == SmallStateRecord({"a": (12, b"1"), "b": (5, b"2")}, lacks_to=4)
     more = SmallState(SmallStateRecord({"b": (5, b"2"), "a": (15, b"3"), "c": (15, b"4"), "d": (14, b"5")}))
     with pytest.raises(ValueError, match="'d' is set to something else there"):
         mine.check_fill(more, Vlsn(15))
@@ -186,9 +186,9 @@ def test_a_table_is_compared_as_of_the_others_vlsn_and_goes_on_with_what_came_si
 def test_names_that_nobody_has_are_given_up() -> None:
     table = SmallState()
     table.lose_before(Vlsn(10))
-    assert table.record(Vlsn(10)).lacks_to == 9
+    assert table.snapshot(Vlsn(10))().lacks_to == 9
     table.give_up_lost()
-    assert table.record(Vlsn(10)) == SmallStateRecord()
+    assert table.snapshot(Vlsn(10))() == SmallStateRecord()
 
 
 def test_a_record_ahead_of_itself_is_refused() -> None:

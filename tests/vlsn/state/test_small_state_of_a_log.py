@@ -27,11 +27,11 @@ def read_anew(opened: Opened) -> SmallStateRecord:
     for data in blocks_of(opened):
         for entry in block.entries(data, block.decode(data), kinds=frozenset((int(EntryKind.COMMIT),))):
             table.note(entry.vlsn, CommitEntry.decode(entry.value).puts)
-    return table.record(opened.log.range.last)
+    return table.snapshot(opened.log.view.range.last)()
 
 
 def known(opened: Opened) -> SmallStateRecord:
-    return opened.log.history.small.record(opened.log.range.last)
+    return opened.log.view.history.small.snapshot(opened.log.view.range.last)()
 
 
 class Committing(Waiting):

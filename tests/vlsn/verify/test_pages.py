@@ -18,7 +18,7 @@ from vlsn.verify.verify import verify
 
 def paged(machine: Machine) -> tuple[Pager, int]:
     opened, _ = filled(machine, Random(3))
-    last = opened.log.range.last
+    last = opened.log.view.range.last
     pager = Pager(opened)
     pager.page([Destination(ALL)], block_end(opened, last // 2))
     return pager, last

@@ -24,7 +24,7 @@ def roll_back_and_go_on(opened: Undurable) -> None:
     rolled_back(opened, 4)
     opened.take_term()
     put(opened, {}, 40, size=2500)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     put(opened, {}, 2)
 
 
@@ -47,10 +47,10 @@ EVENTS: tuple[Event, ...] = (roll_back, roll_back_and_go_on, append_and_roll, cl
 def started(seed: int) -> Undurable:
     opened = Undurable(Machine(seed))
     put(opened, {}, 3)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     put(opened, {}, 70, size=2500)
-    opened.log.dtvlsn = type(opened.log.dtvlsn)(4)
-    opened.log._upkeep.idle_end.make()
+    opened.log.view.dtvlsn = type(opened.log.view.dtvlsn)(4)
+    opened.log._upkeep._state_idle_end()
     put(opened, {}, 2)
     return opened
 

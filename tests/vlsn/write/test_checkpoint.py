@@ -26,7 +26,7 @@ class LatePuts:
     """A log whose mappings come later than the sync of their blocks, as from a thread that was held up."""
 
     def __init__(self, opened: Opened) -> None:
-        self.index = opened.log.index
+        self.index = opened.log.view.index
         self.late: list[Callable[[], None]] = []
         self._put, self._note = self.index.put_run, self.index.note_synced
         late: Any = self.index
@@ -43,7 +43,7 @@ class Asked:
     def __init__(self, opened: Opened) -> None:
         self.checkpoint: Checkpoint | None = None
         self.error: VlsnLogError | None = None
-        opened.log.checkpointer.run(done=self._done, failed=self._failed)
+        opened.log.care.checkpointer.run(done=self._done, failed=self._failed)
 
     def _done(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
@@ -59,7 +59,7 @@ def append(opened: Opened) -> None:
 
 def run_of(source: Opened, first: int, last: int) -> BlockRun:
     """Returns blocks of a master's log, as its feed would bring them."""
-    ring = source.log.ring
+    ring = source.log.view.ring
     position, end = ring.position_of(Vlsn(first)), ring.position_of(Vlsn(last + 1))
     assert position is not None
     assert end is not None
@@ -82,7 +82,7 @@ def held_up(request: pytest.FixtureRequest) -> tuple[Opened, LatePuts]:
     master = Opened(Machine())
     append(master)
     if request.param == "master":
-        master.log.checkpointer.run()
+        master.log.care.checkpointer.run()
         late = LatePuts(master)
         append(master)
         return master, late
@@ -90,14 +90,14 @@ def held_up(request: pytest.FixtureRequest) -> tuple[Opened, LatePuts]:
     replica = Opened(Machine(1), take_term=False)
     replica.log.node_file.replace(replace(replica.log.node_file.record, term=1))
     replica.log.append_blocks(run_of(master, 1, 31), lambda _: None)
-    replica.log.checkpointer.run()
+    replica.log.care.checkpointer.run()
     late = LatePuts(replica)
     replica.log.append_blocks(run_of(master, 32, 61), lambda _: None)
     return replica, late
 
 
 def pointer(opened: Opened) -> int:
-    checkpoint = opened.log.state.checkpoint()
+    checkpoint = opened.log.care.state.checkpoint()
     return checkpoint.id if checkpoint is not None else 0
 
 
@@ -108,11 +108,11 @@ def test_what_was_flushed_before_it_was_synced_may_be_lost() -> None:
         opened = Opened(machine, replace(SMALL, retention_bytes=2 * SMALL.segment_bytes))
         held: dict[int, bytes] = {}
         put_values(opened, held, 40, size=6000)
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
         for number in range(3):
             opened.append(bytes([number]) * 5000, durability=Durability.WRITE_NO_SYNC)
-        opened.log.cleaner.run()
-        first = opened.log.range.first
+        opened.log.care.cleaner.run()
+        first = opened.log.view.range.first
         assert first > 10
         machine.power_cut(tear=True)
         report = verify(machine.disk, machine.stores, DIRECTORY)
@@ -122,25 +122,25 @@ def test_what_was_flushed_before_it_was_synced_may_be_lost() -> None:
         assert {vlsn: found.get(vlsn) for vlsn in held if vlsn >= first} == {
             vlsn: value for vlsn, value in held.items() if vlsn >= first
         }
-        for vlsn in range(first, again.log.range.last + 1):
-            assert again.log.index.at_or_before(Vlsn(vlsn)) is not None
+        for vlsn in range(first, again.log.view.range.last + 1):
+            assert again.log.view.index.at_or_before(Vlsn(vlsn)) is not None
 
 
 def test_a_checkpoint_waits_for_every_vlsn_given_before_its_start(held_up: tuple[Opened, LatePuts]) -> None:
     opened, late = held_up
-    assert (opened.log.allocated, opened.log.range.last) == (61, 31)
+    assert (opened.log.view.allocated, opened.log.view.range.last) == (61, 31)
     asked = Asked(opened)
     assert (asked.checkpoint, pointer(opened)) == (None, 1)
-    assert opened.log.index.checkpoint_id == 1, "nothing was flushed"
+    assert opened.log.view.index.checkpoint_id == 1, "nothing was flushed"
     late.come()
     assert asked.checkpoint is not None
     assert (asked.checkpoint.last_vlsn, pointer(opened)) == (61, 2)
-    assert opened.log.index.stored_last == 61
+    assert opened.log.view.index.stored_last == 61
     opened.machine.kill()
     again = Opened(opened.machine, take_term=False)
     assert again.notes == []
-    assert {vlsn for vlsn, _ in inspect.mappings(again.log.index)} <= set(places(opened.machine.disk, DIRECTORY))
-    assert again.log.range.last == 61
+    assert {vlsn for vlsn, _ in inspect.mappings(again.log.view.index)} <= set(places(opened.machine.disk, DIRECTORY))
+    assert again.log.view.range.last == 61
 
 
 def test_a_kill_while_a_checkpoint_waits_loses_nothing(held_up: tuple[Opened, LatePuts]) -> None:
@@ -149,14 +149,14 @@ def test_a_kill_while_a_checkpoint_waits_loses_nothing(held_up: tuple[Opened, La
     opened.machine.kill()
     again = Opened(opened.machine, take_term=False)
     assert again.notes == []
-    assert again.log.range.last == 61
-    inspect.verify(again.log.index)
+    assert again.log.view.range.last == 61
+    inspect.verify(again.log.view.index)
 
 
 def test_a_checkpoint_that_waits_gives_up_when_the_log_fails(held_up: tuple[Opened, LatePuts]) -> None:
     opened, late = held_up
     first, second = Asked(opened), Asked(opened)
-    opened.log.store_failed(OSError("the disk is gone"))
+    opened.log.life.store_failed(OSError("the disk is gone"))
     for asked in (first, second):
         assert isinstance(asked.error, LogFailed)
         assert asked.checkpoint is None
@@ -168,7 +168,7 @@ def test_a_checkpoint_that_waits_gives_up_when_the_log_fails(held_up: tuple[Open
 def test_a_role_change_ends_a_checkpoints_wait_and_the_next_one_runs(held_up: tuple[Opened, LatePuts]) -> None:
     opened, late = held_up
     asked = Asked(opened)
-    opened.log.index.fail_waiters(LogClosed("not master any more"))
+    opened.log.view.index.fail_waiters(LogClosed("not master any more"))
     assert isinstance(asked.error, LogClosed)
     again = Asked(opened)
     late.come()
@@ -189,12 +189,12 @@ def test_only_a_checkpoint_a_rollback_a_merge_and_a_stop_write_the_index() -> No
     opened = Undurable(machine)
     assert written()
     append(opened)
-    opened.log.rotate("request", lambda _: None)
+    opened.log.cycle.rotate("request", lambda _: None)
     opened.entries()
     for _ in range(20):
         opened.log.tick()
     assert not written(), "nothing but puts, lookups, a roll and ticks"
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     assert written()
     append(opened)
     assert not written()
@@ -232,8 +232,8 @@ def test_a_store_that_fails_under_a_checkpoint_ends_it_with_the_logs_error(write
     opened.machine.stores.fail_writes_after = None
     opened.machine.kill()
     again = Opened(opened.machine, take_term=False)
-    assert again.log.range.last == 31
-    inspect.verify(again.log.index)
+    assert again.log.view.range.last == 31
+    inspect.verify(again.log.view.index)
 
 
 def test_a_clean_stop_whose_checkpoint_fails_still_ends() -> None:

@@ -19,7 +19,7 @@ from vlsn.state.options import LogOptions
 from vlsn.state.retention import Retention
 from vlsn.verify.inspection import Rule
 from vlsn.verify.verify import verify
-from vlsn.write.cleaning import CleaningReport
+from vlsn.write.cleaner import CleaningReport
 
 SEGMENT = SMALL.segment_bytes
 KEEPING = replace(SMALL, retention_bytes=4 * SEGMENT)
@@ -29,14 +29,14 @@ def filled(machine: Machine, *, segments: int = 8, options: LogOptions = KEEPING
     """Returns a log of so many segments and a checkpoint at its end, and what it was given."""
     opened = Opened(machine, options)
     held = fill(opened, segments)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     return opened, held
 
 
 def fill(opened: Opened, segments: int, held: dict[int, bytes] | None = None) -> dict[int, bytes]:
     held = {} if held is None else held
-    while len(opened.log.segments()) < segments:
-        value = f"{opened.log.range.last}:".encode().ljust(4000, b".")
+    while len(opened.log.view.segments()) < segments:
+        value = f"{opened.log.view.range.last}:".encode().ljust(4000, b".")
         pending = opened.append(value)
         assert pending.synced
         held[pending.first] = value
@@ -45,7 +45,7 @@ def fill(opened: Opened, segments: int, held: dict[int, bytes] | None = None) ->
 
 def clean(opened: Opened, *, dry_run: bool = False) -> CleaningReport:
     reports: list[CleaningReport] = []
-    opened.log.cleaner.run(reports.append, dry_run=dry_run)
+    opened.log.care.cleaner.run(reports.append, dry_run=dry_run)
     assert len(reports) == 1
     return reports[0]
 
@@ -60,7 +60,11 @@ def numbers(machine: Machine, ending: str = ".vlog") -> list[int]:
 
 def last_of(opened: Opened, number: int) -> int:
     """Returns the last VLSN of a segment: every value here is one block."""
-    found = [vlsn for vlsn in range(opened.log.range.first, opened.log.range.last + 1) if place(opened, vlsn) <= number]
+    found = [
+        vlsn
+        for vlsn in range(opened.log.view.range.first, opened.log.view.range.last + 1)
+        if place(opened, vlsn) <= number
+    ]
     return max(found)
 
 
@@ -68,10 +72,10 @@ def place(opened: Opened, vlsn: int) -> int:
     from vlsn.segments.reader import LogReader
 
     log = opened.log
-    mapping = log.index.at_or_before(Vlsn(vlsn))
+    mapping = log.view.index.at_or_before(Vlsn(vlsn))
     assert mapping is not None
-    reader = LogReader(opened.machine.disk, DIRECTORY, log.synced_end)
-    run = reader.blocks(vlsn, start=mapping[1], upto_vlsn=log.range.last, bytes_max=1)
+    reader = LogReader(opened.machine.disk, DIRECTORY, log.view.synced_end)
+    run = reader.blocks(vlsn, start=mapping[1], upto_vlsn=log.view.range.last, bytes_max=1)
     reader.close()
     return run.lsns[0] >> 32
 
@@ -79,16 +83,16 @@ def place(opened: Opened, vlsn: int) -> int:
 def check_whole(machine: Machine, held: dict[int, bytes], first_max: int, options: LogOptions = KEEPING) -> Opened:
     """The directory opens: one range, read back whole; its index, history and files agree; it takes appends."""
     opened = Opened(machine, options)
-    span = opened.log.range
+    span = opened.log.view.range
     assert 1 <= span.first <= first_max
     found = opened.entries()
     expected = {vlsn: value for vlsn, value in held.items() if vlsn >= span.first}
     assert {vlsn: value for vlsn, value in found.items() if vlsn in held} == expected
-    runs = opened.log.history.term_runs
+    runs = opened.log.view.history.term_runs
     assert (runs[0].first, runs[-1].last) == (span.first, span.last)
-    lives = sorted(opened.log.segments())
+    lives = sorted(opened.log.view.segments())
     assert lives == numbers(machine)[: len(lives)]
-    assert opened.log.index.at_or_before(span.first) is not None
+    assert opened.log.view.index.at_or_before(span.first) is not None
     more = opened.append(b"after")
     assert more.synced
     assert opened.entries()[more.first] == b"after"
@@ -108,9 +112,9 @@ def test_the_oldest_segments_go_until_the_files_take_what_is_to_be_kept() -> Non
     assert not report.blocked
     assert numbers(machine) == [6, 7, 8, 9]
     assert numbers(machine, ".vidx") == [6, 7]
-    assert opened.log.range.first == report.first == cut + 1
+    assert opened.log.view.range.first == report.first == cut + 1
     assert opened.entries() == {vlsn: value for vlsn, value in held.items() if vlsn > cut}
-    assert opened.log.history.term_runs[0].first == cut + 1
+    assert opened.log.view.history.term_runs[0].first == cut + 1
     assert not clean(opened).segments
 
 
@@ -123,9 +127,9 @@ def test_a_cleaned_log_verifies_and_opens_again_where_it_begins() -> None:
     assert report.ok, report.findings
     assert report.first == first
     again = check_whole(machine, held, first)
-    assert again.log.range.first == first
+    assert again.log.view.range.first == first
     assert again.notes == []
-    assert again.log.cleaner.last is None
+    assert again.log.care.cleaner.last is None
 
 
 def test_nothing_goes_without_a_checkpoint_behind_it() -> None:
@@ -136,7 +140,7 @@ def test_nothing_goes_without_a_checkpoint_behind_it() -> None:
     assert not report.segments
     assert all("checkpoint recovery" in fate.blocked_by for fate in report.blocked)
     assert [fate.number for fate in report.blocked] == [1, 2, 3, 4, 5]
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     assert len(clean(opened).segments) == 5
 
 
@@ -145,7 +149,7 @@ def test_the_checkpoints_own_segment_and_what_follows_it_stay() -> None:
     opened, _ = filled(machine, segments=3)
     fill(opened, 9)
     # Its state record may lie segments further: what was synced while it was under way is in it.
-    opened.log.checkpointer.settled(opened.log.range.last)
+    opened.log.care.checkpointer.settled(opened.log.view.range.last)
     report = clean(opened)
     assert [fate.number for fate in report.segments] == [1, 2]
     assert [fate.number for fate in report.blocked] == [3, 4, 5, 6]
@@ -156,11 +160,11 @@ def test_nothing_goes_that_is_not_durable() -> None:
     machine = Machine()
     opened = Opened(machine, KEEPING)
     opened.synced = lambda last: None  # type: ignore[method-assign,assignment]
-    while len(opened.log.segments()) < 8:
+    while len(opened.log.view.segments()) < 8:
         opened.append(b"." * 900)
     durable = last_of(opened, 2)
-    opened.log.raise_dtvlsn(Vlsn(durable))
-    opened.log.checkpointer.run()
+    opened.log.view.raise_dtvlsn(Vlsn(durable))
+    opened.log.care.checkpointer.run()
     report = clean(opened)
     assert [fate.number for fate in report.segments] == [1]  # the block that ends at the DTVLSN stays whole
     assert "durable end" in report.blocked[0].blocked_by
@@ -171,13 +175,13 @@ def test_what_a_destination_begins_at_stays_though_its_making_is_not_known_to_be
     machine = Machine()
     opened = Opened(machine, KEEPING)
     opened.synced = lambda last: None  # type: ignore[method-assign,assignment]
-    while len(opened.log.segments()) < 8:
+    while len(opened.log.view.segments()) < 8:
         opened.append(b"." * 900)
     begin, durable = last_of(opened, 2), last_of(opened, 4)
     note = CommitEntry(acks={"0123456789abcdef": AckNote(begin=begin)})
     opened.log.append_entries([EntryKind.COMMIT], [note.encode()], lambda _: None)
-    opened.log.raise_dtvlsn(Vlsn(durable))
-    opened.log.checkpointer.run()
+    opened.log.view.raise_dtvlsn(Vlsn(durable))
+    opened.log.care.checkpointer.run()
     report = clean(opened)
     assert [fate.number for fate in report.segments] == [1]
     assert "a destination that is being made, or moved" in report.blocked[0].blocked_by
@@ -188,7 +192,7 @@ def test_a_hold_keeps_its_segment_and_is_named() -> None:
     machine = Machine()
     opened, _ = filled(machine)
     at = last_of(opened, 3)
-    hold = opened.log.holds.place(Owner.BACKUP, "nightly", Vlsn(at))
+    hold = opened.log.care.holds.place(Owner.BACKUP, "nightly", Vlsn(at))
     dry = clean(opened, dry_run=True)
     assert numbers(machine) == list(range(1, 10))
     report = clean(opened)
@@ -197,7 +201,7 @@ def test_a_hold_keeps_its_segment_and_is_named() -> None:
     assert [fate.blocked_by for fate in report.blocked] == [["backup nightly"]] * 3
     hold.advance(Vlsn(at + 1))
     assert [fate.number for fate in clean(opened).segments] == [3]
-    opened.log.holds.release(hold)
+    opened.log.care.holds.release(hold)
     assert [fate.number for fate in clean(opened).segments] == [4, 5]
 
 
@@ -206,31 +210,31 @@ def test_a_hold_below_the_first_vlsn_is_trimmed() -> None:
     opened, _ = filled(machine)
     first = clean(opened).first
     with pytest.raises(Trimmed) as caught:
-        opened.log.holds.place(Owner.CONSUMER, "c", Vlsn(first - 1))
+        opened.log.care.holds.place(Owner.CONSUMER, "c", Vlsn(first - 1))
     assert caught.value.first == first
-    opened.log.holds.place(Owner.CONSUMER, "c", Vlsn(first))
+    opened.log.care.holds.place(Owner.CONSUMER, "c", Vlsn(first))
 
 
 def test_a_hold_over_its_cap_is_dropped_and_its_owner_told() -> None:
     machine = Machine()
     opened, _ = filled(machine, options=replace(KEEPING, hold_bytes_max=6 * SEGMENT))
     told: list[int] = []
-    far = opened.log.holds.place(Owner.FEEDER, "n2", Vlsn(5), on_dropped=told.append)
-    near = opened.log.holds.place(Owner.FEEDER, "n3", Vlsn(last_of(opened, 4)), on_dropped=told.append)
+    far = opened.log.care.holds.place(Owner.FEEDER, "n2", Vlsn(5), on_dropped=told.append)
+    near = opened.log.care.holds.place(Owner.FEEDER, "n3", Vlsn(last_of(opened, 4)), on_dropped=told.append)
     report = clean(opened)
     assert report.dropped == ["feeder n2"]
     assert [fate.number for fate in report.segments] == [1, 2, 3]
     assert [fate.blocked_by for fate in report.blocked] == [["feeder n3"], ["feeder n3"]]
     assert (far.live, near.live) == (False, True)
     assert told == [report.first]
-    assert opened.log.cleaner.drops == 1
+    assert opened.log.care.cleaner.drops == 1
 
 
 def test_a_hold_over_its_cap_stays_where_dropping_it_frees_nothing() -> None:
     machine = Machine()
     opened, _ = filled(machine, options=replace(KEEPING, hold_bytes_max=6 * SEGMENT))
-    far = opened.log.holds.place(Owner.FEEDER, "n2", Vlsn(5))
-    opened.log.holds.place(Owner.CHECKPOINT, "own", Vlsn(1))  # never dropped
+    far = opened.log.care.holds.place(Owner.FEEDER, "n2", Vlsn(5))
+    opened.log.care.holds.place(Owner.CHECKPOINT, "own", Vlsn(1))  # never dropped
     report = clean(opened)
     assert not report.segments
     assert not report.dropped
@@ -247,14 +251,14 @@ def test_age_takes_what_was_sealed_long_enough_ago() -> None:
     for segments in range(2, 21):  # one every five minutes
         fill(opened, segments)
         machine.clock.advance(300.0)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     report = clean(opened)
     # The end of segment N is sealed before the N-th five minutes are over; 19 ends before the 19th, which is now.
     assert [(fate.number, fate.reason) for fate in report.segments] == [(number, "age") for number in range(1, 8)]
     assert not report.blocked
     paused: list[CleaningReport] = []
     machine.clock.advance(7200.0)
-    opened.log.cleaner.run(paused.append, pause_age="clocks differ")
+    opened.log.care.cleaner.run(paused.append, pause_age="clocks differ")
     assert (paused[0].segments, paused[0].paused) == ([], "clocks differ")
 
 
@@ -263,9 +267,9 @@ def test_exactly_as_old_as_is_kept_is_not_older() -> None:
     opened = Opened(machine, HOUR)
     fill(opened, 4)
     machine.clock.advance(3600.0)
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     opened.append(b"later")
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     report = clean(opened)
     assert not report.segments + report.blocked
     machine.clock.advance(0.000001)
@@ -277,24 +281,24 @@ def test_a_clock_that_leaps_by_a_year_takes_an_eighth_a_run_and_not_the_log(appe
     machine = Machine()
     opened = Opened(machine, HOUR)
     held = fill(opened, 17)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     machine.clock.offset_us += YEAR_US
     if appends:
         fill(opened, 20, held)  # by the clock that has leapt
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
     report = clean(opened)
     assert [fate.number for fate in report.segments] == [1, 2]
     assert report.blocked[0].blocked_by == ["age allowance"]
     assert {fate.reason for fate in report.blocked} == {"age"}
     for _ in range(5):  # asked however often
         assert not clean(opened).segments
-    first = opened.log.range.first
+    first = opened.log.view.range.first
     machine.kill()
     again = check_whole(machine, held, first, HOUR)  # another run, which takes a term by that clock
-    again.log.checkpointer.run()
+    again.log.care.checkpointer.run()
     assert len(clean(again).segments) == (2 if appends else 1)
     assert not clean(again).segments
-    assert [fate.number for fate in clean(again, dry_run=True).blocked][:1] == [min(again.log.segments())]
+    assert [fate.number for fate in clean(again, dry_run=True).blocked][:1] == [min(again.log.view.segments())]
 
 
 def test_a_clock_that_others_agree_with_is_believed() -> None:
@@ -302,7 +306,7 @@ def test_a_clock_that_others_agree_with_is_believed() -> None:
     opened, _ = filled(machine, segments=17, options=HOUR)
     machine.clock.offset_us += YEAR_US
     reports: list[CleaningReport] = []
-    opened.log.cleaner.run(reports.append, clocks_agree=True)
+    opened.log.care.cleaner.run(reports.append, clocks_agree=True)
     assert [fate.number for fate in reports[0].segments] == list(range(1, 17))
 
 
@@ -324,7 +328,7 @@ def test_a_log_that_stands_still_is_cleaned_as_time_goes_by() -> None:
     machine.clock.advance(3600.0)
     machine.clock.offset_us += YEAR_US
     fill(opened, 20, held)
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     report = clean(opened)
     assert [fate.number for fate in report.segments] == list(range(1, 17))
     assert not report.blocked  # what was sealed since is young by that clock
@@ -336,11 +340,11 @@ def test_a_log_that_was_just_opened_is_cleaned_little_by_little() -> None:
     machine.kill()
     machine.clock.offset_us += YEAR_US  # as if it had been away so long
     again = check_whole(machine, held, 1, HOUR)
-    again.log.checkpointer.run()
+    again.log.care.checkpointer.run()
     left = []
     for _ in range(5):
         clean(again)
-        left.append(len(again.log.segments()))
+        left.append(len(again.log.view.segments()))
         machine.clock.advance(3600.0 / 16)
     assert left == [16, 15, 14, 13, 12]
 
@@ -351,13 +355,13 @@ def test_a_log_that_is_opened_now_and_then_is_cleaned_by_what_its_entries_say() 
     for run in range(30):
         opened = Opened(machine, options)
         opened.append(b"once an hour")
-        opened.log.rotate("request")
-        opened.log.checkpointer.run()
+        opened.log.cycle.rotate("request")
+        opened.log.care.checkpointer.run()
         clean(opened)
         opened.close()
         machine.clock.offset_us += 3600_000_000  # no process ran
         if run > 12:
-            assert len(opened.log.segments()) <= 13
+            assert len(opened.log.view.segments()) <= 13
 
 
 @pytest.mark.parametrize("options", [KEEPING, replace(SMALL, retention_age_s=3600.0)], ids=["bytes", "age"])
@@ -376,7 +380,7 @@ def test_the_forecast_of_a_stopped_log_is_what_its_next_pass_does(options: LogOp
     told = forecast(machine.disk, machine.stores, DIRECTORY, options.retention, now_us=machine.clock.wall_us())
     assert not [call for call in machine.disk.calls[calls:] if call.changes]
     again = Opened(machine, options, take_term=False)
-    again.log.raise_dtvlsn(again.log.range.last)
+    again.log.view.raise_dtvlsn(again.log.view.range.last)
     report = clean(again)
     assert told.segments
     assert (told.segments, told.blocked) == (report.segments, report.blocked)
@@ -434,15 +438,15 @@ def test_a_cleaning_stopped_at_any_disk_call_is_finished_by_the_next_open(how: s
         left = numbers(machine)
         assert left == list(range(left[0], left[-1] + 1)), f"a hole: {left}, stopped at {number}"
         again = check_whole(machine, held, first)
-        assert again.log.range.first == first
+        assert again.log.view.range.first == first
         if first == 1:
             assert left[0] == 1
             continue
         assert [each for each in numbers(machine, ".vidx") if each < 6] == []
         assert not machine.disk.exists(f"{DIRECTORY}/00000002.cut-8192")
-        again.log.checkpointer.run()
+        again.log.care.checkpointer.run()
         clean(again)  # the open has begun a segment: the one after those may go now
-        assert again.log.range.first >= first
+        assert again.log.view.range.first >= first
         again.close()
         assert verify(machine.disk, machine.stores, DIRECTORY).ok
 
@@ -454,14 +458,14 @@ def test_no_file_goes_before_the_record_and_the_index_say_so_durably(writes: int
     before = files(machine)
     machine.stores.fail_writes_after = machine.stores.writes + writes
     reports: list[CleaningReport] = []
-    opened.log.cleaner.run(reports.append)
+    opened.log.care.cleaner.run(reports.append)
     assert isinstance(opened.failure, LogFailed)
     assert [(report.segments, bool(report.paused)) for report in reports] == [([], True)]
     assert files(machine) == before
     machine.stores.fail_writes_after = None
     machine.kill()
     again = check_whole(machine, held, first)
-    assert again.log.range.first == (first if writes else 1)
+    assert again.log.view.range.first == (first if writes else 1)
 
 
 @pytest.mark.parametrize("store", ["index", "state"])
@@ -477,7 +481,7 @@ def test_a_store_that_is_lost_while_a_cleaning_is_under_way_leaves_a_log_that_op
         machine.power_cut(tear=True)
         machine.stores.set_aside(f"{DIRECTORY}/{store}")
         again = check_whole(machine, held, first)
-        assert (again.log.range.first == first) or store == "state"
+        assert (again.log.view.range.first == first) or store == "state"
 
 
 def test_the_index_alone_lost_after_a_cleaning_is_built_from_where_the_log_begins() -> None:
@@ -485,7 +489,7 @@ def test_the_index_alone_lost_after_a_cleaning_is_built_from_where_the_log_begin
     clean(opened)
     machine.kill()
     machine.stores.set_aside(f"{DIRECTORY}/index")
-    assert check_whole(machine, held, first).log.range.first == first
+    assert check_whole(machine, held, first).log.view.range.first == first
 
 
 def test_an_older_state_or_index_leaves_a_cleaned_log_as_it_is() -> None:
@@ -495,7 +499,7 @@ def test_an_older_state_or_index_leaves_a_cleaned_log_as_it_is() -> None:
         clean(opened)
         machine.kill()
         machine.stores.restore(f"{DIRECTORY}/{store}", image)
-        assert check_whole(machine, held, first).log.range.first == first, store
+        assert check_whole(machine, held, first).log.view.range.first == first, store
 
 
 def test_a_first_segment_that_was_lost_is_damage_and_no_cleaning() -> None:
@@ -518,14 +522,14 @@ def test_a_checkpoint_after_a_cleaning_keeps_where_the_log_begins() -> None:
     machine, opened, held, first = prepared(6)
     clean(opened)
     fill(opened, 6, held)
-    opened.log.checkpointer.run()
-    record = opened.log.state.record()
+    opened.log.care.checkpointer.run()
+    record = opened.log.care.state.record()
     assert record is not None
     assert (record.trimmed_to, record.first_segment) == (first - 1, 6)
     assert record.term_runs[0][1] == first
     assert [fate.number for fate in clean(opened).segments] == [6, 7, 8]
     machine.kill()
-    check_whole(machine, held, opened.log.range.first)
+    check_whole(machine, held, opened.log.view.range.first)
 
 
 def test_a_pass_that_meets_the_end_of_the_log_is_told_so() -> None:
@@ -533,7 +537,7 @@ def test_a_pass_that_meets_the_end_of_the_log_is_told_so() -> None:
     opened.close()
     report = clean(opened)
     assert (report.segments, report.paused) == ([], "the log was closed")
-    assert check_whole(machine, held, first).log.range.first == 1
+    assert check_whole(machine, held, first).log.view.range.first == 1
 
 
 def test_what_cannot_be_read_is_left_where_it_is() -> None:
@@ -544,10 +548,10 @@ def test_what_cannot_be_read_is_left_where_it_is() -> None:
     assert "00000006.vlog" in report.paused
     assert not report.segments
     assert files(machine) == before
-    opened.log.holds.place(Owner.CONSUMER, "c", Vlsn(1))  # nothing is about to go
+    opened.log.care.holds.place(Owner.CONSUMER, "c", Vlsn(1))  # nothing is about to go
     assert opened.failure is None
     assert opened.append(b"more").synced
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     assert opened.failure is None
 
 
@@ -560,19 +564,19 @@ def test_a_removal_that_fails_is_tried_again_and_ends_nothing(name: str, times: 
     machine.disk.fail_at(lambda call: call.name == name, times=times)
     report = clean(opened)
     assert opened.failure is None
-    assert opened.log.background.failures["removal"] == min(times, 2)
+    assert opened.log.life.background.failures["removal"] == min(times, 2)
     assert ("are left" in report.paused) == (times > 1)
-    assert report.first == opened.log.range.first == first
+    assert report.first == opened.log.view.range.first == first
     assert clean(opened).paused == report.paused, "the next pass has the same to say"
     for _ in range(times):
         machine.clock.advance(RETRY_S_MAX)
         opened.log.tick()
-    assert not opened.log.background.faults()
+    assert not opened.log.life.background.faults()
     assert not clean(opened).paused
-    gone = {name for name in whole if int(name[:8]) < opened.log.first_segment and ".v" in name}
+    gone = {name for name in whole if int(name[:8]) < opened.log.view.first_segment and ".v" in name}
     assert gone and not gone & set(files(machine))
     machine.kill()
-    assert check_whole(machine, held, first).log.range.first == first
+    assert check_whole(machine, held, first).log.view.range.first == first
 
 
 def test_a_removal_that_never_works_is_finished_by_the_next_open() -> None:
@@ -582,18 +586,18 @@ def test_a_removal_that_never_works_is_finished_by_the_next_open() -> None:
     for _ in range(9):
         machine.clock.advance(RETRY_S_MAX)
         opened.log.tick()
-    assert opened.log.background.failures["removal"] == 11
+    assert opened.log.life.background.failures["removal"] == 11
     assert opened.append(b"more").synced
     opened.close()
     assert opened.failure is None
     machine.kill()
-    assert check_whole(machine, held, first).log.range.first == first
+    assert check_whole(machine, held, first).log.view.range.first == first
 
 
 def test_who_asks_while_a_pass_is_under_way_shares_the_next() -> None:
     machine, opened, _, _ = prepared(11)
     reports: list[CleaningReport] = []
-    cleaner = opened.log.cleaner
+    cleaner = opened.log.care.cleaner
 
     def ask(times: int) -> None:
         for _ in range(times):
@@ -604,7 +608,7 @@ def test_who_asks_while_a_pass_is_under_way_shares_the_next() -> None:
         ask(5)
 
     begun = len(machine.disk.calls)
-    opened.log.keeper.submit(start, lambda _: None, lambda _: None)
+    opened.log.life.keeper.submit(start, lambda _: None, lambda _: None)
     looks = [call for call in machine.disk.calls[begun:] if call.name == "free_bytes"]
     assert len(looks) == 2
     assert [id(report) for report in reports] == [id(reports[0])] * 10
@@ -618,16 +622,16 @@ def test_a_cleaning_of_segments_without_a_block_does_not_look_like_a_loss() -> N
     for number in range(3):
         machine.disk.fail_at(lambda call: call.name == "sync" and opened.log.cycle.group is not None)
         held[opened.append(f"{number}".encode()).first] = f"{number}".encode()
-    opened.log.checkpointer.run()
-    opened.log.rotate("request")
+    opened.log.care.checkpointer.run()
+    opened.log.cycle.rotate("request")
     held[opened.append(b"next").first] = b"next"
-    opened.log.checkpointer.run()
-    numbers = list(opened.log.segments())
-    opened.log.cleaner.retention = Retention(bytes=(len(numbers) + 1) * SEGMENT - 1)
-    opened.log.cleaner.run()
-    assert list(opened.log.segments()) == numbers[1:]
-    assert opened.log.range.first == 1
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
+    numbers = list(opened.log.view.segments())
+    opened.log.care.cleaner.retention = Retention(bytes=(len(numbers) + 1) * SEGMENT - 1)
+    opened.log.care.cleaner.run()
+    assert list(opened.log.view.segments()) == numbers[1:]
+    assert opened.log.view.range.first == 1
+    opened.log.care.checkpointer.run()
     machine.kill()
     again = Opened(machine)
     assert again.entries() == held

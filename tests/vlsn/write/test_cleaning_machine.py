@@ -12,7 +12,7 @@ from tests.vlsn.logs import SMALL, Machine, Opened
 from vlsn.errors import NotMaster, VlsnLogError
 from vlsn.ids import Vlsn
 from vlsn.state.holds import Hold, Owner
-from vlsn.write.cleaning import CleaningReport
+from vlsn.write.cleaner import CleaningReport
 
 KEEPING = replace(SMALL, retention_bytes=1, hold_bytes_max=6 * SMALL.segment_bytes)
 """Options by which whatever may go, goes."""
@@ -36,7 +36,7 @@ class Cleaned(RuleBasedStateMachine):
         self.opened = Opened(self.machine, KEEPING, take_term=False)
         self.opened.synced = self._synced  # type: ignore[method-assign,assignment]
         self.log = self.opened.log
-        assert self.log.dtvlsn <= self.durable
+        assert self.log.view.dtvlsn <= self.durable
         self.hold = None
         self.opened.take_term()
 
@@ -48,7 +48,7 @@ class Cleaned(RuleBasedStateMachine):
     @rule(count=st.integers(1, 20), size=st.sampled_from([10, 4000, 9000]))
     def append(self, count: int, size: int) -> None:
         for _ in range(count):
-            value = f"{self.log.range.last}:".encode().ljust(size, b".")
+            value = f"{self.log.view.range.last}:".encode().ljust(size, b".")
             pending = self.opened.append(value)
             assert pending.synced
             self.held[pending.first] = value
@@ -65,41 +65,41 @@ class Cleaned(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        self.log.rotate("request", lambda _: None)
+        self.log.cycle.rotate("request", lambda _: None)
 
     @rule()
     def checkpoint(self) -> None:
-        self.log.checkpointer.run()
+        self.log.care.checkpointer.run()
 
     @rule(part=PARTS)
     def make_durable(self, part: float) -> None:
-        below = [end for end in self.ends if end <= self.log.range.last]
+        below = [end for end in self.ends if end <= self.log.view.range.last]
         self.durable = max(self.durable, below[int(part * (len(below) - 1))])
-        self.log.raise_dtvlsn(Vlsn(self.durable))
+        self.log.view.raise_dtvlsn(Vlsn(self.durable))
 
     @rule(part=PARTS)
     def place_hold(self, part: float) -> None:
-        span = self.log.range
+        span = self.log.view.range
         at = Vlsn(span.first + int(part * (span.last - span.first)))
-        self.hold = self.log.holds.place(Owner.CONSUMER, "c", at, on_dropped=self.told.append)
+        self.hold = self.log.care.holds.place(Owner.CONSUMER, "c", at, on_dropped=self.told.append)
 
     @precondition(lambda self: self.hold is not None)
     @rule(step=st.integers(1, 40))
     def advance_hold(self, step: int) -> None:
         assert self.hold is not None
-        self.hold.advance(Vlsn(min(self.hold.vlsn + step, self.log.range.last)))
+        self.hold.advance(Vlsn(min(self.hold.vlsn + step, self.log.view.range.last)))
 
     @rule(checkpoint=st.booleans())
     def clean(self, checkpoint: bool) -> None:
         if checkpoint:
-            self.log.checkpointer.run()
+            self.log.care.checkpointer.run()
         hold = self.hold
         kept = hold.vlsn if hold is not None and hold.live else None
         reports: list[CleaningReport] = []
-        self.log.cleaner.run(reports.append)
+        self.log.care.cleaner.run(reports.append)
         (report,) = reports
-        first = self.log.range.first
-        assert self.first <= first <= max(self.log.dtvlsn, 1)
+        first = self.log.view.range.first
+        assert self.first <= first <= max(self.log.view.dtvlsn, 1)
         if kept is not None and hold is not None and hold.live:
             assert first <= kept
         if report.dropped:
@@ -110,7 +110,7 @@ class Cleaned(RuleBasedStateMachine):
 
     @rule(part=PARTS)
     def roll_back(self, part: float) -> None:
-        ends = [end for end in self.ends if max(self.durable, self.first) <= end <= self.log.range.last]
+        ends = [end for end in self.ends if max(self.durable, self.first) <= end <= self.log.view.range.last]
         if not ends:
             return
         matchpoint = Vlsn(ends[int(part * (len(ends) - 1))])
@@ -138,10 +138,10 @@ class Cleaned(RuleBasedStateMachine):
 
     @invariant()
     def reads_back_whole(self) -> None:
-        span = self.log.range
+        span = self.log.view.range
         assert span.first == self.first
         assert self.opened.entries() == {vlsn: value for vlsn, value in self.held.items() if vlsn >= self.first}
-        runs = self.log.history.term_runs
+        runs = self.log.view.history.term_runs
         assert (runs[0].first, runs[-1].last) == (span.first, span.last)
         assert self.opened.failure is None
 

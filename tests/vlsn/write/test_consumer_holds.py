@@ -28,7 +28,7 @@ def held(options: LogOptions = KEEPING) -> tuple[Machine, Opened]:
     put(opened, billing=last_of(opened, 2) + 1, early=1)
     put(opened, early=None)
     put(opened, **{"other/billing": 1})
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     return machine, opened
 
 
@@ -38,22 +38,22 @@ def test_nothing_that_a_consumer_reads_next_goes_and_it_is_told_by_name() -> Non
     assert [fate.number for fate in report.segments] == [1, 2]
     assert report.blocked[0].blocked_by == ["consumer billing"]
     clean(opened)
-    assert place(opened, opened.log.range.first) == 3
-    put(opened, billing=int(opened.log.range.last))
+    assert place(opened, opened.log.view.range.first) == 3
+    put(opened, billing=int(opened.log.view.range.last))
     assert not clean(opened).blocked
     put(opened, billing=None)
     clean(opened)
-    assert not [hold for hold in opened.log.holds if hold.name == "billing"]
+    assert not [hold for hold in opened.log.care.holds if hold.name == "billing"]
 
 
 def test_a_consumer_moved_back_holds_from_there() -> None:
     _, opened = held()
-    put(opened, billing=int(opened.log.range.last))
+    put(opened, billing=int(opened.log.view.range.last))
     clean(opened, dry_run=True)
     vlsn = last_of(opened, 1) + 1
     put(opened, billing=vlsn)
     assert clean(opened).blocked[0].blocked_by == ["consumer billing"]
-    assert opened.log.range.first == vlsn
+    assert opened.log.view.range.first == vlsn
     put(opened, billing=1)
     assert not clean(opened).blocked, "what is gone is held by nobody"
 
@@ -64,27 +64,27 @@ def test_a_position_that_may_be_rolled_back_lets_go_of_nothing() -> None:
     fill(opened, 8)
     vlsn = last_of(opened, 2) + 1
     put(opened, billing=vlsn)
-    opened.log.checkpointer.run()
-    opened.durable = int(opened.log.dtvlsn)
-    put(opened, billing=int(opened.log.range.last))
-    assert opened.log.history.small["consumer/billing"].vlsn > opened.log.dtvlsn
+    opened.log.care.checkpointer.run()
+    opened.durable = int(opened.log.view.dtvlsn)
+    put(opened, billing=int(opened.log.view.range.last))
+    assert opened.log.view.history.small["consumer/billing"].vlsn > opened.log.view.dtvlsn
     assert clean(opened).blocked[0].blocked_by == ["consumer billing"]
-    assert opened.log.range.first == vlsn
+    assert opened.log.view.range.first == vlsn
 
 
 def test_one_that_lies_too_far_behind_is_dropped_and_told() -> None:
     _, opened = held(replace(KEEPING, hold_bytes_max=KEEPING.segment_bytes * 2))
     dropped: list[tuple[str, int]] = []
-    opened.log.consumer_holds.dropped = lambda name, first: dropped.append((name, int(first)))
+    opened.log.care.consumer_holds.dropped = lambda name, first: dropped.append((name, int(first)))
     report = clean(opened)
     assert report.dropped == ["consumer billing"]
-    assert dropped == [("billing", opened.log.range.first)]
+    assert dropped == [("billing", opened.log.view.range.first)]
     assert clean(opened).dropped == [], "once"
 
 
 def test_a_table_that_was_lost_keeps_the_whole_log() -> None:
     _, opened = held()
-    opened.log.history.small.lose_before(Vlsn(2))
+    opened.log.view.history.small.lose_before(Vlsn(2))
     assert clean(opened).blocked[0].blocked_by[0] == "consumers that are not known yet"
 
 

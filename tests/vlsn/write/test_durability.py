@@ -44,12 +44,12 @@ def later(opened: Opened, seconds: float) -> None:
 def test_without_a_sync_it_is_written_at_once_and_synced_within_the_interval() -> None:
     machine = Machine()
     opened = Opened(machine, OPTIONS)
-    synced = opened.log.range.last_sync
+    synced = opened.log.view.range.last_sync
     before = calls(opened, "write"), calls(opened, "sync")
     pending = append(opened, Durability.WRITE_NO_SYNC, b"a")
     assert (calls(opened, "write"), calls(opened, "sync")) == (before[0] + 1, before[1])
     assert (opened.written_vlsn, pending.synced) == (pending.last, False)
-    assert (opened.log.range.last, opened.log.range.last_sync) == (pending.last, synced)
+    assert (opened.log.view.range.last, opened.log.view.range.last_sync) == (pending.last, synced)
     assert opened.entries() == {}  # what is not synced is not read
     later(opened, 1.0)
     assert calls(opened, "sync") == before[1]
@@ -65,7 +65,7 @@ def test_without_a_write_its_vlsn_is_known_at_once_and_it_is_written_within_the_
     first = append(opened, Durability.NO_SYNC, b"a", b"b")
     second = append(opened, Durability.NO_SYNC, b"c")
     assert (first.first, first.last, second.first, second.last) == (2, 3, 4, 4)
-    assert (opened.log.queue_length, opened.log.promised) == (3, 4)
+    assert (opened.log.queue.entries, opened.log.promised) == (3, 4)
     writes = calls(opened, "write")
     later(opened, 0.4)
     assert calls(opened, "write") == writes
@@ -121,7 +121,7 @@ def test_a_clean_stop_syncs_everything() -> None:
     append(opened, Durability.WRITE_NO_SYNC, b"a")
     append(opened, Durability.NO_SYNC, b"b")
     opened.close()
-    assert opened.log.closed
+    assert opened.log.life.closed
     machine.power_cut()
     assert Opened(machine, OPTIONS).entries() == {2: b"a", 3: b"b"}
 
@@ -149,17 +149,17 @@ def test_the_end_of_a_quiet_log_is_stated_once_it_is_synced() -> None:
     pending = append(opened, Durability.WRITE_NO_SYNC, b"written")
     for _ in range(5):
         later(opened, 0.2)
-    end = opened.log.state.idle_end()
-    assert end is None or end.vlsn <= opened.log.range.last_sync < pending.last
+    end = opened.log.care.state.idle_end()
+    assert end is None or end.vlsn <= opened.log.view.range.last_sync < pending.last
     for _ in range(10):
         later(opened, 0.2)
-    end = opened.log.state.idle_end()
+    end = opened.log.care.state.idle_end()
     assert end is not None
-    assert end.vlsn == opened.log.range.last_sync == pending.last
+    assert end.vlsn == opened.log.view.range.last_sync == pending.last
 
 
 def test_unsynced_bytes_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vlsn.write.queue_consumer.UNSYNCED_BYTES_MAX", 64 << 10)
+    monkeypatch.setattr("vlsn.write.queue_reader.UNSYNCED_BYTES_MAX", 64 << 10)
     opened = Opened(Machine(), OPTIONS)
     syncs = calls(opened, "sync")
     for _ in range(40):
@@ -171,7 +171,7 @@ def test_a_roll_leaves_nothing_unsynced_behind() -> None:
     machine = Machine()
     opened = Opened(machine, OPTIONS)
     append(opened, Durability.WRITE_NO_SYNC, b"a")
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     append(opened, Durability.WRITE_NO_SYNC, b"b")
     machine.power_cut(tear=True)
     assert Opened(machine, OPTIONS).entries()[2] == b"a"
@@ -179,9 +179,9 @@ def test_a_roll_leaves_nothing_unsynced_behind() -> None:
 
 def test_a_segment_is_left_after_its_period_if_it_holds_anything() -> None:
     opened = Opened(Machine(), LogOptions(segment_bytes=64 << 10, roll_period_s=60.0))
-    current = opened.log.active_files()[0]
+    current = opened.log.placement.active_files()[0]
     later(opened, 61.0)
-    assert opened.log.active_files()[0] == current + 1
+    assert opened.log.placement.active_files()[0] == current + 1
     assert opened.log.stats.rolls["period"] == 1
     later(opened, 61.0)
     assert opened.log.stats.rolls["period"] == 1  # empty: nothing to leave
@@ -200,7 +200,7 @@ def test_a_hundred_slow_syncs_within_a_minute_or_a_stalled_one_leave_the_segment
 def test_a_stalled_sync_rolls_the_log() -> None:
     machine = Machine()
     opened = Opened(machine, OPTIONS)
-    current = opened.log.active_files()[0]
+    current = opened.log.placement.active_files()[0]
 
     def stall(call: object) -> None:
         if getattr(call, "name", "") == "sync":
@@ -210,7 +210,7 @@ def test_a_stalled_sync_rolls_the_log() -> None:
     opened.append(b"slow")
     machine.disk.hook = None
     opened.append(b"next")
-    assert opened.log.active_files()[0] == current + 1
+    assert opened.log.placement.active_files()[0] == current + 1
     assert opened.log.stats.rolls["slow_sync"] == 1
     assert opened.entries() == {2: b"slow", 3: b"next"}
 

@@ -13,11 +13,11 @@ def test_a_floor_is_met_by_the_log_of_the_stored_terms_master_alone() -> None:
     opened = Opened(Machine())
     opened.append(b"a", b"b")
     log = opened.log
-    before, end = log.node_file.record.term, (log.history.last_term, log.range.last_sync)
+    before, end = log.node_file.record.term, (log.view.history.last_term, log.view.range.last_sync)
     floor = (end[0], end[1] + 10)
     record = replace(log.node_file.record, term=Term(before + 1), floor_term=floor[0], floor_vlsn=floor[1])
     log.node_file.replace(record)
-    log.meet_floor(Term(before))
+    log.promises.meet_floor(Term(before))
     assert (log.node_file.record.floor_term, log.node_file.record.floor_vlsn) == floor
-    log.meet_floor(Term(before + 1))
+    log.promises.meet_floor(Term(before + 1))
     assert (log.node_file.record.floor_term, log.node_file.record.floor_vlsn) == end

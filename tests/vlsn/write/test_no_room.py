@@ -43,11 +43,11 @@ def test_whoever_waits_for_room_is_answered(seed: int) -> None:
             spare = rng.choice((0, 3 << 20, (16 << 20) + (70 << 10), (16 << 20) + (130 << 10)))
             machine.disk.capacity_bytes = None if rng.random() < 0.3 else used + spare
         elif draw < 0.2:
-            ask("roll", lambda done: log.rotate("request", done))
+            ask("roll", lambda done: log.cycle.rotate("request", done))
         elif draw < 0.3:
-            ask("drain", log.drain)
+            ask("drain", log.cycle.drain)
         elif draw < 0.35:
-            ask("checkpoint", lambda done: log.checkpointer.run(done=done, failed=done))
+            ask("checkpoint", lambda done: log.care.checkpointer.run(done=done, failed=done))
         elif draw < 0.5:
             machine.clock.advance(rng.choice((0.3, 1.1)))
             log.tick()
@@ -67,14 +67,14 @@ def test_whoever_waits_for_room_is_answered(seed: int) -> None:
     if machine.disk.capacity_bytes is None:
         for _ in range(4):
             log.tick()
-        ask("drain", log.drain)
+        ask("drain", log.cycle.drain)
         assert sorted(over) == sorted(wanted)
         for pending in asked:
             assert pending.synced != isinstance(pending.error, NoSpace)
             assert pending.durability is not Durability.NO_SYNC or pending.synced
         for vlsn, data in told.items():
             assert opened.entries()[vlsn] == data
-        assert (log._queue.entries, log._queue.bytes, log._queue.vlsns, log._queue.lazy) == (0, 0, 0, 0)
+        assert (log.queue.entries, log.queue.bytes, log.queue.vlsns, log.queue.lazy) == (0, 0, 0, 0)
         assert log.stats.unacked == 0
     closed: list[int] = []
     log.close(lambda: closed.append(1))

@@ -29,12 +29,12 @@ def test_blocks_after_the_matchpoint_are_gone_for_readers_and_their_vlsns_are_gi
     for value in (b"a", b"b", b"c", b"d", b"e"):
         opened.append(value)
     rolled_back(opened, 4)
-    assert opened.log.range.last == 4
+    assert opened.log.view.range.last == 4
     assert opened.entries() == {2: b"a", 3: b"b", 4: b"c"}
     opened.take_term()
     opened.append(b"D")
     assert opened.entries() == {2: b"a", 3: b"b", 4: b"c", 6: b"D"}  # VLSN 5 is the new TERM entry
-    assert [run.term for run in opened.log.history.term_runs] == [1, 2]
+    assert [run.term for run in opened.log.view.history.term_runs] == [1, 2]
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -44,7 +44,7 @@ def test_a_rollback_outlives_a_reopen(clean: bool) -> None:
     for number in range(20):
         opened.append(str(number).encode())
     if clean:
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
     rolled_back(opened, 4)
     opened.take_term()
     opened.append(b"new")
@@ -54,7 +54,7 @@ def test_a_rollback_outlives_a_reopen(clean: bool) -> None:
     machine.kill()
     again = Opened(machine)
     assert again.entries() == held
-    assert again.log.range.last == 7
+    assert again.log.view.range.last == 7
 
 
 def test_a_rollback_below_the_durable_end_is_refused() -> None:
@@ -71,14 +71,14 @@ def test_a_rollback_below_what_became_durable_while_it_waited_is_refused() -> No
     for number in range(4):
         opened.append(b"%d" % number)
     opened.log.stop_sealing(NotMaster("a rollback"))
-    opened.log.checkpointer.hold(lambda: None)  # as another one would
+    opened.log.care.checkpointer.hold(lambda: None)  # as another one would
     told: list[object] = []
     opened.log.rollback(Vlsn(2), lambda: told.append("done"), told.append)
     assert told == []
-    opened.log.raise_dtvlsn(Vlsn(4))
-    opened.log.checkpointer.release()
+    opened.log.view.raise_dtvlsn(Vlsn(4))
+    opened.log.care.checkpointer.release()
     assert [type(each) for each in told] == [RollbackProhibited]
-    assert opened.log.range.last == 5
+    assert opened.log.view.range.last == 5
     assert sorted(opened.entries()) == [2, 3, 4, 5]
 
 
@@ -89,17 +89,17 @@ def test_a_group_that_is_rolled_back_gives_way_to_the_one_before_it_after_a_chec
     groups = [GroupEntry("g", [Member("n1", url, "0" * 16)]) for url in ("http://a:1", "http://b:1")]
     for group in groups:
         opened.log.append_entries([EntryKind.GROUP], [group.encode()], lambda _: None)
-    opened.log.checkpointer.run()
-    assert (opened.log.history.group_vlsn, opened.log.history.group) == (3, groups[1])
-    record = opened.log.state.record()
+    opened.log.care.checkpointer.run()
+    assert (opened.log.view.history.group_vlsn, opened.log.view.history.group) == (3, groups[1])
+    record = opened.log.care.state.record()
     assert record is not None
     assert (record.vlsn, record.group_vlsn) == (2, 2)
     opened.log.stop_sealing(NotMaster("a rollback"))
     opened.log.rollback(Vlsn(2), lambda: None, lambda error: pytest.fail(str(error)))
-    assert (opened.log.history.group_vlsn, opened.log.history.group) == (2, groups[0])
+    assert (opened.log.view.history.group_vlsn, opened.log.view.history.group) == (2, groups[0])
     machine.kill()
     again = Undurable(machine, durable=2)
-    assert (again.log.history.group_vlsn, again.log.history.group) == (2, groups[0])
+    assert (again.log.view.history.group_vlsn, again.log.view.history.group) == (2, groups[0])
     assert again.notes == []
 
 
@@ -143,7 +143,7 @@ def test_marks_hold_when_an_open_no_longer_reads_their_record(seed: int) -> None
     opened.durable = 1 << 40
     opened.take_term()
     opened.append(b"another life")
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     held = opened.entries()
     machine.power_cut(tear=True)
     assert Opened(machine).entries() == held

@@ -62,12 +62,12 @@ def test_an_append_whose_group_failed_is_acknowledged_from_the_next_segment(kind
     machine = Machine()
     opened = Opened(machine)
     held = {pending.first: pending.values[0] for pending in [opened.append(b"before")]}
-    number = opened.log.active_files()[0]
+    number = opened.log.placement.active_files()[0]
     fail_next(machine, kind)
     pending = opened.append(b"value")
     assert (pending.synced, pending.error, opened.failure) == (True, None, None)
     held[pending.first] = b"value"
-    assert opened.log.active_files()[0] > number
+    assert opened.log.placement.active_files()[0] > number
     assert (opened.log.stats.rolls["error"], opened.log.stats.write_errors) == (1, 1)
     assert opened.entries() == held
     machine.kill()
@@ -90,9 +90,9 @@ def test_failures_at_random_points_change_nothing(seed: int) -> None:
             failures += 1
             fail_next(machine, rng.choice(("write", "sync")))
         if step > 0.93:
-            opened.log.checkpointer.run()
+            opened.log.care.checkpointer.run()
         elif step > 0.88:
-            opened.log.rotate("request")
+            opened.log.cycle.rotate("request")
         pending = opened.append(*[value(rng, number) for _ in range(rng.choice((1, 1, 3)))])
         assert opened.failure is None, opened.failure
         assert pending.synced
@@ -124,8 +124,8 @@ def test_the_page_that_a_failed_write_destroyed_is_not_needed_any_more(size: int
     for number in range(4):
         pending = opened.append(f"{number}".encode().ljust(size, b"."))
         held[pending.first] = pending.values[0]
-    number = opened.log.active_files()[0]
-    begun_at = opened.log.synced_end(number)
+    number = opened.log.placement.active_files()[0]
+    begun_at = opened.log.view.synced_end(number)
     fail_next(machine, "write")
     held[opened.append(b"after").first] = b"after"
     file = machine.disk.open(f"{DIRECTORY}/{segment_name(number)}", write=True)
@@ -155,8 +155,8 @@ def test_a_larger_page_that_a_failed_write_destroyed_is_not_needed_any_more(
     if resumes:
         opened.close()
         opened = Opened(machine, options, take_term=False)
-    (number,) = opened.log.segments()
-    begun_at = opened.log.synced_end(number)
+    (number,) = opened.log.view.segments()
+    begun_at = opened.log.view.synced_end(number)
     page = begun_at - begun_at % page_bytes
     assert page
     assert begun_at - page > PAGE_BYTES  # pages of 4 KiB would leave out what lies before the last of them
@@ -212,14 +212,14 @@ def test_mappings_that_a_checkpoint_has_stored_are_put_right() -> None:
     for number in range(40):
         pending = opened.append(f"{number}".encode().ljust(200, b"."))
         held[pending.first] = pending.values[0]
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     fail_next(machine, "sync")
     held[opened.append(b"x").first] = b"x"
     for vlsn in held:
-        mapping = opened.log.index.at_or_before(Vlsn(vlsn))
+        mapping = opened.log.view.index.at_or_before(Vlsn(vlsn))
         assert mapping is not None
         file, offset = mapping[1] >> 32, mapping[1] & 0xFFFFFFFF
-        assert offset < opened.log.synced_end(file)
+        assert offset < opened.log.view.synced_end(file)
     assert opened.entries() == held
     machine.kill()
     holds(machine, held)
@@ -230,8 +230,8 @@ def test_a_reader_that_stands_past_the_new_end_goes_on_without_a_repeat_or_a_gap
     opened = Opened(Machine())
     held = [opened.append(f"{number}".encode()) for number in range(5)]
     log = opened.log
-    reader = log.reader()
-    mapping = log.index.at_or_before(Vlsn(1))
+    reader = log.view.reader()
+    mapping = log.view.index.at_or_before(Vlsn(1))
     assert mapping is not None
     run = reader.entries(1, start=mapping[1], upto_vlsn=held[2].last, limit=100, bytes_max=1 << 20)
     assert run.next_vlsn == held[3].first
@@ -239,7 +239,7 @@ def test_a_reader_that_stands_past_the_new_end_goes_on_without_a_repeat_or_a_gap
     fail_next(opened.machine, "write")
     after = opened.append(b"after")
     for at, start in ((run.next_vlsn, run.next_lsn), (ahead.next_vlsn, ahead.next_lsn)):
-        assert start & 0xFFFFFFFF > log.synced_end(start >> 32)
+        assert start & 0xFFFFFFFF > log.view.synced_end(start >> 32)
         rest = reader.entries(at, start=start, upto_vlsn=after.last, limit=100, bytes_max=1 << 20)
         assert [entry.vlsn for entry in rest.entries] == list(range(at, after.last + 1))
     whole = reader.blocks(1, start=mapping[1], upto_vlsn=after.last, bytes_max=1 << 20)
@@ -258,7 +258,7 @@ class SegmentEndingMidway:
     def __call__(self, number: int) -> int:
         self.asked += 1
         if self.asked > 1:
-            return self.opened.log.synced_end(number)
+            return self.opened.log.view.synced_end(number)
         return self.before.get(number, 0)
 
 
@@ -267,7 +267,7 @@ def test_a_segment_that_is_left_while_it_is_read_gives_each_block_once() -> None
     opened.machine.disk.punches = False  # what is dead is read before it is given back
     for number in range(5):
         opened.append(f"{number}".encode())
-    before = opened.log.segments()
+    before = opened.log.view.segments()
     fail_next(opened.machine, "write")
     after = opened.append(b"after")
     reader = LogReader(opened.machine.disk, DIRECTORY, SegmentEndingMidway(before, opened))
@@ -281,7 +281,7 @@ def test_a_log_whose_first_block_was_left_begins_where_it_lies_now() -> None:
     opened = Opened(Machine())
     fail_next(opened.machine, "write")
     opened.append(b"after")
-    index, number = opened.log.index, max(opened.log.segments())
+    index, number = opened.log.view.index, max(opened.log.view.segments())
     assert index.first_mapping == index.at_or_before(Vlsn(1)) == (1, number << 32 | FIRST_FRAME)
 
 
@@ -290,15 +290,15 @@ def test_an_index_whose_first_mapping_was_left_is_put_right_by_the_next_open() -
     machine = Machine()
     opened = Opened(machine, replace(SMALL, retention_bytes=SMALL.segment_bytes))
     opened.append(b"cleaned away")
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     first = opened.append(b"first").first
-    opened.log.checkpointer.run()
-    opened.log.cleaner.run(lambda report: None, dry_run=False)
-    begins = opened.log.active_files()[0]
-    assert (opened.log.range.first, list(opened.log.segments())) == (first, [begins])
+    opened.log.care.checkpointer.run()
+    opened.log.care.cleaner.run(lambda report: None, dry_run=False)
+    begins = opened.log.placement.active_files()[0]
+    assert (opened.log.view.range.first, list(opened.log.view.segments())) == (first, [begins])
     fail_next(machine, "write")
     after = opened.append(b"after").first
-    assert opened.log.synced_end(begins) == FIRST_FRAME, "all of it was left"
+    assert opened.log.view.synced_end(begins) == FIRST_FRAME, "all of it was left"
     machine.kill()
     again = Opened(machine, take_term=False)
     assert not any("anew" in note for note in again.notes), again.notes
@@ -311,13 +311,13 @@ def test_a_checkpoint_whose_place_was_left_is_a_good_start() -> None:
     machine = Machine()
     opened = Opened(machine)
     held = {pending.first: pending.values[0] for pending in [opened.append(b"before")]}
-    opened.log.checkpointer.run()
-    opened.log.checkpointer.run()
-    last = opened.log.checkpointer.last
+    opened.log.care.checkpointer.run()
+    opened.log.care.checkpointer.run()
+    last = opened.log.care.checkpointer.last
     assert last is not None
     fail_next(machine, "write")
     held[opened.append(b"after").first] = b"after"
-    assert last.scan_lsn & 0xFFFFFFFF > opened.log.synced_end(last.scan_lsn >> 32)
+    assert last.scan_lsn & 0xFFFFFFFF > opened.log.view.synced_end(last.scan_lsn >> 32)
     machine.kill()
     holds(machine, held)
 
@@ -329,17 +329,17 @@ def test_rot_in_what_was_written_again_is_damage_where_state_says_that_it_was_sy
     machine = Machine()
     opened = Opened(machine)
     opened.append(b"before")
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     held = opened.append(b"durable")
     if idle:
         opened.log.tick()
         machine.clock.advance(5.0)
         opened.log.tick()
     else:
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
     fail_next(machine, "sync")
     opened.append(b"after")
-    current = opened.log.active_files()[0]
+    current = opened.log.placement.active_files()[0]
     machine.kill()
     path = f"{DIRECTORY}/{segment_name(current)}"
     content = bytearray(machine.disk.content(path))
@@ -354,7 +354,7 @@ def test_a_rolled_back_block_is_not_brought_back() -> None:
     opened = Opened(machine, LogOptions(segment_bytes=64 << 10, checkpoint_bytes=1 << 30))
     kept = opened.append(b"kept")
     opened.append(b"abandoned")
-    opened.log.dtvlsn = Vlsn(kept.last)
+    opened.log.view.dtvlsn = Vlsn(kept.last)
     opened.log.stop_sealing(LogFailed("a new term"))
     fail_next(machine, "write")
     over: list[int] = []
@@ -392,11 +392,11 @@ def test_no_space_for_another_segment_ends_the_log_with_a_word_of_it() -> None:
     machine = Machine()
     opened = Opened(machine)
     held = {opened.append(b"before").first: b"before"}
-    opened.log.rotate("request")  # the standby is taken, and there is no room for the next one
+    opened.log.cycle.rotate("request")  # the standby is taken, and there is no room for the next one
     machine.disk.capacity_bytes = 1
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     opened.append(b"in the last one")
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     fail_next(machine, "sync", errno.ENOSPC)
     opened.append(b"lost")
     assert opened.failure is not None
@@ -412,7 +412,9 @@ def test_one_failed_standby_is_thrown_away_and_another_one_made() -> None:
     opened = Opened(machine)
     held = {opened.append(b"before").first: b"before"}
     fail_next(machine, "write")
-    opened.log.rotate("request")  # takes the standby; the next one fails while it is made, and the one after is whole
+    opened.log.cycle.rotate(
+        "request"
+    )  # takes the standby; the next one fails while it is made, and the one after is whole
     held[opened.append(b"after").first] = b"after"
     assert opened.failure is None
     assert opened.entries() == held
@@ -429,7 +431,7 @@ def test_nothing_acknowledged_is_lost_wherever_a_replacement_stops(kind: str, en
             if number % 7 == 3:
                 fail_next(machine, kind)
             if number == 15:
-                opened.log.checkpointer.run()
+                opened.log.care.checkpointer.run()
             data = f"{number}".encode().ljust(2500, b".")
             pending = opened.append(data)
             if pending.synced:
@@ -451,7 +453,7 @@ def test_nothing_acknowledged_is_lost_wherever_a_replacement_stops(kind: str, en
         found = opened.entries()
         assert {vlsn: found.get(vlsn) for vlsn in held} == held, f"{end} at call {number}"
         more = opened.append(b"more")
-        assert more.first == opened.log.range.last == max(found, default=0) + (2 if found else 3) or more.synced
+        assert more.first == opened.log.view.range.last == max(found, default=0) + (2 if found else 3) or more.synced
 
 
 def test_a_segment_that_was_thrown_away_does_not_come_back_with_the_power() -> None:
@@ -459,7 +461,7 @@ def test_a_segment_that_was_thrown_away_does_not_come_back_with_the_power() -> N
 
     def story(machine: Machine, held: dict[int, bytes]) -> Opened:
         opened = Opened(machine)
-        path = f"{DIRECTORY}/{segment_name(opened.log.active_files()[1])}"
+        path = f"{DIRECTORY}/{segment_name(opened.log.placement.active_files()[1])}"
         machine.disk.fail_at(lambda call: (call.name, call.path) == ("write", path) and call.size > PAGE_BYTES)
         for number in range(6):
             pending = opened.append(f"{number}".encode().ljust(12_000, b"."))
@@ -568,7 +570,7 @@ def test_what_lay_in_the_page_before_a_clean_stop_is_written_again_with_the_page
     opened.close()
     machine.kill()
     again = Opened(machine, take_term=False)
-    assert again.log.active_files()[0] == 1, "it goes on in the same segment"
+    assert again.log.placement.active_files()[0] == 1, "it goes on in the same segment"
     fail_next(machine, kind)
     again.take_term()
     pending = again.append(b"after")
@@ -594,13 +596,13 @@ def test_a_checkpoint_whose_end_is_written_again_points_to_it(kind: str) -> None
         return call.name == kind and of_log(call.path) and machine.stores.writes > flushes
 
     machine.disk.fail_at(is_of_the_end)  # behind the flush of the index
-    opened.log.checkpointer.run()
+    opened.log.care.checkpointer.run()
     assert opened.log.stats.rolls["error"] == 1
-    last = opened.log.checkpointer.last
+    last = opened.log.care.checkpointer.last
     assert last is not None
     number, offset = last.end_lsn >> 32, last.end_lsn & 0xFFFFFFFF
-    assert number == max(opened.log.segments())
-    assert offset < opened.log.synced_end(number)
+    assert number == max(opened.log.view.segments())
+    assert offset < opened.log.view.synced_end(number)
     segment = SegmentFile(machine.disk, DIRECTORY, number)
     frame = decode_header(segment.read(offset, FRAME_BYTES), 0, offset=offset, salt=segment.header.salt)
     segment.close()
@@ -615,13 +617,13 @@ def test_a_log_that_was_killed_behind_a_checkpoint_goes_on_in_a_new_segment() ->
         machine = Machine()
         opened = Opened(machine)
         held = {opened.append(b"one").first: b"one"}
-        opened.log.checkpointer.run()
+        opened.log.care.checkpointer.run()
         if stopped == "closed":
             opened.close()
         machine.kill()
         again = Opened(machine)
         held[again.append(b"two").first] = b"two"
-        assert list(again.log.segments()) == numbers
+        assert list(again.log.view.segments()) == numbers
         assert again.entries() == held
 
 

@@ -61,16 +61,18 @@ def test_the_last_commit_and_the_handles_are_what_the_blocks_say(seed: int) -> N
     for _ in range(30):
         story.step()
         log = story.opened.log
-        assert log.range.last_txn_end == log.history.last_txn_end == last_end(story.opened)
+        assert log.view.range.last_txn_end == log.view.history.last_txn_end == last_end(story.opened)
         named = set()
         for data in blocks_of(story.opened):
             rows = block.producers(data, block.decode(data))
             named |= {row[0] for row in rows if row[1] == HANDLE_SEQUENCE}
-            assert not any(log.history.producers.find(handle, at=log.range.last + 1) for handle in named)
-        assert {handle for handle in named if log.history.commits.find(handle, at=log.range.last + 1)} == named
-        assert len(log.history.commits) == len(named)
+            assert not any(log.view.history.producers.find(handle, at=log.view.range.last + 1) for handle in named)
+        assert {
+            handle for handle in named if log.view.history.commits.find(handle, at=log.view.range.last + 1)
+        } == named
+        assert len(log.view.history.commits) == len(named)
     story.end()
-    assert story.opened.log.range.last_txn_end == last_end(story.opened)
+    assert story.opened.log.view.range.last_txn_end == last_end(story.opened)
     story.opened.close()
     assert verify(story.machine.disk, story.machine.stores, DIRECTORY).ok
 
@@ -88,9 +90,9 @@ def scenario(machine: Machine, given: list[Waiting]) -> list[Waiting]:
         put(transaction([[b"%d a" % number, b"%d b" % number], [b"%d c" % number * 500]]))
         put(transaction([[b"%d long" % number * 800] * 4]))
         if number == 1:
-            opened.log.rotate("request")
+            opened.log.cycle.rotate("request")
         if number == 2:
-            opened.log.checkpointer.run()
+            opened.log.care.checkpointer.run()
     opened.close()
     return given
 
@@ -114,7 +116,7 @@ def test_a_transaction_is_whole_or_not_there_wherever_the_disk_stopped() -> None
         opened = Opened(machine, OPTIONS)
         found = list(transactions_of(opened).values())
         assert found == expected[: len(found)], f"stopped at disk call {number}"
-        assert opened.log.range.last_txn_end == last_end(opened)
+        assert opened.log.view.range.last_txn_end == last_end(opened)
         synced = sum(each.synced for each in given)
         assert len(found) >= synced
         seen.add(len(found))

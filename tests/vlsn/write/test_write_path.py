@@ -60,7 +60,7 @@ def without_room(held: dict[int, bytes] | None = None, room: int = 1) -> tuple[M
     opened = Opened(machine)
     used = sum(len(machine.disk.content(path)) for path in machine.disk.files(DIRECTORY))
     machine.disk.capacity_bytes = used + room
-    opened.log.rotate("request")  # takes the standby
+    opened.log.cycle.rotate("request")  # takes the standby
     pending = opened.append(b"in the last one")
     if held is not None:
         held[pending.first] = b"in the last one"
@@ -83,10 +83,10 @@ def test_a_roll_that_finds_no_room_holds_nobody_up() -> None:
     held: dict[int, bytes] = {}
     _, opened = without_room(held)
     rolled: list[int] = []
-    opened.log.rotate("request", rolled.append)
+    opened.log.cycle.rotate("request", rolled.append)
     pending = opened.append(b"behind it")
     assert pending.synced
-    assert rolled == [opened.log.active_files()[0]]
+    assert rolled == [opened.log.placement.active_files()[0]]
     held[pending.first] = b"behind it"
     assert opened.entries() == held
 
@@ -102,7 +102,7 @@ def test_appends_that_found_no_room_are_refused_whatever_waits_behind_them() -> 
             tail = opened.log.placement.tail
             assert tail is not None
             stuck.extend(opened.append(bytes(tail.remaining - 200)) for _ in range(2))
-            opened.log.drain(lambda: over.append("drained"))
+            opened.log.cycle.drain(lambda: over.append("drained"))
 
     machine.disk.hook = arrive
     assert opened.append(b"x").synced
@@ -152,7 +152,7 @@ def test_a_rollback_without_room_for_its_records_is_refused_and_takes_nothing(le
     put(opened, held, 6)
     used = sum(len(machine.disk.content(path)) for path in machine.disk.files(DIRECTORY))
     machine.disk.capacity_bytes = used + 1
-    opened.log.rotate("request")  # takes the standby
+    opened.log.cycle.rotate("request")  # takes the standby
     put(opened, held, 1)
     fill(opened, 2000, held)
     put(opened, held, 1, size=room(opened) - left - 96)
@@ -209,7 +209,7 @@ def test_a_wait_that_begins_after_the_end_of_the_log_ends_at_once(ended: str) ->
     log = embedded.log
     log.append(b"kept")
     if ended == "failed":
-        log._log.fail("for a test", OSError())
+        log._log.life.fail("for a test", OSError())
     else:
         log.close()
     with pytest.raises(LogFailed if ended == "failed" else LogClosed):
@@ -279,10 +279,10 @@ def test_a_call_that_a_close_overtakes_says_so(name: str, monkeypatch: pytest.Mo
             time.sleep(0.001)
 
     def overtaken(disk_call: Call) -> None:
-        if disk_call.name == "commit" and disk_call.path.endswith("state") and log._log.closing:
+        if disk_call.name == "commit" and disk_call.path.endswith("state") and log._log.life.closing:
             log._log.writer.submit(held_up, lambda _: None, lambda _: None)
             late.start()
-            while not log._log._queue:
+            while not log._log.queue:
                 time.sleep(0.001)
 
     log.checkpoint()
@@ -323,7 +323,7 @@ def test_a_sidecar_that_cannot_be_written_is_done_without_until_it_can(code: int
         return len(calls) >= step
 
     machine.disk.fail_at(is_it, code=code, times=times)
-    opened.log.rotate("request")
+    opened.log.cycle.rotate("request")
     put(opened, held, 4)
     assert opened.failure is None
     assert len(calls) >= step
@@ -333,9 +333,9 @@ def test_a_sidecar_that_cannot_be_written_is_done_without_until_it_can(code: int
     for _ in range(times):
         machine.clock.advance(RETRY_S_MAX)
         opened.log.tick()
-    assert opened.log.background.failures["sidecar"] == times
-    assert not opened.log.background.faults()
-    opened.log.rotate("request")
+    assert opened.log.life.background.failures["sidecar"] == times
+    assert not opened.log.life.background.faults()
+    opened.log.cycle.rotate("request")
     put(opened, held, 4)
     assert machine.disk.exists(path)
     assert machine.disk.exists(f"{DIRECTORY}/00000002.vidx")
@@ -357,8 +357,8 @@ def test_the_page_of_abandoned_blocks_is_not_needed_after_a_failed_rollback(size
     for _ in range(3):
         opened.append(b"abandoned".ljust(size, b"."))
     opened.log.stop_sealing(LogFailed("a new term"))
-    number = opened.log.active_files()[0]
-    begun_at = opened.log.synced_end(number)
+    number = opened.log.placement.active_files()[0]
+    begun_at = opened.log.view.synced_end(number)
     fail_next(machine, "write")
     errors: list[VlsnLogError] = []
     opened.log.rollback(Vlsn(3), lambda: None, errors.append)
@@ -378,10 +378,10 @@ def test_the_page_of_a_clean_stop_is_not_needed_after_the_next_write_failed(size
     for number in range(12):
         value = f"{number}".encode().ljust(size, b".")
         held[opened.append(value).first] = value
-    number = opened.log.active_files()[0]
+    number = opened.log.placement.active_files()[0]
     opened.close()
     opened = Opened(machine, take_term=False)
-    begun_at = opened.log.synced_end(number)
+    begun_at = opened.log.view.synced_end(number)
     fail_next(machine, "write")
     opened.take_term()
     assert opened.log.stats.rolls["error"] == 1
@@ -398,10 +398,10 @@ def test_the_page_of_overmarked_blocks_is_not_needed_after_a_clean_stop_and_a_fa
     opened.append(b"abandoned")
     opened.log.stop_sealing(LogFailed("a new term"))
     opened.log.rollback(Vlsn(2), lambda: None, lambda error: pytest.fail(str(error)))
-    number = opened.log.active_files()[0]
+    number = opened.log.placement.active_files()[0]
     opened.close()
     opened = Undurable(machine, durable=2)
-    begun_at = opened.log.synced_end(number)
+    begun_at = opened.log.view.synced_end(number)
     fail_next(machine, "write")
     value = b"after"
     held[opened.append(value).first] = value
@@ -426,11 +426,11 @@ def test_the_header_after_a_failure_names_the_last_vlsn_before_it() -> None:
     opened.close()
     again = Opened(machine, take_term=False)
     log = again.log
-    last = log.range.last
+    last = log.view.range.last
     for _ in range(60):  # until the last page holds no block
-        log.checkpointer.run()
+        log.care.checkpointer.run()
     fail_next(machine, "sync")
-    log.checkpointer.run()
+    log.care.checkpointer.run()
     assert log.stats.rolls["error"] == 1
     header = survey(machine.disk, DIRECTORY)[-2].header
     assert header is not None
@@ -445,7 +445,7 @@ def test_a_group_on_both_sides_of_a_roll_fits_one_segment_with_the_page_before_i
     """A large synced block reaches into the page where the next group begins, which fills what is left and more."""
     machine = Machine()
     opened = Opened(machine, LogOptions(segment_bytes=64 << 10, checkpoint_bytes=1 << 30, block_bytes_max=16 << 10))
-    number = opened.log.active_files()[0]
+    number = opened.log.placement.active_files()[0]
     arrived: list[Waiting] = []
 
     def arrive(call: Call) -> None:
@@ -484,7 +484,7 @@ def test_ticks_during_a_stalled_write_pile_nothing_up() -> None:
             for _ in range(100):
                 machine.clock.advance(6.0)
                 opened.log.tick()
-            waited.append(len(opened.log._queue.items))
+            waited.append(len(opened.log.queue.items))
 
     machine.disk.hook = stall
     opened.append(b"b")
@@ -569,7 +569,7 @@ def test_runs_that_find_no_room_are_refused_before_another_may_come() -> None:
     machine.disk.hook = arrive
     replica.log.append_blocks(run_of(master, 1, 30), told.append)
     assert [type(error) for error in told] == [NoSpace, NoSpace]
-    kept = replica.log.allocated
+    kept = replica.log.view.allocated
     assert 1 < kept < 30
     machine.disk.capacity_bytes = None
     replica.log.tick()
@@ -596,18 +596,18 @@ def test_a_checkpoint_without_room_is_refused_and_holds_up_no_cleaning() -> None
     fill(opened, 20, held)
     errors: list[VlsnLogError] = []
     for _ in range(3):
-        opened.log.checkpointer.run(failed=errors.append)
+        opened.log.care.checkpointer.run(failed=errors.append)
     assert errors
     assert all(isinstance(error, NoSpace) for error in errors)
     alone: list[int] = []
-    opened.log.checkpointer.hold(lambda: alone.append(1))
+    opened.log.care.checkpointer.hold(lambda: alone.append(1))
     assert alone == [1]
-    opened.log.checkpointer.release()
+    opened.log.care.checkpointer.release()
     assert opened.entries() == held
     machine.disk.capacity_bytes = None
     opened.log.tick()
     over: list[object] = []
-    opened.log.checkpointer.run(done=over.append)
+    opened.log.care.checkpointer.run(done=over.append)
     assert len(over) == 1
     machine.kill()
     holds(machine, held)

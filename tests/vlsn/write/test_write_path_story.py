@@ -47,9 +47,9 @@ class Story(Opened):
         super().__init__(machine, OPTIONS)
 
     def synced(self, last_vlsn: Vlsn) -> None:
-        durable = self.log.dtvlsn
+        durable = self.log.view.dtvlsn
         super().synced(last_vlsn)
-        self.log.dtvlsn = Vlsn(max(durable, last_vlsn - self.behind))
+        self.log.view.dtvlsn = Vlsn(max(durable, last_vlsn - self.behind))
 
 
 class World:
@@ -126,13 +126,13 @@ class World:
         """Rolls back to the end of some block past the durable end."""
         log = self.opened.log
         self.sync()
-        ends = [int(log.range.last)]
-        low = max(log.dtvlsn, log.range.first)
-        if low < log.range.last:
-            reader = log.reader()
-            at = log.index.at_or_before(Vlsn(low + 1))
+        ends = [int(log.view.range.last)]
+        low = max(log.view.dtvlsn, log.view.range.first)
+        if low < log.view.range.last:
+            reader = log.view.reader()
+            at = log.view.index.at_or_before(Vlsn(low + 1))
             assert at is not None
-            run = reader.blocks(low + 1, start=at[1], upto_vlsn=log.range.last, bytes_max=1 << 30)
+            run = reader.blocks(low + 1, start=at[1], upto_vlsn=log.view.range.last, bytes_max=1 << 30)
             reader.close()
             ends += [first - 1 for first in (decode_header(block).first_vlsn for block in run.data) if first - 1 >= low]
         matchpoint = self.rng.choice(ends)
@@ -144,12 +144,12 @@ class World:
         assert over == [1], self.opened.failure
         self.synced = {vlsn: data for vlsn, data in self.synced.items() if vlsn <= matchpoint}
         self.undoing = None
-        assert log.range.last == matchpoint
+        assert log.view.range.last == matchpoint
         self.opened.take_term()
 
     def sync(self) -> None:
         over: list[int] = []
-        self.opened.log.drain(lambda: over.append(1))
+        self.opened.log.cycle.drain(lambda: over.append(1))
         self.settle()
         assert over == [1], self.opened.failure
         assert not self.appends
@@ -158,10 +158,10 @@ class World:
         log = self.opened.log
         reports: list[object] = []
         if self.rng.random() < 0.5:
-            log.checkpointer.run()
+            log.care.checkpointer.run()
         if self.rng.random() < 0.3:
-            log.holds.place(Owner.BACKUP, "b", Vlsn(max(log.range.last - 30, log.holds.floor + 1)))
-        log.cleaner.run(reports.append)
+            log.care.holds.place(Owner.BACKUP, "b", Vlsn(max(log.view.range.last - 30, log.care.holds.floor + 1)))
+        log.care.cleaner.run(reports.append)
         self.settle()
         assert len(reports) == 1
 
@@ -170,7 +170,7 @@ class World:
         log = self.opened.log
         self.note()
         found = self.opened.entries()
-        wanted = {vlsn: data for vlsn, data in self.synced.items() if vlsn >= log.range.first}
+        wanted = {vlsn: data for vlsn, data in self.synced.items() if vlsn >= log.view.range.first}
         assert found == wanted
 
     def step(self) -> None:
@@ -182,9 +182,9 @@ class World:
         if draw < 0.75:
             self.append()
         elif draw < 0.80:
-            log.rotate(rng.choice(("request", "slow_sync")))
+            log.cycle.rotate(rng.choice(("request", "slow_sync")))
         elif draw < 0.84:
-            log.checkpointer.run()
+            log.care.checkpointer.run()
         elif draw < 0.88:
             self.rollback()
         elif draw < 0.91:
@@ -227,7 +227,7 @@ class World:
             if rng.random() < 0.3:
                 self.fail()
             self.opened.close()
-            assert self.opened.log.closed
+            assert self.opened.log.life.closed
             self.note()
             assert not self.appends
         machine.kill() if how in ("close", "kill") else machine.power_cut(tear=how == "torn")
@@ -235,7 +235,7 @@ class World:
         self.appends = []
         self.opened = Story(machine)
         found = self.opened.entries()
-        span = self.opened.log.range
+        span = self.opened.log.view.range
         undone = self.undoing is not None and span.last <= self.undoing + 1  # and the TERM entry of this life
         for vlsn, data in self.synced.items():
             if vlsn >= span.first and not (undone and self.undoing is not None and vlsn > self.undoing):
@@ -257,7 +257,7 @@ class World:
         assert report.ok, report.findings
         rows = list(dump_rows(self.machine.disk, self.machine.stores, DIRECTORY, DumpFilter()))
         assert not [row for row in rows if row.damaged]
-        assert [(row.first, row.last) for row in rows if row.kind == "BLOCK"][-1][1] == self.opened.log.range.last
+        assert [(row.first, row.last) for row in rows if row.kind == "BLOCK"][-1][1] == self.opened.log.view.range.last
 
 
 @pytest.mark.parametrize("seed", seeds(30))

@@ -21,14 +21,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from vlsn.errors import VlsnLogError
-from vlsn.format.frame import FRAME_BYTES
-from vlsn.format.records import CheckpointEnd, CheckpointStart
-from vlsn.ids import Vlsn
+from vlsn.format.frame import FRAME_BYTES, FrameKind
+from vlsn.format.records import CheckpointEnd, CheckpointFlag, CheckpointStart
+from vlsn.ids import NULL_LSN, NULL_VLSN, Lsn, Vlsn
+from vlsn.index.flush import Flush
+from vlsn.recover.stored_index import Unmended, mend
 from vlsn.state.holds import Holds, Owner
 from vlsn.state.options import LogOptions
-from vlsn.state.state_store import Checkpoint
-from vlsn.write.checkpoint import CheckpointParts, CheckpointRun
-from vlsn.write.free_space import Space
+from vlsn.state.state_store import Checkpoint, StateStore
+from vlsn.write.free_space import FreeSpace
+from vlsn.write.log_life import LogLife
+from vlsn.write.log_view import LogView
+from vlsn.write.write_cycle import WriteCycle
 
 Done = Callable[[Checkpoint], None]
 Failed = Callable[[VlsnLogError], None]
@@ -50,9 +54,12 @@ class Checkpointer:
 
     def __init__(
         self,
-        parts: CheckpointParts,
+        view: LogView,
+        life: LogLife,
+        state: StateStore,
+        cycle: WriteCycle,
         options: LogOptions,
-        space: Space,
+        space: FreeSpace,
         holds: Holds,
         *,
         last: Checkpoint | None,
@@ -60,9 +67,10 @@ class Checkpointer:
     ) -> None:
         """Begins with ``last`` and ``settled``: the checkpoint and the state record's VLSN that the log was opened
         with."""
-        self._parts = parts
-        self._contents = parts.contents
-        self._lifecycle = parts.lifecycle
+        self._view = view
+        self._life = life
+        self._state = state
+        self._cycle = cycle
         self._options = options
         self._space = space
         self._holds = holds
@@ -71,30 +79,31 @@ class Checkpointer:
         """Seconds that its step 5, which copies what it keeps, held up home."""
         self.after: Callable[[], None] = lambda: None
         """A call after each checkpoint, and at each period that needs none."""
+        self.running = False
         self._bytes = 0
-        self._running = False
         self._since: float | None = None
         self._waiting: list[_Asked] = []
         self._served: list[_Asked] = []
         """The askers of the one that runs."""
         self._ended: VlsnLogError | None = None
         self._alone: list[Callable[[], None]] = []
+        self._number, self._clean = 0, False
+        self._allocated, self._start_lsn = NULL_VLSN, NULL_LSN
+        """Those of the one that runs."""
         if settled is not None:
             self.settled(settled)
 
-    @property
-    def running(self) -> bool:
-        return self._running
+    # When.
 
     def wrote(self, size: int) -> None:
         """Notes that the log grew by ``size`` synced bytes."""
         self._bytes += size
-        if self._bytes >= self._options.checkpoint_bytes and not self._running:
+        if self._bytes >= self._options.checkpoint_bytes and not self.running:
             self._space.look(self._run_for_bytes)
 
     def _run_for_bytes(self) -> None:
         due = self._bytes >= self._options.checkpoint_bytes
-        if due and not self._running and not self._lifecycle.closed and not self._space.cramped:
+        if due and not self.running and not self._life.closed and not self._space.cramped:
             self.run()
 
     def tick(self, now: float) -> None:
@@ -104,34 +113,34 @@ class Checkpointer:
             self._since = now
             if self._has_more():
                 self.run()
-            elif not self._running:
+            elif not self.running:
                 self.after()
-        if self._contents.index.wounded and not self._running and self._parts.background.is_due("mapping"):
+        if self._view.index.wounded and not self.running and self._life.background.is_due("mapping"):
             self.run()
 
     def _has_more(self) -> bool:
         """Says whether a checkpoint now would say more than the last one. Its own two records do not count, or a quiet
         log would be written to for ever."""
-        if self._running:
+        if self.running:
             return False
-        durable = min(self._contents.dtvlsn, self._contents.range.last)
+        durable = min(self._view.dtvlsn, self._view.range.last)
         return self._bytes > OWN_BYTES or (self.last is not None and self.last.dtvlsn < durable)
 
     def run(self, *, clean: bool = False, done: Done = lambda _: None, failed: Failed = lambda _: None) -> None:
         """Runs a checkpoint; ``done`` gets it once the next open starts from it, ``failed`` what ended the log before.
         Without room ``failed`` gets ``NoSpace``: nothing waits for a checkpoint without room, for cleaning, which makes
         room, would wait for it."""
-        with self._lifecycle.latch:
+        with self._life.latch:
             if self._ended is None:
                 self._waiting.append(_Asked(clean, done, failed))
-                if not self._running:
+                if not self.running:
                     self._start()
                 return
         failed(self._ended)
 
     def give_up(self, error: VlsnLogError) -> None:
         """Gives up: the log failed, what is under way comes to nothing, and nothing starts any more."""
-        with self._lifecycle.latch:
+        with self._life.latch:
             self._ended = error
             asked, self._served, self._waiting = [*self._served, *self._waiting], [], []
             self._alone.clear()
@@ -141,22 +150,22 @@ class Checkpointer:
     def hold(self, then: Callable[[], None]) -> None:
         """Calls ``then`` when no checkpoint runs, and starts none until ``release``. A rollback and a checkpoint would
         each write the index under the other's feet."""
-        with self._lifecycle.latch:
-            if self._running:
+        with self._life.latch:
+            if self.running:
                 self._alone.append(then)
             else:
-                self._running = True
+                self.running = True
                 then()
 
     def release(self) -> None:
         """Ends a checkpoint or a hold; what waited for it goes on."""
-        with self._lifecycle.latch:
-            self._running = False
+        with self._life.latch:
+            self.running = False
             self._served = []
             if self._ended is not None:
                 return
             if self._alone:
-                self._running = True
+                self.running = True
                 self._alone.pop(0)()
             elif self._waiting:
                 self._start()
@@ -168,26 +177,121 @@ class Checkpointer:
             each.failed(error)
         self.release()
 
-    def _start(self) -> None:
-        self._served, self._waiting = self._waiting, []
-        self._running = True
-        self._bytes = 0
-        clean = any(each.clean for each in self._served)
-        number = self.last.id + 1 if self.last is not None else 1
-        run = CheckpointRun(self._parts, number, clean=clean, done=self._done, failed=self._abandon, over=self._is_over)
-        run.begin()
-
     def settled(self, vlsn: Vlsn) -> None:
         """Notes that a checkpoint's state record is synced, as of ``vlsn``: what lies before may go."""
-        with self._lifecycle.latch:
+        with self._life.latch:
             self._holds.place(Owner.CHECKPOINT, RECOVERY, Vlsn(max(vlsn, self._holds.floor + 1)))
 
-    def _is_over(self) -> bool:
-        return self._ended is not None
+    # 1
+
+    def _start(self) -> None:
+        self._served, self._waiting = self._waiting, []
+        self.running = True
+        self._bytes = 0
+        self._clean = any(each.clean for each in self._served)
+        self._number = self.last.id + 1 if self.last is not None else 1
+        self._cycle.append_record(FrameKind.CHECKPOINT_START, self._start_record, self._wait, self._abandon)
+
+    def _start_record(self) -> bytes:
+        view, self._allocated = self._view, self._view.allocated
+        return CheckpointStart(
+            id=self._number,
+            first_vlsn=view.range.first or (1 if self._allocated else 0),
+            last_vlsn=self._allocated,
+            dtvlsn=min(view.dtvlsn, self._allocated),
+            clock_us=self._life.clock.wall_us(),
+        ).encode()
+
+    # 2
+
+    def _wait(self, at: Lsn) -> None:
+        self._start_lsn = at
+        # What an empty log that begins later follows on was never here.
+        given = self._allocated if self._allocated > self._view.trimmed_to else NULL_VLSN
+        self._view.index.wait_for(given, self._flush)
+
+    # 3
+
+    def _flush(self, error: VlsnLogError | None) -> None:
+        if error is not None:
+            self._abandon(error)
+            return
+        flush = self._view.index.start_flush(self._number)
+        self._life.keep(lambda: self._write(flush), lambda unmended: self._flushed(flush, unmended))
+
+    def _write(self, flush: Flush) -> Unmended | None:
+        """Writes on the keeper's thread."""
+        view, unmended = self._view, None
+        if view.index.wounded:
+            try:
+                mend(view.index, view.disk, view.directory, self._start_lsn)
+            except Unmended as error:
+                unmended = error
+        flush.run()
+        return unmended
+
+    def _flushed(self, flush: Flush, unmended: Unmended | None) -> None:
+        background = self._life.background
+        with self._life.latch:
+            if unmended is not None:
+                background.fails("mapping", unmended.why, lambda: None)
+            else:
+                background.works("mapping")
+        self._view.index.finish_flush(flush)
+        if self._ended is None:
+            self._cycle.append_record(FrameKind.CHECKPOINT_END, self._end_record, self._point, self._abandon)
+
+    # 4
+
+    def _end_record(self) -> bytes:
+        view, span = self._view, self._view.range
+        return CheckpointEnd(
+            id=self._number,
+            start_lsn=self._start_lsn,
+            flags=CheckpointFlag.CLEAN if self._clean else 0,
+            first_vlsn=span.first,
+            last_vlsn=span.last,
+            dtvlsn=min(view.dtvlsn, span.last),
+            clock_us=self._life.clock.wall_us(),
+        ).encode()
+
+    # 5: the commit point
+
+    def _point(self, end_lsn: Lsn) -> None:
+        view, span, clock = self._view, self._view.range, self._life.clock
+        began = clock.monotonic_s()
+        settled = Vlsn(min(view.dtvlsn, span.last_sync))
+        view.history.settle(settled)
+        kept = view.checkpoint(settled)
+        checkpoint = Checkpoint(
+            id=self._number,
+            start_lsn=self._start_lsn,
+            end_lsn=end_lsn,
+            scan_lsn=self._scan_from(settled),
+            first_vlsn=span.first,
+            last_vlsn=span.last,
+            dtvlsn=min(view.dtvlsn, span.last),
+            clean=self._clean,
+            time_us=clock.wall_us(),
+        )
+
+        def save() -> None:
+            record, changes = kept()
+            self._state.save(checkpoint=checkpoint, record=record, changes=changes)
+
+        home_s = clock.monotonic_s() - began
+        self._life.keep(save, lambda _: self._done(checkpoint, settled, home_s))
+
+    def _scan_from(self, settled: Vlsn) -> Lsn:
+        """Returns where the next open reads from: what the state record does not say is read again."""
+        if not settled or settled < self._view.trimmed_to:
+            return Lsn(0)  # the record says nothing of what the log begins with
+        after = self._view.index.at_or_before(Vlsn(settled + 1))
+        return min(self._start_lsn, after[1]) if after is not None else self._start_lsn
 
     def _done(self, checkpoint: Checkpoint, settled: Vlsn, home_s: float) -> None:
         """Makes the one that runs the one that the next open starts from."""
-        with self._lifecycle.latch:
+        with self._life.latch:
             self.last, self.home_s = checkpoint, home_s
             self.settled(settled)
             served, self._served = self._served, []

@@ -6,7 +6,7 @@
 1. A frame is placed only where it surely fits: in the tail, or in the standby together with all else that its
    group has, so that one roll is always enough, and so is one more segment if the write fails.
 2. A segment's end rises only by ``written``, once it is synced; a replacement alone lowers it, together with
-   the header page that says so (``segment_rewrite``).
+   the header page that says so (``replacer``).
 3. A standby that fails is thrown away and the next one made, at once, then with pauses (``background``).  From the
    second failure in a row on what needs a segment is refused (``refusal``), as it is without space, and goes on by
    itself.  Only a failed write that waits for it ends the log then (``replacer``).
@@ -16,23 +16,22 @@ Used at home only, under the log latch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from vlsn.errors import NoSegment, NoSpace
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader, SegmentState, sidecar_name
 from vlsn.ids import Lsn, Vlsn, padded
 from vlsn.recover.recovery import Recovered
-from vlsn.seams import Buffer, Seams, Worker
-from vlsn.segments.background import Background
+from vlsn.seams import Buffer, Seams
 from vlsn.segments.current_segment import Chunk, Group, Tail
 from vlsn.segments.holes import Holes
 from vlsn.segments.sealing import Sealing
-from vlsn.segments.standby_segment import Standby, active
+from vlsn.segments.standby_segment import Standby, Taken, active
 from vlsn.state.options import LogOptions, LogStats
-from vlsn.write.log_contents import LogContents
+from vlsn.write.log_life import LogLife
+from vlsn.write.log_view import LogView
 from vlsn.write.queue import FRAME_OVERHEAD_BYTES
-from vlsn.write.segment_rewrite import Broken, Rewrite, abandon, rewrite
 
 CHUNKS_MAX = 3
 """Segments that one group touches at most: the one before it, and two rolls (asked for, and for size)."""
@@ -46,11 +45,10 @@ class Placement:
     def __init__(
         self,
         recovered: Recovered,
-        contents: LogContents,
+        view: LogView,
         options: LogOptions,
         seams: Seams,
-        keeper: Worker,
-        background: Background,
+        life: LogLife,
         *,
         stats: LogStats,
         on_change: Callable[[], None],
@@ -60,38 +58,44 @@ class Placement:
         """The time at which the tail was taken."""
         self.last_vlsn: Vlsn = recovered.last_vlsn
         """The last VLSN of the last block placed."""
-        self._contents = contents
-        self._directory = contents.directory
+        self._view = view
+        self._directory = view.directory
         self._options = options
         self._seams = seams
-        self._keeper = keeper
-        self._background = background
+        self._keeper = life.keeper
+        self._background = life.background
         self._stats = stats
         self._on_change = on_change
         self._owner = recovered.node_file.record
         self._prev_number = recovered.prev_number
         self._prev_end = recovered.prev_end
         self._next_number = recovered.next_number
-        self._ends = contents.ends
+        self._ends = view.ends
         self._capacity = options.segment_bytes - FIRST_FRAME
+        self.payload_bytes_max = self._capacity - FRAME_OVERHEAD_BYTES
+        """Bytes of a submission (keys and values) that still fit one segment."""
+        self.frame_bytes_max = self._capacity - FRAME_BYTES - 7
+        """Bytes of a frame's payload that still fit one segment."""
+        self.block_bytes_max = self._capacity // 2
+        """Merged blocks are at most half a segment."""
         self._standby = Standby(
             seams.disk,
             self._directory,
-            keeper,
-            recovered.latch,
+            life.keeper,
+            life.latch,
             on_ready=self._standby_changed,
             on_failure=self._standby_failed,
             free_bytes_min=options.free_bytes_min,
         )
         self._sidecars: dict[str, tuple[int, Vlsn]] = {}
         """Those that are still to be written: number and last VLSN of their segments, by name."""
-        self.holes = Holes(seams.disk, self._directory, keeper, recovered.latch, background)
+        self.holes = Holes(seams.disk, self._directory, life.background)
 
     def start(self) -> None:
         """Makes the first standby; its owner must be whole, since it hears of it at any time from now on."""
         self._prepare()
         last = max(self._ends, default=0)
-        self.holes.give_back((number, end) for number, end in self._contents.segments().items() if number < last)
+        self.holes.give_back((number, end) for number, end in self._view.segments().items() if number < last)
 
     # What is there.
 
@@ -117,21 +121,6 @@ class Placement:
     @property
     def late_standbys(self) -> int:
         return self._standby.late
-
-    @property
-    def payload_bytes_max(self) -> int:
-        """Bytes of a submission (keys and values) that still fit one segment."""
-        return self._capacity - FRAME_OVERHEAD_BYTES
-
-    @property
-    def frame_bytes_max(self) -> int:
-        """Bytes of a frame's payload that still fit one segment."""
-        return self._capacity - FRAME_BYTES - 7
-
-    @property
-    def block_bytes_max(self) -> int:
-        """Merged blocks are at most half a segment."""
-        return self._capacity // 2
 
     @property
     def number(self) -> int:
@@ -215,7 +204,7 @@ class Placement:
     def roll(self, group: Group, reason: str | None) -> None:
         """Makes the standby the current segment; its header page goes out with its first frames."""
         old = self.tail
-        taken = self._standby.take()
+        taken = self.take_standby()
         header = active(
             taken.header,
             prev_number=old.number if old is not None else self._prev_number,
@@ -226,7 +215,7 @@ class Placement:
         group.chunks.append(Chunk(tail, 0, [header.encode()], taken.allocate))
         if old is not None:
             group.sealed_tails.append(old)
-        self._take(tail, reason)
+        self.take(tail, reason)
 
     def _place(self, group: Group, kind: FrameKind, payload: Buffer, first: int, last: int) -> Lsn:
         size = FRAME_BYTES + padded(len(payload))
@@ -236,7 +225,11 @@ class Placement:
         group.bytes += size
         return group.chunks[-1].place(kind, payload, first, last)
 
-    def _take(self, tail: Tail, reason: str | None) -> None:
+    def take_standby(self) -> Taken:
+        return self._standby.take()
+
+    def take(self, tail: Tail, reason: str | None) -> None:
+        """Makes ``tail``, taken from the standby, the current segment."""
         self.tail = tail
         self.taken_s = self._seams.clock.monotonic_s()
         if reason is not None:
@@ -261,44 +254,31 @@ class Placement:
     def written(self, group: Group) -> None:
         """Notes that ``group`` is written, and synced if that was asked of it."""
         if group.sync or len(group.chunks) > 1:
-            for chunk in group.chunks:
-                self._synced(chunk.tail)
+            self.note_synced(group.chunks)
         for tail in group.sealed_tails:
             self._close(tail)
         if self.tail is not None:
             self._standby.pace((self.tail.offset - FIRST_FRAME) / self._capacity)
 
-    def abandon(self, group: Group) -> Broken:
-        """Abandons ``group``, whose write or sync failed."""
-        for chunk in group.chunks[: group.chunks_done]:
+    def note_synced(self, chunks: Iterable[Chunk]) -> None:
+        for chunk in chunks:
             self._synced(chunk.tail)
-        return abandon(group, self.last_vlsn)
 
-    def rewrite(self, broken: Broken) -> Rewrite:
-        """Writes the frames of ``broken`` into the standby, which is the tail from here on. Raises ``NoSpace``."""
-        new = rewrite(broken, self._standby.take())
-        self._take(new.tail, "error")
-        return new
-
-    def replaced(self, broken: Broken, new: Rewrite) -> None:
-        """Takes the new segment, which is synced with its header page, in place of the broken one."""
-        group = broken.group
-        if broken.live is not None:
-            live = broken.live
-            live.offset, live.crc = broken.prev_end, None  # its checksum ran over what is dead now: no sidecar
+    def replaced(self, group: Group, live: Tail | None, end: int, new: Tail, deleted: Sequence[Tail]) -> None:
+        """Takes the segment ``new``, which is synced with its header page, in place of the broken one. ``live`` ends at
+        ``end`` now; ``deleted`` never became part of the log."""
+        if live is not None:
+            live.offset, live.crc = end, None  # its checksum ran over what is dead now: no sidecar
             self._ends[live.number] = live.offset
             self._close(live)
-        for tail in new.deleted:
+        for tail in deleted:
             assert tail.number not in self._ends, "it never became part of the log"
             self._keeper.submit(tail.file.close, lambda _: None, lambda _: None)
-        self._synced(new.tail)
-        gone = {tail.number for tail in new.deleted} | ({broken.live.number} if broken.live is not None else set())
+        self._synced(new)
+        gone = {tail.number for tail in deleted} | ({live.number} if live is not None else set())
         group.sealed_tails = [tail for tail in group.sealed_tails if tail.number not in gone]
         group.sync = True
-        group.chunks = [Chunk(new.tail, new.tail.offset)]
-        group.lsns = [new.moved.get(Lsn(at), Lsn(at)) for at in group.lsns]
-        for record in group.records:
-            record.lsn = new.moved.get(record.lsn, record.lsn)
+        group.chunks = [Chunk(new, new.offset)]
 
     def _synced(self, tail: Tail) -> None:
         """Notes that all of ``tail`` is synced. With its first frames its header page is, which names the end before
@@ -349,7 +329,7 @@ class Placement:
                 state=SegmentState.PREPARED,
                 size=self._options.segment_bytes,
                 created_us=self._seams.clock.wall_us(),
-                level=self._contents.level,
+                level=self._view.level,
             )
         )
 

@@ -1,5 +1,8 @@
 """The replacement of a segment whose write or sync failed: its last frames go into the next segment.
 
+    write fails ─► begin ─► standby there? ─► writer: frames, header ─► index told ─► on_replaced
+                              └ no: go_on, once there is one
+
 What a failed write did to the page in which it began, and what a failed sync left of its pages, nobody can say;
 neither is tried again on that file.  From the first frame that reaches into that page on, everything is
 written again, verbatim under new frame headers:
@@ -14,21 +17,121 @@ past the named end is dead: no block is live in two files.  Nobody was told of t
 hears of the failure either.  Blocks of a rolled back life are not written again (``Frame.dropped``).  Records of
 checkpoints that are synced already are not either: a place past a segment's end stands for the first frame of the
 next one.
+
+One at a time.  What fails meanwhile, no room for another segment, and two failures in a row to make one end the log.
+At home, under the log latch.
 Source: HBase AbstractFSWAL (``syncFailed``, HBASE-25905, HBASE-22761).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from vlsn.errors import NoSpace
 from vlsn.format.frame import FrameKind
 from vlsn.format.records import RollbackEnd
 from vlsn.format.segment import FIRST_FRAME, segment_name
 from vlsn.ids import Lsn, Vlsn, lsn
-from vlsn.seams import Buffer, Disk
+from vlsn.seams import Buffer, Disk, Worker
 from vlsn.segments.current_segment import Chunk, Frame, Group, Tail
 from vlsn.segments.standby_segment import Taken, active
+from vlsn.state.options import LogStats
+from vlsn.write.log_life import LogLife
+from vlsn.write.log_view import LogView
+from vlsn.write.placement import Placement
+
+OnReplaced = Callable[[Group, float], None]
+"""A call with the group and the seconds that writing again took."""
+
+
+class Replacer:
+    """The replacer of one log's broken segments."""
+
+    def __init__(self, view: LogView, placement: Placement, life: LogLife, *, writer: Worker, stats: LogStats) -> None:
+        self._view = view
+        self._placement = placement
+        self._life = life
+        self._writer = writer
+        self._stats = stats
+        self._broken: Broken | None = None
+        self._on_replaced: OnReplaced = lambda _group, _seconds: None
+        self._rewriting = False
+        self._moved: dict[Lsn, Lsn] | None = None
+
+    @property
+    def active(self) -> bool:
+        return self._broken is not None
+
+    def begin(self, group: Group, error: BaseException, on_replaced: OnReplaced) -> None:
+        """Begins to write ``group`` again, whose write or sync failed."""
+        life = self._life
+        if life.failure is not None:
+            return
+        if self._broken is not None or not isinstance(error, OSError):
+            again = " again" if self._broken is not None else ""
+            life.fail(f"a write or sync of the log failed{again}: {error}", error)
+            return
+        self._stats.write_errors += 1
+        self._on_replaced = on_replaced
+        self._placement.note_synced(group.chunks[: group.chunks_done])
+        self._broken = abandon(group, self._placement.last_vlsn)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Writes again what is broken, if there is a segment for it."""
+        broken, placement, life = self._broken, self._placement, self._life
+        if broken is None or self._rewriting or life.failure is not None:
+            return
+        try:
+            if (refusal := placement.refusal) is not None:
+                raise refusal
+            if not placement.can_roll:
+                return
+            new = rewrite(broken, placement.take_standby())
+        except NoSpace as error:
+            life.fail(f"a write or sync of the log failed, and {error}", error)
+            return
+        placement.take(new.tail, "error")
+        self._rewriting = True
+        self._writer.submit(
+            partial(new.write, self._view.disk, self._view.directory),
+            partial(self._rewritten, broken, new, self._life.clock.monotonic_s()),
+            partial(self.begin, broken.group, on_replaced=self._on_replaced),
+        )
+
+    def follow(self, *, on: bool) -> None:
+        """Remembers for ``now_at`` what moves, for as long as a rollback runs, which knows places."""
+        self._moved = {} if on else None
+
+    def now_at(self, at: Lsn) -> Lsn:
+        """Returns where the frame lies that lay at ``at``."""
+        return (self._moved or {}).get(at, at)
+
+    def _rewritten(self, broken: Broken, new: Rewrite, began_s: float, _: None) -> None:
+        self._wait_for_flush(broken, new, self._life.clock.monotonic_s() - began_s)
+
+    def _wait_for_flush(self, broken: Broken, new: Rewrite, seconds: float) -> None:
+        """Waits for the keeper, whose jobs flushes are: the index may change while none is under way."""
+        self._life.keep(lambda: None, lambda _: self._replaced(broken, new, seconds))
+
+    def _replaced(self, broken: Broken, new: Rewrite, seconds: float) -> None:
+        index, life = self._view.index, self._life
+        with life.latch:
+            if life.failure is not None:
+                return  # a flush that failed is under way for ever
+            if index.flushing:
+                self._wait_for_flush(broken, new, seconds)
+                return
+            self._broken, self._rewriting = None, False
+            self._placement.replaced(broken.group, broken.live, broken.prev_end, new.tail, new.deleted)
+            new.relocate(broken.group)
+            index.relocate(new.firsts, new.lasts, new.lsns)
+            if self._moved is not None:
+                self._moved = {old: new.moved.get(at, at) for old, at in self._moved.items()} | new.moved
+            self._on_replaced(broken.group, seconds)
+
 
 _CHECKPOINTS = (FrameKind.CHECKPOINT_START, FrameKind.CHECKPOINT_END)
 
@@ -64,6 +167,12 @@ class Rewrite:
     firsts: list[int] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     lsns: list[int] = field(default_factory=list)
+
+    def relocate(self, group: Group) -> None:
+        """Tells ``group`` where its frames lie now."""
+        group.lsns = [self.moved.get(Lsn(at), Lsn(at)) for at in group.lsns]
+        for record in group.records:
+            record.lsn = self.moved.get(record.lsn, record.lsn)
 
     def write(self, disk: Disk, directory: str) -> None:
         """Writes on the writer's thread; durable on return. Any ``OSError`` ends the log."""

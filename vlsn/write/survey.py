@@ -16,9 +16,9 @@ from vlsn.seams import Clock, Disk
 from vlsn.segments.reader import LogReader, SegmentFile
 from vlsn.state.aging import Aged, Allowance, Belief, Seen, believed
 from vlsn.state.retention import Plan, Retention, Segment, wanted
-from vlsn.write.free_space import Space
-from vlsn.write.log_contents import LogContents
-from vlsn.write.segment_roll import Placement
+from vlsn.write.free_space import FreeSpace
+from vlsn.write.log_view import LogView
+from vlsn.write.placement import Placement
 
 _EMPTY_SINCE_US = 1
 """A segment without an entry is older than any."""
@@ -37,20 +37,20 @@ class Survey:
     """Surveys one open log, again and again; remembers headers, and how far its clock is believed."""
 
     def __init__(
-        self, contents: LogContents, placement: Placement, space: Space, clock: Clock, *, segment_bytes: int
+        self, view: LogView, placement: Placement, space: FreeSpace, clock: Clock, *, segment_bytes: int
     ) -> None:
-        self._contents = contents
+        self._view = view
         self._placement = placement
         self._space = space
         self._clock = clock
         self._segment_bytes = segment_bytes
-        self._catalogue = Catalogue(contents.disk, contents.directory)
+        self._catalogue = Catalogue(view.disk, view.directory)
         self._seen = Seen()
         self._allowance = Allowance()
 
     def job(self, retention: Retention, *, clocks_agree: bool) -> Callable[[], Surveyed]:
         """Returns the survey, to be made on the keeper's thread; raises ``Damaged``, ``OSError`` there."""
-        numbers = list(self._contents.segments())
+        numbers = list(self._view.segments())
         ahead = sum(self._segment_bytes for number in self._placement.active_files() if number not in numbers)
         belief = self._belief(retention.age_s, numbers, clocks_agree)
         return partial(self._look, retention, numbers, ahead, belief)
@@ -75,7 +75,7 @@ class Survey:
     def _look(self, retention: Retention, numbers: list[int], ahead: int, belief: Belief | None) -> Surveyed:
         segments, last_bytes = self._catalogue.segments(numbers)
         total = sum(segment.bytes for segment in segments) + last_bytes + ahead
-        reader = self._contents.reader()
+        reader = self._view.reader()
         sealed = partial(self._sealed_us, reader)
         try:
             found = wanted(segments, retention, total_bytes=total, sealed_us=sealed, now_us=self._clock.wall_us())
@@ -83,21 +83,21 @@ class Survey:
         finally:
             reader.close()
         try:
-            cramped = self._contents.disk.free_bytes(self._contents.directory) < STATE_FREE_BYTES_MIN
-        except OSError:  # which ``Space`` tells of
+            cramped = self._view.disk.free_bytes(self._view.directory) < STATE_FREE_BYTES_MIN
+        except OSError:  # which ``FreeSpace`` tells of
             cramped = self._space.cramped
         return Surveyed(segments, found, aged, total, cramped)
 
     def _sealed_us(self, reader: LogReader, segment: Segment) -> int:
         """Returns when the last entry up to this segment's end was sealed, by the master's clock. 0 if that cannot be
         told."""
-        contents = self._contents
-        if segment.last < contents.range.first:
+        view = self._view
+        if segment.last < view.range.first:
             return _EMPTY_SINCE_US
-        mapping = contents.index.at_or_before(segment.last)
+        mapping = view.index.at_or_before(segment.last)
         if mapping is None:
             return 0
-        return sealed_us(reader, segment.last, mapping[1], contents.range.last_sync)
+        return sealed_us(reader, segment.last, mapping[1], view.range.last_sync)
 
 
 class Catalogue:

@@ -1,4 +1,4 @@
-"""The one consumer of a log's queue: gives VLSNs, seals, and places, a group at a time.
+"""The one reader of a log's queue: gives VLSNs, seals, and places, a group at a time.
 
 What waits becomes a group as far as it surely fits (``Placement.fits``); nothing may fail between sealing and
 the writer but the disk itself, for a sealed block is never unsealed.
@@ -20,7 +20,8 @@ from vlsn.limits import UNSYNCED_BYTES_MAX
 from vlsn.seams import Clock
 from vlsn.segments.current_segment import Group, Record
 from vlsn.state.options import Durability, LogOptions
-from vlsn.write.log_contents import LogContents
+from vlsn.write.log_view import LogView
+from vlsn.write.placement import Placement
 from vlsn.write.queue import (
     ENTRY_OVERHEAD_BYTES,
     FRAME_OVERHEAD_BYTES,
@@ -32,48 +33,31 @@ from vlsn.write.queue import (
     ReplicaRun,
     Roll,
 )
-from vlsn.write.ring import Ring
-from vlsn.write.segment_roll import Placement
 
 
-class Consumer:
+class QueueReader:
     """``term`` is the one that appends are sealed in, 0 while there are none."""
 
     def __init__(
         self,
         placement: Placement,
-        contents: LogContents,
-        ring: Ring,
+        view: LogView,
         options: LogOptions,
         clock: Clock,
         *,
-        next_vlsn: Vlsn,
         sealed: Callable[[list[Pending]], None],
     ) -> None:
         self.queue = Queue()
         self.term = NULL_TERM
-        self.next_vlsn = next_vlsn
         self.taken: list[Pending] = []
         """Appends that left the queue and are not sealed yet: should that fail, they are refused like those in it."""
         self._placement = placement
-        self._contents = contents
-        self._history = contents.history
-        self._ring = ring
+        self._view = view
+        self._history = view.history
+        self._ring = view.ring
         self._options = options
         self._clock = clock
         self._sealed = sealed
-
-    @property
-    def allocated(self) -> Vlsn:
-        """The highest VLSN given so far; at or above ``range.last``."""
-        return Vlsn(self.next_vlsn - 1)
-
-    def truncate(self, matchpoint: Vlsn) -> None:
-        """Drops what memory holds of VLSNs after ``matchpoint``; the next block follows on it."""
-        self._ring.truncate(matchpoint)
-        self._history.truncate(matchpoint)
-        self._placement.last_vlsn = matchpoint
-        self.next_vlsn = Vlsn(matchpoint + 1)
 
     def gather(self) -> Group | None:
         """Gathers the next group; None when there is nothing, or no room yet."""
@@ -154,12 +138,12 @@ class Consumer:
     def _seal(self, group: Group, pendings: list[Pending]) -> None:
         term = self.term
         assert term
-        first, clock_us = self.next_vlsn, self._clock.wall_us()
+        first, clock_us = self._view.next_vlsn, self._clock.wall_us()
         sealed = seal(
             [pending.submission for pending in pendings if pending.submission is not None],
             term=term,
             first_vlsn=first,
-            dtvlsn=self._contents.dtvlsn,
+            dtvlsn=self._view.dtvlsn,
             clock_us=clock_us,
             block_bytes_max=min(self._options.block_bytes_max, self._placement.block_bytes_max),
         )
@@ -175,7 +159,7 @@ class Consumer:
             pending.last = next_vlsn - 1
             pending.term = term
             pending.submission = None
-        assert next_vlsn == self.next_vlsn
+        assert next_vlsn == self._view.next_vlsn
         group.submissions += len(pendings)
         group.entries += next_vlsn - first
         self._sealed(pendings)
@@ -187,8 +171,8 @@ class Consumer:
             item.kinds,
             item.values,
             term=self.term,
-            first_vlsn=self.next_vlsn,
-            dtvlsn=self._contents.dtvlsn,
+            first_vlsn=self._view.next_vlsn,
+            dtvlsn=self._view.dtvlsn,
             clock_us=clock_us,
         )
         self._place(group, self.term, [sealed], clock_us)
@@ -209,13 +193,13 @@ class Consumer:
                 self._history.note_producers(each.data)
         self._history.note_term(term, sealed[0].first_vlsn, sealed[-1].last_vlsn)
         self._ring.extend([each.data for each in sealed], [each.last_vlsn for each in sealed])
-        self.next_vlsn = Vlsn(sealed[-1].last_vlsn + 1)
+        self._view.next_vlsn = Vlsn(sealed[-1].last_vlsn + 1)
 
     def _gather_run(self, group: Group, item: ReplicaRun) -> bool:
         """Places blocks of a replica's run until one does not fit; True when all of it is placed."""
         run, placement = item.run, self._placement
         blocks = run.blocks
-        assert run.firsts[item.at] == self.next_vlsn, (run.firsts[item.at], self.next_vlsn)
+        assert run.firsts[item.at] == self._view.next_vlsn, (run.firsts[item.at], self._view.next_vlsn)
         start = item.at
         while item.at < len(blocks):
             block = blocks[item.at]
@@ -229,7 +213,7 @@ class Consumer:
         if txn_end := self._history.note_run(run, start, end):
             group.txn_end = txn_end
         self._ring.extend(blocks[start:end], run.lasts[start:end])
-        self.next_vlsn = Vlsn(run.lasts[end - 1] + 1)
+        self._view.next_vlsn = Vlsn(run.lasts[end - 1] + 1)
         group.entries += run.lasts[end - 1] - run.firsts[start] + 1
         if end < len(blocks):
             return False

@@ -10,23 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
 from vlsn.errors import LogClosed, LogFailed
+from vlsn.seams import Clock, Worker
+from vlsn.segments.background import Background
 from vlsn.write.queue import Pending
 
+T = TypeVar("T")
 
-class Lifecycle:
-    """Shared by the parts of one log.  ``latch`` is the log's."""
+
+class LogLife:
+    """Shared by the parts of one log: its state, its latch, the keeper and the background work."""
 
     def __init__(
         self,
         latch: AbstractContextManager[object],
+        keeper: Worker,
+        clock: Clock,
         *,
         stop: Callable[[LogFailed], Sequence[Pending]],
         failed: Callable[[LogFailed], None],
     ) -> None:
         """``stop`` ends what is under way, under the latch, and gives the appends to refuse; ``failed`` comes last."""
         self.latch = latch
+        self.keeper = keeper
+        self.clock = clock
+        self.background = Background(keeper, latch, clock, ends=self.fail)
         self.closing = False
         """A stop is under way, or has ended."""
         self.closed = False
@@ -44,6 +54,10 @@ class Lifecycle:
             raise self.failure
         if self.closed:
             raise LogClosed("the log is closed")
+
+    def keep(self, job: Callable[[], T], done: Callable[[T], None] = lambda _: None) -> None:
+        """Runs ``job``, a transaction of the index or the state, on the keeper's thread; its failure ends the log."""
+        self.keeper.submit(job, done, self.store_failed)
 
     def store_failed(self, error: BaseException) -> None:
         self.fail(f"an index or state transaction failed: {error}", error)

@@ -1,4 +1,4 @@
-"""The contents of an open log: segments as far as they are synced, places, and the sum of its entries.
+"""The view of an open log: segments as far as they are synced, places, the ring, and the sum of its entries.
 
     segments 1 (to 65536), 2 (to 40960)  ·  range 1–950  ·  durable up to 948  ·  terms, group, producers
 
@@ -18,16 +18,21 @@ from vlsn.segments.reader import LogReader
 from vlsn.state.history import History
 from vlsn.state.producers import LifeChanges
 from vlsn.state.state_store import StateRecord
+from vlsn.write.ring import Ring
 
 
-class LogContents:
+class LogView:
     """Shared by the parts of one log, each of which changes what is its own to change."""
 
-    def __init__(self, recovered: Recovered, disk: Disk) -> None:
+    def __init__(self, recovered: Recovered, disk: Disk, *, ring_bytes_max: int) -> None:
         self.directory = recovered.directory
         self.disk = disk
         self.index: VlsnIndex = recovered.index
         self.history: History = recovered.history
+        self.ring = Ring(ring_bytes_max)
+        self.ring.restart(recovered.last_vlsn)
+        self.next_vlsn = Vlsn(recovered.last_vlsn + 1)
+        """The VLSN that the next entry is given."""
         self.ends: dict[int, int] = dict(recovered.ends)
         """Number → synced end (offset) of every live segment."""
         self.dtvlsn: Vlsn = recovered.dtvlsn
@@ -42,6 +47,11 @@ class LogContents:
     def range(self) -> VlsnRange:
         """The visible VLSNs, replaced whole."""
         return self.index.range
+
+    @property
+    def allocated(self) -> Vlsn:
+        """The highest VLSN given so far; at or above ``range.last``."""
+        return Vlsn(self.next_vlsn - 1)
 
     def tell_txn_end(self) -> None:
         """Tells the index where the last transaction ends: it loses sight of that at a rollback, and at an open."""
@@ -85,6 +95,18 @@ class LogContents:
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[StateRecord, dict[str, LifeChanges] | None]]:
         """Copies what changed of it since the last checkpoint, which is to be kept now (``History.checkpoint``)."""
         return self.history.checkpoint(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
+
+    def raise_dtvlsn(self, vlsn: Vlsn) -> None:
+        """Raises the durable end, as this node knows it; it never falls."""
+        if vlsn > self.dtvlsn:
+            self.dtvlsn = vlsn
+
+    def truncate(self, matchpoint: Vlsn) -> None:
+        """Drops what memory holds of VLSNs after ``matchpoint``; the next block follows on it."""
+        self.ring.truncate(matchpoint)
+        self.history.truncate(matchpoint)
+        self.next_vlsn = Vlsn(matchpoint + 1)
+        self.tell_txn_end()
 
     def fold_acks(self) -> None:
         """Folds the acknowledgements of destinations that are durable, and synced here: nothing takes them back."""

@@ -1,0 +1,430 @@
+"""Cleaning: the oldest segments go, and the log begins at a later VLSN.
+
+    1  what retention wants gone is found (``retention``); limits and holds say what of it may go, and for age how much
+       the clocks are believed (``aging``)
+       what destinations still want of that is written to pages, and those are synced (``vlsn/pages``); then the plan
+       is made again, and nothing goes that is not in them
+    2  holds that lie too far behind are dropped, and no new one may be placed below what goes
+    3  the first visible block that stays is looked up in the first segment that stays
+    4  the state record says where the log begins now                                   synced   ◄ commit point
+    5  the index's head is truncated there, and its range replaced                      synced
+    6  files go, the oldest segment first: sidecar and cut bytes, the segment, the directory synced
+
+Stopped before 4 nothing happened; after it the next open finishes the rest (``log_start``).  The directory is synced
+after each segment, so what is left never has a hole.  Checkpoints and rollbacks wait during 4 and 5.  A segment
+before the checkpoint's is closed: the keeper does all of it in order.  A file that cannot be removed ends its pass, not
+the log: it is no log any more, and is tried again (``background``) until it has gone, or the next open does it.
+
+    range 1–950, segments 1 (1–300), 2 (301–600), 3 (601–…)     wanted: 1     →  range 301–950, segments 2, 3
+Source: JE's ``FileProtector`` and head truncation; the files went first once (SR 20702).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+import msgspec
+
+from vlsn.errors import Damaged
+from vlsn.ids import Lsn, Vlsn, lsn_file
+from vlsn.recover.log_start import Removal, first_block
+from vlsn.state.consumers import ConsumerHolds
+from vlsn.state.destinations import Destinations
+from vlsn.state.holds import Holds, Owner
+from vlsn.state.retention import Fate, Limit, Plan, Retention, plan
+from vlsn.state.state_store import StateStore
+from vlsn.write.checkpointer import RECOVERY, Checkpointer
+from vlsn.write.log_life import LogLife
+from vlsn.write.log_view import LogView
+from vlsn.write.placement import Placement
+from vlsn.write.survey import Survey, Surveyed, bytes_from
+
+COMING: Final = "a destination that is being made, or moved"
+"""Its order may be durable without this node knowing: what it begins at is kept until that is known."""
+
+
+class Pager(Protocol):
+    """Keeps what destinations still want of the log that goes (``vlsn/pages``).  At home only."""
+
+    def page(self, upto: Vlsn, done: Callable[[Vlsn, str], None]) -> None:
+        """Pages what they want up to ``upto``, a block's last. ``done`` gets the VLSN up to which that is so, synced,
+        and why no further."""
+        ...
+
+    def uncovered(self, first: Vlsn) -> str:
+        """Returns why the log may not begin at ``first``: what lies before it is not all in pages. Empty where it
+        may."""
+        ...
+
+
+class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The report: what went (of a dry run: would go), and what stays although retention wants it gone."""
+
+    dry_run: bool
+    retention_bytes: int
+    retention_age_s: float
+    total_bytes: int
+    """The bytes of all segment files before."""
+    first: int
+    """The first VLSN afterwards; of a dry run, not above it."""
+    segments: list[Fate]
+    blocked: list[Fate]
+    dropped: list[str] = []
+    """Holds that were too far behind, each as owner and name."""
+    paused: str = ""
+    """The reason why nothing was done at all, or nothing for age."""
+
+    @property
+    def bytes(self) -> int:
+        """Freed."""
+        return sum(fate.bytes for fate in self.segments)
+
+
+Done = Callable[[CleaningReport], None]
+
+
+@dataclass(slots=True)
+class _Request:
+    done: list[Done]
+    dry_run: bool
+    retention: Retention
+    paused: str
+    clocks_agree: bool
+
+
+class Cleaner:
+    """Cleans one log, one pass at a time.  At home only; its reads, transactions and removals are the keeper's."""
+
+    def __init__(
+        self,
+        view: LogView,
+        life: LogLife,
+        state: StateStore,
+        holds: Holds,
+        consumers: ConsumerHolds,
+        destinations: Destinations,
+        checkpointer: Checkpointer,
+        placement: Placement,
+        survey: Survey,
+        retention: Retention,
+    ) -> None:
+        self.view = view
+        self.life = life
+        self.state = state
+        self.holds = holds
+        self.consumers = consumers
+        self.destinations = destinations
+        self.checkpointer = checkpointer
+        self.placement = placement
+        self.survey = survey
+        self.retention = retention
+        self.pager: Pager | None = None
+        """The pager, where the log has destinations."""
+        self.last: CleaningReport | None = None
+        """The report of the last pass that was no dry run."""
+        self.segments = 0
+        """Cleaned since the log was opened."""
+        self.bytes = 0
+        """Those of ``segments``."""
+        self.drops = 0
+        """Holds that were dropped since the log was opened."""
+        self.removal: Removal | None = None
+        """The newest, which does what an older one has left."""
+        self._waiting: deque[_Request] = deque()
+        self._running = False
+
+    def run(
+        self,
+        done: Done = lambda _: None,
+        *,
+        dry_run: bool = False,
+        pause: str = "",
+        pause_age: str = "",
+        clocks_agree: bool = False,
+    ) -> None:
+        """Runs a pass after the one under way; who asks for the same meanwhile shares it. ``done`` when its files are
+        gone. ``pause`` is why nothing is to go, ``pause_age`` why nothing is to go for its age. ``clocks_agree``:
+        others' clocks say the same, so that age is believed (``aging``). When the log closes or fails meanwhile
+        ``done`` hears of that in place of what went."""
+        retention = self.retention
+        paused = pause or (pause_age if retention.age_s else "")
+        if pause and not dry_run:
+            retention = Retention()
+        elif paused and not dry_run:
+            retention = replace(retention, age_s=0.0)
+        new = _Request([done], dry_run, retention, paused, clocks_agree)
+        with self.life.latch:
+            for waiting in self._waiting:
+                if replace(waiting, done=new.done) == new:
+                    waiting.done.append(done)
+                    return
+            self._waiting.append(new)
+            if not self._running:
+                self._next()
+
+    def _next(self) -> None:
+        with self.life.latch:
+            if not self._waiting or self._running:
+                return
+            self._running = True
+            request = self._waiting.popleft()
+            CleaningPass(self, request).begin()
+
+    def over(self, request: _Request, asked: CleaningPass) -> None:
+        """Tells who asked that the pass has nothing left to do, and goes on with the next one."""
+        self._running = False
+        first, going = int(self.view.range.first), asked.plan.going
+        if request.dry_run and going:
+            first = max(first, going[-1].last + 1)
+        report = CleaningReport(
+            dry_run=request.dry_run,
+            retention_bytes=self.retention.bytes,
+            retention_age_s=self.retention.age_s,
+            total_bytes=asked.total_bytes,
+            first=first,
+            segments=going,
+            blocked=asked.plan.blocked,
+            dropped=[str(hold) for hold in asked.plan.drops],
+            paused=asked.paused or self._left(),
+        )
+        if not request.dry_run:
+            self.last = report
+        for done in request.done:
+            done(report)
+        self._next()
+
+    def _left(self) -> str:
+        fault = self.life.background.fault("removal")
+        return f"files of segments that were cleaned away are left: {fault.why}" if fault is not None else ""
+
+
+class CleaningPass:
+    """One cleaning, step by step: ``plan`` says what went, ``paused`` why no more."""
+
+    def __init__(self, cleaner: Cleaner, request: _Request) -> None:
+        self.paused = request.paused
+        self.total_bytes = 0
+        self.plan = Plan([], [], [])
+        self._cleaner = cleaner
+        self._request = request
+        self._view = cleaner.view
+        self._life = cleaner.life
+        self._over = False
+        self._number = 0
+        """The first segment that stays."""
+        self._paged_to: Vlsn | None = None
+        """The VLSN up to which pages hold what destinations want; None before that was asked."""
+
+    # 1
+
+    def begin(self) -> None:
+        """Begins the pass, under the latch."""
+        if self._is_over():
+            return
+        if not self._request.retention and not self._request.dry_run:
+            self._end()
+            return
+        survey = self._cleaner.survey.job(self._request.retention, clocks_agree=self._request.clocks_agree)
+        self._life.keeper.submit(survey, self._decide, self._unreadable)
+
+    def _decide(self, surveyed: Surveyed) -> None:
+        cleaner = self._cleaner
+        with self._life.latch:
+            if self._is_over():
+                return
+            self.total_bytes = surveyed.total_bytes
+            if surveyed.cramped and not self._request.dry_run:
+                self.paused = "the disk has no room for the transactions of a cleaning"
+                self._end()
+                return
+            cleaner.consumers.place(self._view.dtvlsn)
+            self._view.fold_acks()
+            if cleaner.pager is None:
+                cleaner.destinations.place()
+            chosen = plan(
+                surveyed.wanted,
+                [*self._unknown(), *self._limits(), *surveyed.aged.limits()],
+                cleaner.holds,
+                hold_bytes_max=self._request.retention.hold_bytes_max,
+                bytes_from=lambda vlsn: bytes_from(surveyed.segments, surveyed.total_bytes, vlsn),
+            )
+            self.plan = chosen
+            if self._request.dry_run or not chosen.going:
+                self._end()
+                return
+            if not self._may_go(surveyed):
+                return
+            chosen = self.plan
+            if not chosen.going:
+                self._end()
+                return
+            self._number = min(number for number in self._view.segments() if number > chosen.going[-1].number)
+            cleaner.survey.took(surveyed, chosen)
+            self._drop_holds()
+            cleaner.checkpointer.hold(self._find_first)
+
+    def _may_go(self, surveyed: Surveyed) -> bool:
+        """Has what destinations want of what goes paged first, and then leaves out what could not be. False while that
+        is under way: the plan is made again then, since holds may have come."""
+        pager, chosen, paged_to = self._cleaner.pager, self.plan, self._paged_to
+        if pager is None:
+            return True
+        if paged_to is None:
+            pager.page(Vlsn(chosen.going[-1].last), lambda vlsn, why: self._paged(surveyed, vlsn, why))
+            return False
+        going = [fate for fate in chosen.going if fate.last <= paged_to]
+        kept = [
+            msgspec.structs.replace(fate, blocked_by=["pages of destinations"]) for fate in chosen.going[len(going) :]
+        ]
+        self.plan = Plan(going, [*kept, *chosen.blocked], chosen.drops if going else [])
+        return True
+
+    def _paged(self, surveyed: Surveyed, vlsn: Vlsn, why: str) -> None:
+        with self._life.latch:
+            self._paged_to = vlsn
+            self.paused = self.paused or why
+        self._decide(surveyed)
+
+    def _limits(self) -> list[Limit]:
+        coming = self._view.history.acks.coming
+        view, last = self._view, self._cleaner.checkpointer.last
+        recovery = f"{Owner.CHECKPOINT} {RECOVERY}"
+        return [
+            Limit("durable end", view.dtvlsn),
+            Limit("synced end", view.range.last_sync),
+            Limit(recovery, number=max(1, lsn_file(last.scan_lsn)))
+            if last is not None
+            else Limit(recovery, vlsn=Vlsn(0)),
+            *([Limit(COMING, coming)] if coming is not None else []),
+        ]
+
+    def _unknown(self) -> list[Limit]:
+        """Keeps everything while this node does not know what consumers need."""
+        lacking = self._view.history.small.lacks_to > 0
+        return [Limit("consumers that are not known yet", Vlsn(0))] if lacking else []
+
+    # 2
+
+    def _drop_holds(self) -> None:
+        holds = self._cleaner.holds
+        holds.floor = Vlsn(max(holds.floor, self.plan.going[-1].last))
+        for hold in self.plan.drops:
+            self._cleaner.drops += 1
+            holds.drop(hold, Vlsn(holds.floor + 1))
+
+    # 3
+
+    def _find_first(self) -> None:
+        """Finds the first block that stays; no checkpoint runs, and none starts."""
+        view = self._view
+        ends = {each: end for each, end in view.segments().items() if each >= self._number}
+        self._life.keeper.submit(lambda: first_block(view.disk, view.directory, ends), self._commit, self._not_found)
+
+    def _not_found(self, error: BaseException) -> None:
+        self._let_go()
+        self._unreadable(error)
+
+    def _let_go(self) -> None:
+        cleaner = self._cleaner
+        with self._life.latch:
+            cleaner.holds.floor = Vlsn(max(0, self._view.range.first - 1))
+        cleaner.checkpointer.release()
+
+    # 4: the commit point; 5
+
+    def _commit(self, found: tuple[Vlsn, Lsn]) -> None:
+        if self._is_over():
+            return
+        pager = self._cleaner.pager
+        why = pager.uncovered(found[0]) if pager is not None else ""
+        with self._life.latch:
+            coming = self._view.history.acks.coming
+        why = why or (COMING if coming is not None and coming < found[0] else "")
+        if why:  # a destination has come meanwhile
+            self._let_go()
+            with self._life.latch:
+                self.paused = why
+                self._end_without()
+            return
+        self._life.keeper.submit(lambda: self._truncate(*found), self._truncated, self._failed)
+
+    def _truncate(self, first: Vlsn, at: Lsn) -> None:
+        """Truncates on the keeper's thread: steps 4 and 5."""
+        cleaner = self._cleaner
+        cleaner.state.begin_at(first, self._number)
+        self._view.index.truncate_head(first, at)
+
+    def _truncated(self, _: None) -> None:
+        cleaner = self._cleaner
+        with self._life.latch:
+            self._view.forget_before(self._number)
+            cleaner.placement.forget_before(self._number)
+            cleaner.survey.forget_before(self._number)
+            cleaner.holds.floor = Vlsn(self._view.range.first - 1)
+        cleaner.segments += len(self.plan.going)
+        cleaner.bytes += sum(fate.bytes for fate in self.plan.going)
+        cleaner.checkpointer.release()
+        removal = Removal(self._view.disk, self._view.directory, self._number)
+        cleaner.removal = removal
+        self._remove(removal)
+
+    # 6
+
+    def _remove(self, removal: Removal) -> None:
+        """Removes files, a job a segment: the keeper has other work in between. The pass is over at the first
+        failure."""
+        self._life.background.do("removal", "", removal, lambda done: self._removed(removal, done), self._not_removed)
+
+    def _removed(self, removal: Removal, done: bool) -> None:
+        cleaner = self._cleaner
+        if done or self._life.over or cleaner.removal is not removal:  # a later one does it
+            self._removal_over()
+        else:
+            self._remove(removal)
+
+    def _not_removed(self, _: BaseException) -> None:
+        fault = self._life.background.fault("removal")
+        if fault is None or fault.failures > 1:
+            self._removal_over()
+
+    def _removal_over(self) -> None:
+        with self._life.latch:
+            if not self._over and not self._is_over():
+                self._end()
+
+    # Its end.
+
+    def _is_over(self) -> bool:
+        """Says whether the log has closed or failed: the pass ends there, and the next open does the rest."""
+        life = self._life
+        if not life.over:
+            return False
+        self.paused = "the log was closed" if life.closed else str(life.failure)
+        self._end_without()
+        return True
+
+    def _unreadable(self, error: BaseException) -> None:
+        """Ends the pass at a segment that does not read back: damage is not cleaning's to judge."""
+        if not isinstance(error, Damaged | OSError):
+            self._failed(error)
+            return
+        with self._life.latch:
+            self.paused = str(error)
+            self._end_without()
+
+    def _failed(self, error: BaseException) -> None:
+        """Fails the log, since a transaction failed."""
+        self._life.fail(f"a cleaning failed: {error}", error)
+        self._is_over()
+
+    def _end_without(self) -> None:
+        """Ends without telling what was planned as done."""
+        self.total_bytes, self.plan = 0, Plan([], [], [])
+        self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        self._cleaner.over(self._request, self)
