@@ -111,7 +111,7 @@ class BenchReport:
     def lines(self) -> list[str]:
         """Formats the result for a person."""
         row = self.json()
-        what = "entries read" if self.work in ("tail", "scan", "linearizable") else "entries"
+        what = "entries read" if self.work in ("tail", "scan") else "entries"
         asked = f" durability {self.durability}," if self.durability else ""
         shown = [
             f"{self.work}: {row['entries']:,} {what} in {row['seconds']:.2f} s"

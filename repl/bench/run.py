@@ -40,13 +40,13 @@ class BenchOptions:
     """Touches memory before a cluster of its own starts (``memory``); has no effect with ``url``."""
 
 
-def run_bench(options: BenchOptions) -> BenchReport:
+def run_bench(options: BenchOptions, works: Mapping[str, Work] = WORKS) -> BenchReport:
     """Runs on an event loop of its own.  Raises ``BadArgument``, ``NoSpace``, ``Unreachable``."""
     import uvloop
 
-    work = WORKS.get(options.work)
+    work = works.get(options.work)
     if work is None:
-        raise BadArgument(f"work: {options.work!r} is not one of {', '.join(WORKS)}")
+        raise BadArgument(f"work: {options.work!r} is not one of {', '.join(works)}")
     writers = options.writers if options.writers is not None else work.writers
     batch = options.batch if options.batch is not None else work.batch
     settings = dict(work.settings)

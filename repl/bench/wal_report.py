@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from repl.bench.raw_disk import Floats
 from vlsn.errors import BadArgument
 from vlsn.limits import ENTRY_BYTES_MAX
 
@@ -27,7 +28,6 @@ _ROWS: Final = (
     ("appends a sync", "appends_per_sync"),
     ("bytes a sync", "group_bytes"),
 )
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

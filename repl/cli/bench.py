@@ -9,20 +9,15 @@ import click
 from repl.cli.options import Command, Commands, acks_option, durability_option, json_option
 from repl.cli.report import print_json
 from repl.cli.signals import unwound_by_signals
-from vlsn.errors import BadArgument
 
 WORKS: Final = {
     "append": "Writers that each await their append before the next.",
     "bulk": "Batches, pipelined on one connection.",
-    "transactions": "Transactions of a batch each, and plain batches, by turns.",
-    "positions": "Transactions with a consumer's position, without, plain batches, and positions alone, by turns.",
-    "linearizable": "Readers that have a majority asked, without and beside idle transactions, by turns.",
     "http": "Connections that POST an entry at a time.",
     "catchup": "A replica that missed everything comes back.",
     "recover": "A replica killed with a log that no checkpoint covers.",
     "tail": "Writers, and a reader who follows them.",
     "scan": "A whole log, read from its first VLSN.",
-    "beside-scan": "Writers, without and beside a full scan of every node, by turns.",
 }
 """Works on a cluster."""
 
@@ -127,73 +122,3 @@ def wal(
     else:
         click.echo("\n".join(report.lines()))
     return 0 if report.ok else 1
-
-
-@bench.command(cls=Command)
-@click.option("--producers", type=int, default=50_000, show_default=True, help="How many submit, in turns.")
-@json_option
-def producers(producers: int, as_json: bool) -> int:
-    """Exactly-once producers: a submission, a checkpoint at home and beside it, an open, a restore."""
-    from repl.bench.producers import run_producers
-
-    unwound_by_signals()
-    figures = run_producers(producers=producers)
-    if as_json:
-        print_json(figures.json())
-    else:
-        click.echo("\n".join(figures.lines()))
-    return 1 if figures.refused else 0
-
-
-@bench.command(cls=Command)
-@click.option("--vlsns", type=int, default=100_000_000, show_default=True, help="How many the index covers.")
-@click.option("--lookups", type=int, default=100_000, show_default=True, help="Of a round; there are five.")
-@json_option
-def index(vlsns: int, lookups: int, as_json: bool) -> int:
-    """Lookups in a VLSN index, raw LMDB lookups beside them, and the memory that it takes."""
-    from dataclasses import asdict
-
-    from repl.bench.index import run_index
-
-    unwound_by_signals()
-    figures = run_index(vlsns=vlsns, lookups=lookups)
-    if as_json:
-        print_json(asdict(figures))
-    else:
-        click.echo("\n".join(figures.lines()))
-    return 0
-
-
-@bench.command(cls=Command)
-@click.argument("works", nargs=-1, metavar="[buffer|latency|ten|bad]...")
-@click.option("--node", type=click.Choice(["master", "replica"]), default="master", show_default=True)
-@click.option("--seconds", type=float, default=4.0, show_default=True, help="Of each window.")
-@click.option("--rounds", type=int, default=5, show_default=True, help="Windows of each side, in turns.")
-@click.option("--rate", type=int, default=20_000, show_default=True, help="Entries a second, of latency and ten.")
-@click.option("--kind", multiple=True, help="Of the bad ones: Spins, Eats, Exits, Prints, NeverReads; default: all.")
-@json_option
-def cdc(
-    works: tuple[str, ...], node: str, seconds: float, rounds: int, rate: int, kind: tuple[str, ...], as_json: bool
-) -> int:
-    """CDC consumers: rate beside the plain tail's, delay, what ten cost, what bad ones do.
-
-    Bad ones never return, eat memory, exit, print without end or never read.
-
-    Exit status 1 when an aim is missed.
-    """
-    from repl.bench.cdc.works import BAD, WORKS, CdcOptions, run_work
-
-    for names, known, what in ((works, tuple(WORKS), "work"), (kind, BAD, "--kind")):
-        for name in names:
-            if name not in known:
-                raise BadArgument(f"{what}: {name[:40]!r} is not one of {', '.join(known)}")
-    options = CdcOptions(seconds=seconds, rounds=rounds, rate=rate, role=node, kinds=kind or BAD)
-    unwound_by_signals()
-    outcomes = []
-    for work in works or WORKS:
-        outcomes.append(run_work(work, options))
-        if not as_json:
-            click.echo("\n".join(outcomes[-1].lines()))
-    if as_json:
-        print_json({"works": [each.json() for each in outcomes]})
-    return 0 if all(each.met for each in outcomes) else 1

@@ -10,6 +10,7 @@ from repl.bench.report import Outcome
 from repl.bench.target import Own
 from repl.bench.works import WORKS, Load
 from repl.client.connect import connect
+from tests.bench.by_turns import WORKS as BY_TURNS
 
 pytestmark = pytest.mark.real
 
@@ -34,19 +35,19 @@ async def test_works_count_exactly_what_the_log_then_holds() -> None:
         assert len(done["append"].latencies_ms) == done["append"].entries
         assert [outcome.errors for outcome in done.values()] == [0, 0]
 
-        whole = await WORKS["transactions"].run(own, _load(writers=4, batch=10))
+        whole = await BY_TURNS["transactions"].run(own, _load(writers=4, batch=10))
         assert whole.errors == 0 and whole.entries % 10 == 0 and whole.entries > 0
         counted += whole.entries
         assert await _count(own) > counted, "the plain batches beside them, too"
         assert whole.more["ratio"] > 0 and whole.more["plain_entries_per_s"] > 0
         counted = await _count(own)
 
-        placed = await WORKS["positions"].run(own, _load(writers=4, batch=10))
+        placed = await BY_TURNS["positions"].run(own, _load(writers=4, batch=10))
         assert placed.errors == 0 and placed.entries % 10 == 0 and placed.entries > 0
         assert placed.more["ratio"] > 0 and placed.more["transaction_ratio"] > 0 and placed.more["commits_per_s"] > 0
         counted = await _count(own)
 
-        read = await WORKS["linearizable"].run(own, _load(writers=3, batch=20))
+        read = await BY_TURNS["linearizable"].run(own, _load(writers=3, batch=20))
         assert read.errors == 0 and read.entries > 0 and len(read.latencies_ms) == read.entries
         assert read.more["p50_ms_without"] > 0 and read.more["ratio"] > 0
         assert (await own.master())["transactions"]["open"] == 0, "all are taken back"
