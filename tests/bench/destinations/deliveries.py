@@ -33,23 +33,14 @@ WINDOW, ACKS = 10_000, 20_000
 ACKS_AT_ONCE = 500
 PAGE_MAX = 1000
 WORKERS, KEYS = 4, 100
-SEGMENT_BYTES = 8 << 20
-RETENTION_BYTES = 8 * SEGMENT_BYTES
-FILLER = bytes(4096)
-SETTLE_S = 4.0
-"""Seconds until what was filled in is paged and cleaned: what a pass costs is measured by ``slowed``."""
-FILLER_BATCH = 128
 
 
 class Deliveries:
     """A filled cluster: ``first`` to ``last`` are entries of 100 bytes without a key: of one key, what comes next
     waits for what is out."""
 
-    def __init__(self, own: Own, client: Client, retention_bytes: int) -> None:
+    def __init__(self, own: Own, client: Client) -> None:
         self._own = own
-        self._retention_bytes = retention_bytes
-        self.paged = 0
-        """The bytes of pages on the master as slow destinations were looked at."""
         self._client = client
         self.first = self.last = 0
         self._made = 0
@@ -125,7 +116,6 @@ class Deliveries:
         """Keeps ``SLOW`` destinations, whose consumers take a message a second each, as long as it is open."""
         async with AsyncExitStack() as stack:
             slow = [await stack.enter_async_context(self.subscribed()) for _ in range(SLOW)]
-            await self._paged(slow)
             async with _cancelled([self._slowly(name) for name in slow]):
                 yield
 
@@ -135,16 +125,6 @@ class Deliveries:
             for message in await consumer.take(1):
                 await asyncio.sleep(SLOW_S)
                 await message.ack()
-
-    async def _paged(self, slow: list[str]) -> None:
-        """Appends until what these wait for lies in pages, where the log is cleaned at all."""
-        while self._retention_bytes:
-            for _ in range(16):
-                await self._client.append_many([FILLER] * FILLER_BATCH)
-            shown = [await self._client.destinations.get(name) for name in slow]
-            self.paged = sum(each["pages"]["bytes"] for each in shown)
-            if all(each["mode"] == "paged" for each in shown):
-                return
 
     async def ack_bytes(self, seed: int = 1) -> float:
         """Acknowledges at random within a window of 10,000; the bytes of log that each one took."""
@@ -192,13 +172,10 @@ async def _cancelled(works: Sequence[Coroutine[Any, Any, None]]) -> AsyncIterato
 
 
 @asynccontextmanager
-async def deliveries(messages: int, *, retention_bytes: int = 0, keys: int = 0) -> AsyncIterator[Deliveries]:
-    """Opens a cluster of its own with so many entries, and a log of so many bytes; 0: of all."""
-    settings: dict[str, str | int | float] = {}
-    if retention_bytes:
-        settings = {"retention_bytes": retention_bytes, "segment_bytes": SEGMENT_BYTES, "cleaning_period_s": 1.0}
-    async with Own(settings) as own, connect(own.urls) as client:
-        made = Deliveries(own, client, retention_bytes)
+async def deliveries(messages: int, *, keys: int = 0) -> AsyncIterator[Deliveries]:
+    """Opens a cluster of its own with so many entries."""
+    async with Own() as own, connect(own.urls) as client:
+        made = Deliveries(own, client)
         await made.fill(messages, keys=keys)
         yield made
 
@@ -229,30 +206,6 @@ async def measured(messages: int, rounds: int) -> Figures:
         "of_alone": Aimed(ratio(median(beside), median(given)), "≥ 0.9"),
         "log_bytes_an_ack": Aimed(round(bytes_each, 2), "≤ 5"),
         "batch": BATCH,
-    }
-
-
-async def beside_pages(messages: int, rounds: int) -> Figures:
-    """Measures one destination in turns: alone, and beside ten slow ones whose messages lie in pages."""
-    alone, beside, paged = list[float](), list[float](), 0
-    async with deliveries(messages, retention_bytes=RETENTION_BYTES) as filled:
-        for number in range(2 * rounds):
-            for turn in "ABBA"[2 * (number % 2) :][:2]:
-                if turn == "A":
-                    await filled.fill(messages)
-                    await asyncio.sleep(SETTLE_S)
-                    alone.append(await filled.deliver(messages))
-                    continue
-                async with filled.slow_ones():
-                    paged = max(paged, filled.paged)
-                    await filled.fill(messages)
-                    await asyncio.sleep(SETTLE_S)
-                    beside.append(await filled.deliver(messages))
-    return {
-        "alone_per_s": round(median(alone)),
-        "beside_ten_with_pages_per_s": round(median(beside)),
-        "of_alone": Aimed(ratio(median(beside), median(alone)), "≥ 0.9"),
-        "pages_most_mb": paged >> 20,
     }
 
 

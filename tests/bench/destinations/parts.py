@@ -1,7 +1,6 @@
 """Destinations: delivery and acknowledgement, paging, a backlog, and peers, each beside its bounds.
 
 delivery   by one consumer beside the plain tail, by one of eleven, and the log that it costs
-beside     one destination alone, and beside ten slow ones with pages
 shared     several workers of one destination beside one
 paging     whole blocks beside plain writes, and selected entries
 peers      the same beside Redis Streams and NATS JetStream
@@ -26,7 +25,7 @@ from tests.bench.peers.redis_streams import RedisStreams
 from tests.bench.peers.works import home_of
 from tests.bench.report import Aimed, Figures, Section
 
-PARTS = ("delivery", "beside", "shared", "paging", "peers", "slowed", "backlog")
+PARTS = ("delivery", "shared", "paging", "peers", "slowed", "backlog")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +40,6 @@ async def measured(options: argparse.Namespace) -> AsyncIterator[Section]:
     messages, rounds = options.messages, options.rounds
     if "delivery" in options.only:
         yield "delivery", await deliveries.measured(messages, rounds)
-    if "beside" in options.only:
-        yield "beside", await deliveries.beside_pages(messages, rounds)
     if "shared" in options.only:
         yield "shared", await deliveries.shared(messages, rounds)
     if "paging" in options.only:

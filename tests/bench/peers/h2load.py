@@ -6,13 +6,14 @@ asks the server.
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from tests.bench.peers.peer import run
 
 CONNECTIONS_MAX = 8
 
@@ -36,14 +37,8 @@ async def run_h2load(url: str, *, body: bytes, headers: Sequence[str], in_flight
         given.write_bytes(body)
         command = ["h2load", f"-D{max(1, round(seconds))}", f"-c{connections}", f"-m{in_flight // connections}"]
         command += ["-t1", f"-d{given}", f"--log-file={log}", *(f"-H{header}" for header in headers), url]
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-        )
-        output = (await process.communicate())[0].decode(errors="replace")
-        lines = log.read_text() if log.exists() else ""
-    if process.returncode != 0 or not lines:
-        raise RuntimeError(f"h2load ended with {process.returncode}: {output.strip()[-400:]}")
-    return figures_of(lines)
+        await run(*command)
+        return figures_of(log.read_text())
 
 
 def figures_of(log: str) -> H2loadFigures:
