@@ -86,6 +86,10 @@ class BenchReport:
     memory: Touched = field(default_factory=Touched)
     durability: str | None = None
 
+    @property
+    def ok(self) -> bool:
+        return not self.outcome.errors
+
     def json(self) -> dict[str, Any]:
         done = self.outcome
         seconds = max(done.seconds, 1e-9)

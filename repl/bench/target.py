@@ -19,7 +19,7 @@ from typing import Any, Self
 from repl.client.endpoints import Endpoints
 from repl.cluster import Node, free_base_port, prepare
 from repl.net.network import AiohttpNetwork
-from vlsn.errors import NoSpace
+from vlsn.errors import BadArgument, NoSpace
 
 NODES = 3
 START_S = 120.0
@@ -35,6 +35,12 @@ def check_space(directory: Path, bytes_max: int) -> None:
             f"{directory} has {free >> 20} MiB free; up to {bytes_max >> 20} MiB would be written and"
             f" {FREE_BYTES_KEPT >> 20} MiB stay free: lower --bytes-max or choose another TMPDIR"
         )
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Raises ``BadArgument``."""
+    if not low <= value <= high:
+        raise BadArgument(f"{name}: {value} is out of range; it must be {low} to {high}")
 
 
 class Given:
