@@ -55,28 +55,30 @@ format: $(STAMP) ## format the sources in place
 	$(BIN)/ruff format $(SOURCES)
 
 bench: $(STAMP) ## every work of the benchmark on clusters of its own
-	@$(BIN)/python -m repl.bench --seconds $(BENCH_SECONDS)
+	@for work in "append --writers 1" "append --writers 64" "append --writers 1024" bulk http catchup recover tail scan; do \
+	  $(BIN)/vlsnlog bench $$work --seconds $(BENCH_SECONDS) || exit $$?; \
+	done
 
 bench-readers: $(STAMP) ## what waiting readers cost: 10,000 on three nodes, 1,000 and 100 on the master
-	@$(BIN)/python -m repl.bench.readers --readers 10000 --rate 1 --die
-	@$(BIN)/python -m repl.bench.readers --node master
-	@$(BIN)/python -m repl.bench.readers --readers 100 --tails 100 --node master --rate 80
+	@$(BIN)/python -m tests.bench readers --readers 10000 --rate 1 --die
+	@$(BIN)/python -m tests.bench readers --node master
+	@$(BIN)/python -m tests.bench readers --readers 100 --tails 100 --node master --rate 80
 
 bench-turns: $(STAMP) ## the loop's longest turn, and the longest gap between appends, under 400 sockets that pipeline each call
-	@$(BIN)/python -m repl.bench.turns
+	@$(BIN)/python -m tests.bench turns
 
 bench-producers: $(STAMP) ## 50,000 exactly-once producers in turns: a node's table of them, then a group
-	@$(BIN)/vlsnlog bench producers
-	@$(BIN)/python -m repl.bench.group_producers
+	@$(BIN)/python -m tests.bench producers
+	@$(BIN)/python -m tests.bench group-producers
 
 bench-destinations: $(STAMP) ## destinations beside the plain tail, paging, a backlog of 10 GB, Redis Streams and NATS JetStream
-	@$(BIN)/python -m repl.bench.destinations
+	@$(BIN)/python -m tests.bench destinations
 
 bench-peers: $(STAMP) ## beside etcd, PostgreSQL and Redis, as far as they are installed
-	@$(BIN)/python -m repl.bench.peers --seconds $(PEER_SECONDS) --rounds $(PEER_ROUNDS)
+	@$(BIN)/python -m tests.bench peers --seconds $(PEER_SECONDS) --rounds $(PEER_ROUNDS)
 
 bench-audit: needs-java $(STAMP) ## the audit beside a loop of checksums in C: its rate, memory and growth: MEGABYTES=100,1000,6000
-	@$(BIN)/python -m repl.bench.audit --megabytes $(MEGABYTES) --since
+	@$(BIN)/python -m tests.bench audit --megabytes $(MEGABYTES) --since
 
 mutants: $(STAMP) ## each defence taken away makes a named test fail: MUTANTS="NAME …"
 	@$(BIN)/python -m tests.mutants $(MUTANTS)

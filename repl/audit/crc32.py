@@ -1,7 +1,7 @@
 """CRC-32, the second polynomial of what is compared between copies: ISA-L's where it is installed, else zlib's.
 
 Both give the same numbers.  ISA-L takes the processor's instructions for it: 30 GB/s of blocks of 6 KB, and zlib 4
-(``python -m repl.bench.audit`` shows what that is to an audit).  ``vlsnlog[spark]`` brings it.
+(``make bench-audit`` shows what that is to an audit).  ``vlsnlog[spark]`` brings it.
 """
 
 from __future__ import annotations

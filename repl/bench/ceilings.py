@@ -7,20 +7,18 @@ both move with whatever else the machine does.  About one second in all.
 from __future__ import annotations
 
 import asyncio
-import os
-import statistics
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
+import numpy as np
 from aiohttp import web
 
+from repl.bench.raw_disk import synced_writes
 from repl.bench.report import Ceilings
 
-FILE_BYTES = 32 << 20
 MIB = 1 << 20
 SYNCS = 200
 WRITES = 64
@@ -31,36 +29,12 @@ ECHO_BYTES = 128
 
 async def measure_ceilings(directory: Path) -> Ceilings:
     """Measures disk figures in ``directory`` (a temporary file of 32 MiB, removed), socket figures on loopback."""
-    sync_ms, write_mb = await asyncio.to_thread(_disk, directory)
+    small, large = [await asyncio.to_thread(synced_writes, directory, *each) for each in ((512, SYNCS), (MIB, WRITES))]
     return Ceilings(
-        fdatasync_p50_ms=round(sync_ms, 4),
+        fdatasync_p50_ms=round(float(np.median(small)), 4),
         ws_msgs_per_s=round(await _websocket(), 1),
-        seq_write_mb_per_s=round(write_mb, 1),
+        seq_write_mb_per_s=round(len(large) * MIB / float(large.sum()) / 1e3, 1),
     )
-
-
-def _disk(directory: Path) -> tuple[float, float]:
-    with tempfile.NamedTemporaryFile(dir=directory, prefix="ceiling-") as file:
-        descriptor = file.fileno()
-        for at in range(0, FILE_BYTES, MIB):
-            os.pwrite(descriptor, bytes(MIB), at)
-        os.fsync(descriptor)
-
-        small = os.urandom(512)
-        times = []
-        for at in range(SYNCS):
-            start = time.perf_counter()
-            os.pwrite(descriptor, small, at * 512)
-            os.fdatasync(descriptor)
-            times.append(time.perf_counter() - start)
-
-        large = os.urandom(MIB)
-        start = time.perf_counter()
-        for count in range(WRITES):
-            os.pwrite(descriptor, large, count * MIB % FILE_BYTES)
-            os.fdatasync(descriptor)
-        elapsed = time.perf_counter() - start
-    return statistics.median(times) * 1e3, WRITES * MIB / elapsed / 1e6
 
 
 async def _websocket() -> float:

@@ -86,6 +86,10 @@ class BenchReport:
     memory: Touched = field(default_factory=Touched)
     durability: str | None = None
 
+    @property
+    def ok(self) -> bool:
+        return not self.outcome.errors
+
     def json(self) -> dict[str, Any]:
         done = self.outcome
         seconds = max(done.seconds, 1e-9)
@@ -111,7 +115,7 @@ class BenchReport:
     def lines(self) -> list[str]:
         """Formats the result for a person."""
         row = self.json()
-        what = "entries read" if self.work in ("tail", "scan", "linearizable") else "entries"
+        what = "entries read" if self.work in ("tail", "scan") else "entries"
         asked = f" durability {self.durability}," if self.durability else ""
         shown = [
             f"{self.work}: {row['entries']:,} {what} in {row['seconds']:.2f} s"

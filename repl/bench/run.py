@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from repl.bench.ceilings import measure_ceilings
 from repl.bench.memory import Reserve
 from repl.bench.report import BenchReport, Ceilings, Outcome
-from repl.bench.target import Given, Own, check_space
+from repl.bench.target import Given, Own, check_range, check_space
 from repl.bench.works import WORKS, Load, Work
 from repl.config import ACK_POLICIES, split_urls
 from vlsn.durability import group_durability
@@ -40,13 +40,13 @@ class BenchOptions:
     """Touches memory before a cluster of its own starts (``memory``); has no effect with ``url``."""
 
 
-def run_bench(options: BenchOptions) -> BenchReport:
+def run_bench(options: BenchOptions, works: Mapping[str, Work] = WORKS) -> BenchReport:
     """Runs on an event loop of its own.  Raises ``BadArgument``, ``NoSpace``, ``Unreachable``."""
     import uvloop
 
-    work = WORKS.get(options.work)
+    work = works.get(options.work)
     if work is None:
-        raise BadArgument(f"work: {options.work!r} is not one of {', '.join(WORKS)}")
+        raise BadArgument(f"work: {options.work!r} is not one of {', '.join(works)}")
     writers = options.writers if options.writers is not None else work.writers
     batch = options.batch if options.batch is not None else work.batch
     settings = dict(work.settings)
@@ -86,17 +86,12 @@ async def _measured(
 
 
 def _check(options: BenchOptions, writers: int, batch: int) -> None:
-    _in_range("seconds", options.seconds, 0.1, 3600)
-    _in_range("writers", writers, 1, 65_536)
-    _in_range("size", options.size, 1, ENTRY_BYTES_MAX)
-    _in_range("batch", batch, 1, BATCH_ENTRIES_MAX)
-    _in_range("bytes-max", options.bytes_max, 1, 1 << 50)
+    check_range("seconds", options.seconds, 0.1, 3600)
+    check_range("writers", writers, 1, 65_536)
+    check_range("size", options.size, 1, ENTRY_BYTES_MAX)
+    check_range("batch", batch, 1, BATCH_ENTRIES_MAX)
+    check_range("bytes-max", options.bytes_max, 1, 1 << 50)
     if batch * (options.size + 4) > BODY_BYTES_MAX:
         raise BadArgument(f"batch: {batch} entries of {options.size} bytes are over {BODY_BYTES_MAX} bytes; lower one")
     if options.acks not in ACK_POLICIES:
         raise BadArgument(f"acks: {options.acks!r} is not one of {', '.join(ACK_POLICIES)}")
-
-
-def _in_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise BadArgument(f"{name}: {value} is out of range; it must be {low} to {high}")

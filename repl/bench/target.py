@@ -37,6 +37,12 @@ def check_space(directory: Path, bytes_max: int) -> None:
         )
 
 
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Raises ``BadArgument``."""
+    if not low <= value <= high:
+        raise BadArgument(f"{name}: {value} is out of range; it must be {low} to {high}")
+
+
 class Given:
     """A cluster that somebody else runs."""
 
@@ -73,9 +79,9 @@ class Own:
         return self.cluster.nodes[-1]
 
     async def __aenter__(self) -> Self:
-        self._network = AiohttpNetwork()
+        self.network = AiohttpNetwork()
         self.cluster = prepare(
-            *(self.directory, self._network), nodes=NODES, base_port=free_base_port(NODES), settings=self._settings
+            *(self.directory, self.network), nodes=NODES, base_port=free_base_port(NODES), settings=self._settings
         )
         try:
             self.prepared()
@@ -100,7 +106,7 @@ class Own:
 
     async def _end(self) -> None:
         self.cluster.kill()
-        await self._network.close()
+        await self.network.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     async def start(self, node: Node) -> float:
@@ -124,7 +130,7 @@ class Own:
                 await asyncio.sleep(0.005)
 
     async def status(self, url: str) -> dict[str, Any]:
-        return (await Endpoints(self._network, [url]).status(url)).document
+        return (await Endpoints(self.network, [url]).status(url)).document
 
     async def master_node(self) -> Node:
         """Finds the node that leads."""
@@ -132,7 +138,7 @@ class Own:
 
     async def master(self) -> dict[str, Any]:
         """Asks for the master's status."""
-        return await self.status(await Endpoints(self._network, self.cluster.urls).master())
+        return await self.status(await Endpoints(self.network, self.cluster.urls).master())
 
 
 async def master_url(urls: str) -> str:
@@ -142,9 +148,3 @@ async def master_url(urls: str) -> str:
         return await Endpoints(network, urls.split(",")).master()
     finally:
         await network.close()
-
-
-def own_only(target: Given | Own, work: str) -> Own:
-    if isinstance(target, Own):
-        return target
-    raise BadArgument(f"{work} kills and starts nodes, so it runs on a cluster of its own: leave out --url")

@@ -23,17 +23,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from repl.bench.raw_disk import synced_writes
 from repl.bench.target import check_space
-from repl.bench.wal_report import FRAMING_BYTES, STAMP, Floats, Spread, WalOptions, WalReport
+from repl.bench.wal_report import FRAMING_BYTES, STAMP, Spread, WalOptions, WalReport
 from vlsn import Log
 from vlsn.embedded.waiting_appends import WaitingAppends
 from vlsn.errors import QueueFull, VlsnLogError
 from vlsn.ids import Vlsn
 from vlsn.state.options import Durability
 
-CEILING_S: Final = 1.0
 CEILING_SYNCS_MAX: Final = 5_000
-CEILING_FILE_BYTES: Final = 32 << 20
 _POOL_BYTES: Final = 1 << 16
 
 
@@ -126,7 +125,7 @@ class _Run:
             group_bytes=Spread(group_bytes),
             rolls=rolls,
             late_standbys=late,
-            ceiling_ms=Spread(measure_groups(self._directory, size, syncs=len(sync_ms))),
+            ceiling_ms=Spread(synced_writes(self._directory, size, min(len(sync_ms), CEILING_SYNCS_MAX))),
             ceiling_bytes=size,
             errors=self._errors,
             verified=self._verify() if self._options.verify else None,
@@ -223,26 +222,3 @@ class _Run:
                 found[thread] += 1
                 last = entry.vlsn
         return []
-
-
-def measure_groups(directory: Path, size: int, *, syncs: int) -> Floats:
-    """Measures the milliseconds of writes of ``size`` bytes with ``fdatasync``, one after the other. They go through a
-    file of zeros in ``directory``: as many as the log did, within ``CEILING_S`` and ``CEILING_SYNCS_MAX``."""
-    with tempfile.NamedTemporaryFile(dir=directory, prefix="ceiling-") as file:
-        descriptor = file.fileno()
-        piece = bytes(1 << 20)
-        room = max(CEILING_FILE_BYTES, size)
-        for at in range(0, room, len(piece)):
-            os.pwrite(descriptor, piece, at)
-        os.fsync(descriptor)
-        data = os.urandom(size)
-        times = array("d")
-        until = time.perf_counter() + CEILING_S
-        at = 0
-        while len(times) < max(20, min(syncs, CEILING_SYNCS_MAX)) and (len(times) < 20 or time.perf_counter() < until):
-            began = time.perf_counter()
-            os.pwrite(descriptor, data, at)
-            os.fdatasync(descriptor)
-            times.append((time.perf_counter() - began) * 1e3)
-            at = at + size if at + 2 * size <= room else 0
-    return np.array(times, dtype=np.float64)

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from repl.bench.raw_disk import Floats
+from repl.bench.target import check_range
 from vlsn.errors import BadArgument
 from vlsn.limits import ENTRY_BYTES_MAX
 
@@ -27,7 +29,6 @@ _ROWS: Final = (
     ("appends a sync", "appends_per_sync"),
     ("bytes a sync", "group_bytes"),
 )
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +46,11 @@ class WalOptions:
 
     def check(self) -> None:
         """Raises ``BadArgument``."""
-        ranges = {
-            "threads": (self.threads, 1, THREADS_MAX),
-            "entries": (self.entries, 1, ENTRIES_MAX),
-            "size": (self.size, STAMP.size, ENTRY_BYTES_MAX),
-            "sync-interval": (self.sync_interval, 1, ENTRIES_MAX),
-            "roll": (self.roll, 0, THREADS_MAX * ENTRIES_MAX),
-        }
-        for name, (value, low, high) in ranges.items():
-            if not low <= value <= high:
-                raise BadArgument(f"{name}: {value} is out of range; it must be {low} to {high}")
+        check_range("threads", self.threads, 1, THREADS_MAX)
+        check_range("entries", self.entries, 1, ENTRIES_MAX)
+        check_range("size", self.size, STAMP.size, ENTRY_BYTES_MAX)
+        check_range("sync-interval", self.sync_interval, 1, ENTRIES_MAX)
+        check_range("roll", self.roll, 0, THREADS_MAX * ENTRIES_MAX)
         total = self.threads * self.entries * (self.size + FRAMING_BYTES)
         if total > self.bytes_max:
             raise BadArgument(f"about {total >> 20} MiB would be written, over the cap of {self.bytes_max >> 20} MiB")

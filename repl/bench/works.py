@@ -2,16 +2,11 @@
 
     append     N writers, each awaits its append before the next, through the native client
     bulk       N batches under way at a time on one pipelined connection, each atomic
-    transactions  N writers, a transaction of a batch each, and as many plain batches, by turns: both rates, their ratio
-    positions  N workers, a transaction of a batch each with the position of a consumer, beside the same without, plain
-               batches and positions alone, by turns: all rates, their ratios
-    linearizable  N readers of an entry each, without and beside idle transactions (as many as a batch), by turns
     http       N connections, a POST an entry; by wrk where it is installed
     catchup    a replica that missed everything comes back; bytes of log a second until it has all
     recover    a replica killed with a log that no checkpoint covers; until it has all of it again
     tail       N writers, and a reader who follows; from before an append until the reader has it
     scan       reading a whole log from its first VLSN
-    beside-scan  N writers, without and beside a full scan of every node's segments, by turns: both rates, their ratio
 
 A work stops at its seconds, or when the bytes it may write are used up (three copies and their framing
 counted).
@@ -22,25 +17,20 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
 
-from repl.bench import linearizable_reads
-from repl.bench.appends_beside_scan import TURNS as SCAN_TURNS
-from repl.bench.appends_beside_scan import beside_scan
 from repl.bench.http_posts import post_many
 from repl.bench.report import Outcome, Samples
-from repl.bench.target import NODES, Given, Own, master_url, own_only
+from repl.bench.target import NODES, Given, Own, master_url
 from repl.bench.wrk import run_wrk, wrk_installed
 from repl.client.connect import Client, connect
-from repl.client.consumer import Consumer
 from repl.cluster import Node
-from vlsn.errors import BadArgument, Unreachable, VlsnLogError
-from vlsn.format.block import Entry
-from vlsn.state.consumers import CONSUMERS_MAX
+from vlsn.errors import Unreachable, VlsnLogError
 
 VALUES = 1024
 FRAMING_BYTES = 16
@@ -49,9 +39,10 @@ LONE_FRAMING_BYTES = 120
 """The same in a block of its own."""
 STAMP_BYTES = 8
 CATCHUP_S_MAX = 600
-TURNS = 4
-SCAN_FILL_S = 3.0
-"""Seconds that an own cluster's log is filled for before it is scanned, in large batches."""
+Call = Callable[[], Awaitable[object]]
+"""One append; each call makes the next one."""
+Begin = Callable[[Iterator[bytes]], Call]
+"""Makes a writer's call.  The iterator yields its values without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,99 +70,26 @@ class Load:
 
 async def append(target: Given | Own, load: Load) -> Outcome:
     async with connect(target.urls, acks=load.acks, durability=load.durability) as client:
-        return await _append(client, load)
+        return await timed(load, singles(client) if load.batch == 1 else batches(client, load.batch))
 
 
-async def transactions(target: Given | Own, load: Load) -> Outcome:
-    """Runs transactions and plain batches by turns, so that whatever the machine does beside meets both."""
-    turn = replace(load, seconds=load.seconds / (2 * TURNS), bytes_max=load.bytes_max // (2 * TURNS))
-    async with connect(target.urls, acks=load.acks, durability=load.durability) as client:
-        plain, done = [], []
-        for _ in range(TURNS):
-            plain.append(await _append(client, turn, atomic=True))
-            done.append(await _append(client, turn, transactions=True))
-    rates = [sum(each.entries for each in side) / sum(each.seconds for each in side) for side in (plain, done)]
-    return Outcome(
-        sum(each.entries for each in done),
-        sum(each.bytes for each in done),
-        sum(each.seconds for each in done),
-        np.concatenate([each.latencies_ms for each in done]),
-        sum(each.errors for each in (*plain, *done)),
-        {"plain_entries_per_s": round(rates[0], 1), "ratio": round(rates[1] / max(rates[0], 1e-9), 3)},
-    )
+def singles(client: Client) -> Begin:
+    """Appends a value at a time; appends of several writers share batches."""
+    return lambda values: lambda: client.append(next(values))
 
 
-async def positions(target: Given | Own, load: Load) -> Outcome:
-    """Runs transactions with a position, transactions, plain batches and positions alone by turns."""
-    if load.writers > CONSUMERS_MAX:
-        raise BadArgument(f"writers: {load.writers} is more than a log's {CONSUMERS_MAX} consumers")
-    turn = replace(load, seconds=load.seconds / (4 * TURNS), bytes_max=load.bytes_max // (4 * TURNS))
-    async with connect(target.urls, acks=load.acks, durability=load.durability) as client:
-        first = await client.append(b"in")
-        await client.append(b"in")
-        consumers = [client.consumer(f"bench-{number}", from_vlsn=first) for number in range(load.writers)]
-        read = [[entry async for entry in _two(consumer)] for consumer in consumers]
-        done, whole, plain, alone = [], [], [], []
-        for _ in range(TURNS):
-            done.append(await _append(client, turn, transactions=True, consumers=consumers))
-            whole.append(await _append(client, turn, transactions=True))
-            plain.append(await _append(client, turn, atomic=True))
-            alone.append(await _commit(consumers, read, turn.seconds))
-    with_position, without, batches = (
-        sum(each.entries for each in side) / sum(each.seconds for each in side) for side in (done, whole, plain)
-    )
-    return Outcome(
-        sum(each.entries for each in done),
-        sum(each.bytes for each in done),
-        sum(each.seconds for each in done),
-        np.concatenate([each.latencies_ms for each in done]),
-        sum(each.errors for each in (*done, *whole, *plain)),
-        {
-            "transaction_entries_per_s": round(without, 1),
-            "plain_entries_per_s": round(batches, 1),
-            "ratio": round(with_position / max(without, 1e-9), 3),
-            "transaction_ratio": round(without / max(batches, 1e-9), 3),
-            "commits_per_s": round(sum(alone) / len(alone), 1),
-        },
-    )
+def batches(client: Client, size: int) -> Begin:
+    """Appends the same atomic batch of ``size`` values again and again."""
+
+    def begin(values: Iterator[bytes]) -> Call:
+        batch = list(islice(values, size))
+        return lambda: client.append_many(batch)
+
+    return begin
 
 
-async def _two(consumer: Consumer) -> AsyncIterator[Entry]:
-    """Reads two entries, for a position that goes to and fro between them."""
-    count = 0
-    async for entry in consumer:
-        count += 1
-        yield entry
-        if count == 2:
-            break
-
-
-async def _commit(consumers: Sequence[Consumer], read: Sequence[Sequence[Entry]], seconds: float) -> float:
-    """Commits positions alone, one at a time each; how many a second."""
-    start, done = time.perf_counter(), 0
-
-    async def worker(consumer: Consumer, entries: Sequence[Entry]) -> None:
-        nonlocal done
-        while time.perf_counter() < start + seconds:
-            for entry in entries:
-                consumer.given(entry)
-                await consumer.commit()
-                done += 1
-
-    await asyncio.gather(*map(worker, consumers, read))
-    return done / (time.perf_counter() - start)
-
-
-async def _append(
-    client: Client,
-    load: Load,
-    *,
-    atomic: bool = False,
-    transactions: bool = False,
-    consumers: Sequence[Consumer] = (),
-) -> Outcome:
-    """Runs ``load.writers`` coroutines, one append at a time each. ``atomic`` keeps single entries apart, which else
-    share batches; ``transactions``: each append is one, with the position of one of ``consumers`` each."""
+async def timed(load: Load, begin: Begin) -> Outcome:
+    """Runs ``load.writers`` coroutines, one append at a time each, by the call that ``begin`` makes for it."""
     values = load.values()
     samples = Samples()
     errors = 0
@@ -181,28 +99,13 @@ async def _append(
 
     async def writer(at: int) -> None:
         nonlocal errors
-        batch = [values[(at + each) % VALUES] for each in range(load.batch)]
-        alone = load.batch == 1 and not atomic and not transactions
-        append, now, take = client.append, samples.now, samples.take
-
-        consumer = consumers[at] if consumers else None
-
-        async def transact(values: list[bytes]) -> None:
-            async with client.transaction() as transaction:
-                await transaction.append_many(values)
-                if consumer is not None:
-                    await transaction.commit_position(consumer)
-
-        append_many = transact if transactions else client.append_many
+        call = begin(islice(cycle(values), at, None))
+        now, take = samples.now, samples.take
         ended = now()
         while ended < stop and len(samples.taken) < appends_max:
             began = ended  # the next append begins as the one before ends: one look at the clock, not three
             try:
-                if alone:
-                    at += 1
-                    await append(values[at % VALUES])
-                else:
-                    await append_many(batch)
+                await call()
             except VlsnLogError:
                 errors += 1
                 await asyncio.sleep(0.01)
@@ -217,13 +120,6 @@ async def _append(
     elapsed = time.perf_counter() - start
     done = len(samples) * load.batch
     return Outcome(done, done * load.size, elapsed, samples.milliseconds(), errors)
-
-
-async def linearizable(target: Given | Own, load: Load) -> Outcome:
-    value = load.values()[0]
-    return await linearizable_reads.linearizable(
-        target, seconds=load.seconds, readers=load.writers, stages=load.batch, value=value
-    )
 
 
 async def http(target: Given | Own, load: Load) -> Outcome:
@@ -248,8 +144,8 @@ wrk.headers["Content-Type"] = "application/octet-stream"
 
 async def catchup(target: Given | Own, load: Load) -> Outcome:
     """Measures a catch-up: the last node dies as the group is founded, and comes back to a full log."""
-    own = own_only(target, "catchup")
-    late = own.last
+    assert isinstance(target, Own)
+    own, late = target, target.last
     late.kill()
     await _fill(own, load)
     master = await own.master()
@@ -269,8 +165,8 @@ async def catchup(target: Given | Own, load: Load) -> Outcome:
 async def recover(target: Given | Own, load: Load) -> Outcome:
     """Measures from the start of the process until the killed node has all of its log again. The interpreter's start is
     included; ``open_entries_per_s`` is what is left of it beside the same start after a clean stop."""
-    own = own_only(target, "recover")
-    node = own.last
+    assert isinstance(target, Own)
+    own, node = target, target.last
     await _fill(own, load)
     wanted = (await own.master())["range"]["last_sync"]
     await own.synced(node, wanted)
@@ -354,19 +250,10 @@ async def scan(target: Given | Own, load: Load) -> Outcome:
     return Outcome(entries, size, elapsed, pages.milliseconds(), 0, {"pages": len(pages)})
 
 
-async def appends_beside_scan(target: Given | Own, load: Load) -> Outcome:
-    if isinstance(target, Own):
-        await _fill(target, replace(load, seconds=SCAN_FILL_S, writers=16, batch=1000, bytes_max=load.bytes_max // 2))
-    runs = 2 * SCAN_TURNS
-    turn = replace(load, seconds=load.seconds / runs, bytes_max=load.bytes_max // (2 * (runs + 1)))
-    async with connect(target.urls, acks=load.acks, durability=load.durability) as client:
-        return await beside_scan(target.urls, lambda: _append(client, turn))
-
-
 async def _fill(own: Own, load: Load) -> None:
     """Writes for the load's seconds: atomic batches, also when they are of one entry."""
     async with connect(own.urls) as client:
-        await _append(client, load, atomic=True)
+        await timed(load, batches(client, load.batch))
 
 
 def _peak_mb(node: Node) -> float | None:
@@ -402,9 +289,6 @@ _NO_CHECKPOINT = (("checkpoint_bytes", 1 << 40), ("checkpoint_period_s", 86_400)
 WORKS: dict[str, Work] = {
     "append": Work(run=append, writers=64),
     "bulk": Work(run=append, writers=16, batch=1000, cache_bytes_per_s=_BULK_BYTES_PER_S),
-    "transactions": Work(run=transactions, writers=64, batch=10),
-    "positions": Work(run=positions, writers=64, batch=10),
-    "linearizable": Work(run=linearizable, writers=3, batch=100),
     "http": Work(run=http, writers=64),
     "catchup": Work(
         run=catchup, writers=16, batch=1000, own_only=True, fills=True, cache_bytes_per_s=_BULK_BYTES_PER_S
@@ -419,6 +303,5 @@ WORKS: dict[str, Work] = {
         cache_bytes_per_s=_BULK_BYTES_PER_S,
     ),
     "tail": Work(run=tail, writers=16),
-    "beside-scan": Work(run=appends_beside_scan, writers=64, cache_bytes_per_s=_BULK_BYTES_PER_S),
     "scan": Work(run=scan, writers=16, batch=1000, fills=True, cache_bytes_per_s=_BULK_BYTES_PER_S),
 }

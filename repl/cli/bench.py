@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from repl.cli.options import Command, Commands, acks_option, durability_option, json_option
 from repl.cli.report import print_json
 from repl.cli.signals import unwound_by_signals
-from vlsn.errors import BadArgument
+
+if TYPE_CHECKING:
+    from repl.bench.report import BenchReport
+    from repl.bench.wal_report import WalReport
 
 WORKS: Final = {
     "append": "Writers that each await their append before the next.",
     "bulk": "Batches, pipelined on one connection.",
-    "transactions": "Transactions of a batch each, and plain batches, by turns.",
-    "positions": "Transactions with a consumer's position, without, plain batches, and positions alone, by turns.",
-    "linearizable": "Readers that have a majority asked, without and beside idle transactions, by turns.",
     "http": "Connections that POST an entry at a time.",
     "catchup": "A replica that missed everything comes back.",
     "recover": "A replica killed with a log that no checkpoint covers.",
     "tail": "Writers, and a reader who follows them.",
     "scan": "A whole log, read from its first VLSN.",
-    "beside-scan": "Writers, without and beside a full scan of every node, by turns.",
 }
 """Works on a cluster."""
 
@@ -32,63 +31,53 @@ def bench() -> None:
     """Measure a work and print rates, which count only what was acknowledged."""
 
 
-def _on_a_cluster(
-    url: str | None, seconds: float, writers: int | None, size: int, batch: int | None, acks: str,
-    durability: str | None, bytes_max: int | None, touch_memory: bool, as_json: bool,
-) -> int:  # fmt: skip
-    from repl.bench.run import BYTES_MAX, BenchOptions, run_bench
+def _given(asked: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out what has the works' own defaults."""
+    return {name: value for name, value in asked.items() if value is not None}
 
-    work = click.get_current_context().info_name
-    assert work is not None
-    options = BenchOptions(
-        work=work,
-        url=url,
-        seconds=seconds,
-        writers=writers,
-        size=size,
-        batch=batch,
-        acks=acks,
-        durability=durability,
-        bytes_max=BYTES_MAX if bytes_max is None else bytes_max,
-        touch_memory=touch_memory,
-    )
-    unwound_by_signals()
-    report = run_bench(options)
+
+def _told(report: BenchReport | WalReport, *, as_json: bool) -> int:
     if as_json:
         print_json(report.json())
     else:
         click.echo("\n".join(report.lines()))
-    return 1 if report.outcome.errors else 0
+    return 0 if report.ok else 1
 
 
-def _cluster_options() -> list[click.Parameter]:
-    def taken() -> None:
-        pass
-
-    for option in (
-        json_option,
-        click.option(
-            "--touch-memory/--no-touch-memory",
-            default=True,
-            show_default=True,
-            help="Use memory once before an own cluster starts: on a virtual machine its first use is slow.",
-        ),
-        click.option("--bytes-max", type=int, help="Cap on what is written, all nodes together."),
-        durability_option,
-        acks_option,
-        click.option("--batch", type=int, help="Entries of an append."),
-        click.option("--size", type=int, default=100, show_default=True, help="Bytes of an entry."),
-        click.option("--writers", type=int, help="Writers, each awaiting its append before its next."),
-        click.option("--seconds", type=float, default=10.0, show_default=True, help="How long to measure."),
-        click.option("--url", help="URLs of nodes; default: an own cluster in a temporary directory."),
-    ):
-        option(taken)
-    parameters: list[click.Parameter] = taken.__click_params__  # type: ignore[attr-defined]
-    return parameters[::-1]
+_OPTIONS: Final = (
+    click.option("--url", help="URLs of nodes; default: an own cluster in a temporary directory."),
+    click.option("--seconds", type=float, default=10.0, show_default=True, help="How long to measure."),
+    click.option("--writers", type=int, help="Writers, each awaiting its append before its next."),
+    click.option("--size", type=int, default=100, show_default=True, help="Bytes of an entry."),
+    click.option("--batch", type=int, help="Entries of an append."),
+    acks_option,
+    durability_option,
+    click.option("--bytes-max", type=int, help="Cap on what is written, all nodes together."),
+    click.option(
+        "--touch-memory/--no-touch-memory",
+        default=True,
+        show_default=True,
+        help="Use memory once before an own cluster starts: on a virtual machine its first use is slow.",
+    ),
+    json_option,
+)
 
 
-for _name, _help in WORKS.items():
-    bench.add_command(Command(_name, callback=_on_a_cluster, params=_cluster_options(), help=_help))
+def _add(work: str, said: str) -> None:
+    def run(*, as_json: bool, **asked: Any) -> int:
+        from repl.bench.run import BenchOptions, run_bench
+
+        options = BenchOptions(work=work, **_given(asked))
+        unwound_by_signals()
+        return _told(run_bench(options), as_json=as_json)
+
+    for option in reversed(_OPTIONS):
+        option(run)
+    bench.command(work, cls=Command, help=said)(run)
+
+
+for _work, _said in WORKS.items():
+    _add(_work, _said)
 
 
 @bench.command(cls=Command)
@@ -100,100 +89,14 @@ for _name, _help in WORKS.items():
 @click.option("--verify", is_flag=True, help="Read everything back, and check it.")
 @click.option("--bytes-max", type=int, help="Cap on what is written.")
 @json_option
-def wal(
-    threads: int, entries: int, size: int, sync_interval: int, roll: int, verify: bool, bytes_max: int | None,
-    as_json: bool,
-) -> int:  # fmt: skip
+def wal(*, as_json: bool, **asked: Any) -> int:
     """The local log alone, without a cluster, and this disk's own syncs of the same size.
 
     Exit status 1 when an append failed or --verify finds a fault.
     """
     from repl.bench.wal import run_wal
-    from repl.bench.wal_report import BYTES_MAX, WalOptions
+    from repl.bench.wal_report import WalOptions
 
-    options = WalOptions(
-        threads=threads,
-        entries=entries,
-        size=size,
-        sync_interval=sync_interval,
-        roll=roll,
-        verify=verify,
-        bytes_max=BYTES_MAX if bytes_max is None else bytes_max,
-    )
+    options = WalOptions(**_given(asked))
     unwound_by_signals()
-    report = run_wal(options)
-    if as_json:
-        print_json(report.json())
-    else:
-        click.echo("\n".join(report.lines()))
-    return 0 if report.ok else 1
-
-
-@bench.command(cls=Command)
-@click.option("--producers", type=int, default=50_000, show_default=True, help="How many submit, in turns.")
-@json_option
-def producers(producers: int, as_json: bool) -> int:
-    """Exactly-once producers: a submission, a checkpoint at home and beside it, an open, a restore."""
-    from repl.bench.producers import run_producers
-
-    unwound_by_signals()
-    figures = run_producers(producers=producers)
-    if as_json:
-        print_json(figures.json())
-    else:
-        click.echo("\n".join(figures.lines()))
-    return 1 if figures.refused else 0
-
-
-@bench.command(cls=Command)
-@click.option("--vlsns", type=int, default=100_000_000, show_default=True, help="How many the index covers.")
-@click.option("--lookups", type=int, default=100_000, show_default=True, help="Of a round; there are five.")
-@json_option
-def index(vlsns: int, lookups: int, as_json: bool) -> int:
-    """Lookups in a VLSN index, raw LMDB lookups beside them, and the memory that it takes."""
-    from dataclasses import asdict
-
-    from repl.bench.index import run_index
-
-    unwound_by_signals()
-    figures = run_index(vlsns=vlsns, lookups=lookups)
-    if as_json:
-        print_json(asdict(figures))
-    else:
-        click.echo("\n".join(figures.lines()))
-    return 0
-
-
-@bench.command(cls=Command)
-@click.argument("works", nargs=-1, metavar="[buffer|latency|ten|bad]...")
-@click.option("--node", type=click.Choice(["master", "replica"]), default="master", show_default=True)
-@click.option("--seconds", type=float, default=4.0, show_default=True, help="Of each window.")
-@click.option("--rounds", type=int, default=5, show_default=True, help="Windows of each side, in turns.")
-@click.option("--rate", type=int, default=20_000, show_default=True, help="Entries a second, of latency and ten.")
-@click.option("--kind", multiple=True, help="Of the bad ones: Spins, Eats, Exits, Prints, NeverReads; default: all.")
-@json_option
-def cdc(
-    works: tuple[str, ...], node: str, seconds: float, rounds: int, rate: int, kind: tuple[str, ...], as_json: bool
-) -> int:
-    """CDC consumers: rate beside the plain tail's, delay, what ten cost, what bad ones do.
-
-    Bad ones never return, eat memory, exit, print without end or never read.
-
-    Exit status 1 when an aim is missed.
-    """
-    from repl.bench.cdc.works import BAD, WORKS, CdcOptions, run_work
-
-    for names, known, what in ((works, tuple(WORKS), "work"), (kind, BAD, "--kind")):
-        for name in names:
-            if name not in known:
-                raise BadArgument(f"{what}: {name[:40]!r} is not one of {', '.join(known)}")
-    options = CdcOptions(seconds=seconds, rounds=rounds, rate=rate, role=node, kinds=kind or BAD)
-    unwound_by_signals()
-    outcomes = []
-    for work in works or WORKS:
-        outcomes.append(run_work(work, options))
-        if not as_json:
-            click.echo("\n".join(outcomes[-1].lines()))
-    if as_json:
-        print_json({"works": [each.json() for each in outcomes]})
-    return 0 if all(each.met for each in outcomes) else 1
+    return _told(run_wal(options), as_json=as_json)

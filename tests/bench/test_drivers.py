@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import struct
 from pathlib import Path
 from typing import ClassVar
@@ -12,10 +13,9 @@ from aiohttp import web
 
 from repl.bench.ceilings import measure_ceilings
 from repl.bench.http_posts import post_many
-from repl.bench.peers.etcd import put_request
-from repl.bench.peers.h2load import H2loadFigures, figures_of, run_h2load
-from repl.bench.peers.peer import lacking
 from repl.bench.wrk import run_wrk, wrk_installed
+from tests.bench.peers.etcd import put_request
+from tests.bench.peers.h2load import H2loadFigures, figures_of, run_h2load
 
 
 async def _serve(answers: list[int]) -> tuple[web.ServerRunner, str]:
@@ -108,7 +108,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-@pytest.mark.skipif(bool(lacking("h2load")), reason="h2load is not installed")
+@pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
 async def test_h2load_sends_the_body_and_counts_the_answers() -> None:
     server = await asyncio.get_running_loop().create_server(_Http2, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

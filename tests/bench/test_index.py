@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repl.bench.index import FIRST_FRAME, FRAME_BYTES, build, measure, run_index
-from vlsn.errors import BadArgument
+from tests.bench.index import FIRST_FRAME, FRAME_BYTES, build, measure
 from vlsn.ids import Vlsn, lsn
 from vlsn.index import inspect
 from vlsn.index.index import VlsnIndex
@@ -37,8 +36,3 @@ def test_the_index_that_is_measured_is_true_and_sparse(tmp_path: Path) -> None:
     assert figures["buckets"] >= figures["mappings"] // 1000
     assert 0 < figures["raw_us"] < figures["lookup_us"]
     assert 0 < figures["rss_anon_opened"] <= figures["rss_anon"]
-
-
-def test_an_index_of_nothing_is_refused() -> None:
-    with pytest.raises(BadArgument):
-        run_index(vlsns=0)

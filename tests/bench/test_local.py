@@ -1,4 +1,4 @@
-"""The local bench: what it says of figures, and that its works do what they say on a real log."""
+"""The bench of a local log: its works do what they say on a real log."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from repl.bench.local.__main__ import WORKS
-from repl.bench.local.fill import block_runs
-from repl.bench.local.report import Figure, lines
-from repl.bench.local.works import LocalBench
+from tests.bench import local_log
+from tests.bench.local_fill import block_runs
+from tests.bench.local_log import WORKS, LocalBench
+from tests.bench.report import Aimed, lines, missed
 from vlsn import Log
 from vlsn.format.block import decode, entries
 from vlsn.real.disk import PosixDisk
@@ -17,15 +17,15 @@ from vlsn.real.lmdb_store import LmdbStores
 from vlsn.verify.verify import verify
 
 
-def test_a_figure_is_the_median_of_its_rounds_against_that_of_its_ceilings() -> None:
-    rate = Figure("pairs", 64, "/s", (90.0, 400.0, 100.0), "read", (1_000.0, 10.0, 800.0), aim=100.0)
-    assert (rate.value, rate.ceiling, rate.ratio, rate.reached) == (100, 800, 0.125, True)
-    share = Figure("verify", 1, "MB/s", (399.0,), "read", (800.0,), aim_ratio=0.5)
-    assert (share.reached, share.aimed) == (False, "≥ 0.5 of it")
-    seconds = Figure("open", 1, "s", (0.25,), "cold read", (0.05,), aim=0.5, lower=True)
-    assert (seconds.ratio, seconds.reached, seconds.aimed) == (0.2, True, "≤ 0.5 s")
-    assert Figure("verify-bare", 64, "MB/s", (1.0,), "read", (2.0,)).json()["reached"] is None
-    assert [line.split()[-1] for line in lines([rate, share])] == ["aim", "reached", "MISSED"]
+def test_a_figure_is_the_median_of_its_rounds_against_that_of_its_ceilings(tmp_path: Path) -> None:
+    bench = LocalBench(tmp_path, entries=64, size=100, megabytes=1, rounds=3)
+    rate = bench._figure("/s", [90.0, 400.0, 100.0], "read", [1_000.0, 10.0, 800.0], aim="≥ 100")
+    assert (rate["measured"], rate["ceiling"], rate["of_it"]) == (Aimed(100, "≥ 100"), 800, 0.125)
+    share = bench._figure("MB/s", [399.0], "read", [800.0], ratio_aim="≥ 0.5")
+    assert missed(("verify", share)) == ["verify: of it 0.4988, wanted ≥ 0.5"]
+    seconds = bench._figure("s", [0.25], "cold read", [0.05], aim="≤ 0.5", lower=True)
+    assert seconds["of_it"] == 0.2 and not missed(("open", seconds))
+    assert "MISSED" in "\n".join(lines(("verify", share)))
 
 
 @pytest.mark.parametrize("count", [1, 64, 1000])
@@ -44,13 +44,14 @@ def test_filled_blocks_are_right_and_follow_on(count: int) -> None:
 
 @pytest.mark.real
 def test_every_work_runs_on_a_log_whose_process_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repl.bench.local.works.SINGLE_S", 0.05)
+    monkeypatch.setattr(local_log, "SINGLE_S", 0.05)
     bench = LocalBench(tmp_path / "log", entries=64, size=100, megabytes=5, rounds=1)
     bench.fill()
     assert bench.after_checkpoint > 50_000_000
     assert bench.log_mb > bench.after_checkpoint / 1e6
-    figures = {work: getattr(bench, work.replace("-", "_"))() for work in WORKS}
-    assert all(figure.value > 0 and figure.ceiling > 0 for figure in figures.values())
+    for work in WORKS:
+        figure = getattr(bench, work.replace("-", "_"))()
+        assert all(getattr(figure[each], "value", figure[each]) > 0 for each in ("measured", "ceiling", "of_it"))
     assert not list(tmp_path.glob("log/*.vidx"))
     with Log.open(tmp_path / "log") as log:
         assert sum(1 for _ in log.pairs(to_vlsn=bench.last)) == bench.last

@@ -122,8 +122,8 @@ def test_the_commands_say_what_they_are(installed: Installed) -> None:
     assert installed.run("vlsnlog", "--version").stdout.startswith("vlsnlog ")
 
 
-def test_neither_spark_nor_arrow_comes_with_it_and_the_audit_says_what_it_needs(installed: Installed) -> None:
-    look = "import importlib.util as u; print([n for n in ('pyspark', 'pyarrow', 'pytest') if u.find_spec(n)])"
+def test_neither_spark_nor_arrow_nor_tests_come_with_it_and_the_audit_says_what_it_needs(installed: Installed) -> None:
+    look = "import importlib.util as u; print([n for n in ('pyspark', 'pyarrow', 'pytest', 'tests') if u.find_spec(n)])"
     assert installed.run("python", "-c", look).stdout.strip() == "[]"
     for command in (["audit", "a", "b"], ["demo"]):
         refused = installed.run("vlsnlog", *command)

@@ -1,10 +1,8 @@
 """Copies of one log, written to directories from the formats alone: the same blocks, each node's own frames.
 
-    story = blocks(["a", "b"], ["c"])                     what was replicated
-    copy = Copy(path, "n1").add(*story)                   rolls by itself
-    copy.checkpoint(dtvlsn=3).write()
-
-Also the generator of the audit's benchmark: a block is sealed once, its frame built once a node.
+story = blocks(["a", "b"], ["c"])                     what was replicated
+copy = Copy(path, "n1").add(*story)                   rolls by itself
+copy.checkpoint(dtvlsn=3).write()
 """
 
 from __future__ import annotations
@@ -145,15 +143,6 @@ class Copy:
         self.path.mkdir(parents=True, exist_ok=True)
         for segment in self._segments:
             self._write(segment, sidecars=sidecars and segment is not self._segments[-1])
-        return self
-
-    def write_sealed(self) -> Copy:
-        """Writes all segments but the last one, and forgets them: a copy may be larger than memory then."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        *sealed, last = self._segments
-        for segment in sealed:
-            self._write(segment, sidecars=True)
-        self._segments = [last]
         return self
 
     def _write(self, segment: _Segment, *, sidecars: bool) -> None:

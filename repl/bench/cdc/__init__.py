@@ -1,1 +1,0 @@
-"""The benchmark of CDC consumers: their rate, how soon they have what is durable, what they cost, what they can do."""

@@ -1,1 +1,0 @@
-"""The benchmark of the local log: opening, verifying and reading, without a cluster."""

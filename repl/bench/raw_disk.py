@@ -1,0 +1,43 @@
+"""Synced writes into a file of zeros: what a disk gives to writes of one size, with none of our code."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from array import array
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+FILE_BYTES: Final = 32 << 20
+WRITES_MIN: Final = 20
+SECONDS_MAX: Final = 1.0
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def synced_writes(directory: Path, size: int, count: int) -> Floats:
+    """Measures the milliseconds of writes of ``size`` bytes with ``fdatasync``, one after the other.
+
+    They go through a temporary file of zeros in ``directory``, which is removed: ``count`` of them, or as many as
+    ``SECONDS_MAX`` allows, and ``WRITES_MIN`` at least.
+    """
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="ceiling-") as file:
+        descriptor = file.fileno()
+        piece = bytes(1 << 20)
+        room = max(FILE_BYTES, size)
+        for at in range(0, room, len(piece)):
+            os.pwrite(descriptor, piece, at)
+        os.fsync(descriptor)
+        data = os.urandom(size)
+        times = array("d")
+        until = time.perf_counter() + SECONDS_MAX
+        at = 0
+        while len(times) < max(WRITES_MIN, count) and (len(times) < WRITES_MIN or time.perf_counter() < until):
+            began = time.perf_counter()
+            os.pwrite(descriptor, data, at)
+            os.fdatasync(descriptor)
+            times.append((time.perf_counter() - began) * 1e3)
+            at = at + size if at + 2 * size <= room else 0
+    return np.array(times, dtype=np.float64)
