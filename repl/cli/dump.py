@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from repl.cli.options import Command, json_option, require_log
+from repl.cli.options import Command, directory_argument, json_option, require_log
 from repl.cli.places import VLSN
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class LsnType(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command(cls=Command)
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@directory_argument
 @click.option("--from", "from_vlsn", type=VLSN, default=1, help="First VLSN.")
 @click.option("--to", "to_vlsn", type=VLSN, help="Last VLSN.")
 @click.option("--from-lsn", type=LsnType(), default=0, help="First place: SEGMENT:OFFSET, or the number.")

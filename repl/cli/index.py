@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from repl.cli.options import Command, json_option, require_log
+from repl.cli.options import Command, directory_argument, json_option, require_log
 from repl.cli.report import print_json, print_table, several, size
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ COLUMNS: Final = ("first", "last", "segment", "mappings", "VLSNs a mapping", "fa
 
 
 @click.command(cls=Command)
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@directory_argument
 @json_option
 @click.option("--all", "every", is_flag=True, help=f"Every bucket, not just the first and the last {ROWS_SHOWN // 2}.")
 def index(directory: Path, as_json: bool, every: bool) -> int:

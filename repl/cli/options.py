@@ -21,6 +21,7 @@ from vlsn.ids import is_name, is_part
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FROM_FILE: Final = "vlsnlog.config"
+_DIRECTORY: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
@@ -120,6 +121,16 @@ class Commands(TakesConfig, click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
+    def asking(self, *parameters: Callable[[Any], Any], name: str | None = None) -> Callable[[F], click.Command]:
+        """Adds a command of what nodes are asked: it takes ``url`` and ``as_json`` behind these parameters."""
+
+        def made(function: F) -> click.Command:
+            for each in (json_option, url_option, *reversed(parameters)):
+                function = each(function)
+            return self.command(cls=Command, name=name)(function)
+
+        return made
+
 
 def format_option(text: str) -> Callable[[F], F]:
     """Adds ``--format``: raw values, or JSON; ``text`` says what they are."""
@@ -139,6 +150,16 @@ def url_option(function: F) -> F:
 
 def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def directory_argument(function: F) -> F:
+    """Adds ``DIR``, a directory that is there."""
+    return click.argument("directory", type=_DIRECTORY, metavar="DIR")(function)
+
+
+def maybe_directory_argument(function: F) -> F:
+    """Adds ``[DIR]``: of a command that asks nodes where it is left out."""
+    return click.argument("directory", type=_DIRECTORY, metavar="[DIR]", required=False)(function)
 
 
 def acks_option(function: F) -> F:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from repl.cli.options import Command, json_option, require_log
+from repl.cli.options import Command, directory_argument, json_option, require_log
 
 if TYPE_CHECKING:
     from vlsn.verify.pages import PageLine
@@ -24,7 +24,7 @@ def page() -> None:
 
 
 @page.command("print", cls=Command)
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@directory_argument
 @json_option
 def print_pages(directory: Path, as_json: bool) -> int:
     """Print the pages in the node's directory DIR, and under each its records.

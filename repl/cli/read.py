@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from repl.cli.options import Command, format_option, json_option, require_log, url_option
+from repl.cli.options import (
+    Command,
+    format_option,
+    json_option,
+    maybe_directory_argument,
+    require_log,
+    url_option,
+)
 from repl.cli.places import Place, PlaceType
 from repl.cli.signals import run
 
@@ -24,9 +31,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @url_option
-@click.argument(
-    "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="[DIR]", required=False
-)
+@maybe_directory_argument
 @click.option(
     "--from", "begin", type=PlaceType(words=True), metavar="N|start|end|TIME", help="First VLSN; default: start."
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repl.cli.main import FINDING, OK
-from repl.cli.options import Command, json_option, require_log
+from repl.cli.options import Command, directory_argument, json_option, require_log
 from repl.cli.report import print_json, several, size
 from repl.cli.verify import progress_bar
 
@@ -20,7 +20,7 @@ PLACES_SHOWN = 20
 
 
 @click.command(cls=Command)
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@directory_argument
 @click.option(
     "--from-audit", "report", required=True, metavar="FILE", help="A report that an audit wrote by --out FILE.json."
 )

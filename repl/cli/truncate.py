@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repl.cli.main import REFUSED
-from repl.cli.options import Command, json_option, require_log
+from repl.cli.options import Command, directory_argument, json_option, require_log
 from repl.cli.report import print_json, several, size
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@directory_argument
 @click.option("--after", type=click.IntRange(min=1), help="The last VLSN to keep; the end of a block.")
 @click.option("--accept-floor", is_flag=True, help="Lift the vote floor: what lies below it may be lost.")
 @click.option("--yes", is_flag=True, help="Do it; without this it is only shown.")

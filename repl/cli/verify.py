@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repl.cli.options import Command, json_option, require_log
+from repl.cli.options import Command, directory_argument, json_option, require_log
 from repl.cli.progress import bars
 from repl.cli.report import print_json, several, size
 
@@ -23,7 +23,7 @@ FINDINGS_SHOWN = 50
 
 
 @click.command(cls=Command)
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@directory_argument
 @json_option
 @click.option("--live", is_flag=True, help="The node may be running: check up to its synced length.")
 def verify(directory: Path, as_json: bool, live: bool) -> int:
