@@ -7,27 +7,17 @@ workers   orders  invoices                one log's life; ``mirror`` runs on the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from feeder.source import Offload as Reading
 from repl.cdc.child_feed import Joined
-from repl.cdc.children import Children
-from repl.cdc.positions import (
-    REPLICATED_PREFIX,
-    Begun,
-    ConsumersOfGroup,
-    LocalPositions,
-    Offload,
-    ReplicatedPositions,
-)
-from repl.cdc.worker import CdcRecord, CdcState, CdcWorker, not_below
+from repl.cdc.host import CdcHost, CdcNode
+from repl.cdc.positions import REPLICATED_PREFIX, LocalPositions, ReplicatedPositions
+from repl.cdc.record import CdcRecord, CdcState
+from repl.cdc.worker import CdcWorker, not_below
 from repl.cdc_settings import CdcSettings
-from repl.read.reads import Reads
 from vlsn.errors import BadArgument, NotFound, NotMaster, VlsnLogError
 from vlsn.ids import Vlsn, lsn_file
-from vlsn.seams import Clock, Disk, Random
 from vlsn.state.consumers import positions_in
 from vlsn.together import together
 from vlsn.write.local_log import LocalLog
@@ -41,47 +31,13 @@ STUCK = (CdcState.PARKED, CdcState.NOT_CONFIGURED)
 NOT_HERE = "it runs on the master, which this node is not"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CdcHost:
-    """The parts that a node lends its consumers while a log is open."""
-
-    log: LocalLog
-    reads: Reads
-    reading: Reading
-    """Runs the reads of segments."""
-    storing: Offload[object]
-    """Runs the writes of positions."""
-    positions: ConsumersOfGroup
-    begun: Begun
-    is_master: Callable[[], bool]
-
-
 class CdcConsumers:
-    """All of one node's.  ``event`` notes events of the node by name."""
+    """All of one node's."""
 
-    def __init__(
-        self,
-        settings: Sequence[CdcSettings],
-        *,
-        node: str,
-        group: str,
-        directory: str,
-        children: Children,
-        clock: Clock,
-        disk: Disk,
-        random: Random,
-        event: Callable[..., None],
-    ) -> None:
+    def __init__(self, settings: Sequence[CdcSettings], node: CdcNode) -> None:
         self.records = {each.name: CdcRecord(each) for each in settings}
         self._workers: dict[str, CdcWorker] = {}
         self._node = node
-        self._group = group
-        self._directory = directory
-        self._children = children
-        self._clock = clock
-        self._disk = disk
-        self._random = random
-        self.event = event
         self._host: CdcHost | None = None
 
     async def run(self, host: CdcHost) -> None:
@@ -124,7 +80,7 @@ class CdcConsumers:
         while True:
             found = self._not_configured(host)
             for name in sorted(found.keys() - said):
-                self.event("cdc.not_configured", consumer=name, next=found[name])
+                self._node.event("cdc.not_configured", consumer=name, next=found[name])
             said = set(found)
             await asyncio.sleep(OTHERS_S)
 
@@ -142,36 +98,22 @@ class CdcConsumers:
         }
 
     def _made(self, record: CdcRecord, host: CdcHost, joined: Joined) -> CdcWorker:
-        settings = record.settings
-        on_node = settings.run_on == "node"
+        settings, node = record.settings, self._node
         positions = (
             LocalPositions(
-                self._disk,
-                self._directory,
-                group=self._group,
+                node.disk,
+                node.directory,
+                group=node.group,
                 name=settings.name,
                 offload=host.storing,
                 begun=host.begun,
-                number=self._random.u64,
+                number=node.random.u64,
             )
-            if on_node
+            if settings.run_on == "node"
             else ReplicatedPositions(host.positions, settings.name)
         )
         record.next = 0
-        return CdcWorker(
-            record,
-            node=self._node,
-            group=self._group,
-            log=host.log,
-            reads=host.reads,
-            offload=host.reading,
-            positions=positions,
-            children=self._children,
-            clock=self._clock,
-            joined=joined,
-            event=self.event,
-            holds=on_node,
-        )
+        return CdcWorker(record, node=node, host=host, positions=positions, joined=joined)
 
     # What is asked of them.
 
@@ -212,7 +154,7 @@ class CdcConsumers:
             if not lag_vlsns:
                 lag_s = 0.0
             elif feed is not None and feed.time_us:
-                lag_s = max(0.0, (self._clock.wall_us() - feed.time_us) / 1e6)
+                lag_s = max(0.0, (self._node.clock.wall_us() - feed.time_us) / 1e6)
         return {
             "name": name,
             "consumer": record.settings.consumer,
@@ -255,7 +197,7 @@ class CdcConsumers:
     async def reset(self, name: str, to: int | str) -> dict[str, Any]:
         """Moves it to a VLSN, ``start`` or ``end``. Raises ``NotFound``, ``NotMaster``, and as ``CdcWorker.move``."""
         worker = self._worker(name)
-        before = await worker.carry_out("reset", worker.move(self._place(to)))
+        before = await worker.carry_out("reset", worker.move(worker.host.vlsn_of(to)))
         return {**self.told_of(name), "before": before}
 
     async def skip(self, name: str, to: int) -> dict[str, Any]:
@@ -269,19 +211,13 @@ class CdcConsumers:
         lost = record.lost[0]
         before = await worker.carry_out("skip", worker.move(to, forward=True))
         first = lost or before
-        self.event("cdc.skipped", consumer=name, first=first, last=to - 1)
+        self._node.event("cdc.skipped", consumer=name, first=first, last=to - 1)
         return {**self.told_of(name), "skipped": {"first": first, "last": to - 1}}
 
     async def resend(self, name: str, first: int, last: int) -> dict[str, Any]:
         worker = self._worker(name)
         await worker.carry_out("resend", worker.resend(first, last))
         return {**self.told_of(name), "resending": {"first": first, "last": last}}
-
-    def _place(self, to: int | str) -> int:
-        assert self._host is not None
-        if to == "end":
-            return int(self._host.reads.durable) + 1
-        return max(1, int(self._host.log.range.first)) if to == "start" else int(to)
 
     def _record(self, name: str) -> CdcRecord:
         record = self.records.get(name)
@@ -315,6 +251,3 @@ def _other(name: str, next_vlsn: int) -> CdcRecord:
     )
     settings = CdcSettings(name=name, consumer="", run_on="master")
     return CdcRecord(settings, CdcState.NOT_CONFIGURED, why, next=next_vlsn)
-
-
-__all__ = ["REPLICATED_PREFIX", "CdcConsumers", "CdcHost"]

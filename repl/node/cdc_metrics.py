@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from feeder.source import Mode
-from repl.cdc.worker import CdcState
+from repl.cdc.record import CdcState
 from repl.node.parts import NodeParts
 from vlsn.histogram import Histogram
 

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable
 
 from repl.cdc.children import Children
-from repl.cdc.consumers import CdcHost
+from repl.cdc.host import CdcHost
 from repl.config import NodeConfig
 from repl.group.role import cancelled
 from repl.http.limits import READERS_MAX
