@@ -7,7 +7,7 @@ workers   orders  invoices                one log's life; ``mirror`` runs on the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from repl.cdc.child_feed import Joined
@@ -32,12 +32,13 @@ NOT_HERE = "it runs on the master, which this node is not"
 
 
 class CdcConsumers:
-    """All of one node's."""
+    """All of one node's.  ``event`` notes events of the node by name."""
 
-    def __init__(self, settings: Sequence[CdcSettings], node: CdcNode) -> None:
+    def __init__(self, settings: Sequence[CdcSettings], node: CdcNode, event: Callable[..., None]) -> None:
         self.records = {each.name: CdcRecord(each) for each in settings}
         self._workers: dict[str, CdcWorker] = {}
         self._node = node
+        self.event = event
         self._host: CdcHost | None = None
 
     async def run(self, host: CdcHost) -> None:
@@ -80,7 +81,7 @@ class CdcConsumers:
         while True:
             found = self._not_configured(host)
             for name in sorted(found.keys() - said):
-                self._node.event("cdc.not_configured", consumer=name, next=found[name])
+                self.event("cdc.not_configured", consumer=name, next=found[name])
             said = set(found)
             await asyncio.sleep(OTHERS_S)
 
@@ -113,7 +114,7 @@ class CdcConsumers:
             else ReplicatedPositions(host.positions, settings.name)
         )
         record.next = 0
-        return CdcWorker(record, node=node, host=host, positions=positions, joined=joined)
+        return CdcWorker(record, node=node, host=host, positions=positions, joined=joined, event=self.event)
 
     # What is asked of them.
 
@@ -211,7 +212,7 @@ class CdcConsumers:
         lost = record.lost[0]
         before = await worker.carry_out("skip", worker.move(to, forward=True))
         first = lost or before
-        self._node.event("cdc.skipped", consumer=name, first=first, last=to - 1)
+        self.event("cdc.skipped", consumer=name, first=first, last=to - 1)
         return {**self.told_of(name), "skipped": {"first": first, "last": to - 1}}
 
     async def resend(self, name: str, first: int, last: int) -> dict[str, Any]:

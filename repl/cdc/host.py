@@ -26,8 +26,6 @@ class CdcNode:
     clock: Clock
     disk: Disk
     random: Random
-    event: Callable[..., None]
-    """Notes an event of the node by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,14 @@ class CdcWorker:
     """One consumer on one open log.  ``run`` lives until it is cancelled; the orders of a person come in between."""
 
     def __init__(
-        self, record: CdcRecord, *, node: CdcNode, host: CdcHost, positions: Positions, joined: Joined
+        self,
+        record: CdcRecord,
+        *,
+        node: CdcNode,
+        host: CdcHost,
+        positions: Positions,
+        joined: Joined,
+        event: Callable[..., None],
     ) -> None:
         self.record = record
         self.feed: ChildFeed | None = None
@@ -84,7 +91,7 @@ class CdcWorker:
         self._clock = node.clock
         self._positions = positions
         self._joined = joined
-        self.event = node.event
+        self.event = event
         self._holds = record.settings.run_on == "node"
         """The log is to be held here from its position on."""
         self._hold: Hold | None = None

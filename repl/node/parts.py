@@ -49,8 +49,8 @@ class NodeParts:
                 clock=seams.clock,
                 disk=seams.disk,
                 random=seams.random,
-                event=self.member.event,
             ),
+            self.member.event,
         )
         self.member.alarms = self._alarms
         self.open: OpenNode | None = None
