@@ -13,8 +13,8 @@ from typing import Any
 from repl.cdc.child_feed import Joined
 from repl.cdc.host import CdcHost, CdcNode
 from repl.cdc.positions import REPLICATED_PREFIX, LocalPositions, ReplicatedPositions
-from repl.cdc.record import CdcRecord, CdcState
-from repl.cdc.worker import CdcWorker, not_below
+from repl.cdc.record import CdcRecord, CdcState, not_below
+from repl.cdc.worker import CdcWorker
 from repl.cdc_settings import CdcSettings
 from vlsn.errors import BadArgument, NotFound, NotMaster, VlsnLogError
 from vlsn.ids import Vlsn, lsn_file
@@ -184,13 +184,11 @@ class CdcConsumers:
         }
 
     async def pause(self, name: str) -> dict[str, Any]:
-        self._record(name)
         worker = self._worker(name)
         await worker.carry_out("pause", worker.pause())
         return self.told_of(name)
 
     async def resume(self, name: str) -> dict[str, Any]:
-        self._record(name)
         worker = self._worker(name)
         await worker.carry_out("resume", worker.resume())
         return self.told_of(name)

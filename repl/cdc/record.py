@@ -71,3 +71,8 @@ class CdcRecord:
         """Notes that it has got further, or that a person has it begin again."""
         self.failures = self.waits = self.failed_at = 0
         self.failed = ""
+
+
+def not_below(name: str, at: int, to: int) -> str:
+    """Says why a consumer is not skipped to ``to``."""
+    return f"{name} is at VLSN {at}, not below {to}; `vlsnlog cdc reset {name} --to {to}` moves it back"

@@ -34,7 +34,7 @@ from repl.cdc.children import Child
 from repl.cdc.host import CdcHost, CdcNode
 from repl.cdc.messages import Start
 from repl.cdc.positions import At, PositionLost, Positions
-from repl.cdc.record import CdcRecord, CdcState
+from repl.cdc.record import CdcRecord, CdcState, not_below
 from repl.cdc_settings import CdcSettings
 from vlsn.errors import (
     BadArgument,
@@ -61,11 +61,6 @@ LOADS_MAX = 5
 """Tries to load a position, which may wait for a master, past which the pause between two grows no longer (1.6 s)."""
 SLOW_MAX = 4
 HOLD_PREFIX = "cdc/"
-
-
-def not_below(name: str, at: int, to: int) -> str:
-    """Says why a consumer is not skipped to ``to``."""
-    return f"{name} is at VLSN {at}, not below {to}; `vlsnlog cdc reset {name} --to {to}` moves it back"
 
 
 class CdcWorker:

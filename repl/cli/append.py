@@ -91,15 +91,16 @@ def append(
         if skip_lines or (json and _flagged("format")):
             raise click.UsageError("--skip-lines and --format json go with --file or -")
         single = Body([os.fsencode(value)], [key_bytes] if key_bytes else None)
-        appended = _run(url, acks, durability, timeout, iter([single]), skipped=None)
+        appended = run(_append(url, acks, durability, timeout, iter([single]), skipped=None))
     elif path in (None, STDIN):
         lines = bodies(_stdin(), skip_lines, key=key_bytes, json=json)
-        appended = _run(url, acks, durability, timeout, lines, skipped=skip_lines)
+        appended = run(_append(url, acks, durability, timeout, lines, skipped=skip_lines))
     else:
         assert path is not None
         with open(path, "rb") as source:
             lines = bodies(source, skip_lines, key=key_bytes, json=json)
-            appended = _run(url, acks, durability, timeout, lines, skipped=skip_lines, producer=producer)
+            work = _append(url, acks, durability, timeout, lines, skipped=skip_lines, producer=producer)
+            appended = run(work)
     first, last = appended.first, appended.last
     try:
         click.echo(appended.document().decode() if as_json else f"{first} {last}")
@@ -122,16 +123,9 @@ def _stdin() -> BinaryIO:
     return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
 
 
-def _run(
-    urls: list[str], acks: str, durability: str | None, timeout_s: float, lines: Iterator[Body],
-    *, skipped: int | None, producer: str | None = None,
-) -> Appended:  # fmt: skip
-    return run(_append(urls, acks, durability, timeout_s, lines, skipped, producer))
-
-
 async def _append(
     urls: list[str], acks: str, durability: str | None, timeout_s: float, lines: Iterator[Body],
-    skipped: int | None, producer: str | None,
+    *, skipped: int | None, producer: str | None = None,
 ) -> Appended:  # fmt: skip
     """Returns all lines that were not in the log, as one; VLSNs of 0 for none. ``skipped`` is None for a single
     value."""

@@ -33,7 +33,8 @@ from repl.export.manifest import (
     name_of,
     number_of,
 )
-from repl.export.target import LOCK, PART, STAGED, Target
+from repl.export.objects import Target
+from repl.export.target import LOCK, PART, STAGED
 
 CLAIMS_MAX: Final = 20
 """Times that a start tries to claim a number while somebody else commits."""

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from repl.export.manifest import MANIFEST_BYTES_MAX, BadTarget
-from repl.export.target import PART, STAGED, LocalTarget, Target
+from repl.export.target import PART, STAGED, LocalTarget
 from vlsn.seams import Buffer
 
 if TYPE_CHECKING:
@@ -169,6 +169,9 @@ class _ObjectOutput:
             self._store.rm_file(self._path)
         except (OSError, NotImplementedError):
             pass  # it never was, or the next start removes it
+
+
+Target = LocalTarget | ObjectTarget
 
 
 def _creates(store: Any) -> bool:

@@ -5,12 +5,12 @@
     publish                  a staged file is seen under its final name, whole, from one moment on
 
 A directory of this machine is written through the disk's seam (``LocalTarget``), an object store through fsspec
-(``repl/export/objects.py``).
+(``repl/export/objects.py``).  A target travels to the tasks; whatever it opens, it opens there.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from repl.export.manifest import FOLDER, MANIFEST_BYTES_MAX, BadTarget, Fenced
 from repl.files.directory import Directory
@@ -18,71 +18,11 @@ from vlsn.errors import LogInUse
 from vlsn.real.disk import PosixDisk
 from vlsn.seams import Disk
 
-if TYPE_CHECKING:
-    from repl.files.parquet import Output
-
 PART: Final = ".part"
 """The ending of what is not in place yet: no reader's pattern (*.parquet, *.jsonl, *.json) takes it."""
 LOCK: Final = "_lock"
 STAGED: Final = "_staged"
 """The folder of an object store in which staged files lie: a name there costs nothing to list."""
-
-
-class Target(Protocol):
-    """One directory or prefix.  A value that travels to the tasks; whatever it opens, it opens there."""
-
-    @property
-    def text(self) -> str:
-        """The target as the user gave it."""
-        ...
-
-    def lock(self) -> None:
-        """Holds the target for this process, where the store can. Raises ``Fenced``."""
-        ...
-
-    def close(self) -> None:
-        """Lets go of it."""
-        ...
-
-    def names(self, folder: str = "") -> list[str]:
-        """Lists the names right below a folder, every one that was created before the call; none where it is not
-        there."""
-        ...
-
-    def read(self, name: str, bytes_max: int = MANIFEST_BYTES_MAX) -> bytes:
-        """Reads a whole manifest. Raises ``FileNotFoundError``."""
-        ...
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Creates ``name`` with all of ``data``, durable on return; False, and nothing changed, where it is there."""
-        ...
-
-    def staged_name(self, directory: str, exporter: str, unique: str) -> str:
-        """Returns where a file that will lie in ``directory`` (empty: in the target itself) is written first."""
-        ...
-
-    def new_file(self, name: str) -> Output: ...
-
-    def sync(self, *names: str) -> None:
-        """Makes these names durable, as far as their files are."""
-        ...
-
-    def size(self, name: str) -> int | None:
-        """Returns the bytes of a file; None where there is none."""
-        ...
-
-    def publish(self, staged: str, name: str) -> None:
-        """Gives a staged file its name, in one step for readers; again is harmless once it is in place. Raises
-        ``FileNotFoundError`` where neither is there."""
-        ...
-
-    def staged(self) -> list[str]:
-        """Lists the staged files of all exporters."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Removes a file, or nothing where there is none."""
-        ...
 
 
 class LocalTarget(Directory):
@@ -97,6 +37,7 @@ class LocalTarget(Directory):
         return LocalTarget, (self.path, self.text)
 
     def lock(self) -> None:
+        """Holds the target for this process, where the store can. Raises ``Fenced``."""
         self.make()
         try:
             self.hold(LOCK)
@@ -114,18 +55,22 @@ class LocalTarget(Directory):
             raise BadTarget(f"{self.text}: is no directory") from None
 
     def read(self, name: str, bytes_max: int = MANIFEST_BYTES_MAX) -> bytes:
+        """Reads a whole manifest. Raises ``FileNotFoundError``."""
         return super().read(name, bytes_max)
 
     def create(self, name: str, data: bytes) -> bool:
+        """Creates ``name`` with all of ``data``, durable on return; False, and nothing changed, where it is there."""
         if self.exists(name):
             return False
         self.replace(name, name + PART, [data])  # the commit point is its rename; alone, by the lock
         return True
 
     def staged_name(self, directory: str, exporter: str, unique: str) -> str:
+        """Returns where a file that will lie in ``directory`` (empty: in the target itself) is written first."""
         return f"{directory}/_{unique}{PART}" if directory else f"_{unique}{PART}"
 
     def size(self, name: str) -> int | None:
+        """Returns the bytes of a file; None where there is none."""
         try:
             file = self.file(name)
         except FileNotFoundError:
@@ -136,6 +81,8 @@ class LocalTarget(Directory):
             file.close()
 
     def publish(self, staged: str, name: str) -> None:
+        """Gives a staged file its name, in one step for readers; again is harmless once it is in place. Raises
+        ``FileNotFoundError`` where neither is there."""
         try:
             self.rename(staged, name)
         except FileNotFoundError:
@@ -143,6 +90,7 @@ class LocalTarget(Directory):
                 raise
 
     def staged(self) -> list[str]:
+        """Lists the staged files of all exporters."""
         found = []
         for entry in self.names():
             if entry.endswith(PART):

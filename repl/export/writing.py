@@ -16,8 +16,8 @@ from uuid import uuid4
 import pyarrow as pa
 
 from repl.export.manifest import DataFile
+from repl.export.objects import Target
 from repl.export.partitioning import Partitioning, partitioning_of
-from repl.export.target import Target
 from repl.files.parquet import COLUMNS, SCHEMA, ParquetFile, Sink
 from repl.http import ndjson
 from vlsn.errors import BadArgument

@@ -11,8 +11,7 @@ import pytest
 
 from repl.export.commit import Committer
 from repl.export.manifest import BadTarget, DataFile, Fenced, Mark, Settings
-from repl.export.objects import ObjectTarget, target_of
-from repl.export.target import Target
+from repl.export.objects import ObjectTarget, Target, target_of
 
 SETTINGS = Settings("g", "parquet", "date", "", "")
 MARK = Mark(1, 2, 3)
