@@ -16,7 +16,7 @@ from repl.cdc.consumer import CdcConsumer, CdcContext
 from repl.cdc.shipped.folder import Folder, room
 from repl.cdc.shipped.options import check_runs_on
 from repl.cdc.shipped.overdue import Overdue
-from repl.cdc_options import ON_NODE, PATTERN_PLACE
+from repl.cdc_settings import ON_NODE, PATTERN_PLACE
 from vlsn.real.disk import PosixDisk
 from vlsn.seams import Disk
 

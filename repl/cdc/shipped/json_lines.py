@@ -23,7 +23,7 @@ from repl.cdc.consumer import CdcContext, CdcEvents, CdcPosition
 from repl.cdc.shipped.file_consumer import FileConsumer
 from repl.cdc.shipped.folder import OPEN, PART, room
 from repl.cdc.shipped.options import options_of
-from repl.cdc_options import JsonLinesOptions
+from repl.cdc_settings import JsonLinesOptions
 from repl.http import ndjson
 from vlsn.format.records import JSON_FAULTS
 from vlsn.limits import MIB

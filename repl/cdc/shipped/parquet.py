@@ -19,7 +19,7 @@ from repl.cdc.consumer import CdcContext, CdcEvent, CdcEvents, CdcPosition
 from repl.cdc.shipped.file_consumer import FileConsumer
 from repl.cdc.shipped.folder import PART, room
 from repl.cdc.shipped.options import options_of
-from repl.cdc_options import ParquetOptions
+from repl.cdc_settings import ParquetOptions
 from repl.files.parquet import SCHEMA, ParquetFile, Sink
 from vlsn.seams import Disk
 
