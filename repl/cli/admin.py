@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repl.cli.asking import ask_nodes, json_object, network, print_answers, sent
-from repl.cli.options import Command, json_option, url_option
+from repl.cli.options import Command, is_flagged, json_option, url_option
 from repl.cli.signals import run
 from vlsn.errors import CopyNeeded, VlsnLogError
 
@@ -49,8 +49,7 @@ def restore(url: list[str], as_json: bool) -> int:
     """
     if len(url) == 1:
         return _order("restore", url, as_json)
-    source = click.get_current_context().get_parameter_source("url")
-    if source is not click.core.ParameterSource.COMMANDLINE:
+    if not is_flagged("url"):
         raise click.UsageError("a restore gives up a whole copy of the log: name each node with --url")
     for each in url:
         before = run(_restores(each))

@@ -19,16 +19,16 @@ from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn, Protocol
 
 import click
-from click.core import ParameterSource
 
 from repl.cli.lines import Body, Key, bodies
 from repl.cli.options import (
     Command,
+    FiniteRange,
     acks_option,
     durability_option,
     format_option,
+    is_flagged,
     json_option,
-    timeout_option,
     url_option,
 )
 from repl.cli.resume import resume
@@ -58,7 +58,13 @@ class AppendBatch(Protocol):
 @click.option("--key", help="Key of every entry.")
 @acks_option
 @durability_option
-@timeout_option
+@click.option(
+    "--timeout",
+    type=FiniteRange(0.001, 600),
+    default=10.0,
+    show_default=True,
+    help="Seconds that one append may take.",
+)
 @click.option("--skip-lines", type=click.IntRange(min=0), default=0, help="Leave out the first N lines.")
 @click.option(
     "--producer",
@@ -88,7 +94,7 @@ def append(
         raise click.UsageError("--key is of raw lines; a JSON line has its own")
     key_bytes = os.fsencode(key) if key else None
     if value is not None and value != STDIN:
-        if skip_lines or (json and _flagged("format")):
+        if skip_lines or (json and is_flagged("format")):
             raise click.UsageError("--skip-lines and --format json go with --file or -")
         single = Body([os.fsencode(value)], [key_bytes] if key_bytes else None)
         appended = run(_append(url, acks, durability, timeout, iter([single]), skipped=None))
@@ -110,12 +116,6 @@ def append(
         raise OutcomeUnknown(
             f"appended as VLSN {first} to {last}, but that could not be printed: {said_of(error)}"
         ) from None
-
-
-def _flagged(option: str) -> bool:
-    """Says whether the option was given on the command line itself. A variable or a file also speaks to other
-    commands."""
-    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def _stdin() -> BinaryIO:

@@ -12,6 +12,7 @@ from repl.cli.asking import ask_nodes, print_answers
 from repl.cli.options import (
     Command,
     FiniteRange,
+    is_flagged,
     json_option,
     maybe_directory_argument,
     require_log,
@@ -47,10 +48,9 @@ def clean(
     With DIR, the directory of a stopped node, and --dry-run: what would go there.
     """
     if directory is None:
-        if retention_bytes is not None and _from_command_line("retention_bytes"):
-            raise click.UsageError("--retention-bytes goes with DIR; a running node has its own")
-        if retention_age_s is not None and _from_command_line("retention_age_s"):
-            raise click.UsageError("--retention-age-s goes with DIR; a running node has its own")
+        for name in ("retention_bytes", "retention_age_s"):
+            if is_flagged(name):
+                raise click.UsageError(f"--{name.replace('_', '-')} goes with DIR; a running node has its own")
         path = "/v1/admin/clean?dry_run=true" if dry_run else "/v1/admin/clean"
         answers = ask_nodes(url, "POST", path, "node", *_REPORT)
         return print_answers("clean", answers, as_json, lambda url, node: _print(f"{node['node']} ({url})", node))
@@ -63,21 +63,15 @@ def clean(
 _REPORT = ("bytes", "dry_run", "retention_bytes", "retention_age_s", "total_bytes", "first", "segments", "blocked")
 
 
-def _from_command_line(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-
-
 def _forecast(directory: Path, retention_bytes: int, retention_age_s: float) -> dict[str, Any]:
     import msgspec
 
     from vlsn.offline.cleaning_forecast import forecast
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import LmdbStores
     from vlsn.state.retention import Retention
 
-    require_log(directory)
+    disk, stores = require_log(directory)
     retention = Retention(retention_bytes, retention_age_s)
-    report = forecast(PosixDisk(), LmdbStores(), str(directory), retention, now_us=time.time_ns() // 1000)
+    report = forecast(disk, stores, str(directory), retention, now_us=time.time_ns() // 1000)
     document: dict[str, Any] = msgspec.to_builtins(report)
     return {"bytes": report.bytes, **document}
 

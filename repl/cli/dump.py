@@ -68,12 +68,10 @@ def dump(
         raise click.UsageError(f"--to {to_vlsn} is before --from {from_vlsn}")
     if to_lsn is not None and to_lsn < from_lsn:
         raise click.UsageError("--to-lsn is before --from-lsn")
-    require_log(directory)
+    disk, stores = require_log(directory)
     import msgspec
 
     from vlsn.format.block import EntryKind
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import LmdbStores
     from vlsn.verify.dump import DumpFilter, dump_rows
 
     wanted = DumpFilter(
@@ -86,7 +84,7 @@ def dump(
         term=term,
         all=all_frames,
     )
-    rows = dump_rows(PosixDisk(), LmdbStores(), str(directory), wanted, reverse=reverse)
+    rows = dump_rows(disk, stores, str(directory), wanted, reverse=reverse)
     encode = msgspec.json.Encoder().encode_lines
     colour = sys.stdout.isatty() and not as_json
     if colour:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -18,6 +18,10 @@ from repl import config
 from repl.config import ACK_POLICIES, DEFAULT_URL, ENVIRONMENT_PREFIX, LOG_LEVELS
 from vlsn.errors import BadArgument
 from vlsn.ids import is_name, is_part
+
+if TYPE_CHECKING:
+    from vlsn.real.disk import PosixDisk
+    from vlsn.real.lmdb_store import LmdbStores
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FROM_FILE: Final = "vlsnlog.config"
@@ -43,6 +47,12 @@ def config_path() -> Path | None:
     path = click.get_current_context().meta.get(_FROM_FILE)
     assert path is None or isinstance(path, Path)
     return path
+
+
+def is_flagged(name: str) -> bool:
+    """Says whether the parameter was given on the command line itself. A variable or a file also speaks to other
+    commands."""
+    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 class FiniteRange(click.FloatRange):
@@ -137,51 +147,6 @@ def format_option(text: str) -> Callable[[F], F]:
     return click.option("--format", type=click.Choice(["raw", "json"]), default="raw", show_default=True, help=text)
 
 
-def url_option(function: F) -> F:
-    """Adds ``--url``; the value is a checked list."""
-    return click.option(
-        "--url",
-        default=DEFAULT_URL,
-        show_default=True,
-        callback=lambda ctx, option, value: config.split_urls(value),
-        help="URLs of nodes, separated by commas.",
-    )(function)
-
-
-def json_option(function: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
-
-
-def directory_argument(function: F) -> F:
-    """Adds ``DIR``, a directory that is there."""
-    return click.argument("directory", type=_DIRECTORY, metavar="DIR")(function)
-
-
-def maybe_directory_argument(function: F) -> F:
-    """Adds ``[DIR]``: of a command that asks nodes where it is left out."""
-    return click.argument("directory", type=_DIRECTORY, metavar="[DIR]", required=False)(function)
-
-
-def acks_option(function: F) -> F:
-    return click.option(
-        "--acks",
-        type=click.Choice(ACK_POLICIES, case_sensitive=False),
-        default="majority",
-        show_default=True,
-        help="Which nodes must have it.",
-    )(function)
-
-
-def durability_option(function: F) -> F:
-    """Adds ``--durability``; the value is checked, and None where there is none."""
-    return click.option(
-        "--durability",
-        metavar="LEVEL[,LEVEL]",
-        callback=_durability,
-        help="sync, write_no_sync or no_sync, or the master's and the replicas': less than the group's setting.",
-    )(function)
-
-
 def _durability(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
     if value is None:
         return None
@@ -190,23 +155,45 @@ def _durability(context: click.Context, option: click.Parameter, value: str | No
     return str(group_durability(value))
 
 
-def timeout_option(function: F) -> F:
-    return click.option(
-        "--timeout",
-        type=FiniteRange(0.001, 600),
-        default=10.0,
-        show_default=True,
-        help="Seconds that one append may take.",
-    )(function)
+url_option = click.option(
+    "--url",
+    default=DEFAULT_URL,
+    show_default=True,
+    callback=lambda ctx, option, value: config.split_urls(value),
+    help="URLs of nodes, separated by commas.",
+)
+"""The value is a checked list."""
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+directory_argument = click.argument("directory", type=_DIRECTORY, metavar="DIR")
+maybe_directory_argument = click.argument("directory", type=_DIRECTORY, metavar="[DIR]", required=False)
+"""Of a command that asks nodes where it is left out."""
+acks_option = click.option(
+    "--acks",
+    type=click.Choice(ACK_POLICIES, case_sensitive=False),
+    default="majority",
+    show_default=True,
+    help="Which nodes must have it.",
+)
+durability_option = click.option(
+    "--durability",
+    metavar="LEVEL[,LEVEL]",
+    callback=_durability,
+    help="sync, write_no_sync or no_sync, or the master's and the replicas': less than the group's setting.",
+)
+"""The value is checked, and None where there is none."""
 
 
-def require_log(directory: Path) -> None:
-    """Raises ``BadArgument`` where no node has ever been, ``WrongVersion`` where a later one has."""
+def require_log(directory: Path) -> tuple[PosixDisk, LmdbStores]:
+    """Returns what a node's directory is read by. Raises ``BadArgument`` where no node has ever been, ``WrongVersion``
+    where a later one has."""
     from vlsn.real.disk import PosixDisk
+    from vlsn.real.lmdb_store import LmdbStores
     from vlsn.recover.versions import check_versions
 
     if not (directory / "node.id").exists() and not any(directory.glob("*.vlog")):
         inside = sorted(each.parent.name for each in directory.glob("*/node.id"))
         advice = f"name one of its nodes: {', '.join(inside)}" if inside else "name the directory of a node"
         raise BadArgument(f"{directory}: holds no log; {advice}")
-    check_versions(PosixDisk(), str(directory))
+    disk = PosixDisk()
+    check_versions(disk, str(directory))
+    return disk, LmdbStores()

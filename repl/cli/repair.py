@@ -32,18 +32,15 @@ def repair(directory: Path, report: str, right: str, dry_run: bool, as_json: boo
 
     The old bytes are kept aside in DIR. Afterwards the whole directory is verified.
     """
-    require_log(directory)
+    disk, stores = require_log(directory)
     from repl.audit.repair import Repair
     from repl.audit.report import read_report
     from vlsn.errors import LogInUse
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import LmdbStores
     from vlsn.real.threads import ReadAhead
     from vlsn.segments.directory import LOCK_NAME
     from vlsn.verify.verify import verify
 
     document = read_report(report)
-    disk, stores = PosixDisk(), LmdbStores()
     try:
         lock = disk.lock(str(directory / LOCK_NAME))
     except LogInUse:

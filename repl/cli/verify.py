@@ -32,14 +32,12 @@ def verify(directory: Path, as_json: bool, live: bool) -> int:
     A torn tail, and an index behind the log, are normal after a crash: reported, exit status 0.
     So is one unreadable slot of node.id, a note: the other one says the same.
     """
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import LmdbStores
     from vlsn.real.threads import ReadAhead
     from vlsn.verify.verify import verify as run
 
-    require_log(directory)
+    disk, stores = require_log(directory)
     with progress_bar() as progress:
-        report = run(PosixDisk(), LmdbStores(), str(directory), live=live, progress=progress, reading=ReadAhead())
+        report = run(disk, stores, str(directory), live=live, progress=progress, reading=ReadAhead())
     if as_json:
         print_json(_fields(report))
     else:

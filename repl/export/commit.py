@@ -14,9 +14,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from repl.export.manifest import (
     FOLDER,
@@ -87,18 +88,11 @@ class Committer:
         """Takes the next number and removes what others have staged. In a new target ``begin`` is the first VLSN that
         is wanted. Raises ``Fenced`` where others go on committing."""
         for _ in range(CLAIMS_MAX):
-            before = self.last
-            claim = Manifest(
-                number=before.number + 1 if before is not None else 1,
-                kind=Kind.CLAIM,
-                exporter=self._exporter,
-                settings=settings if before is None else before.settings,
-                first=before.last + 1 if before is not None else begin,
-                last=before.last if before is not None else begin - 1,
-                mark=before.mark if before is not None else None,
-                rows_total=before.rows_total if before is not None else 0,
-                time_us=self._wall_us(),
-            )
+            own: dict[str, Any] = {"kind": Kind.CLAIM, "exporter": self._exporter, "time_us": self._wall_us()}
+            if (last := self.last) is None:
+                claim = Manifest(number=1, settings=settings, first=begin, last=begin - 1, mark=None, **own)
+            else:
+                claim = replace(last, number=last.number + 1, first=last.last + 1, rows=0, gap=None, files=(), **own)
             if self._create(claim):
                 for staged in self._target.staged():
                     self._target.remove(staged)
