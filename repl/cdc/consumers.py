@@ -16,11 +16,9 @@ from repl.cdc.positions import REPLICATED_PREFIX, LocalPositions, ReplicatedPosi
 from repl.cdc.record import CdcRecord, CdcState, not_below
 from repl.cdc.worker import CdcWorker
 from repl.cdc_settings import CdcSettings
-from vlsn.errors import BadArgument, NotFound, NotMaster, VlsnLogError
-from vlsn.ids import Vlsn, lsn_file
+from vlsn.errors import BadArgument, NotFound, NotMaster
 from vlsn.state.consumers import positions_in
 from vlsn.together import together
-from vlsn.write.local_log import LocalLog
 
 LOOK_S = 0.1
 """Seconds between two looks at whether this node is the master."""
@@ -151,10 +149,11 @@ class CdcConsumers:
         if host is not None and taken:
             durable = host.reads.durable
             lag_vlsns = max(0, durable + 1 - taken)
-            lag_segments = self._segments_behind(host.log, taken, int(durable)) if lag_vlsns else 0
             if not lag_vlsns:
-                lag_s = 0.0
-            elif feed is not None and feed.time_us:
+                lag_segments, lag_s = 0, 0.0
+            elif (here := host.segment_of(taken)) and (end := host.segment_of(durable)):
+                lag_segments = end - here
+            if lag_vlsns and feed is not None and feed.time_us:
                 lag_s = max(0.0, (self._node.clock.wall_us() - feed.time_us) / 1e6)
         return {
             "name": name,
@@ -231,14 +230,6 @@ class CdcConsumers:
             master = record.settings.run_on == "master" and self._host is not None
             raise NotMaster(f"{name}: {NOT_HERE}" if master else "the node's log is not open")
         return worker
-
-    def _segments_behind(self, log: LocalLog, taken: int, durable: int) -> int | None:
-        """Counts the segments between the next VLSN and the end of what is durable."""
-        try:
-            here, end = log.index.at_or_before(Vlsn(taken)), log.index.at_or_before(Vlsn(durable))
-        except VlsnLogError:
-            return None
-        return lsn_file(end[1]) - lsn_file(here[1]) if here is not None and end is not None else None
 
 
 def _other(name: str, next_vlsn: int) -> CdcRecord:

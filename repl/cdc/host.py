@@ -9,8 +9,8 @@ from feeder.source import Offload as Reading
 from repl.cdc.children import Children
 from repl.cdc.positions import Begun, ConsumersOfGroup, Offload
 from repl.read.reads import Reads
-from vlsn.errors import Trimmed
-from vlsn.ids import Vlsn
+from vlsn.errors import Trimmed, VlsnLogError
+from vlsn.ids import Vlsn, lsn_file
 from vlsn.seams import Clock, Disk, Random
 from vlsn.write.local_log import LocalLog
 
@@ -58,3 +58,11 @@ class CdcHost:
         if vlsn < self.first:
             first = Vlsn(self.first)
             raise Trimmed(f"VLSN {vlsn} was cleaned away; the first still here is {first}", first=first)
+
+    def segment_of(self, vlsn: int) -> int:
+        """Finds the number of the segment of an entry; 0 where the index does not know it."""
+        try:
+            mapping = self.log.index.at_or_before(Vlsn(vlsn))
+        except VlsnLogError:
+            return 0
+        return lsn_file(mapping[1]) if mapping is not None else 0

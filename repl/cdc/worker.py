@@ -48,7 +48,7 @@ from vlsn.errors import (
     VlsnLogError,
     WrongVersion,
 )
-from vlsn.ids import Vlsn, lsn_file
+from vlsn.ids import Vlsn
 from vlsn.state.holds import Hold, Owner
 from vlsn.times import text_of
 from vlsn.together import failure_of
@@ -310,7 +310,7 @@ class CdcWorker:
             joined=self._joined,
             counts=record.counts,
             store=self._store if resend is None else _not_stored,
-            segment_of=self._segment_of,
+            segment_of=self.host.segment_of,
             ahead_bytes=settings.ahead_bytes,
             start_timeout_s=settings.start_timeout_s * 2**record.slow,
             events_timeout_s=settings.events_timeout_s,
@@ -359,7 +359,7 @@ class CdcWorker:
         """Stores a position that the consumer has committed, and lets go of the log below it."""
         if next_vlsn < self.record.next:
             return True  # it keeps its own, and began before this one
-        segment = self._segment_of(next_vlsn - 1)
+        segment = self.host.segment_of(next_vlsn - 1)
         if self.settings.commit == "segment" and segment == self._segment and not final:
             return False
         await self._positions.store(At(next_vlsn, int(self._reads.term_before(next_vlsn))))
@@ -371,14 +371,6 @@ class CdcWorker:
             with self._log.latch:
                 self._hold.advance(Vlsn(next_vlsn))
         return True
-
-    def _segment_of(self, vlsn: int) -> int:
-        """Finds the number of the segment of an entry; 0 where the index does not know it."""
-        try:
-            mapping = self._log.index.at_or_before(Vlsn(vlsn))
-        except VlsnLogError:
-            return 0
-        return lsn_file(mapping[1]) if mapping is not None else 0
 
     def _hold_from(self, vlsn: int) -> None:
         """Holds the log from ``vlsn`` on, and no more where it did. Raises ``Trimmed``."""
