@@ -166,7 +166,7 @@ url_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 directory_argument = click.argument("directory", type=_DIRECTORY, metavar="DIR")
 maybe_directory_argument = click.argument("directory", type=_DIRECTORY, metavar="[DIR]", required=False)
-"""Of a command that asks nodes where it is left out."""
+"""A command with this one asks nodes where it is left out."""
 acks_option = click.option(
     "--acks",
     type=click.Choice(ACK_POLICIES, case_sensitive=False),
