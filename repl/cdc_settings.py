@@ -4,23 +4,33 @@
     name = "orders"                          consumer = "shop.cdc:Orders"
     from = "start"                           options = { url = "postgresql:///shop" }
 
-Every error is a ``BadArgument`` that names the table, the setting, and what to write instead.
+The options of consumers that come with vlsnlog (``SHIPPED``) are checked here, too, before any child starts.  What only
+the machine can tell, such as whether a file of a secret is there, the child looks at, which reads the options by the
+same classes.  Every error is a ``BadArgument`` that names the table, the setting, and what to write instead.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from repl.cdc_options import check_shipped
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX, is_name, is_part
 from vlsn.limits import KIB, MIB
 
+T = TypeVar("T", bound=msgspec.Struct)
+Size = Callable[[str, str], int]
+"""Parses such as ``64MiB``, of the setting of that name. Raises ``BadArgument``."""
+SIZES: Final = "_bytes"
+"""Settings with this in their names may be written ``64MiB``."""
 CONSUMERS_MAX: Final = 64
 """CDC consumers of one node: each has a process of its own."""
 NAME_MAX: Final = 32
@@ -33,6 +43,16 @@ RETRIES: Final = 10
 START_TIMEOUT_S: Final = 60.0
 EVENTS_TIMEOUT_S: Final = 60.0
 _CONSUMER: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z|[a-z][a-z0-9_-]{0,63}\Z")
+URLS_MAX: Final = 32
+URL_MAX: Final = 2048
+PATTERN: Final = "{consumer}-{first}-{last}"
+PATTERN_PLACES: Final = ("consumer", "node", "group", "first", "last", "date", "hour")
+PATTERN_PLACE: Final = re.compile(r"\{([^{}]*)\}")
+PATTERN_MAX: Final = 200
+_PATTERN_REST: Final = re.compile(r"[A-Za-z0-9._=/-]*\Z")
+_TABLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}\Z")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
+TimeoutS = Annotated[float, msgspec.Meta(ge=0.1, le=86_400.0)]
 
 
 class CdcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,19 +73,16 @@ class CdcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Data that its process may have; past it allocations fail there."""
     ahead_bytes: int = AHEAD_BYTES
     """Bytes that its process is sent before it has taken what came before."""
-    retries_max: int = RETRIES
+    retries_max: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = RETRIES
     """Failures one after another, with no position committed in between, until it is parked."""
-    start_timeout_s: float = START_TIMEOUT_S
+    start_timeout_s: TimeoutS = START_TIMEOUT_S
     """Seconds in which its process is up and ``start`` has returned; twice that at the next try, up to 16 times."""
-    events_timeout_s: float = EVENTS_TIMEOUT_S
+    events_timeout_s: TimeoutS = EVENTS_TIMEOUT_S
     """Seconds in which a call of ``on_events`` returns, or its process is replaced."""
 
 
-_KNOWN: Final = tuple(each.encode_name for each in msgspec.structs.fields(CdcSettings))
-
-
-def cdc_settings(tables: object, size: Callable[[str, str], int]) -> tuple[CdcSettings, ...]:
-    """Reads the tables ``[[cdc]]``; ``size`` parses such as ``512MiB``. Raises ``BadArgument``."""
+def cdc_settings(tables: object, size: Size) -> tuple[CdcSettings, ...]:
+    """Reads the tables ``[[cdc]]``. Raises ``BadArgument``."""
     if not isinstance(tables, Sequence) or isinstance(tables, str | bytes):
         raise BadArgument("cdc: write each consumer as a table [[cdc]]")
     if len(tables) > CONSUMERS_MAX:
@@ -78,35 +95,48 @@ def cdc_settings(tables: object, size: Callable[[str, str], int]) -> tuple[CdcSe
     return read
 
 
-def _read(number: int, table: object, size: Callable[[str, str], int]) -> CdcSettings:
+def _read(number: int, table: object, size: Size) -> CdcSettings:
     place = f"[[cdc]] number {number}"
     if not isinstance(table, Mapping):
         raise BadArgument(f"{place}: is no table")
-    for key in table:
-        if key not in _KNOWN:
-            near = difflib.get_close_matches(str(key), _KNOWN, n=1)
-            advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_KNOWN)}"
-            raise BadArgument(f"{place}: unknown setting {str(key)[:40]!r}; {advice}")
-    for key in ("name", "consumer"):
-        if key not in table:
-            raise BadArgument(f"{place}: has no {key}")
-    if isinstance(table["name"], str):
+    if isinstance(table.get("name"), str):
         place = f"cdc {table['name'][:NAME_MAX]}"
-    for key in ("memory_bytes_max", "ahead_bytes"):
-        if isinstance(table.get(key), str):
-            table = {**table, key: size(table[key], f"{place}: {key}")}
+    with _at(place):
+        for key in ("name", "consumer"):
+            if key not in table:
+                raise BadArgument(f"has no {key}")
+        settings = _convert(CdcSettings, table, size, "setting")
+        if fault := _fault(settings):
+            raise BadArgument(fault)
+        _check_shipped(settings, size)
+    return settings
+
+
+@contextmanager
+def _at(place: str) -> Iterator[None]:
+    """Names the place of what is wrong inside."""
     try:
-        settings = msgspec.convert(dict(table), CdcSettings)
-    except msgspec.ValidationError as error:
-        raise BadArgument(f"{place}: {error}") from None
-    fault = _fault(settings)
-    if fault:
-        raise BadArgument(f"{place}: {fault}")
-    try:
-        check_shipped(settings.consumer, settings.run_on, settings.options, size)
+        yield
     except BadArgument as error:
         raise BadArgument(f"{place}: {error}") from None
-    return settings
+
+
+def _convert(kind: type[T], table: Mapping[str, Any], size: Size, what: str) -> T:
+    """Reads a table as a ``kind``, whose fields are each a ``what``. Raises ``BadArgument``."""
+    known = [each.encode_name for each in msgspec.structs.fields(kind)]
+    for name in table:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise BadArgument(f"unknown {what} {str(name)[:40]!r}; {advice}")
+    read = {
+        name: size(value, name) if SIZES in name and isinstance(value, str) else value for name, value in table.items()
+    }
+    try:
+        return msgspec.convert(read, kind)
+    except msgspec.ValidationError as error:
+        said, _, place = str(error).partition(" - at `$.")
+        raise BadArgument(f"{place.rstrip('`')}: {said}" if place else said) from None
 
 
 def _fault(settings: CdcSettings) -> str:
@@ -128,8 +158,268 @@ def _fault(settings: CdcSettings) -> str:
         f"options: {options} bytes of JSON; at most {OPTIONS_BYTES_MAX}": options <= OPTIONS_BYTES_MAX,
         f"memory_bytes_max: at least {MEMORY_BYTES_MIN}": MEMORY_BYTES_MIN <= settings.memory_bytes_max < 1 << 48,
         f"ahead_bytes: {AHEAD_BYTES_MIN} to {AHEAD_BYTES}": AHEAD_BYTES_MIN <= settings.ahead_bytes <= AHEAD_BYTES,
-        "retries_max: 0 to 1000000": 0 <= settings.retries_max <= 1_000_000,
-        "start_timeout_s: 0.1 to 86400": 0.1 <= settings.start_timeout_s <= 86_400,
-        "events_timeout_s: 0.1 to 86400": 0.1 <= settings.events_timeout_s <= 86_400,
     }
     return next((said for said, holds in checks.items() if not holds), "")
+
+
+# Options of shipped consumers.
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options with rules that no type says."""
+
+    def check(self) -> None:
+        """Raises ``BadArgument``."""
+
+
+C = TypeVar("C", bound=Checked)
+
+
+class JsonLinesOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of ``jsonl``."""
+
+    directory: str
+    rotate_bytes: Annotated[int, msgspec.Meta(ge=64 * KIB, le=256 * MIB)] = 64 * MIB
+    """A file is closed once it has so many bytes; the events of one call, 4 MiB or one entry, may be more."""
+    rotate_s: Annotated[float, msgspec.Meta(ge=1.0, le=31 * 86_400.0)] = 3600.0
+    """A file is closed so many seconds after its first event, also where no other one comes."""
+    compress: Literal["none", "gzip"] = "none"
+    """Closed files are compressed; the open one never is."""
+    pattern: str = PATTERN
+
+    def check(self) -> None:
+        _check_files(self.directory, self.pattern)
+
+
+class ParquetOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of ``parquet``."""
+
+    directory: str
+    file_rows: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)] = 1_000_000
+    """A file is closed once it has so many rows, or …"""
+    file_bytes: Annotated[int, msgspec.Meta(ge=MIB, le=1024 * MIB)] = 128 * MIB
+    """… so many bytes of keys and values before compression, or …"""
+    file_s: Annotated[float, msgspec.Meta(ge=1.0, le=86_400.0)] = 300.0
+    """… so many seconds after its first event."""
+    group_bytes: Annotated[int, msgspec.Meta(ge=64 * 1024, le=64 * MIB)] = 16 * MIB
+    """Bytes of keys and values that become a row group; so much is kept in memory."""
+    compression: Literal["none", "snappy", "gzip", "zstd", "lz4"] = "zstd"
+    pattern: str = PATTERN
+
+    def check(self) -> None:
+        if find_spec("pyarrow") is None:
+            raise BadArgument("parquet needs vlsnlog[arrow], which is not installed: pip install 'vlsnlog[arrow]'")
+        _check_files(self.directory, self.pattern)
+
+
+class MirrorOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of ``mirror``."""
+
+    url: str
+    """Nodes of the other group, ``http://HOST:PORT``, separated by commas."""
+    group: str = ""
+    """The other group's name, to be compared; empty: any but the own one."""
+    timeout_s: Annotated[float, msgspec.Meta(ge=0.5, le=5.0)] = 5.0
+    """Seconds that each call at the other group is tried for."""
+
+    def check(self) -> None:
+        if self.group and not is_name(self.group):
+            raise BadArgument(f"options: group: {self.group[:40]!r} is no name of a group")
+        urls = [part.strip() for part in self.url.split(",") if part.strip()]
+        if not 1 <= len(urls) <= URLS_MAX:
+            raise BadArgument(f"options: url: {len(urls)} nodes; give 1 to {URLS_MAX} of http://HOST:PORT, with commas")
+        for url in urls:
+            _check_node(url)
+
+
+class WebhookOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of ``webhook``."""
+
+    url: str
+    secret_file: str = ""
+    """A file with the secret, or with the new and the old one, a line each; or …"""
+    secret_env: str = ""
+    """… the environment variable of the node that has it."""
+    ca_file: str = ""
+    """Certificates that are trusted in place of the system's."""
+    plain_http: bool = False
+    """Whether ``http://`` is taken: what is sent can be read on its way then."""
+    lanes: Annotated[int, msgspec.Meta(ge=1, le=32)] = 1
+    """Requests that a batch is split into, under way at once; all events of one key go by one lane."""
+    batch_events: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 500
+    """Events in one batch, at most, and …"""
+    batch_bytes: Annotated[int, msgspec.Meta(ge=KIB, le=16 * MIB)] = MIB
+    """… bytes of their keys and values: one that has so many takes no more."""
+    timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=30.0)] = 10.0
+    """Seconds from a request's begin to its answer's end."""
+    connect_timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=30.0)] = 5.0
+    retry_after_max_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 300.0
+    """The most of a ``Retry-After`` that is obeyed."""
+
+    def check(self) -> None:
+        if bool(self.secret_file) == bool(self.secret_env):
+            raise BadArgument("options: give the secret by one of secret_file and secret_env")
+        for name in ("secret_file", "ca_file"):
+            _check_absolute(name, getattr(self, name))
+        _check_variable("secret_env", self.secret_env)
+        self._check_url()
+
+    def _check_url(self) -> None:
+        example = "write it as https://HOST/PATH"
+        try:
+            parts = urlsplit(self.url)
+            right = bool(parts.hostname) and parts.port != 0 and self.url.isascii() and self.url.isprintable()
+        except ValueError:
+            right = False
+        if not right or parts.scheme not in ("https", "http") or parts.fragment or len(self.url) > URL_MAX:
+            raise BadArgument(f"options: url: {without_query(self.url)[:100]!r} is no URL to post to; {example}")
+        if parts.username is not None or parts.password is not None:
+            raise BadArgument(
+                "options: url: has a name or a password; what is secret goes into secret_file or secret_env"
+            )
+        if parts.scheme == "http" and not self.plain_http:
+            raise BadArgument(
+                f"options: url: {without_query(self.url)[:100]!r} is sent in the clear; {example}, or set "
+                "plain_http = true"
+            )
+        if parts.scheme == "http" and self.ca_file:
+            raise BadArgument("options: ca_file: nothing is verified on http://")
+
+
+class PostgresOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of ``postgres``."""
+
+    dsn: str
+    """Where the database is, as libpq reads it, without a password."""
+    password_file: str = ""
+    """A file with the password, or …"""
+    password_env: str = ""
+    """… the environment variable of the node that has it; neither: libpq's own ways."""
+    table: str = "vlsnlog_events"
+    """The table of the rows, its schema in front where it is not the first of the search path."""
+    positions_table: str = "vlsnlog_positions"
+    create: bool = True
+    """Whether tables that are missing are made."""
+    connect_timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=10.0)] = 5.0
+    timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=50.0)] = 30.0
+    """Seconds that a transaction may take, before its connection is given up."""
+
+    def check(self) -> None:
+        if find_spec("psycopg") is None:
+            raise BadArgument(
+                "postgres needs vlsnlog[postgres], which is not installed: pip install 'vlsnlog[postgres]'"
+            )
+        if not self.dsn or len(self.dsn) > URL_MAX or not self.dsn.isprintable():
+            raise BadArgument("options: dsn: write it as postgresql://USER@HOST/DATABASE, or as libpq's KEYWORD=VALUE")
+        if _has_password(self.dsn):
+            raise BadArgument("options: dsn: has a password; give it by password_file or password_env")
+        if self.password_file and self.password_env:
+            raise BadArgument("options: give the password by one of password_file and password_env")
+        _check_absolute("password_file", self.password_file)
+        _check_variable("password_env", self.password_env)
+        for name in ("table", "positions_table"):
+            if not _TABLE.match(getattr(self, name)):
+                raise BadArgument(
+                    f"options: {name}: {getattr(self, name)[:70]!r} is no name of a table; write TABLE or "
+                    "SCHEMA.TABLE, each of a-z A-Z 0-9 _"
+                )
+        if self.table == self.positions_table:
+            raise BadArgument("options: positions_table: is the table of the rows")
+
+
+def _has_password(dsn: str) -> bool:
+    if not dsn.startswith(("postgresql://", "postgres://")):
+        return bool(re.search(r"(^|\s)(ssl)?password\s*=", dsn, re.IGNORECASE))
+    try:
+        parts = urlsplit(dsn)
+        return parts.password is not None or bool(
+            re.search(r"(^|&)(ssl)?password=", unquote(parts.query), re.IGNORECASE)
+        )
+    except ValueError:
+        return ":" in dsn.partition("://")[2].partition("@")[0]
+
+
+def without_query(url: str) -> str:
+    """Returns a URL as it may be shown: no query, which may be a secret, and no name."""
+    head, _, rest = url.partition("?")[0].partition("://")
+    return f"{head}://{rest.rpartition('@')[2]}" if rest else head
+
+
+def _check_files(directory: str, pattern: str) -> None:
+    if not directory.startswith("/") or "\0" in directory:
+        raise BadArgument(
+            f"options: directory: {directory[:100]!r} is no absolute path; a node's own directory may be anywhere"
+        )
+    unknown = [place for place in PATTERN_PLACE.findall(pattern) if place not in PATTERN_PLACES]
+    if unknown or not _PATTERN_REST.match(PATTERN_PLACE.sub("", pattern)):
+        said = ", ".join(f"{{{place}}}" for place in PATTERN_PLACES)
+        raise BadArgument(f"options: pattern: {pattern[:PATTERN_MAX]!r}; write A-Z a-z 0-9 . _ = / - and {said}")
+    if "{first}" not in pattern:
+        raise BadArgument(
+            f"options: pattern: {pattern[:PATTERN_MAX]!r} has no {{first}}: two files would have one name"
+        )
+    if any(step in ("", ".", "..") for step in pattern.split("/")) or len(pattern) > PATTERN_MAX:
+        raise BadArgument(
+            f"options: pattern: {pattern[:PATTERN_MAX]!r} is no relative path of at most {PATTERN_MAX} characters"
+        )
+
+
+def _check_absolute(name: str, path: str) -> None:
+    if path and (not path.startswith("/") or "\0" in path):
+        raise BadArgument(f"options: {name}: {path[:100]!r} is no absolute path")
+
+
+def _check_variable(name: str, variable: str) -> None:
+    if variable and not _VARIABLE.match(variable):
+        raise BadArgument(f"options: {name}: {variable[:40]!r} is no name of an environment variable")
+
+
+def _check_node(url: str) -> None:
+    """Checks for an ``http://HOST:PORT`` without a path."""
+    try:
+        parts = urlsplit(url.rstrip("/"))
+        plain = not (parts.path or parts.query or parts.fragment or parts.username or parts.password)
+        right = parts.scheme == "http" and bool(parts.hostname) and bool(parts.port) and plain
+    except ValueError:
+        right = False
+    if not right:
+        raise BadArgument(f"options: url: {url[:100]!r} is no node; write it as http://HOST:PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shipped:
+    """One consumer that comes with vlsnlog; ``run_on`` is where it has to run, and ``why``."""
+
+    options: type[Checked]
+    run_on: str
+    why: str
+
+
+ON_MASTER: Final = "it keeps its own position, one in the group"
+ON_NODE: Final = "its files lie on one node, and say by themselves which events they have"
+SHIPPED: Final = {
+    "jsonl": _Shipped(JsonLinesOptions, "node", ON_NODE),
+    "mirror": _Shipped(MirrorOptions, "master", ON_MASTER),
+    "parquet": _Shipped(ParquetOptions, "node", ON_NODE),
+    "postgres": _Shipped(PostgresOptions, "master", ON_MASTER),
+    "webhook": _Shipped(WebhookOptions, "", ""),
+}
+
+
+def options_of(kind: type[C], given: Mapping[str, Any], size: Size) -> C:
+    """Reads the table ``options`` of a shipped consumer as a ``kind``. Raises ``BadArgument``."""
+    with _at("options"):
+        options = _convert(kind, given, size, "option")
+    options.check()
+    return options
+
+
+def _check_shipped(settings: CdcSettings, size: Size) -> None:
+    """Checks the settings of a consumer that comes with vlsnlog; of any other one nothing is known. Raises
+    ``BadArgument``."""
+    shipped = SHIPPED.get(settings.consumer)
+    if shipped is None:
+        return
+    options_of(shipped.options, settings.options, size)
+    if shipped.run_on and settings.run_on != shipped.run_on:
+        raise BadArgument(f'run_on: {settings.consumer} needs run_on = "{shipped.run_on}": {shipped.why}')

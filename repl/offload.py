@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from vlsn.errors import Damaged, WrongVersion
 from vlsn.seams import Worker
@@ -44,15 +44,10 @@ class Offload:
     def __call__(self, job: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def done(result: Any) -> None:
-            if not future.done():
-                future.set_result(result)
-
         def failed(error: BaseException) -> None:
             if isinstance(error, Damaged | WrongVersion):
                 self._on_fault(error)
-            if not future.done():
-                future.set_exception(error)
+            settle_error(future)(error)
 
-        self.worker.submit(job, done, failed)
+        self.worker.submit(job, settle(future), failed)
         return future

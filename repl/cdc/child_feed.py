@@ -21,8 +21,9 @@ from typing import Protocol
 
 from feeder.source import Mode, Source
 from repl.cdc import messages
+from repl.cdc.child_end import STOP_S, how_it_ended, stop_child
 from repl.cdc.children import Child
-from repl.cdc.messages import WINDOW_BYTES, Commit, Committed, Failed, Hello, Ready, Start, Stop, Stopped, Taken
+from repl.cdc.messages import WINDOW_BYTES, Commit, Committed, Failed, Hello, Ready, Start, Stopped, Taken
 from vlsn.duration_histogram import Seconds
 from vlsn.errors import BadBody, ChannelClosed
 from vlsn.format.feed_messages import FEED_BYTES
@@ -30,12 +31,6 @@ from vlsn.ids import Vlsn
 from vlsn.seams import Buffer, Clock
 from vlsn.together import failure_of
 
-STOP_S = 10.0
-"""Seconds that a consumer has to return from its call and from ``stop``, until its process is terminated."""
-TERMINATE_S = 5.0
-"""Seconds from SIGTERM to SIGKILL, and from there until nobody waits for its end any more."""
-END_S = 2.0
-"""Seconds that a process has to end by itself once it has closed its connection."""
 STORE_PERIOD_S = 0.02
 """Seconds from a position's being stored to the store of the next one: each is a sync of this disk, or an entry of the
 log, and of those that come meanwhile the newest counts."""
@@ -247,7 +242,7 @@ class ChildFeed:
             failure = next((error for part in parts if part.done() and (error := failure_of(part))), None)
             feed.cancel()
             if failure is None:
-                await self._stop(hear)
+                await stop_child(self._child, hear)
             self._child.kill()
             if not keep.done():
                 await self._all_stored(keep)
@@ -278,7 +273,7 @@ class ChildFeed:
                     raise ConsumerSlow(f"{what} took longer than {limit:g} s (start_timeout_s)", self._hello)
             return opening.result()
         except ChannelClosed:
-            raise ConsumerFailed(await self._end()) from None
+            raise ConsumerFailed(await how_it_ended(self._child)) from None
         finally:
             opening.cancel()
             await asyncio.wait([opening])
@@ -317,7 +312,7 @@ class ChildFeed:
             try:
                 await self._child.send(message)
             except ChannelClosed:
-                raise ConsumerFailed(await self._end(), self.next) from None
+                raise ConsumerFailed(await how_it_ended(self._child), self.next) from None
 
     async def _hear(self) -> None:
         """Takes the child's messages; returns when the consumer has stopped."""
@@ -325,7 +320,7 @@ class ChildFeed:
             try:
                 order = await self._order()
             except ChannelClosed:
-                raise ConsumerFailed(await self._end(), self.next) from None
+                raise ConsumerFailed(await how_it_ended(self._child), self.next) from None
             self._silent.again()
             if isinstance(order, Taken):
                 self._taken(order)
@@ -411,19 +406,6 @@ class ChildFeed:
                     f"on_events has not returned for {self._timeout_s:g} s (events_timeout_s)", self.next
                 )
 
-    async def _stop(self, hear: asyncio.Task[None]) -> None:
-        """Stops the consumer; one that has died meanwhile is stopped."""
-        try:
-            async with asyncio.timeout(STOP_S):
-                with suppress(ChannelClosed):
-                    await self._child.send(messages.encode(Stop()))
-                    await asyncio.wait([hear])
-        except TimeoutError:
-            self._child.terminate()
-        if not await self._ends(TERMINATE_S):
-            self._child.kill()
-            await self._ends(TERMINATE_S)
-
     async def _order(self) -> messages.ToNode:
         """Returns the child's next message. Raises ``ChannelClosed``, ``ConsumerFailed``."""
         try:
@@ -435,21 +417,6 @@ class ChildFeed:
                 raise ConsumerWaits(order.reason, order.vlsn, order.after_s)
             raise (ConsumerRefused if order.kind == "refused" else ConsumerFailed)(order.reason, order.vlsn)
         return order
-
-    async def _ends(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._child.ended()
-            return True
-        except TimeoutError:
-            return False
-
-    async def _end(self) -> str:
-        """Returns how a child has ended whose connection is closed; one that goes on without it is not waited for."""
-        if not await self._ends(END_S):
-            return "it has closed its connection to the node, and was ended"
-        status = await self._child.ended()
-        return f"its process ended by signal {-status}" if status < 0 else f"its process ended with status {status}"
 
 
 async def _waited(event: asyncio.Event) -> None:

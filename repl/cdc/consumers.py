@@ -8,29 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from feeder.source import Offload as Reading
 from repl.cdc.child_feed import Joined
-from repl.cdc.children import Children
-from repl.cdc.positions import (
-    Begun,
-    ConsumersOfGroup,
-    LocalPositions,
-    Offload,
-    ReplicatedPositions,
-)
-from repl.cdc.worker import CdcRecord, CdcState, CdcWorker, not_below
+from repl.cdc.host import CdcHost, CdcNode
+from repl.cdc.positions import LocalPositions, ReplicatedPositions
+from repl.cdc.record import CdcRecord, CdcState, not_below
+from repl.cdc.worker import CdcWorker
 from repl.cdc_settings import CdcSettings
 from repl.names.positions import REPLICATED_PREFIX
-from repl.read.reads import Reads
-from vlsn.errors import BadArgument, NotFound, NotMaster, VlsnLogError
-from vlsn.ids import Vlsn, lsn_file
-from vlsn.seams import Clock, Disk, Random
+from vlsn.errors import BadArgument, NotFound, NotMaster
 from vlsn.state.consumers import positions_in
 from vlsn.together import together
-from vlsn.write.local_log import LocalLog
 
 LOOK_S = 0.1
 """Seconds between two looks at whether this node is the master."""
@@ -41,46 +30,13 @@ STUCK = (CdcState.PARKED, CdcState.NOT_CONFIGURED)
 NOT_HERE = "it runs on the master, which this node is not"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CdcHost:
-    """The parts that a node lends its consumers while a log is open."""
-
-    log: LocalLog
-    reads: Reads
-    reading: Reading
-    """Runs the reads of segments."""
-    storing: Offload[object]
-    """Runs the writes of positions."""
-    positions: ConsumersOfGroup
-    begun: Begun
-    is_master: Callable[[], bool]
-
-
 class CdcConsumers:
     """All of one node's.  ``event`` notes events of the node by name."""
 
-    def __init__(
-        self,
-        settings: Sequence[CdcSettings],
-        *,
-        node: str,
-        group: str,
-        directory: str,
-        children: Children,
-        clock: Clock,
-        disk: Disk,
-        random: Random,
-        event: Callable[..., None],
-    ) -> None:
+    def __init__(self, settings: Sequence[CdcSettings], node: CdcNode, event: Callable[..., None]) -> None:
         self.records = {each.name: CdcRecord(each) for each in settings}
         self._workers: dict[str, CdcWorker] = {}
         self._node = node
-        self._group = group
-        self._directory = directory
-        self._children = children
-        self._clock = clock
-        self._disk = disk
-        self._random = random
         self.event = event
         self._host: CdcHost | None = None
 
@@ -142,36 +98,22 @@ class CdcConsumers:
         }
 
     def _made(self, record: CdcRecord, host: CdcHost, joined: Joined) -> CdcWorker:
-        settings = record.settings
-        on_node = settings.run_on == "node"
+        settings, node = record.settings, self._node
         positions = (
             LocalPositions(
-                self._disk,
-                self._directory,
-                group=self._group,
+                node.disk,
+                node.directory,
+                group=node.group,
                 name=settings.name,
                 offload=host.storing,
                 begun=host.begun,
-                number=self._random.u64,
+                number=node.random.u64,
             )
-            if on_node
+            if settings.run_on == "node"
             else ReplicatedPositions(host.positions, settings.name)
         )
         record.next = 0
-        return CdcWorker(
-            record,
-            node=self._node,
-            group=self._group,
-            log=host.log,
-            reads=host.reads,
-            offload=host.reading,
-            positions=positions,
-            children=self._children,
-            clock=self._clock,
-            joined=joined,
-            event=self.event,
-            holds=on_node,
-        )
+        return CdcWorker(record, node=node, host=host, positions=positions, joined=joined, event=self.event)
 
     # What is asked of them.
 
@@ -208,11 +150,12 @@ class CdcConsumers:
         if host is not None and taken:
             durable = host.reads.durable
             lag_vlsns = max(0, durable + 1 - taken)
-            lag_segments = self._segments_behind(host.log, taken, int(durable)) if lag_vlsns else 0
             if not lag_vlsns:
-                lag_s = 0.0
-            elif feed is not None and feed.time_us:
-                lag_s = max(0.0, (self._clock.wall_us() - feed.time_us) / 1e6)
+                lag_segments, lag_s = 0, 0.0
+            elif (here := host.segment_of(taken)) and (end := host.segment_of(durable)):
+                lag_segments = end - here
+            if lag_vlsns and feed is not None and feed.time_us:
+                lag_s = max(0.0, (self._node.clock.wall_us() - feed.time_us) / 1e6)
         return {
             "name": name,
             "consumer": record.settings.consumer,
@@ -241,13 +184,11 @@ class CdcConsumers:
         }
 
     async def pause(self, name: str) -> dict[str, Any]:
-        self._record(name)
         worker = self._worker(name)
         await worker.carry_out("pause", worker.pause())
         return self.told_of(name)
 
     async def resume(self, name: str) -> dict[str, Any]:
-        self._record(name)
         worker = self._worker(name)
         await worker.carry_out("resume", worker.resume())
         return self.told_of(name)
@@ -255,7 +196,7 @@ class CdcConsumers:
     async def reset(self, name: str, to: int | str) -> dict[str, Any]:
         """Moves it to a VLSN, ``start`` or ``end``. Raises ``NotFound``, ``NotMaster``, and as ``CdcWorker.move``."""
         worker = self._worker(name)
-        before = await worker.carry_out("reset", worker.move(self._place(to)))
+        before = await worker.carry_out("reset", worker.move(worker.host.vlsn_of(to)))
         return {**self.told_of(name), "before": before}
 
     async def skip(self, name: str, to: int) -> dict[str, Any]:
@@ -277,12 +218,6 @@ class CdcConsumers:
         await worker.carry_out("resend", worker.resend(first, last))
         return {**self.told_of(name), "resending": {"first": first, "last": last}}
 
-    def _place(self, to: int | str) -> int:
-        assert self._host is not None
-        if to == "end":
-            return int(self._host.reads.durable) + 1
-        return max(1, int(self._host.log.view.range.first)) if to == "start" else int(to)
-
     def _record(self, name: str) -> CdcRecord:
         record = self.records.get(name)
         if record is None:
@@ -297,14 +232,6 @@ class CdcConsumers:
             raise NotMaster(f"{name}: {NOT_HERE}" if master else "the node's log is not open")
         return worker
 
-    def _segments_behind(self, log: LocalLog, taken: int, durable: int) -> int | None:
-        """Counts the segments between the next VLSN and the end of what is durable."""
-        try:
-            here, end = log.view.index.at_or_before(Vlsn(taken)), log.view.index.at_or_before(Vlsn(durable))
-        except VlsnLogError:
-            return None
-        return lsn_file(end[1]) - lsn_file(here[1]) if here is not None and end is not None else None
-
 
 def _other(name: str, next_vlsn: int) -> CdcRecord:
     """Makes the record of a consumer that only the group knows."""
@@ -315,6 +242,3 @@ def _other(name: str, next_vlsn: int) -> CdcRecord:
     )
     settings = CdcSettings(name=name, consumer="", run_on="master")
     return CdcRecord(settings, CdcState.NOT_CONFIGURED, why, next=next_vlsn)
-
-
-__all__ = ["REPLICATED_PREFIX", "CdcConsumers", "CdcHost"]

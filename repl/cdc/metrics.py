@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from feeder.source import Mode
 from repl.cdc.consumers import CdcConsumers
-from repl.cdc.worker import CdcState
+from repl.cdc.record import CdcState
 from vlsn.histogram import Histogram
 
 

@@ -65,42 +65,6 @@ class Begun(Protocol):
         ...
 
 
-class Positions(Protocol):
-    """The kept position of one consumer."""
-
-    async def load(self) -> At | None:
-        """Returns it; None where there is none yet. Raises ``Damaged``, ``VlsnLogError``."""
-        ...
-
-    async def begin(self, at: At) -> None:
-        """Stores the first one, durable on return. Raises ``VlsnLogError``."""
-        ...
-
-    async def confirm(self) -> None:
-        """Returns once it is known that no other position was lost. Raises ``PositionLost``, ``VlsnLogError``."""
-        ...
-
-    async def place(self, at: At) -> None:
-        """Stores it by a person's word, whatever was lost; durable on return, and to be confirmed. Raises
-        ``VlsnLogError``."""
-        ...
-
-    async def store(self, at: At) -> None:
-        """Stores it, durable on return. Raises ``StaleTerm`` where another one has come since, ``VlsnLogError``."""
-        ...
-
-    def paused_us(self) -> int:
-        """Returns since when a person has it paused, µs since the epoch, 0 for not at all: as ``load`` has met it, or
-        as it was stored since. Raises ``VlsnLogError``."""
-        ...
-
-    async def pause(self, since_us: int) -> None:
-        """Stores since when a person has it paused, 0 for not at all; durable on return. Raises ``VlsnLogError``."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 class LocalPositions:
     """A position in a file of this node's directory."""
 
@@ -127,6 +91,7 @@ class LocalPositions:
         self._paused_us = 0
 
     async def load(self) -> At | None:
+        """Returns it; None where there is none yet. Raises ``Damaged``, ``VlsnLogError``."""
         await self.close()
 
         def opened() -> PositionFile | None:
@@ -142,6 +107,7 @@ class LocalPositions:
         return At(found.next, found.term, moved_us=found.moved_us)
 
     async def begin(self, at: At) -> None:
+        """Stores the first one, durable on return. Raises ``VlsnLogError``."""
         position = StoredPosition(
             group=self._group,
             name=self._name,
@@ -155,6 +121,7 @@ class LocalPositions:
         self._file = made
 
     async def confirm(self) -> None:
+        """Returns once it is known that no other position was lost. Raises ``PositionLost``, ``VlsnLogError``."""
         file = self._opened()
         if not file.position.known:
             number = await self._numbered(file)
@@ -169,19 +136,25 @@ class LocalPositions:
             await self._offload(file.set_known)
 
     async def place(self, at: At) -> None:
+        """Stores it by a person's word, whatever was lost; durable on return, and to be confirmed. Raises
+        ``VlsnLogError``."""
         if self._file is None:
             await self.begin(at)
         file = self._opened()
         await self._offload(lambda: file.place(at.next, at.term, at.moved_us))
 
     async def store(self, at: At) -> None:
+        """Stores it, durable on return. Raises ``VlsnLogError``."""
         file = self._opened()
         await self._offload(lambda: file.store(at.next, at.term))
 
     def paused_us(self) -> int:
+        """Returns since when a person has it paused, µs since the epoch, 0 for not at all: as ``load`` has met it, or
+        as it was stored since. Raises ``VlsnLogError``."""
         return self._paused_us
 
     async def pause(self, since_us: int) -> None:
+        """Stores since when a person has it paused, 0 for not at all; durable on return. Raises ``VlsnLogError``."""
         file = self._file
         if file is None:
             raise BadArgument(f"{self._name} does not run: the position beside which its pause is kept cannot be read")
@@ -267,6 +240,7 @@ class ReplicatedPositions:
         await self._set(at, f"{at.moved_us:016x}")
 
     async def store(self, at: At) -> None:
+        """Stores it, durable on return. Raises ``StaleTerm`` where another one has come since, ``VlsnLogError``."""
         await self._set(at, "")
 
     def paused_us(self) -> int:
@@ -283,3 +257,7 @@ class ReplicatedPositions:
 
     async def close(self) -> None:
         pass
+
+
+Positions = LocalPositions | ReplicatedPositions
+"""The kept position of one consumer."""

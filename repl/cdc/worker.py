@@ -16,15 +16,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from typing import Any, TypeVar
 
-from feeder.source import Mode, Offload, Source
+from feeder.source import Mode, Source
+from repl.cdc.child_end import END_S
 from repl.cdc.child_feed import (
-    END_S,
-    CaptureCounts,
     ChildFeed,
     ConsumerFailed,
     ConsumerRefused,
@@ -33,11 +30,12 @@ from repl.cdc.child_feed import (
     Joined,
     KeepsItsOwn,
 )
-from repl.cdc.children import Child, Children
+from repl.cdc.children import Child
+from repl.cdc.host import CdcHost, CdcNode
 from repl.cdc.messages import Start
 from repl.cdc.positions import At, PositionLost, Positions
+from repl.cdc.record import CdcRecord, CdcState, not_below
 from repl.cdc_settings import CdcSettings
-from repl.read.reads import Reads
 from vlsn.errors import (
     BadArgument,
     Damaged,
@@ -50,12 +48,10 @@ from vlsn.errors import (
     VlsnLogError,
     WrongVersion,
 )
-from vlsn.ids import Vlsn, lsn_file
-from vlsn.seams import Clock
+from vlsn.ids import Vlsn
 from vlsn.state.holds import Hold, Owner
 from vlsn.times import text_of
 from vlsn.together import failure_of
-from vlsn.write.local_log import LocalLog
 
 T = TypeVar("T")
 logger = logging.getLogger("vlsnlog")
@@ -67,77 +63,6 @@ SLOW_MAX = 4
 HOLD_PREFIX = "cdc/"
 
 
-def not_below(name: str, at: int, to: int) -> str:
-    """Says why a consumer is not skipped to ``to``."""
-    return f"{name} is at VLSN {at}, not below {to}; `vlsnlog cdc reset {name} --to {to}` moves it back"
-
-
-class CdcState(StrEnum):
-    WAITING = "waiting"
-    """The log is not open, or another node is to run it."""
-    STARTING = "starting"
-    RUNNING = "running"
-    BACKOFF = "backoff"
-    PAUSED = "paused"
-    PARKED = "parked"
-    NOT_CONFIGURED = "not-configured"
-    """The group has a position of it, and the settings of the master do not name it."""
-
-
-@dataclass(slots=True)
-class CdcRecord:
-    """The knowledge that a node has of one of its consumers, from its start to its stop, whatever log is open."""
-
-    settings: CdcSettings
-    state: CdcState = CdcState.WAITING
-    reason: str = "the log is not open yet"
-    paused_us: int = 0
-    """Since when a person has it paused, µs since the epoch, as that is stored; 0: it is not."""
-    parked: str = ""
-    """Why it is parked."""
-    parked_at: int = 0
-    """The stored position then; 0: what is loaded next."""
-    failures: int = 0
-    """Failures one after another, with nothing committed in between."""
-    failed_at: int = 0
-    failed: str = ""
-    """How it failed last, or what it waited for, with nothing committed in between."""
-    waits: int = 0
-    """Times one after another that what it writes to was away, with nothing committed in between."""
-    slow: int = 0
-    """Starts one after another that took too long, ``SLOW_MAX`` at most: the next one has twice the time each."""
-    moved: bool = False
-    """A person has moved it, and it has committed nothing since."""
-    moved_us: int = 0
-    """The time of that order."""
-    begins: bool = False
-    """It has committed nothing ever."""
-    keeps: bool = False
-    """It keeps its own position, as its last process has said."""
-    next: int = 0
-    """The stored position; 0 while it is not known."""
-    lost: tuple[int, int] = (0, 0)
-    """The first and the last VLSN that went before it had taken them; 0, 0 for none."""
-    child: Child | None = None
-    """The last process that it had, until that has ended."""
-    counts: CaptureCounts = field(default_factory=CaptureCounts)
-
-    @property
-    def why(self) -> str:
-        """Why it is in its state; of one that fails again and again how it failed last, whatever it does by now."""
-        if not self.failed or self.failed in self.reason or self.state is CdcState.WAITING:
-            return self.reason
-        return "; ".join(part for part in (self.reason, f"its last failure: {self.failed}") if part)
-
-    def works(self) -> None:
-        """Notes that it has got further, or that a person has it begin again."""
-        self.failures = self.waits = self.failed_at = 0
-        self.failed = ""
-
-
-Event = Callable[..., None]
-
-
 class CdcWorker:
     """One consumer on one open log.  ``run`` lives until it is cancelled; the orders of a person come in between."""
 
@@ -145,33 +70,25 @@ class CdcWorker:
         self,
         record: CdcRecord,
         *,
-        node: str,
-        group: str,
-        log: LocalLog,
-        reads: Reads,
-        offload: Offload,
+        node: CdcNode,
+        host: CdcHost,
         positions: Positions,
-        children: Children,
-        clock: Clock,
         joined: Joined,
-        event: Event,
-        holds: bool,
+        event: Callable[..., None],
     ) -> None:
-        """``event`` notes events of the node by name; ``holds``: the log is to be held from its position on."""
         self.record = record
         self.feed: ChildFeed | None = None
         self.pid = 0
         self._node = node
-        self._group = group
-        self._log = log
-        self._reads = reads
-        self._offload = offload
+        self.host = host
+        self._log = host.log
+        self._reads = host.reads
+        self._clock = node.clock
         self._positions = positions
-        self._children = children
-        self._clock = clock
         self._joined = joined
         self.event = event
-        self._holds = holds
+        self._holds = record.settings.run_on == "node"
+        """The log is to be held here from its position on."""
         self._hold: Hold | None = None
         self._stop = asyncio.Event()
         self._orders = asyncio.Lock()
@@ -297,22 +214,12 @@ class CdcWorker:
 
     async def _begun(self) -> At:
         """Stores the first position, and holds the log from there on meanwhile."""
-        at = self._beginning()
+        begins = self.host.vlsn_of(self.settings.from_)
+        at = At(begins, int(self._reads.term_before(Vlsn(begins))), begins=True)
         with suppress(Trimmed):  # a VLSN that the settings name may be gone: then it is parked, and says so
             self._hold_from(at.next)
         await self._positions.begin(at)
         return at
-
-    def _beginning(self) -> At:
-        wanted = self.settings.from_
-        if wanted == "end":
-            begins = self._reads.durable + 1
-        elif wanted == "start":
-            begins = max(1, int(self._log.view.range.first))
-        else:
-            assert isinstance(wanted, int)
-            begins = wanted
-        return At(begins, int(self._reads.term_before(begins)), begins=True)
 
     async def _ended(self, child: Child) -> None:
         """Waits until its last process has ended, or a person's order comes: no two of them live side by side."""
@@ -392,7 +299,7 @@ class CdcWorker:
         record, settings = self.record, self.settings
         self._idle.clear()
         stop = self._stop = asyncio.Event()  # before anything is waited for: an order may come at any moment
-        child = record.child = await self._children.start(settings.name)
+        child = record.child = await self._node.children.start(settings.name)
         record.counts.restarts += 1
         self.pid = child.pid
         self.feed = feed = ChildFeed(
@@ -403,7 +310,7 @@ class CdcWorker:
             joined=self._joined,
             counts=record.counts,
             store=self._store if resend is None else _not_stored,
-            segment_of=self._segment_of,
+            segment_of=self.host.segment_of,
             ahead_bytes=settings.ahead_bytes,
             start_timeout_s=settings.start_timeout_s * 2**record.slow,
             events_timeout_s=settings.events_timeout_s,
@@ -412,8 +319,8 @@ class CdcWorker:
         start = Start(
             name=settings.name,
             consumer=settings.consumer,
-            node=self._node,
-            group=self._group,
+            node=self._node.name,
+            group=self._node.group,
             next=resend[0] if resend is not None else record.next,
             options=settings.options,
             memory_bytes_max=settings.memory_bytes_max,
@@ -435,11 +342,9 @@ class CdcWorker:
         """Makes the source of a child that is ready. Raises ``Trimmed``, ``NotInLog``."""
         assert self.feed is not None
         self.record.slow, self.record.keeps = 0, self.feed.keeps
-        first = self._log.view.range.first
-        if first and next_vlsn < first:
-            raise Trimmed(f"VLSN {next_vlsn} was cleaned away", first=first)
+        self.host.check_here(next_vlsn)
         self._set(CdcState.RUNNING, "")
-        return Source(self._log, next_vlsn, self._offload, switched, upto=lambda: self._reads.durable)
+        return Source(self._log, next_vlsn, self.host.reading, switched, upto=lambda: self._reads.durable)
 
     def _switched(self, mode: Mode) -> None:
         counts = self.record.counts
@@ -454,7 +359,7 @@ class CdcWorker:
         """Stores a position that the consumer has committed, and lets go of the log below it."""
         if next_vlsn < self.record.next:
             return True  # it keeps its own, and began before this one
-        segment = self._segment_of(next_vlsn - 1)
+        segment = self.host.segment_of(next_vlsn - 1)
         if self.settings.commit == "segment" and segment == self._segment and not final:
             return False
         await self._positions.store(At(next_vlsn, int(self._reads.term_before(next_vlsn))))
@@ -466,14 +371,6 @@ class CdcWorker:
             with self._log.latch:
                 self._hold.advance(Vlsn(next_vlsn))
         return True
-
-    def _segment_of(self, vlsn: int) -> int:
-        """Finds the number of the segment of an entry; 0 where the index does not know it."""
-        try:
-            mapping = self._log.view.index.at_or_before(Vlsn(vlsn))
-        except VlsnLogError:
-            return 0
-        return lsn_file(mapping[1]) if mapping is not None else 0
 
     def _hold_from(self, vlsn: int) -> None:
         """Holds the log from ``vlsn`` on, and no more where it did. Raises ``Trimmed``."""
@@ -599,11 +496,9 @@ class CdcWorker:
         ``Trimmed``, ``BadArgument``, what storing raises."""
         async with self._orders:
             durable = self._reads.durable
-            first = max(1, int(self._log.view.range.first))
             if not 1 <= next_vlsn <= durable + 1:
                 raise BadArgument(f"VLSN {next_vlsn} is not in 1–{durable + 1}: what is durable ends at {durable}")
-            if next_vlsn < first:
-                raise Trimmed(f"VLSN {next_vlsn} was cleaned away; the first still here is {first}", first=Vlsn(first))
+            self.host.check_here(next_vlsn)
             with self._held_for_order(next_vlsn):
                 return await self._moved(next_vlsn, forward=forward)
 
@@ -656,11 +551,10 @@ class CdcWorker:
                     f"{name} keeps its own position, and would begin behind them; it has them again, and all that "
                     f"follow, by `vlsnlog cdc reset {name} --to {first}`"
                 )
-            durable, begins = self._reads.durable, max(1, int(self._log.view.range.first))
+            durable = self._reads.durable
             if not 1 <= first <= last <= durable:
                 raise BadArgument(f"VLSNs {first} to {last} are not in 1–{durable}, what is durable")
-            if first < begins:
-                raise Trimmed(f"VLSN {first} was cleaned away; the first still here is {begins}", first=Vlsn(begins))
+            self.host.check_here(first)
             async with self._halting():
                 self._resend = (first, last)
 

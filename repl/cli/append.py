@@ -19,16 +19,16 @@ from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn, Protocol
 
 import click
-from click.core import ParameterSource
 
 from repl.cli.lines import Body, Key, bodies
 from repl.cli.options import (
     Command,
+    FiniteRange,
     acks_option,
     durability_option,
     format_option,
+    is_flagged,
     json_option,
-    timeout_option,
     url_option,
 )
 from repl.cli.resume import resume
@@ -58,7 +58,13 @@ class AppendBatch(Protocol):
 @click.option("--key", help="Key of every entry.")
 @acks_option
 @durability_option
-@timeout_option
+@click.option(
+    "--timeout",
+    type=FiniteRange(0.001, 600),
+    default=10.0,
+    show_default=True,
+    help="Seconds that one append may take.",
+)
 @click.option("--skip-lines", type=click.IntRange(min=0), default=0, help="Leave out the first N lines.")
 @click.option(
     "--producer",
@@ -88,18 +94,19 @@ def append(
         raise click.UsageError("--key is of raw lines; a JSON line has its own")
     key_bytes = os.fsencode(key) if key else None
     if value is not None and value != STDIN:
-        if skip_lines or (json and _flagged("format")):
+        if skip_lines or (json and is_flagged("format")):
             raise click.UsageError("--skip-lines and --format json go with --file or -")
         single = Body([os.fsencode(value)], [key_bytes] if key_bytes else None)
-        appended = _run(url, acks, durability, timeout, iter([single]), skipped=None)
+        appended = run(_append(url, acks, durability, timeout, iter([single]), skipped=None))
     elif path in (None, STDIN):
         lines = bodies(_stdin(), skip_lines, key=key_bytes, json=json)
-        appended = _run(url, acks, durability, timeout, lines, skipped=skip_lines)
+        appended = run(_append(url, acks, durability, timeout, lines, skipped=skip_lines))
     else:
         assert path is not None
         with open(path, "rb") as source:
             lines = bodies(source, skip_lines, key=key_bytes, json=json)
-            appended = _run(url, acks, durability, timeout, lines, skipped=skip_lines, producer=producer)
+            work = _append(url, acks, durability, timeout, lines, skipped=skip_lines, producer=producer)
+            appended = run(work)
     first, last = appended.first, appended.last
     try:
         click.echo(appended.document().decode() if as_json else f"{first} {last}")
@@ -111,27 +118,14 @@ def append(
         ) from None
 
 
-def _flagged(option: str) -> bool:
-    """Says whether the option was given on the command line itself. A variable or a file also speaks to other
-    commands."""
-    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
-
-
 def _stdin() -> BinaryIO:
     """Returns stdin without a buffer, whose lock a reading thread would hold while the interpreter ends."""
     return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
 
 
-def _run(
-    urls: list[str], acks: str, durability: str | None, timeout_s: float, lines: Iterator[Body],
-    *, skipped: int | None, producer: str | None = None,
-) -> Appended:  # fmt: skip
-    return run(_append(urls, acks, durability, timeout_s, lines, skipped, producer))
-
-
 async def _append(
     urls: list[str], acks: str, durability: str | None, timeout_s: float, lines: Iterator[Body],
-    skipped: int | None, producer: str | None,
+    *, skipped: int | None, producer: str | None = None,
 ) -> Appended:  # fmt: skip
     """Returns all lines that were not in the log, as one; VLSNs of 0 for none. ``skipped`` is None for a single
     value."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from repl.cli.admin import complain, document, post_all
-from repl.cli.options import Command, FiniteRange, json_option, require_log, url_option
-from repl.cli.report import count, print_json, print_table, size
-from repl.cli.signals import run
+from repl.cli.asking import ask_nodes, print_answers
+from repl.cli.options import (
+    Command,
+    FiniteRange,
+    is_flagged,
+    json_option,
+    maybe_directory_argument,
+    require_log,
+    url_option,
+)
+from repl.cli.report import count, print_found, print_table, size
 from repl.config import whole_size
-from vlsn.errors import VlsnLogError
 
 SEGMENTS_SHOWN = 20
 
@@ -24,9 +29,7 @@ def _size(ctx: click.Context, option: click.Parameter, value: str | int | None) 
 
 
 @click.command(cls=Command)
-@click.argument(
-    "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="[DIR]", required=False
-)
+@maybe_directory_argument
 @url_option
 @click.option("--dry-run", is_flag=True, help="Remove nothing: only say what would go, and who keeps the rest.")
 @click.option("--retention-bytes", metavar="BYTES", callback=_size, help="With DIR: as in the node's settings.")
@@ -45,51 +48,32 @@ def clean(
     With DIR, the directory of a stopped node, and --dry-run: what would go there.
     """
     if directory is None:
-        if retention_bytes is not None and _from_command_line("retention_bytes"):
-            raise click.UsageError("--retention-bytes goes with DIR; a running node has its own")
-        if retention_age_s is not None and _from_command_line("retention_age_s"):
-            raise click.UsageError("--retention-age-s goes with DIR; a running node has its own")
-        return _nodes(url, dry_run, as_json)
+        for name in ("retention_bytes", "retention_age_s"):
+            if is_flagged(name):
+                raise click.UsageError(f"--{name.replace('_', '-')} goes with DIR; a running node has its own")
+        path = "/v1/admin/clean?dry_run=true" if dry_run else "/v1/admin/clean"
+        answers = ask_nodes(url, "POST", path, "node", *_REPORT)
+        return print_answers("clean", answers, as_json, lambda url, node: _print(f"{node['node']} ({url})", node))
     if not dry_run:
         raise click.UsageError("a stopped node's directory is not cleaned: start the node, or add --dry-run")
     report = _forecast(directory, retention_bytes or 0, retention_age_s or 0.0)
-    if as_json:
-        print_json({"directory": str(directory), **report})
-    else:
-        _print(str(directory), report)
-    return 0
+    return print_found({"directory": str(directory), **report}, as_json, lambda report: _print(str(directory), report))
 
 
 _REPORT = ("bytes", "dry_run", "retention_bytes", "retention_age_s", "total_bytes", "first", "segments", "blocked")
-
-
-def _from_command_line(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 def _forecast(directory: Path, retention_bytes: int, retention_age_s: float) -> dict[str, Any]:
     import msgspec
 
     from vlsn.offline.cleaning_forecast import forecast
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import LmdbStores
     from vlsn.state.retention import Retention
 
-    require_log(directory)
+    disk, stores = require_log(directory)
     retention = Retention(retention_bytes, retention_age_s)
-    report = forecast(PosixDisk(), LmdbStores(), str(directory), retention, now_us=time.time_ns() // 1000)
+    report = forecast(disk, stores, str(directory), retention, now_us=time.time_ns() // 1000)
     document: dict[str, Any] = msgspec.to_builtins(report)
     return {"bytes": report.bytes, **document}
-
-
-def _nodes(urls: Sequence[str], dry_run: bool, as_json: bool) -> int:
-    answers = run(post_all("clean?dry_run=true" if dry_run else "clean", urls, "node", *_REPORT))
-    if as_json:
-        print_json(document(answers))
-    for url, answer in answers.items():
-        if not isinstance(answer, VlsnLogError) and not as_json:
-            _print(f"{answer['node']} ({url})", answer)
-    return complain("clean", answers)
 
 
 def _print(name: str, report: dict[str, Any]) -> None:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from repl.cli.options import Command, Commands, json_option, url_option
-from repl.cli.places import END, place_of
-from repl.cli.report import count, print_json, print_table
-from repl.cli.signals import run
+from repl.cli.asking import ask_group
+from repl.cli.options import Commands
+from repl.cli.places import END, place_option
+from repl.cli.report import count, print_found, print_json, print_table
 from vlsn.errors import BadArgument, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from repl.api import ConsumerAt
     from repl.client.connect import Client
 
-    T = TypeVar("T")
-
 _COLUMNS = ("consumer", "next VLSN", "of term", "set by VLSN", "behind", "for")
+NAME = click.argument("name")
 
 
 @click.group(cls=Commands)
@@ -29,12 +26,10 @@ def consumer() -> None:
     """Show where consumers are, or move and delete their positions."""
 
 
-@consumer.command(cls=Command, name="list")
-@url_option
-@json_option
+@consumer.asking(name="list")
 def list_all(url: list[str], as_json: bool) -> int:
     """Every consumer of the group, and how far behind it is."""
-    found = run(_asked(url, lambda log: log.positions.list()))
+    found = ask_group(url, lambda log: log.positions.list())
     if as_json:
         print_json({"consumers": found})
     elif found:
@@ -44,45 +39,23 @@ def list_all(url: list[str], as_json: bool) -> int:
     return 0
 
 
-@consumer.command(cls=Command)
-@click.argument("name")
-@url_option
-@json_option
+@consumer.asking(NAME)
 def show(name: str, url: list[str], as_json: bool) -> int:
     """Where one consumer is."""
-    return _shown(run(_asked(url, lambda log: _there(log, name))), as_json)
+    return _shown(ask_group(url, lambda log: _there(log, name)), as_json)
 
 
-@consumer.command(cls=Command)
-@click.argument("name")
-@click.option("--to", "place", required=True, metavar="VLSN|start|end", help="What it reads next.")
-@url_option
-@json_option
-def reset(name: str, place: str, url: list[str], as_json: bool) -> int:
+@consumer.asking(NAME, place_option("--to", help="What it reads next."))
+def reset(name: str, to: int | str, url: list[str], as_json: bool) -> int:
     """Move a consumer to another place; commits under way there are refused, whoever sends them."""
-    to = place_of(place, "--to")
-    return _shown(run(_asked(url, lambda log: _moved(log, name, to))), as_json)
+    return _shown(ask_group(url, lambda log: _moved(log, name, to)), as_json)
 
 
-@consumer.command(cls=Command)
-@click.argument("name")
-@url_option
-@json_option
+@consumer.asking(NAME)
 def delete(name: str, url: list[str], as_json: bool) -> int:
     """Forget a consumer: its position is gone, and holds nothing back any more."""
-    run(_asked(url, lambda log: log.positions.delete(name)))
-    if as_json:
-        print_json({"name": name, "deleted": True})
-    else:
-        click.echo(f"consumer {name} is deleted")
-    return 0
-
-
-async def _asked(urls: Sequence[str], call: Callable[[Client[Any]], Coroutine[Any, Any, T]]) -> T:
-    from repl.client.connect import connect
-
-    async with connect(",".join(urls)) as log:
-        return await call(log)
+    ask_group(url, lambda log: log.positions.delete(name))
+    return print_found({"name": name, "deleted": True}, as_json, lambda _: click.echo(f"consumer {name} is deleted"))
 
 
 async def _there(log: Client[Any], name: str) -> ConsumerAt:
@@ -106,11 +79,7 @@ async def _moved(log: Client[Any], name: str, place: int | str) -> ConsumerAt:
 
 
 def _shown(found: ConsumerAt, as_json: bool) -> int:
-    if as_json:
-        print_json(found)
-    else:
-        _print([found])
-    return 0
+    return print_found(found, as_json, lambda found: _print([found]))
 
 
 def _print(found: Sequence[ConsumerAt]) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,15 +15,12 @@ import click
 
 from repl.cli.audit import check_spark
 from repl.cli.options import Command
-from repl.cli.progress import bars
 from repl.cli.report import count, size
 from repl.cli.signals import unwound_by_signals
 
 if TYPE_CHECKING:
     from repl.audit.report import AuditReport
-    from repl.cli.demo_run import Outcome, Teller
-
-_CLEARED = "\r\x1b[K"
+    from repl.cli.demo_run import Outcome, PlainTeller
 
 
 @click.command(cls=Command)
@@ -61,7 +58,7 @@ def _removed_unless_it_fails() -> Iterator[Path]:
 
 
 def _run(directory: Path, records: list[bytes]) -> int:
-    from repl.cli.demo_run import Demo
+    from repl.cli.demo_run import Demo, PlainTeller, TerminalTeller
     from repl.cluster import ending_with, free_base_port, prepare
     from repl.net.network import AiohttpNetwork
 
@@ -79,7 +76,7 @@ def _run(directory: Path, records: list[bytes]) -> int:
     return _report(demonstration.outcome, teller)
 
 
-def _audit(urls: Sequence[str], teller: Teller) -> AuditReport:
+def _audit(urls: Sequence[str], teller: PlainTeller) -> AuditReport:
     """Audits outside the event loop, so that Ctrl-C ends Spark's work at once."""
     from repl.audit.job import run_audit
     from repl.cli.audit import keep_py4j_quiet, progress_on_terminal
@@ -90,7 +87,7 @@ def _audit(urls: Sequence[str], teller: Teller) -> AuditReport:
         return run_audit(urls, progress=progress)
 
 
-def _report(outcome: Outcome, teller: PlainTeller | TerminalTeller) -> int:
+def _report(outcome: Outcome, teller: PlainTeller) -> int:
     audit = outcome.audit
     teller.say("")
     teller.facts(
@@ -106,60 +103,3 @@ def _report(outcome: Outcome, teller: PlainTeller | TerminalTeller) -> int:
         teller.check(kept, text)
     teller.verdict(outcome.holds, "all of it holds" if outcome.holds else "NOT ALL OF IT HOLDS")
     return 0 if outcome.holds else 1
-
-
-class PlainTeller:
-    """Lines."""
-
-    def say(self, text: str) -> None:
-        click.echo(text)
-
-    def wait(self, text: str) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    @contextmanager
-    def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        done = 0
-
-        def show(count: int) -> None:
-            nonlocal done
-            done = count
-
-        yield show
-        self.say(f"{name}: {count(done)} of {count(total)}")
-
-    def facts(self, rows: Sequence[tuple[str, str]]) -> None:
-        for name, text in rows:
-            self.say(f"{name:<10}{text}")
-
-    def check(self, kept: bool, text: str) -> None:
-        self.say(("ok    " if kept else "FAILS ") + text)
-
-    def verdict(self, holds: bool, text: str) -> None:
-        self.say(text)
-
-
-class TerminalTeller(PlainTeller):
-    """Bars, and colours where they mean something."""
-
-    def say(self, text: str) -> None:
-        click.echo(_CLEARED + text)  # a bar that is drawn on this line is drawn again on the next
-
-    def wait(self, text: str) -> AbstractContextManager[object]:
-        self.say(f"{text} …")
-        return nullcontext()
-
-    @contextmanager
-    def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        with bars(sys.stdout) as show:
-            yield lambda done: show(name, done, total)
-
-    def facts(self, rows: Sequence[tuple[str, str]]) -> None:
-        for name, text in rows:
-            self.say(click.style(f"{name:<10}", dim=True) + text)
-
-    def check(self, kept: bool, text: str) -> None:
-        self.say((click.style("✓ ", fg="green") if kept else click.style("✗ ", fg="red", bold=True)) + text)
-
-    def verdict(self, holds: bool, text: str) -> None:
-        self.say(click.style(text, fg="green" if holds else "red", bold=True))

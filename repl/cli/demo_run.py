@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from repl.cli.report import several
+import click
+
+from repl.cli.progress import bars
+from repl.cli.report import count, several
 from repl.client.connect import Client, connect
 from repl.cluster import Cluster, Node
 from vlsn.errors import BadArgument, Unreachable
@@ -38,20 +42,64 @@ START_S: Final = 60.0
 CATCH_UP_S: Final = 60.0
 KILL_AT: Final = 0.5
 RESTART_AT: Final = 0.75
+_CLEARED: Final = "\r\x1b[K"
 
 
-class Teller(Protocol):
-    """A teller of the demonstration: on a terminal with bars, elsewhere in lines."""
+class PlainTeller:
+    """Tells of the demonstration in lines, as where there is no terminal."""
 
-    def say(self, text: str) -> None: ...
+    def say(self, text: str) -> None:
+        click.echo(text)
 
     def wait(self, text: str) -> AbstractContextManager[object]:
-        """Shows what takes a while and has no measure."""
-        ...
+        return nullcontext()
 
-    def bar(self, name: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Gives a function to call with how much is done."""
-        ...
+    @contextmanager
+    def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        done = 0
+
+        def show(count: int) -> None:
+            nonlocal done
+            done = count
+
+        yield show
+        self.say(f"{name}: {count(done)} of {count(total)}")
+
+    def facts(self, rows: Sequence[tuple[str, str]]) -> None:
+        for name, text in rows:
+            self.say(f"{name:<10}{text}")
+
+    def check(self, kept: bool, text: str) -> None:
+        self.say(("ok    " if kept else "FAILS ") + text)
+
+    def verdict(self, holds: bool, text: str) -> None:
+        self.say(text)
+
+
+class TerminalTeller(PlainTeller):
+    """Bars, and colours where they mean something."""
+
+    def say(self, text: str) -> None:
+        click.echo(_CLEARED + text)  # a bar that is drawn on this line is drawn again on the next
+
+    def wait(self, text: str) -> AbstractContextManager[object]:
+        self.say(f"{text} …")
+        return nullcontext()
+
+    @contextmanager
+    def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        with bars(sys.stdout) as show:
+            yield lambda done: show(name, done, total)
+
+    def facts(self, rows: Sequence[tuple[str, str]]) -> None:
+        for name, text in rows:
+            self.say(click.style(f"{name:<10}", dim=True) + text)
+
+    def check(self, kept: bool, text: str) -> None:
+        self.say((click.style("✓ ", fg="green") if kept else click.style("✗ ", fg="red", bold=True)) + text)
+
+    def verdict(self, holds: bool, text: str) -> None:
+        self.say(click.style(text, fg="green" if holds else "red", bold=True))
 
 
 @dataclass(slots=True)
@@ -137,7 +185,7 @@ def records_of(path: Path | None, entries: int | None) -> list[bytes]:
 class Demo:
     """One demonstration on a cluster that was prepared and not started."""
 
-    def __init__(self, cluster: Cluster, records: Sequence[bytes], teller: Teller) -> None:
+    def __init__(self, cluster: Cluster, records: Sequence[bytes], teller: PlainTeller) -> None:
         self._cluster = cluster
         self._records = records
         self._teller = teller

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from repl.cli.options import Command, Commands, FiniteRange, json_option, url_option
-from repl.cli.places import place_of
-from repl.cli.report import age, count, print_json, print_table
-from repl.cli.signals import run
+from repl.cli.asking import ask_group
+from repl.cli.options import Commands, FiniteRange
+from repl.cli.places import place_option
+from repl.cli.report import age, count, print_found, print_json, print_table
 from vlsn.ids import NUMBER_MAX
 from vlsn.limits import ACK_TIMEOUT_S_MAX, ATTEMPTS_MAX, OUT_MAX, REDELIVERY_DELAY_S_MAX, REDELIVERY_FACTOR_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from repl.client.connect import Client
-
-    T = TypeVar("T")
 
 _COLUMNS = (
     "destination",
@@ -34,10 +27,68 @@ _COLUMNS = (
     "dead",
     "blocked by",
 )
-_POLICIES = click.Choice(["page", "drop", "block", "fail"])
-_PAGE_POLICIES = click.Choice(["drop", "fail"])
 _COUNT = click.IntRange(0, NUMBER_MAX)
+_DELAY = FiniteRange(0.0, REDELIVERY_DELAY_S_MAX)
 _VLSN = click.IntRange(1, NUMBER_MAX)
+NAME = click.argument("name")
+
+
+def _setting(flag: str, type: Any, help: str, metavar: str | None = None, *, name: str = "") -> Any:
+    """Declares a setting of a destination; ``name`` is what a client calls it, where that is not the flag."""
+    return click.option(flag, name or flag.removeprefix("--").replace("-", "_"), type=type, metavar=metavar, help=help)
+
+
+SETTINGS = (
+    _setting("--prefix", None, "Messages are the entries whose key begins so; without it all are.", "P"),
+    place_option("--from", "from_", help="The first message; the end where nothing is said.", required=False),
+    _setting("--max-bytes", _COUNT, "Unacknowledged bytes from which on it is full; 0 for no limit."),
+    _setting("--max-messages", _COUNT, "The same in messages."),
+    _setting(
+        "--full-policy",
+        click.Choice(["page", "drop", "block", "fail"]),
+        "What becomes of appends to it while it is full; page at first.",
+    ),
+    _setting("--page-limit-bytes", _COUNT, "Bytes of pages from which on it takes no more; 0 for no limit."),
+    _setting("--page-limit-messages", _COUNT, "The same in messages."),
+    _setting(
+        "--page-full-policy", click.Choice(["drop", "fail"]), "What becomes of appends to it then; fail at first."
+    ),
+    _setting(
+        "--ack-timeout",
+        FiniteRange(0.05, ACK_TIMEOUT_S_MAX),
+        "Seconds after which a message is delivered again; 30 where nothing was said.",
+        "S",
+        name="ack_timeout_s",
+    ),
+    _setting(
+        "--attempts-max",
+        click.IntRange(1, ATTEMPTS_MAX),
+        "Deliveries after which a message is dead; 5 where nothing was said.",
+    ),
+    _setting(
+        "--redelivery-delay",
+        _DELAY,
+        "Seconds before a message that came back is delivered again; 0 where nothing was said.",
+        "S",
+        name="redelivery_delay_s",
+    ),
+    _setting(
+        "--redelivery-factor",
+        FiniteRange(1.0, REDELIVERY_FACTOR_MAX),
+        "So many times longer after each further attempt; 1 where nothing was said.",
+        "F",
+    ),
+    _setting(
+        "--redelivery-delay-max",
+        _DELAY,
+        "The longest of these delays; 0 for a day.",
+        "S",
+        name="redelivery_delay_s_max",
+    ),
+    _setting("--max-out", click.IntRange(0, OUT_MAX), "Messages that may be out at once; 0 for no limit."),
+    _setting("--dead-letter", None, "The key of its dead letters; dead_letter where nothing was said.", "KEY"),
+)
+"""Options of ``create``, each the setting that a client sets by its name."""
 
 
 @click.group(cls=Commands)
@@ -45,96 +96,16 @@ def dest() -> None:
     """Make destinations, look at them, move and drop them."""
 
 
-@dest.command(cls=Command)
-@click.argument("name")
-@click.option("--prefix", metavar="P", help="Messages are the entries whose key begins so; without it all are.")
-@click.option("--from", "begin", metavar="VLSN|start|end", help="The first message; the end where nothing is said.")
-@click.option("--max-bytes", type=_COUNT, help="Unacknowledged bytes from which on it is full; 0 for no limit.")
-@click.option("--max-messages", type=_COUNT, help="The same in messages.")
-@click.option("--full-policy", type=_POLICIES, help="What becomes of appends to it while it is full; page at first.")
-@click.option("--page-limit-bytes", type=_COUNT, help="Bytes of pages from which on it takes no more; 0 for no limit.")
-@click.option("--page-limit-messages", type=_COUNT, help="The same in messages.")
-@click.option("--page-full-policy", type=_PAGE_POLICIES, help="What becomes of appends to it then; fail at first.")
-@click.option(
-    "--ack-timeout",
-    type=FiniteRange(0.05, ACK_TIMEOUT_S_MAX),
-    metavar="S",
-    help="Seconds after which a message is delivered again; 30 where nothing was said.",
-)
-@click.option(
-    "--attempts-max",
-    type=click.IntRange(1, ATTEMPTS_MAX),
-    help="Deliveries after which a message is dead; 5 where nothing was said.",
-)
-@click.option(
-    "--redelivery-delay",
-    type=FiniteRange(0.0, REDELIVERY_DELAY_S_MAX),
-    metavar="S",
-    help="Seconds before a message that came back is delivered again; 0 where nothing was said.",
-)
-@click.option(
-    "--redelivery-factor",
-    type=FiniteRange(1.0, REDELIVERY_FACTOR_MAX),
-    metavar="F",
-    help="So many times longer after each further attempt; 1 where nothing was said.",
-)
-@click.option(
-    "--redelivery-delay-max",
-    type=FiniteRange(0.0, REDELIVERY_DELAY_S_MAX),
-    metavar="S",
-    help="The longest of these delays; 0 for a day.",
-)
-@click.option("--max-out", type=click.IntRange(0, OUT_MAX), help="Messages that may be out at once; 0 for no limit.")
-@click.option("--dead-letter", metavar="KEY", help="The key of its dead letters; dead_letter where nothing was said.")
-@url_option
-@json_option
-def create(
-    name: str,
-    prefix: str | None,
-    begin: str | None,
-    max_bytes: int | None,
-    max_messages: int | None,
-    full_policy: str | None,
-    page_limit_bytes: int | None,
-    page_limit_messages: int | None,
-    page_full_policy: str | None,
-    ack_timeout: float | None,
-    attempts_max: int | None,
-    redelivery_delay: float | None,
-    redelivery_factor: float | None,
-    redelivery_delay_max: float | None,
-    max_out: int | None,
-    dead_letter: str | None,
-    url: list[str],
-    as_json: bool,
-) -> int:
+@dest.asking(NAME, *SETTINGS)
+def create(name: str, url: list[str], as_json: bool, **settings: Any) -> int:
     """Make a destination, or change its settings."""
-    settings = {
-        "prefix": prefix,
-        "from_": None if begin is None else place_of(begin, "--from"),
-        "max_bytes": max_bytes,
-        "max_messages": max_messages,
-        "full_policy": full_policy,
-        "page_limit_bytes": page_limit_bytes,
-        "page_limit_messages": page_limit_messages,
-        "page_full_policy": page_full_policy,
-        "ack_timeout_s": ack_timeout,
-        "attempts_max": attempts_max,
-        "redelivery_delay_s": redelivery_delay,
-        "redelivery_factor": redelivery_factor,
-        "redelivery_delay_s_max": redelivery_delay_max,
-        "max_out": max_out,
-        "dead_letter": dead_letter,
-    }
-    return _shown(run(_asked(url, lambda log: log.destinations.put(name, **settings))), as_json)
+    return _shown(ask_group(url, lambda log: log.destinations.put(name, **settings)), as_json)
 
 
-@dest.command(cls=Command, name="list")
-@url_option
-@json_option
+@dest.asking(name="list")
 def list_all(url: list[str], as_json: bool) -> int:
     """Every destination of the group, and how far it is."""
-    found = run(_asked(url, lambda log: log.destinations.list()))
+    found = ask_group(url, lambda log: log.destinations.list())
     if as_json:
         print_json({"destinations": found})
     elif found:
@@ -144,109 +115,75 @@ def list_all(url: list[str], as_json: bool) -> int:
     return 0
 
 
-@dest.command(cls=Command)
-@click.argument("name")
-@url_option
-@json_option
+@dest.asking(NAME)
 def show(name: str, url: list[str], as_json: bool) -> int:
     """One destination: its settings, and how far it is."""
-    found = run(_asked(url, lambda log: log.destinations.get(name)))
-    if as_json:
-        print_json(found)
-    else:
+
+    def text(found: dict[str, Any]) -> None:
         flat = {**found, **found.get("counts", {})}
         for part in ("depth", "refused", "pages", "full"):
             flat |= {f"{part}.{key}": value for key, value in (flat.pop(part, None) or {}).items()}
         flat.pop("counts", None)
         print_table("", ("", name), [(key, str(value)) for key, value in flat.items() if key != "name"])
-    return 0
+
+    return print_found(ask_group(url, lambda log: log.destinations.get(name)), as_json, text)
 
 
-@dest.command(cls=Command)
-@click.argument("name")
-@click.option("--max", "most", type=click.IntRange(1, 10_000), default=10, show_default=True, help="So many at most.")
-@url_option
-@json_option
+@dest.asking(
+    NAME,
+    click.option(
+        "--max", "most", type=click.IntRange(1, 10_000), default=10, show_default=True, help="So many at most."
+    ),
+)
 def peek(name: str, most: int, url: list[str], as_json: bool) -> int:
     """The next messages that are not acknowledged; none is taken."""
-    rows = run(_asked(url, lambda log: log.destinations.peek(name, most)))
-    for vlsn, attempt, time, key, value in rows:
+    for vlsn, attempt, time, key, value in ask_group(url, lambda log: log.destinations.peek(name, most)):
         if as_json:
-            shown = {"vlsn": vlsn, "attempt": attempt, "time": time, "key": _text(key), "value": _text(value)}
-            print_json(shown)
+            print_json({"vlsn": vlsn, "attempt": attempt, "time": time, "key": _text(key), "value": _text(value)})
         else:
             click.echo(f"{vlsn}\t{attempt}\t{_text(key) or ''}\t{_text(value)}")
     return 0
 
 
-@dest.command(cls=Command)
-@click.argument("name")
-@url_option
-@json_option
+@dest.asking(NAME)
 def pause(name: str, url: list[str], as_json: bool) -> int:
     """Deliver nothing until it is resumed."""
-    return _shown(run(_asked(url, lambda log: log.destinations.pause(name))), as_json)
+    return _shown(ask_group(url, lambda log: log.destinations.pause(name)), as_json)
 
 
-@dest.command(cls=Command)
-@click.argument("name")
-@url_option
-@json_option
+@dest.asking(NAME)
 def resume(name: str, url: list[str], as_json: bool) -> int:
     """Deliver again."""
-    return _shown(run(_asked(url, lambda log: log.destinations.resume(name))), as_json)
+    return _shown(ask_group(url, lambda log: log.destinations.resume(name)), as_json)
 
 
-@dest.command(cls=Command)
-@click.argument("name")
-@click.option("--to", "place", required=True, metavar="VLSN|start|end", help="The next message.")
-@url_option
-@json_option
-def move(name: str, place: str, url: list[str], as_json: bool) -> int:
+@dest.asking(NAME, place_option("--to", help="The next message."))
+def move(name: str, to: int | str, url: list[str], as_json: bool) -> int:
     """Begin at another place; what was acknowledged from there on is delivered again."""
-    to = place_of(place, "--to")
-    return _shown(run(_asked(url, lambda log: log.destinations.move(name, to))), as_json)
+    return _shown(ask_group(url, lambda log: log.destinations.move(name, to)), as_json)
 
 
-@dest.command(cls=Command)
-@click.argument("name")
-@url_option
-@json_option
+@dest.asking(NAME)
 def drop(name: str, url: list[str], as_json: bool) -> int:
     """Drop a destination, with all that is not acknowledged."""
-    run(_asked(url, lambda log: log.destinations.drop(name)))
-    if as_json:
-        print_json({"name": name, "dropped": True})
-    else:
-        click.echo(f"destination {name} is dropped")
-    return 0
+    ask_group(url, lambda log: log.destinations.drop(name))
+    return print_found({"name": name, "dropped": True}, as_json, lambda _: click.echo(f"destination {name} is dropped"))
 
 
-@dest.command(cls=Command, name="retry-dead")
-@click.argument("name")
-@click.option("--vlsn", "vlsns", type=_VLSN, multiple=True, help="One of them; may be given again. Without it all are.")
-@url_option
-@json_option
+def _vlsns(help: str, *, required: bool) -> Any:
+    return click.option("--vlsn", "vlsns", type=_VLSN, multiple=True, required=required, help=help)
+
+
+@dest.asking(NAME, _vlsns("One of them; may be given again. Without it all are.", required=False), name="retry-dead")
 def retry_dead(name: str, vlsns: tuple[int, ...], url: list[str], as_json: bool) -> int:
     """Deliver dead messages again."""
-    return _shown(run(_asked(url, lambda log: log.destinations.retry_dead(name, vlsns or None))), as_json)
+    return _shown(ask_group(url, lambda log: log.destinations.retry_dead(name, vlsns or None)), as_json)
 
 
-@dest.command(cls=Command, name="delete-dead")
-@click.argument("name")
-@click.option("--vlsn", "vlsns", type=_VLSN, multiple=True, required=True, help="One of them; may be given again.")
-@url_option
-@json_option
+@dest.asking(NAME, _vlsns("One of them; may be given again.", required=True), name="delete-dead")
 def delete_dead(name: str, vlsns: tuple[int, ...], url: list[str], as_json: bool) -> int:
     """Keep dead messages no longer; their letters stay in the log."""
-    return _shown(run(_asked(url, lambda log: log.destinations.delete_dead(name, vlsns))), as_json)
-
-
-async def _asked(urls: Sequence[str], call: Callable[[Client[Any]], Coroutine[Any, Any, T]]) -> T:
-    from repl.client.connect import connect
-
-    async with connect(",".join(urls)) as log:
-        return await call(log)
+    return _shown(ask_group(url, lambda log: log.destinations.delete_dead(name, vlsns)), as_json)
 
 
 def _text(data: bytes | None) -> str | None:
@@ -254,11 +191,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _shown(found: dict[str, Any], as_json: bool) -> int:
-    if as_json:
-        print_json(found)
-    else:
-        _print([found])
-    return 0
+    return print_found(found, as_json, lambda found: _print([found]))
 
 
 def _blocked(told: dict[str, Any]) -> str | None:

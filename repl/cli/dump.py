@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from repl.cli.options import Command, json_option, require_log
+from repl.cli.options import Command, directory_argument, json_option, require_log
 from repl.cli.places import VLSN
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class LsnType(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command(cls=Command)
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@directory_argument
 @click.option("--from", "from_vlsn", type=VLSN, default=1, help="First VLSN.")
 @click.option("--to", "to_vlsn", type=VLSN, help="Last VLSN.")
 @click.option("--from-lsn", type=LsnType(), default=0, help="First place: SEGMENT:OFFSET, or the number.")
@@ -68,12 +68,10 @@ def dump(
         raise click.UsageError(f"--to {to_vlsn} is before --from {from_vlsn}")
     if to_lsn is not None and to_lsn < from_lsn:
         raise click.UsageError("--to-lsn is before --from-lsn")
-    require_log(directory)
+    disk, stores = require_log(directory)
     import msgspec
 
     from vlsn.format.block import EntryKind
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import LmdbStores
     from vlsn.verify.dump import DumpFilter, dump_rows
 
     wanted = DumpFilter(
@@ -86,7 +84,7 @@ def dump(
         term=term,
         all=all_frames,
     )
-    rows = dump_rows(PosixDisk(), LmdbStores(), str(directory), wanted, reverse=reverse)
+    rows = dump_rows(disk, stores, str(directory), wanted, reverse=reverse)
     encode = msgspec.json.Encoder().encode_lines
     colour = sys.stdout.isatty() and not as_json
     if colour:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import click
 
-from repl.cli.admin import json_object
-from repl.cli.options import Command, Commands, FiniteRange, NameType, json_option, url_option
-from repl.cli.report import print_json, print_table
+from repl.cli.asking import Answer, answers_of, json_object, network, sent
+from repl.cli.options import Commands, FiniteRange, NameType
+from repl.cli.report import print_found, print_table
 from repl.cli.signals import run
 from vlsn.errors import BadArgument, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
 
@@ -34,6 +36,13 @@ _SETTINGS = ("level", "settings")
 _WHOLE = re.compile(r"[0-9]{1,18}\Z")
 NO_MASTER_S = 5.0
 """Seconds that an order waits for a master: one may just be elected."""
+NAME = click.argument("name", type=NameType())
+WAITING = (
+    click.option("--no-wait", is_flag=True, help="Do not wait until it is electable."),
+    click.option(
+        "--timeout", type=FiniteRange(1, 86_400), default=600.0, show_default=True, help="Seconds to wait for that."
+    ),
+)
 
 
 @click.group(cls=Commands)
@@ -41,29 +50,20 @@ def group() -> None:
     """Show the members, or change them: one at a time."""
 
 
-@group.command(cls=Command)
-@url_option
-@json_option
+@group.asking()
 def show(url: list[str], as_json: bool) -> int:
     """The members, as the master's log lists them; of the nodes that answer, as the one with the highest term."""
-    document = run(_shown(url))
-    if as_json:
-        print_json(document)
-    else:
-        _print(document)
-    return 0
+    return print_found(run(_shown(url)), as_json, _print)
 
 
-@group.command(cls=Command)
-@click.argument("member", metavar="NAME=URL")
-@click.option("--secondary", is_flag=True, help="It stays without a vote.")
-@click.option("--priority", type=click.IntRange(0, 10), default=1, show_default=True, help="A lower one stands later.")
-@click.option("--no-wait", is_flag=True, help="Do not wait until it is electable.")
-@click.option(
-    "--timeout", type=FiniteRange(1, 86_400), default=600.0, show_default=True, help="Seconds to wait for that."
+@group.asking(
+    click.argument("member", metavar="NAME=URL"),
+    click.option("--secondary", is_flag=True, help="It stays without a vote."),
+    click.option(
+        "--priority", type=click.IntRange(0, 10), default=1, show_default=True, help="A lower one stands later."
+    ),
+    *WAITING,
 )
-@url_option
-@json_option
 def add(
     member: str, secondary: bool, priority: int, no_wait: bool, timeout: float, url: list[str], as_json: bool
 ) -> int:
@@ -74,48 +74,28 @@ def add(
     check_members(members)
     ((name, at),) = members.items()
     change = {"change": "add", "name": name, "url": at, "secondary": secondary, "priority": priority}
-    wait = "" if secondary or no_wait else name
-    return _change(url, change, wait=wait, timeout_s=timeout, as_json=as_json)
+    return _change(url, change, as_json, wait=not (secondary or no_wait), timeout_s=timeout)
 
 
-@group.command(cls=Command)
-@click.argument("name", type=NameType())
-@url_option
-@json_option
+@group.asking(NAME)
 def remove(name: str, url: list[str], as_json: bool) -> int:
     """Remove a member; it is refused from then on, until it is added again.  A master hands over first."""
-    return _change(url, {"change": "remove", "name": name}, wait="", timeout_s=0, as_json=as_json)
+    return _change(url, {"change": "remove", "name": name}, as_json)
 
 
-@group.command(cls=Command)
-@click.argument("name", type=NameType())
-@click.option("--no-wait", is_flag=True, help="Do not wait until it is electable.")
-@click.option(
-    "--timeout", type=FiniteRange(1, 86_400), default=600.0, show_default=True, help="Seconds to wait for that."
-)
-@url_option
-@json_option
+@group.asking(NAME, *WAITING)
 def promote(name: str, no_wait: bool, timeout: float, url: list[str], as_json: bool) -> int:
     """Make a secondary electable, once it has caught up."""
-    wait = "" if no_wait else name
-    return _change(url, {"change": "promote", "name": name}, wait=wait, timeout_s=timeout, as_json=as_json)
+    return _change(url, {"change": "promote", "name": name}, as_json, wait=not no_wait, timeout_s=timeout)
 
 
-@group.command(cls=Command)
-@click.argument("name", type=NameType())
-@click.argument("priority", type=click.IntRange(0, 10))
-@url_option
-@json_option
+@group.asking(NAME, click.argument("priority", type=click.IntRange(0, 10)))
 def priority(name: str, priority: int, url: list[str], as_json: bool) -> int:
     """Set a member's priority: a lower one stands later, 0 only when nobody else does."""
-    change = {"change": "priority", "name": name, "priority": priority}
-    return _change(url, change, wait="", timeout_s=0, as_json=as_json)
+    return _change(url, {"change": "priority", "name": name, "priority": priority}, as_json)
 
 
-@group.command(cls=Command, name="set")
-@click.argument("settings", metavar="NAME=VALUE …", nargs=-1, required=True)
-@url_option
-@json_option
+@group.asking(click.argument("settings", metavar="NAME=VALUE …", nargs=-1, required=True), name="set")
 def set_(settings: tuple[str, ...], url: list[str], as_json: bool) -> int:
     """Set the group's settings, which lie in its log.
 
@@ -134,73 +114,55 @@ def set_(settings: tuple[str, ...], url: list[str], as_json: bool) -> int:
             body[name] = int(value)
         else:
             raise BadArgument(f"{each}: a setting is NAME=VALUE, as producers=N or durability=sync,no_sync are")
-    return _set(url, body, as_json=as_json)
+    return _set(url, body, as_json)
 
 
-@group.command(cls=Command)
-@url_option
-@json_option
+@group.asking()
 def upgrade(url: list[str], as_json: bool) -> int:
     """Raise the group's level by one, for ever, once all members run a vlsnlog that speaks it."""
     shown = run(_shown(url))
     if "level" not in shown:
         raise BadArgument("that node does not tell the group's level: run a later vlsnlog there first")
-    return _set(url, {"level": int(shown["level"]) + 1}, as_json=as_json)
+    return _set(url, {"level": int(shown["level"]) + 1}, as_json)
 
 
-@group.command(cls=Command, name="transfer-master")
-@click.argument("name", type=NameType(), required=False)
-@url_option
-@json_option
+@group.asking(click.argument("name", type=NameType(), required=False), name="transfer-master")
 def transfer_master(name: str | None, url: list[str], as_json: bool) -> int:
     """Move mastership to NAME, or to the replica that is furthest."""
     path = "/v1/admin/transfer" + (f"?{urlencode({'to': name})}" if name else "")
-    answer = run(_ordered(url, path, b"", "from", "to"))
-    if as_json:
-        print_json(answer)
-    else:
+
+    def text(answer: dict[str, Any]) -> None:
         before, now = answer.get("from"), answer.get("to")
         click.echo(f"{now} leads already" if before == now else f"{before} has handed over to {now}")
+
+    return print_found(run(_ordered(url, path, None, "from", "to")), as_json, text)
+
+
+def _set(urls: Sequence[str], settings: dict[str, Any], as_json: bool) -> int:
+    document = run(_ordered(urls, "/v1/admin/group/settings", settings, *_DOCUMENT, *_SETTINGS))
+    return print_found(document, as_json, _print)
+
+
+def _change(
+    urls: Sequence[str], change: dict[str, Any], as_json: bool, *, wait: bool = False, timeout_s: float = 0.0
+) -> int:
+    document = run(_carried_out(urls, change, wait, timeout_s))
+    print_found(document, as_json, _print)
+    if wait and not _electable(document, name := change["name"]):
+        raise OutcomeUnknown(f"{name} is a member, but has not caught up within {timeout_s:.0f} s; the master goes on")
     return 0
 
 
-def _set(urls: Sequence[str], settings: dict[str, Any], *, as_json: bool) -> int:
-    import msgspec
-
-    body = msgspec.json.encode(settings)
-    document = run(_ordered(urls, "/v1/admin/group/settings", body, *_DOCUMENT, *_SETTINGS))
-    if as_json:
-        print_json(document)
-    else:
-        _print(document)
-    return 0
-
-
-def _change(urls: Sequence[str], change: dict[str, Any], *, wait: str, timeout_s: float, as_json: bool) -> int:
-    import msgspec
-
-    document = run(_carried_out(urls, msgspec.json.encode(change), wait, timeout_s))
-    if as_json:
-        print_json(document)
-    else:
-        _print(document)
-    if wait and not _electable(document, wait):
-        raise OutcomeUnknown(f"{wait} is a member, but has not caught up within {timeout_s:.0f} s; the master goes on")
-    return 0
-
-
-async def _carried_out(urls: Sequence[str], body: bytes, wait: str, timeout_s: float) -> dict[str, Any]:
-    document = await _ordered(urls, "/v1/admin/group", body, *_DOCUMENT)
+async def _carried_out(urls: Sequence[str], change: dict[str, Any], wait: bool, timeout_s: float) -> dict[str, Any]:
+    document = await _ordered(urls, "/v1/admin/group", change, *_DOCUMENT)
     if not wait:
         return document
     known = list(dict.fromkeys((*urls, *(str(member["url"]) for member in document["members"]))))
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            while not _electable(document, wait):
+            while not _electable(document, change["name"]):
                 await asyncio.sleep(LOOK_S)
                 document = await _shown(known)
-    except TimeoutError:
-        pass
     return document
 
 
@@ -213,49 +175,39 @@ def _electable(document: dict[str, Any], name: str) -> bool:
 # Calls.
 
 
-async def _ordered(urls: Sequence[str], path: str, body: bytes, *needed: str) -> dict[str, Any]:
+async def _ordered(urls: Sequence[str], path: str, body: object, *needed: str) -> dict[str, Any]:
     """Asks the master, whichever of ``urls`` leads there, and returns its answer with all ``needed`` in it. Raises what
     it refuses with, ``NotMaster``, ``Unreachable``."""
-    from repl.client.connect import real_network
-
-    network = real_network()
-    try:
-        deadline = asyncio.get_running_loop().time() + NO_MASTER_S
+    deadline = time.monotonic() + NO_MASTER_S
+    async with network() as opened:
         while True:
             try:
-                return await _once(network, urls, path, body, needed)
+                return await _once(opened, urls, path, body, needed)
             except NotMaster:
-                if asyncio.get_running_loop().time() > deadline:
+                if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(LOOK_S)
-    finally:
-        await network.close()
 
 
-async def _once(network: Network, urls: Sequence[str], path: str, body: bytes, needed: Sequence[str]) -> dict[str, Any]:
-    from repl.web import problem
-
+async def _once(opened: Network, urls: Sequence[str], path: str, body: object, needed: Sequence[str]) -> dict[str, Any]:
     refusal: VlsnLogError | None = None
     for url in urls:
         try:
-            response = await _posted(network, f"{url}{path}", body)
+            response = await _posted(opened, f"{url}{path}", body)
         except Unreachable as error:
             refusal = refusal or error
             continue
-        if response.status == 200:
-            return json_object(bytes(response.body), *needed)
-        error_told = problem.error_of(bytes(response.body))
-        if not isinstance(error_told, NotMaster):
-            raise error_told
-        refusal = error_told
+        try:
+            return json_object(response, *needed)
+        except NotMaster as error:
+            refusal = error
     raise refusal or BadArgument("no URL to ask")
 
 
-async def _posted(network: Network, url: str, body: bytes) -> Response:
+async def _posted(opened: Network, url: str, body: object) -> Response:
     """Follows the way to the master."""
-    headers = {"Content-Type": "application/json"}
     for _ in range(HOPS_MAX):
-        response = await network.request("POST", url, headers=headers, body=body, timeout_s=TIMEOUT_S)
+        response = await sent(opened, "POST", url, body=body, timeout_s=TIMEOUT_S)
         location = response.headers.get("Location", "")
         if response.status != 307 or not location.startswith("http://"):
             break
@@ -265,11 +217,8 @@ async def _posted(network: Network, url: str, body: bytes) -> Response:
 
 async def _shown(urls: Sequence[str]) -> dict[str, Any]:
     """Returns the answer of whoever leads, or has the highest term, of all that answer. Raises ``Unreachable``."""
-    from repl.client.connect import real_network
-
-    network = real_network()
-    try:
-        answers = await _documents(network, urls)
+    async with network() as opened:
+        answers = await _documents(opened, urls)
         told = [answer for answer in answers if isinstance(answer, dict)]
         if told and not any(answer["state"] == "MASTER" for answer in told):
             masters = {
@@ -278,27 +227,14 @@ async def _shown(urls: Sequence[str]) -> dict[str, Any]:
                 for member in answer["members"]
                 if member["name"] == answer["master"]
             }
-            told += [each for each in await _documents(network, sorted(masters)) if isinstance(each, dict)]
-    finally:
-        await network.close()
+            told += [each for each in await _documents(opened, sorted(masters)) if isinstance(each, dict)]
     if not told:
         raise next(answer for answer in answers if isinstance(answer, VlsnLogError))
     return max(told, key=lambda each: (each["term"], each["state"] == "MASTER"))
 
 
-async def _documents(network: Network, urls: Sequence[str]) -> list[dict[str, Any] | VlsnLogError]:
-    from repl.web import problem
-
-    async def one(url: str) -> dict[str, Any] | VlsnLogError:
-        try:
-            response = await network.request("GET", f"{url}/v1/group", timeout_s=TIMEOUT_S)
-            if response.status != 200:
-                return problem.error_of(bytes(response.body))
-            return json_object(bytes(response.body), *_DOCUMENT)
-        except VlsnLogError as error:
-            return error
-
-    return list(await asyncio.gather(*(one(url) for url in urls)))
+async def _documents(opened: Network, urls: Sequence[str]) -> list[Answer]:
+    return await answers_of(opened, "GET", [f"{url}/v1/group" for url in urls], *_DOCUMENT, timeout_s=TIMEOUT_S)
 
 
 def _of(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from repl.cli.options import Command, json_option, require_log
+from repl.cli.options import Command, directory_argument, json_option, require_log
 from repl.cli.report import print_json, print_table, several, size
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ COLUMNS: Final = ("first", "last", "segment", "mappings", "VLSNs a mapping", "fa
 
 
 @click.command(cls=Command)
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@directory_argument
 @json_option
 @click.option("--all", "every", is_flag=True, help=f"Every bucket, not just the first and the last {ROWS_SHOWN // 2}.")
 def index(directory: Path, as_json: bool, every: bool) -> int:
@@ -29,18 +29,17 @@ def index(directory: Path, as_json: bool, every: bool) -> int:
     Of a running node a copy, as of its last checkpoint.  An index may be deleted while its node is stopped, and
     is built anew then.  Exit status 1 when something in it cannot be read.
     """
-    require_log(directory)
+    disk, stores = require_log(directory)
     from vlsn.errors import BadArgument
     from vlsn.index.report import read_report
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import DATA_FILE, LmdbStores
+    from vlsn.real.lmdb_store import DATA_FILE
     from vlsn.recover.recovery import INDEX_NAME
     from vlsn.segments.directory import LOCK_NAME
 
     path = directory / INDEX_NAME
-    running = PosixDisk().is_locked(str(directory / LOCK_NAME))
+    running = disk.is_locked(str(directory / LOCK_NAME))
     try:
-        report = read_report(LmdbStores(), str(path), live=running)
+        report = read_report(stores, str(path), live=running)
         store_bytes = (path / DATA_FILE).stat().st_size
     except FileNotFoundError:
         raise BadArgument(f"{directory}: holds no index; the node makes one when it starts") from None

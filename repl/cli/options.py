@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -19,8 +19,13 @@ from repl.config import ACK_POLICIES, DEFAULT_URL, ENVIRONMENT_PREFIX, LOG_LEVEL
 from vlsn.errors import BadArgument
 from vlsn.ids import is_name, is_part
 
+if TYPE_CHECKING:
+    from vlsn.real.disk import PosixDisk
+    from vlsn.real.lmdb_store import LmdbStores
+
 F = TypeVar("F", bound=Callable[..., Any])
 _FROM_FILE: Final = "vlsnlog.config"
+_DIRECTORY: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
@@ -42,6 +47,12 @@ def config_path() -> Path | None:
     path = click.get_current_context().meta.get(_FROM_FILE)
     assert path is None or isinstance(path, Path)
     return path
+
+
+def is_flagged(name: str) -> bool:
+    """Says whether the parameter was given on the command line itself. A variable or a file also speaks to other
+    commands."""
+    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 class FiniteRange(click.FloatRange):
@@ -120,45 +131,20 @@ class Commands(TakesConfig, click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
+    def asking(self, *parameters: Callable[[Any], Any], name: str | None = None) -> Callable[[F], click.Command]:
+        """Adds a command of what nodes are asked: it takes ``url`` and ``as_json`` behind these parameters."""
+
+        def made(function: F) -> click.Command:
+            for each in (json_option, url_option, *reversed(parameters)):
+                function = each(function)
+            return self.command(cls=Command, name=name)(function)
+
+        return made
+
 
 def format_option(text: str) -> Callable[[F], F]:
     """Adds ``--format``: raw values, or JSON; ``text`` says what they are."""
     return click.option("--format", type=click.Choice(["raw", "json"]), default="raw", show_default=True, help=text)
-
-
-def url_option(function: F) -> F:
-    """Adds ``--url``; the value is a checked list."""
-    return click.option(
-        "--url",
-        default=DEFAULT_URL,
-        show_default=True,
-        callback=lambda ctx, option, value: config.split_urls(value),
-        help="URLs of nodes, separated by commas.",
-    )(function)
-
-
-def json_option(function: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
-
-
-def acks_option(function: F) -> F:
-    return click.option(
-        "--acks",
-        type=click.Choice(ACK_POLICIES, case_sensitive=False),
-        default="majority",
-        show_default=True,
-        help="Which nodes must have it.",
-    )(function)
-
-
-def durability_option(function: F) -> F:
-    """Adds ``--durability``; the value is checked, and None where there is none."""
-    return click.option(
-        "--durability",
-        metavar="LEVEL[,LEVEL]",
-        callback=_durability,
-        help="sync, write_no_sync or no_sync, or the master's and the replicas': less than the group's setting.",
-    )(function)
 
 
 def _durability(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
@@ -169,23 +155,45 @@ def _durability(context: click.Context, option: click.Parameter, value: str | No
     return str(group_durability(value))
 
 
-def timeout_option(function: F) -> F:
-    return click.option(
-        "--timeout",
-        type=FiniteRange(0.001, 600),
-        default=10.0,
-        show_default=True,
-        help="Seconds that one append may take.",
-    )(function)
+url_option = click.option(
+    "--url",
+    default=DEFAULT_URL,
+    show_default=True,
+    callback=lambda ctx, option, value: config.split_urls(value),
+    help="URLs of nodes, separated by commas.",
+)
+"""The value is a checked list."""
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+directory_argument = click.argument("directory", type=_DIRECTORY, metavar="DIR")
+maybe_directory_argument = click.argument("directory", type=_DIRECTORY, metavar="[DIR]", required=False)
+"""A command with this one asks nodes where it is left out."""
+acks_option = click.option(
+    "--acks",
+    type=click.Choice(ACK_POLICIES, case_sensitive=False),
+    default="majority",
+    show_default=True,
+    help="Which nodes must have it.",
+)
+durability_option = click.option(
+    "--durability",
+    metavar="LEVEL[,LEVEL]",
+    callback=_durability,
+    help="sync, write_no_sync or no_sync, or the master's and the replicas': less than the group's setting.",
+)
+"""The value is checked, and None where there is none."""
 
 
-def require_log(directory: Path) -> None:
-    """Raises ``BadArgument`` where no node has ever been, ``WrongVersion`` where a later one has."""
+def require_log(directory: Path) -> tuple[PosixDisk, LmdbStores]:
+    """Returns what a node's directory is read by. Raises ``BadArgument`` where no node has ever been, ``WrongVersion``
+    where a later one has."""
     from vlsn.real.disk import PosixDisk
+    from vlsn.real.lmdb_store import LmdbStores
     from vlsn.recover.versions import check_versions
 
     if not (directory / "node.id").exists() and not any(directory.glob("*.vlog")):
         inside = sorted(each.parent.name for each in directory.glob("*/node.id"))
         advice = f"name one of its nodes: {', '.join(inside)}" if inside else "name the directory of a node"
         raise BadArgument(f"{directory}: holds no log; {advice}")
-    check_versions(PosixDisk(), str(directory))
+    disk = PosixDisk()
+    check_versions(disk, str(directory))
+    return disk, LmdbStores()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from repl.cli.options import Command, json_option, require_log
+from repl.cli.options import Command, directory_argument, json_option, require_log
 
 if TYPE_CHECKING:
     from vlsn.verify.pages import PageLine
@@ -24,7 +24,7 @@ def page() -> None:
 
 
 @page.command("print", cls=Command)
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@directory_argument
 @json_option
 def print_pages(directory: Path, as_json: bool) -> int:
     """Print the pages in the node's directory DIR, and under each its records.
@@ -32,17 +32,14 @@ def print_pages(directory: Path, as_json: bool) -> int:
     ACK: acknowledged, as of the node's last checkpoint.  COMPLETE: every message of the page is, and its file goes.
     TX_NOT_FOUND: written, but never counted; the log has it still.  Exit status 1 when a page is damaged.
     """
-    require_log(directory)
+    disk, stores = require_log(directory)
     import msgspec
 
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import LmdbStores
     from vlsn.segments.directory import LOCK_NAME
     from vlsn.verify.pages import DAMAGED, page_lines
     from vlsn.verify.segment_chain import read_stated
 
-    disk = PosixDisk()
-    stated = read_stated(LmdbStores(), str(directory), live=disk.is_locked(f"{directory}/{LOCK_NAME}"))
+    stated = read_stated(stores, str(directory), live=disk.is_locked(f"{directory}/{LOCK_NAME}"))
     encode = msgspec.json.Encoder().encode_lines
     lines = page_lines(disk, str(directory), stated)
     damaged, destination, shown = False, "", False

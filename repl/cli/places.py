@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX
 
+F = TypeVar("F", bound=Callable[..., Any])
 START: Final = "start"
 END: Final = "end"
 _DIGITS: Final = re.compile(r"[0-9]+\Z")
@@ -24,6 +26,15 @@ def place_of(text: str, option: str) -> int | str:
     if vlsn is None and text not in (START, END):
         raise BadArgument(f"{option} {text[:40]!r}: a VLSN from 1 on, start or end")
     return text if vlsn is None else vlsn
+
+
+def place_option(flag: str, name: str = "to", *, help: str, required: bool = True) -> Callable[[F], F]:
+    """Adds an option whose value is checked as ``place_of`` does."""
+
+    def checked(_: click.Context, option: click.Parameter, text: str | None) -> int | str | None:
+        return None if text is None else place_of(text, flag)
+
+    return click.option(flag, name, required=required, metavar="VLSN|start|end", callback=checked, help=help)
 
 
 def _vlsn(text: str) -> int | None:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
-from repl.cli.options import Command, format_option, json_option, require_log, url_option
+from repl.cli.options import (
+    Command,
+    format_option,
+    is_flagged,
+    json_option,
+    maybe_directory_argument,
+    require_log,
+    url_option,
+)
 from repl.cli.places import Place, PlaceType
 from repl.cli.signals import run
 
@@ -24,9 +30,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @url_option
-@click.argument(
-    "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="[DIR]", required=False
-)
+@maybe_directory_argument
 @click.option(
     "--from", "begin", type=PlaceType(words=True), metavar="N|start|end|TIME", help="First VLSN; default: start."
 )
@@ -64,35 +68,20 @@ def read(
         raise click.UsageError(f"--to {upto.text} is before --from {begin.text}")
     if follow and consistency != "durable":
         raise click.UsageError("--consistency linearizable is for a read that ends; --follow shows all that comes")
-    printer = Printer(as_json=as_json or format == "json", kinds=all_kinds, txns=txns, flush=follow)
-    wanted = Wanted(_encoded(key), _encoded(key_prefix), all_kinds)
-    chosen = Chosen(printer, limit)
+    wanted = {"key": _encoded(key), "key_prefix": _encoded(key_prefix), "all_kinds": all_kinds}
+    printer = Printer(limit, as_json=as_json or format == "json", kinds=all_kinds, txns=txns, flush=follow)
     if directory is not None:
-        given = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
-        if given or follow or consistency != "durable":
+        if is_flagged("url") or follow or consistency != "durable":
             raise click.UsageError("a DIR is read as it is: without --url, --follow and --consistency")
-        _read_directory(directory, begin, upto, wanted, undurable, chosen)
+        _read_directory(directory, begin, upto, wanted, undurable, printer)
         return
     if undurable:
         raise click.UsageError("--undurable is of a DIR; a node shows what is durable, and no more")
     try:
-        run(_read(url, begin, upto, follow, consistency, wanted, chosen))
+        run(_read(url, begin, upto, follow, consistency, wanted, printer))
     except KeyboardInterrupt:
         if not follow:
             raise
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The entries asked for."""
-
-    key: bytes | None
-    key_prefix: bytes | None
-    all_kinds: bool
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        return {"key": self.key, "key_prefix": self.key_prefix, "all_kinds": self.all_kinds}
 
 
 def _encoded(text: str | None) -> bytes | None:
@@ -100,16 +89,14 @@ def _encoded(text: str | None) -> bytes | None:
 
 
 def _read_directory(
-    directory: Path, begin: Place | None, upto: Place | None, wanted: Wanted, undurable: bool, chosen: Chosen
+    directory: Path, begin: Place | None, upto: Place | None, wanted: dict[str, Any], undurable: bool, printer: Printer
 ) -> None:
-    require_log(directory)
     from vlsn.format.key_filter import KeyFilter
     from vlsn.offline.stopped_log import StoppedLog
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import LmdbStores
 
-    keys = KeyFilter.of(wanted.key, wanted.key_prefix)
-    log = StoppedLog(PosixDisk(), LmdbStores(), str(directory))
+    disk, stores = require_log(directory)
+    keys = KeyFilter.of(wanted["key"], wanted["key_prefix"])
+    log = StoppedLog(disk, stores, str(directory))
     first, last = begin.vlsn if begin is not None else 0, upto.vlsn if upto is not None else 0
     if begin is not None and begin.is_end:
         first = (log.last if undurable else log.durable) + 1
@@ -118,8 +105,8 @@ def _read_directory(
     if upto is not None and upto.time_us is not None:
         last = log.at_time(upto.time_us + 1) - 1
     if upto is None or first <= last > 0:
-        for entries in log.entries(first, last, all_kinds=wanted.all_kinds, undurable=undurable, keys=keys):
-            if chosen.take(entries):
+        for entries in log.entries(first, last, all_kinds=wanted["all_kinds"], undurable=undurable, keys=keys):
+            if printer.take(entries):
                 return
     if upto is None and not undurable and log.last > log.durable:
         left = f"VLSN {log.durable + 1} to {log.last}"
@@ -127,8 +114,8 @@ def _read_directory(
 
 
 async def _read(
-    urls: list[str], begin: Place | None, upto: Place | None, follow: bool, consistency: Consistency, wanted: Wanted,
-    chosen: Chosen,
+    urls: list[str], begin: Place | None, upto: Place | None, follow: bool, consistency: Consistency,
+    wanted: dict[str, Any], printer: Printer,
 ) -> None:  # fmt: skip
     from repl.cli.append import require_a_node
     from repl.client.connect import connect
@@ -137,16 +124,16 @@ async def _read(
         await require_a_node(log, urls)
         first = await _vlsn_of(log, begin) if begin is not None else None
         if follow:
-            await _follow(log, first, upto, wanted, chosen)
+            await _follow(log, first, upto, wanted, printer)
             return
         last = upto.vlsn if upto is not None else None
         if upto is not None and upto.time_us is not None:
             last = await log.vlsn_at(upto.time_us + 1) - 1
             if not last:
                 return
-        pages = log.read_pages(first, last, consistency=consistency, **wanted.parameters)
+        pages = log.read_pages(first, last, consistency=consistency, **wanted)
         async for page in pages:
-            if chosen.take(page.entries):
+            if printer.take(page.entries):
                 return
 
 
@@ -158,10 +145,10 @@ async def _vlsn_of(log: Client, place: Place) -> int | None:
     return place.vlsn or None
 
 
-async def _follow(log: Client, first: int | None, upto: Place | None, wanted: Wanted, chosen: Chosen) -> None:
-    async for page in log.tail_pages(first, **wanted.parameters):
+async def _follow(log: Client, first: int | None, upto: Place | None, wanted: dict[str, Any], printer: Printer) -> None:
+    async for page in log.tail_pages(first, **wanted):
         entries = [entry for entry in page.entries if upto is None or _is_within(entry, upto)]
-        if chosen.take(entries) or len(entries) < len(page.entries):
+        if printer.take(entries) or len(entries) < len(page.entries):
             return
         if upto is not None and 0 < upto.vlsn < page.next_vlsn:
             return
@@ -171,34 +158,26 @@ def _is_within(entry: Entry, upto: Place) -> bool:
     return entry.vlsn <= upto.vlsn if upto.time_us is None else entry.time <= upto.time_us
 
 
-class Chosen:
-    """Hands on what was asked for, up to ``limit`` entries."""
-
-    def __init__(self, printer: Printer, limit: int | None) -> None:
-        self._printer = printer
-        self._left = limit
-
-    def take(self, entries: Sequence[Entry]) -> bool:
-        """Takes as many as are asked for, and says whether that was all."""
-        if self._left is not None:
-            entries = entries[: self._left]
-            self._left -= len(entries)
-        self._printer.entries(entries)
-        return self._left == 0
-
-
 class Printer:
-    """Writes many entries at once to stdout."""
+    """Writes many entries at once to stdout, up to ``limit`` of them."""
 
-    def __init__(self, *, as_json: bool, kinds: bool, txns: bool, flush: bool) -> None:
+    def __init__(self, limit: int | None, *, as_json: bool, kinds: bool, txns: bool, flush: bool) -> None:
+        self._left = limit
         self._as_json = as_json
         self._kinds = kinds
         self._txns = txns
         self._flush = flush
 
-    def entries(self, entries: Sequence[Entry]) -> None:
-        if not entries:
-            return
+    def take(self, entries: Sequence[Entry]) -> bool:
+        """Prints as many as are asked for, and says whether that was all."""
+        if self._left is not None:
+            entries = entries[: self._left]
+            self._left -= len(entries)
+        if entries:
+            self._print(entries)
+        return self._left == 0
+
+    def _print(self, entries: Sequence[Entry]) -> None:
         out = sys.stdout.buffer
         if self._as_json:
             from repl.web import ndjson

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repl.cli.main import FINDING, OK
-from repl.cli.options import Command, json_option, require_log
+from repl.cli.options import Command, directory_argument, json_option, require_log
 from repl.cli.report import print_json, several, size
 from repl.cli.verify import progress_bar
 
@@ -20,7 +20,7 @@ PLACES_SHOWN = 20
 
 
 @click.command(cls=Command)
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@directory_argument
 @click.option(
     "--from-audit", "report", required=True, metavar="FILE", help="A report that an audit wrote by --out FILE.json."
 )
@@ -32,18 +32,15 @@ def repair(directory: Path, report: str, right: str, dry_run: bool, as_json: boo
 
     The old bytes are kept aside in DIR. Afterwards the whole directory is verified.
     """
-    require_log(directory)
+    disk, stores = require_log(directory)
     from repl.audit.repair import Repair
     from repl.audit.report import read_report
     from vlsn.errors import LogInUse
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import LmdbStores
     from vlsn.real.threads import ReadAhead
     from vlsn.segments.directory import LOCK_NAME
     from vlsn.verify.verify import verify
 
     document = read_report(report)
-    disk, stores = PosixDisk(), LmdbStores()
     try:
         lock = disk.lock(str(directory / LOCK_NAME))
     except LogInUse:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import click
 
 from repl.aligned import aligned, width
+
+T = TypeVar("T")
 
 
 def print_table(
@@ -42,6 +44,15 @@ def print_json(value: Any) -> None:
     import msgspec
 
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def print_found(found: T, as_json: bool, text: Callable[[T], None]) -> int:
+    """Prints what was found as JSON, or by ``text``; returns the exit status 0."""
+    if as_json:
+        print_json(found)
+    else:
+        text(found)
+    return 0
 
 
 def size(count: float) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from repl.cli.asking import network
 from repl.cli.options import Command, json_option, url_option
 from repl.cli.report import print_json, print_table, several, size
 from repl.cli.signals import run
@@ -55,12 +56,10 @@ def _show(nodes: Sequence[dict[str, Any]], as_json: bool) -> list[str]:
 
 async def _watch(urls: Sequence[str], as_json: bool) -> None:
     """Shows every round until it is cancelled: drawn over the last one on a terminal, else one behind the other."""
-    from repl.client.connect import real_network
     from repl.client.endpoints import Endpoints
 
-    network = real_network()
-    try:
-        endpoints = Endpoints(network, urls)
+    async with network() as opened:
+        endpoints = Endpoints(opened, urls)
         while True:
             nodes = await _ask(endpoints, urls)
             if not as_json:
@@ -71,21 +70,15 @@ async def _watch(urls: Sequence[str], as_json: bool) -> None:
                 click.echo()
             sys.stdout.flush()
             await asyncio.sleep(WATCH_S)
-    finally:
-        await network.close()
 
 
 async def ask(urls: Sequence[str]) -> list[dict[str, Any]]:
     """Asks every node given, and every member that they tell of, for its status, by name. A silent one has the state
     UNREACHABLE."""
-    from repl.client.connect import real_network
     from repl.client.endpoints import Endpoints
 
-    network = real_network()
-    try:
-        return await _ask(Endpoints(network, urls), urls)
-    finally:
-        await network.close()
+    async with network() as opened:
+        return await _ask(Endpoints(opened, urls), urls)
 
 
 async def _ask(endpoints: Endpoints, urls: Sequence[str]) -> list[dict[str, Any]]:

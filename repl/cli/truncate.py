@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repl.cli.main import REFUSED
-from repl.cli.options import Command, json_option, require_log
+from repl.cli.options import Command, directory_argument, json_option, require_log
 from repl.cli.report import print_json, several, size
 
 if TYPE_CHECKING:
     from vlsn.offline.truncate import Floor, Loss
+    from vlsn.seams import Disk, Stores
     from vlsn.state.node_file import NodeRecord
 
 
 @click.command(cls=Command)
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@directory_argument
 @click.option("--after", type=click.IntRange(min=1), help="The last VLSN to keep; the end of a block.")
 @click.option("--accept-floor", is_flag=True, help="Lift the vote floor: what lies below it may be lost.")
 @click.option("--yes", is_flag=True, help="Do it; without this it is only shown.")
@@ -32,23 +33,21 @@ def truncate(directory: Path, after: int | None, accept_floor: bool, yes: bool, 
     """
     if (after is None) == (not accept_floor):
         raise click.UsageError("give either --after or --accept-floor")
-    require_log(directory)
+    disk, stores = require_log(directory)
     if after is not None:
-        return _cut(directory, after, yes=yes, as_json=as_json)
-    return _lift(directory, yes=yes, as_json=as_json)
+        return _cut(disk, stores, directory, after, yes=yes, as_json=as_json)
+    return _lift(disk, stores, directory, yes=yes, as_json=as_json)
 
 
-def _cut(directory: Path, after: int, *, yes: bool, as_json: bool) -> int:
+def _cut(disk: Disk, stores: Stores, directory: Path, after: int, *, yes: bool, as_json: bool) -> int:
     from vlsn.offline.truncate import loss_of
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import LmdbStores
 
-    loss = loss_of(PosixDisk(), LmdbStores(), str(directory), after)
+    loss = loss_of(disk, stores, str(directory), after)
     if not as_json:
         click.echo("\n".join(_lines(directory, loss, done=yes)))
     cut = bool(loss.first) and yes
     if cut:
-        _truncate(directory, after)
+        _truncate(disk, stores, directory, after)
         if not as_json:
             shown = f"`vlsnlog dump --all {shlex.quote(str(directory))}`"
             click.echo(f"done: the log ends at VLSN {after}; {shown} shows the rest, overmarked")
@@ -57,16 +56,14 @@ def _cut(directory: Path, after: int, *, yes: bool, as_json: bool) -> int:
     return _asked(lost=bool(loss.first), yes=yes)
 
 
-def _truncate(directory: Path, after: int) -> None:
+def _truncate(disk: Disk, stores: Stores, directory: Path, after: int) -> None:
     from vlsn.offline.truncate import Truncation
     from vlsn.real.clock import SystemClock, SystemRandom
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import LmdbStores
     from vlsn.real.threads import CallerThreads
     from vlsn.seams import Seams
 
     ended: Future[NodeRecord] = Future()
-    seams = Seams(PosixDisk(), SystemClock(), SystemRandom(), CallerThreads(), LmdbStores())
+    seams = Seams(disk, SystemClock(), SystemRandom(), CallerThreads(), stores)
     truncation = Truncation(seams, str(directory), after, done=ended.set_result, failed=ended.set_exception)
     try:
         ended.result()
@@ -100,14 +97,12 @@ def _lines(directory: Path, loss: Loss, *, done: bool) -> list[str]:
     return lines
 
 
-def _lift(directory: Path, *, yes: bool, as_json: bool) -> int:
+def _lift(disk: Disk, stores: Stores, directory: Path, *, yes: bool, as_json: bool) -> int:
     from vlsn.offline.truncate import accept_floor, floor_of
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import LmdbStores
 
-    floor = floor_of(PosixDisk(), LmdbStores(), str(directory))
+    floor = floor_of(disk, stores, str(directory))
     if yes and floor.holds:
-        accept_floor(PosixDisk(), str(directory))
+        accept_floor(disk, str(directory))
     if as_json:
         lost = (floor.last + 1, floor.vlsn) if floor.holds else (0, 0)
         fields = {"floor_term": floor.term, "floor_vlsn": floor.vlsn, "last_term": floor.last_term, "last": floor.last}

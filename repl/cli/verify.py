@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repl.cli.options import Command, json_option, require_log
+from repl.cli.options import Command, directory_argument, json_option, require_log
 from repl.cli.progress import bars
 from repl.cli.report import print_json, several, size
 
@@ -23,7 +23,7 @@ FINDINGS_SHOWN = 50
 
 
 @click.command(cls=Command)
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@directory_argument
 @json_option
 @click.option("--live", is_flag=True, help="The node may be running: check up to its synced length.")
 def verify(directory: Path, as_json: bool, live: bool) -> int:
@@ -32,14 +32,12 @@ def verify(directory: Path, as_json: bool, live: bool) -> int:
     A torn tail, and an index behind the log, are normal after a crash: reported, exit status 0.
     So is one unreadable slot of node.id, a note: the other one says the same.
     """
-    from vlsn.real.disk import PosixDisk
-    from vlsn.real.lmdb_store import LmdbStores
     from vlsn.real.threads import ReadAhead
     from vlsn.verify.verify import verify as run
 
-    require_log(directory)
+    disk, stores = require_log(directory)
     with progress_bar() as progress:
-        report = run(PosixDisk(), LmdbStores(), str(directory), live=live, progress=progress, reading=ReadAhead())
+        report = run(disk, stores, str(directory), live=live, progress=progress, reading=ReadAhead())
     if as_json:
         print_json(_fields(report))
     else:

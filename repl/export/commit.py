@@ -14,9 +14,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from repl.export.manifest import (
     FOLDER,
@@ -33,7 +34,8 @@ from repl.export.manifest import (
     name_of,
     number_of,
 )
-from repl.export.target import LOCK, PART, STAGED, Target
+from repl.export.objects import Target
+from repl.export.target import LOCK, PART, STAGED
 
 CLAIMS_MAX: Final = 20
 """Times that a start tries to claim a number while somebody else commits."""
@@ -56,9 +58,9 @@ class Committer:
     def begun(self) -> bool:
         """Says whether the target has a manifest; changes nothing. Raises ``BadTarget`` where something else is there
         and no manifest."""
-        if any(map(number_of, self._target.manifests())):
+        if any(map(number_of, self._target.names(FOLDER))):
             return True
-        other = [name for name in self._target.entries() if name not in _OURS and not name.endswith(PART)]
+        other = [name for name in self._target.names() if name not in _OURS and not name.endswith(PART)]
         if other:
             raise BadTarget(
                 f"{self._target.text} holds {other[0]} and no manifest of an export: choose an empty or a new --to"
@@ -75,29 +77,22 @@ class Committer:
             if self.last is None:
                 self.begun()
         except BaseException:
-            self._target.release()
+            self._target.close()
             raise
         return self.last
 
     def close(self) -> None:
-        self._target.release()
+        self._target.close()
 
     def claim(self, settings: Settings, begin: int) -> Manifest:
         """Takes the next number and removes what others have staged. In a new target ``begin`` is the first VLSN that
         is wanted. Raises ``Fenced`` where others go on committing."""
         for _ in range(CLAIMS_MAX):
-            before = self.last
-            claim = Manifest(
-                number=before.number + 1 if before is not None else 1,
-                kind=Kind.CLAIM,
-                exporter=self._exporter,
-                settings=settings if before is None else before.settings,
-                first=before.last + 1 if before is not None else begin,
-                last=before.last if before is not None else begin - 1,
-                mark=before.mark if before is not None else None,
-                rows_total=before.rows_total if before is not None else 0,
-                time_us=self._wall_us(),
-            )
+            own: dict[str, Any] = {"kind": Kind.CLAIM, "exporter": self._exporter, "time_us": self._wall_us()}
+            if (last := self.last) is None:
+                claim = Manifest(number=1, settings=settings, first=begin, last=begin - 1, mark=None, **own)
+            else:
+                claim = replace(last, number=last.number + 1, first=last.last + 1, rows=0, gap=None, files=(), **own)
             if self._create(claim):
                 for staged in self._target.staged():
                     self._target.remove(staged)
@@ -139,7 +134,7 @@ class Committer:
                     f"{self._target.text}/{file.staged} has {size} bytes here, and had {file.bytes} where a task wrote "
                     "it: is --to a directory that all Spark workers share?"
                 )
-        self._target.sync([file.staged for file in files])
+        self._target.sync(*(file.staged for file in files))
         if not self._create(manifest):
             self._raise_fenced(manifest.number)
         self._publish(manifest)
@@ -148,7 +143,7 @@ class Committer:
     def check_not_fenced(self) -> None:
         """Raises ``Fenced`` if another exporter has committed or claimed since: what it removed is missing here."""
         following = (self.last.number if self.last is not None else 0) + 1
-        if any(number_of(name) >= following for name in self._target.manifests()):
+        if any(number_of(name) >= following for name in self._target.names(FOLDER)):
             self._raise_fenced(following)
 
     def _create(self, manifest: Manifest) -> bool:
@@ -159,7 +154,7 @@ class Committer:
         return True
 
     def _catch_up(self) -> None:
-        numbers = sorted(filter(None, map(number_of, self._target.manifests())))
+        numbers = sorted(filter(None, map(number_of, self._target.names(FOLDER))))
         if not numbers:
             return
         name = name_of(numbers[-1])
@@ -175,7 +170,7 @@ class Committer:
                     f"{self._target.text}/{file.name}: {name_of(manifest.number)} names this file, and it is gone"
                 ) from None
         if manifest.files:
-            self._target.sync([file.name for file in manifest.files])
+            self._target.sync(*(file.name for file in manifest.files))
 
     def _raise_fenced(self, number: int) -> None:
         name = name_of(number)

@@ -19,11 +19,11 @@ from uuid import uuid4
 from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.export.commit import Committer, difference
 from repl.export.manifest import DataFile, Gap, Manifest, Settings
+from repl.export.objects import Target, target_of
 from repl.export.origin import Origin, check_same_log, is_live, origin_of
 from repl.export.partitioning import escaped, partitioning_of
-from repl.export.target import Target
-from repl.export.target_url import target_of
-from repl.export.writing import COLUMNS, FORMATS, Plan
+from repl.export.writing import FORMATS, Plan
+from repl.files.parquet import COLUMNS
 from repl.spark.batch import VisibleReader
 from repl.spark.options import Use, read_options
 from vlsn.errors import BadArgument, Damaged, Lagging, Trimmed, Unreachable, VlsnLogError, said_of

@@ -11,21 +11,31 @@ What is asked of a store:
 from __future__ import annotations
 
 import inspect
+import os
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from repl.export.manifest import FOLDER, MANIFEST_BYTES_MAX, BadTarget
-from repl.export.target import PART, STAGED, Output
+from repl.export.manifest import MANIFEST_BYTES_MAX, BadTarget
+from repl.export.target import PART, STAGED, LocalTarget
 from vlsn.seams import Buffer
+
+if TYPE_CHECKING:
+    from repl.files.parquet import Output
 
 NEEDS_FSSPEC: Final = "--to with a URL needs fsspec; install it with: pip install 'vlsnlog[spark]'"
 BLOCK_BYTES: Final = 8 << 20
 """Bytes of a file that are sent at once."""
 
 
-def object_target(text: str, *, one_exporter: bool) -> ObjectTarget:
-    """Makes the target of a URL. Raises ``BadTarget`` where fsspec, or the store's package, is missing or refuses, and
-    where the store cannot create without ``one_exporter``."""
+def target_of(text: str, *, one_exporter: bool = False) -> Target:
+    """Returns the target that ``--to`` names, a directory or a prefix of an object store. Raises ``BadTarget`` where
+    that is no directory, fsspec or the store's package is missing or refuses, or the store cannot create without
+    ``one_exporter``; looks at nothing else yet."""
+    if "://" not in text or text.startswith("file://"):
+        path = os.path.abspath(text.removeprefix("file://"))
+        if os.path.lexists(path) and not os.path.isdir(path):
+            raise BadTarget(f"{text}: is no directory")
+        return LocalTarget(path, text)
     if find_spec("fsspec") is None:
         raise BadTarget(NEEDS_FSSPEC)
     target = ObjectTarget(text)
@@ -41,16 +51,12 @@ class ObjectTarget:
     """A prefix of an object store; opened in whichever process uses it."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self.text = text
         self._store: Any = None
         self._root = ""
 
     def __reduce__(self) -> tuple[type[ObjectTarget], tuple[str]]:
-        return ObjectTarget, (self._text,)
-
-    @property
-    def text(self) -> str:
-        return self._text
+        return ObjectTarget, (self.text,)
 
     @property
     def store(self) -> Any:
@@ -58,27 +64,29 @@ class ObjectTarget:
             from fsspec.core import url_to_fs
 
             try:
-                self._store, root = url_to_fs(self._text, use_listings_cache=False)
+                self._store, root = url_to_fs(self.text, use_listings_cache=False)
             except (ValueError, ImportError, TypeError) as error:
-                raise BadTarget(f"{self._text}: {' '.join(str(error).split())}") from None
+                raise BadTarget(f"{self.text}: {' '.join(str(error).split())}") from None
             self._root = root.rstrip("/")
             if not self._root.strip("/"):
-                raise BadTarget(f"{self._text}: names no bucket or folder")
+                raise BadTarget(f"{self.text}: names no bucket or folder")
         return self._store
 
     def lock(self) -> None:
         """Does nothing: the claim of a number is what fences here."""
 
-    def release(self) -> None: ...
+    def close(self) -> None: ...
 
-    def entries(self) -> list[str]:
-        return self._list("")
+    def names(self, folder: str = "") -> list[str]:
+        self.store.invalidate_cache()
+        try:
+            found = self.store.ls(self._of(folder), detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
 
-    def manifests(self) -> list[str]:
-        return self._list(FOLDER)
-
-    def read(self, name: str) -> bytes:
-        data: bytes = self.store.cat_file(self._of(name), end=MANIFEST_BYTES_MAX)
+    def read(self, name: str, bytes_max: int = MANIFEST_BYTES_MAX) -> bytes:
+        data: bytes = self.store.cat_file(self._of(name), end=bytes_max)
         return data
 
     def create(self, name: str, data: bytes) -> bool:
@@ -102,7 +110,7 @@ class ObjectTarget:
         self.store.makedirs(self._of(name.rpartition("/")[0]), exist_ok=True)
         return _ObjectOutput(self.store, self._of(name))
 
-    def sync(self, names: list[str]) -> None:
+    def sync(self, *names: str) -> None:
         """Does nothing: an object that is there is durable."""
 
     def size(self, name: str) -> int | None:
@@ -142,14 +150,6 @@ class ObjectTarget:
         self.store  # noqa: B018  # the root is known once it is open
         return f"{self._root}/{name}" if name else self._root
 
-    def _list(self, name: str) -> list[str]:
-        self.store.invalidate_cache()
-        try:
-            found = self.store.ls(self._of(name), detail=False)
-        except FileNotFoundError:
-            return []
-        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
-
 
 class _ObjectOutput:
     def __init__(self, store: Any, path: str) -> None:
@@ -169,6 +169,9 @@ class _ObjectOutput:
             self._store.rm_file(self._path)
         except (OSError, NotImplementedError):
             pass  # it never was, or the next start removes it
+
+
+Target = LocalTarget | ObjectTarget
 
 
 def _creates(store: Any) -> bool:

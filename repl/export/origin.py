@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -36,65 +36,40 @@ class BlockAt:
     mark: Mark
 
 
-class Origin(Protocol):
-    @property
-    def text(self) -> str:
-        """The source as the user gave it."""
-        ...
-
-    def group(self) -> str: ...
-
-    def first(self) -> int:
-        """Returns the first VLSN there is; one past the end where there is none."""
-        ...
-
-    def end(self, at_least: int = 0) -> int:
-        """Returns the last VLSN that is durable; 0 where there is none. A node that lags is given time to reach
-        ``at_least``."""
-        ...
-
-    def at_time(self, time_us: int) -> int:
-        """Returns the first VLSN sealed then or later; one past the end where there is none."""
-        ...
-
-    def block_at(self, vlsn: int) -> BlockAt:
-        """Raises ``Trimmed`` below the first, ``NotYet`` past the end."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class GroupOrigin:
+    """Nodes of one group that run; ``text`` is the source as the user gave it."""
+
     def __init__(self, urls: str) -> None:
-        self._urls = urls
+        self.text = urls
         self._log = connect_sync(urls)
         self._log.__enter__()
-
-    @property
-    def text(self) -> str:
-        return self._urls
 
     def group(self) -> str:
         return self._log.group_name()
 
     def first(self) -> int:
+        """Returns the first VLSN there is; one past the end where there is none."""
         return self._log.first_vlsn()
 
     def end(self, at_least: int = 0) -> int:
+        """Returns the last VLSN that is durable; 0 where there is none. A node that lags is given time to reach
+        ``at_least``."""
         deadline = time.monotonic() + LAG_S
         while (end := self._log.durable_vlsn()) < at_least and time.monotonic() < deadline:
             time.sleep(POLL_S)  # with several URLs, the next one may answer
         return end
 
     def at_time(self, time_us: int) -> int:
+        """Returns the first VLSN sealed then or later; one past the end where there is none."""
         return self._log.vlsn_at(time_us)
 
     def block_at(self, vlsn: int) -> BlockAt:
+        """Raises ``Trimmed`` below the first, ``NotYet`` past the end."""
         deadline = time.monotonic() + LAG_S
         while True:
             pages = self._log.block_pages(vlsn, vlsn)
             try:
-                return _found((page.rows for page in pages if page.rows is not None), vlsn, self._urls)
+                return _found((page.rows for page in pages if page.rows is not None), vlsn, self.text)
             except NotYet:
                 if time.monotonic() > deadline:
                     raise
@@ -109,15 +84,11 @@ class CopiesOrigin:
 
     def __init__(self, text: str) -> None:
         self._options = read_options({"path": text}, Use.BATCH)
-        self._text = text
+        self.text = text
         for each in self._options.sources:
             if "://" not in each and not os.path.isdir(each):
                 raise BadArgument(f"{each}: is no directory; name a node's, or http:// URLs")
         self._copies = Copies.of(self._options.sources)
-
-    @property
-    def text(self) -> str:
-        return self._text
 
     def group(self) -> str:
         return next(iter(self._copies.layouts.values())).survey.group
@@ -133,12 +104,15 @@ class CopiesOrigin:
 
     def block_at(self, vlsn: int) -> BlockAt:
         if vlsn < self.first():
-            raise Trimmed(f"{self._text}: VLSN {vlsn} was cleaned away", first=self.first())
+            raise Trimmed(f"{self.text}: VLSN {vlsn} was cleaned away", first=self.first())
         shares = self._copies.shares(vlsn, min(vlsn, self.end()), NEAR_BYTES)
         found = (read_piece(self._copies.layouts[share.copy].source, share.piece) for share in shares)
-        return _found((rows for pieces in found for rows, _ in pieces), vlsn, self._text)
+        return _found((rows for pieces in found for rows, _ in pieces), vlsn, self.text)
 
     def close(self) -> None: ...
+
+
+Origin = GroupOrigin | CopiesOrigin
 
 
 def origin_of(text: str) -> Origin:

@@ -8,36 +8,22 @@ pass most of a file by.  Nothing is held but the row groups that fill.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any, Final
 from uuid import uuid4
 
-import crc32c
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from repl.export.manifest import DataFile
+from repl.export.objects import Target
 from repl.export.partitioning import Partitioning, partitioning_of
-from repl.export.target import Output, Target
+from repl.files.parquet import COLUMNS, SCHEMA, ParquetFile, Sink
 from repl.web import ndjson
 from vlsn.errors import BadArgument
 from vlsn.format.block import Entry, EntryKind
 from vlsn.limits import MIB
 
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("vlsn", pa.int64(), nullable=False),
-        pa.field("term", pa.int64(), nullable=False),
-        pa.field("time", pa.timestamp("us", "UTC"), nullable=False),
-        pa.field("txn", pa.int64()),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary(), nullable=False),
-    ]
-)
-COLUMNS: Final = tuple(SCHEMA.names)
 ROW_GROUP_BYTES: Final = 16 * MIB
 """Bytes in memory from which the rows of a file become a row group."""
 ROW_GROUP_ROWS: Final = 131_072
@@ -117,8 +103,8 @@ class _DataWriter:
     def __init__(self, plan: Plan, directory: str) -> None:
         self._directory, self._format = directory, plan.format
         self._staged = plan.target.staged_name(directory, plan.exporter, uuid4().hex)
-        self._sink = _Sink(plan.target.new_file(self._staged))
-        self._parquet: Any = None
+        self._sink = Sink(plan.target.new_file(self._staged))
+        self._parquet: ParquetFile | None = None
         self._pending: list[Any] = []
         self._first = self._last = self._rows = self._pending_rows = 0
         self.pending_bytes = 0
@@ -150,9 +136,8 @@ class _DataWriter:
                 self._sink.write(_lines(rows))
             return
         if self._parquet is None:
-            self._parquet = _parquet_writer(self._sink)
-        table = pa.Table.from_batches(pending).select(COLUMNS).cast(SCHEMA)
-        self._parquet.write_table(table, row_group_size=max(table.num_rows, 1))
+            self._parquet = ParquetFile(self._sink, "zstd")
+        self._parquet.write_group(pa.Table.from_batches(pending).select(COLUMNS).cast(SCHEMA))
 
     def end(self) -> DataFile:
         try:
@@ -171,46 +156,9 @@ class _DataWriter:
         self._sink.output.abandon()
 
 
-class _Sink(io.RawIOBase):
-    """A file as PyArrow writes to it, with the size and the checksum of what it wrote."""
-
-    def __init__(self, output: Output) -> None:
-        self.output = output
-        self.size = self.crc = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.size
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self.output.write(view)
-        self.crc = crc32c.crc32c(view, self.crc)
-        self.size += len(view)
-        return len(view)
-
-
-def _parquet_writer(sink: _Sink) -> Any:
-    return pq.ParquetWriter(
-        sink,
-        SCHEMA,
-        compression="zstd",
-        use_dictionary=["term", "txn", "key"],
-        write_statistics=["vlsn", "term", "time", "txn", "key"],
-        sorting_columns=[pq.SortingColumn(SCHEMA.get_field_index("vlsn"))],
-    )
-
-
 def _lines(rows: Any) -> bytes:
     """Returns rows as ``vlsnlog read --format json`` prints them."""
-    columns: Mapping[str, list[Any]] = {
-        name: (rows.column(name).cast(pa.int64()) if name == "time" else rows.column(name)).to_pylist()
-        for name in COLUMNS
-    }
-    values = zip(*(columns[name] for name in ("vlsn", "term", "time", "txn", "key", "value")), strict=True)
-    entries = starmap(
-        lambda vlsn, term, time, txn, key, value: Entry(vlsn, term, time, _DATA, txn or 0, key, value), values
-    )
-    return ndjson.encode(list(entries), kinds=False)
+    columns = (rows.column(name).cast(pa.int64()) if name == "time" else rows.column(name) for name in COLUMNS)
+    values = zip(*(column.to_pylist() for column in columns), strict=True)
+    entries = [Entry(vlsn, term, time, _DATA, txn or 0, key, value) for vlsn, term, time, txn, key, value in values]
+    return ndjson.encode(entries, kinds=False)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 from repl.cdc.children import Children
-from repl.cdc.consumers import CdcHost
+from repl.cdc.host import CdcHost
 from repl.config import NodeConfig
 from repl.group.role import cancelled
 from repl.lead.leading import lead_of

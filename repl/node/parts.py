@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from repl.cdc.children import Children
 from repl.cdc.consumers import CdcConsumers
+from repl.cdc.host import CdcNode
 from repl.config import NodeConfig
 from repl.destinations.handed import Handed
 from repl.follow.following import Following
@@ -40,14 +41,16 @@ class NodeParts:
         self.restoration = Restoration(self.member)
         self.cdc = CdcConsumers(
             config.cdc,
-            node=config.name,
-            group=config.group,
-            directory=str(config.dir),
-            children=children,
-            clock=seams.clock,
-            disk=seams.disk,
-            random=seams.random,
-            event=self.member.event,
+            CdcNode(
+                name=config.name,
+                group=config.group,
+                directory=str(config.dir),
+                children=children,
+                clock=seams.clock,
+                disk=seams.disk,
+                random=seams.random,
+            ),
+            self.member.event,
         )
         self.member.alarms = self._alarms
         self.open: OpenNode | None = None

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from repl.http import problem
 
 from repl.bench.report import Outcome, Samples
 from repl.bench.works import Load
 from repl.net.network import AiohttpNetwork
+from repl.web import problem
 
 ANSWER_S = 120.0
 

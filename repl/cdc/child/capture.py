@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from dataclasses import fields
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Final, Literal
@@ -107,7 +108,7 @@ class Capture:
         self._next, self._last = start.next, start.last
         self._send(Hello())
         self._consumer = consumer = self._load(start.consumer)
-        own = consumer.start(_context(start))
+        own = consumer.start(CdcContext(**{each.name: getattr(start, each.name) for each in fields(CdcContext)}))
         term = 0
         if isinstance(own, CdcPosition):
             own, term = own
@@ -197,19 +198,3 @@ def _told(error: Exception) -> str:
     if own.count("\n") > 1:
         text += " ".join(own.split())
     return text if len(text) <= REASON_CHARACTERS_MAX else "…" + text[-REASON_CHARACTERS_MAX:]
-
-
-def _context(start: Start) -> CdcContext:
-    return CdcContext(
-        start.name,
-        start.node,
-        start.group,
-        start.next,
-        start.options,
-        run_on=start.run_on,
-        term=start.term,
-        position_term=start.position_term,
-        moved=start.moved,
-        moved_us=start.moved_us,
-        begins=start.begins,
-    )

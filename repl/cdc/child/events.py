@@ -38,8 +38,8 @@ class Events(Iterator[Entry]):
         sizes = np.array([len(block) for block in run.blocks], dtype=np.int64)
         ends = BLOCKS_HEADER.size + np.cumsum((sizes + 7) & ~7)
         places = ends - ((sizes + 7) & ~7)
-        heads = np.frombuffer(message, np.uint8)[places[:, None] + np.arange(BLOCK_BYTES)]
-        self._rows = EntryRows(message, places, heads.view(BLOCK_DTYPE).reshape(-1))
+        heads = np.frombuffer(message, np.uint8)[places[:, None] + np.arange(BLOCK_BYTES)].view(BLOCK_DTYPE).reshape(-1)
+        self._rows = EntryRows(message, places, heads)
         chosen = self._rows.chosen(next_vlsn, min(run.last_vlsn, last or run.last_vlsn), _DATA_ONLY)
         if isinstance(chosen, slice):
             chosen = np.arange(*chosen.indices(self._rows.rows), dtype=np.int64)
@@ -56,9 +56,9 @@ class Events(Iterator[Entry]):
         """Those of ``_ready`` that were not taken: its length is the position, so that a loop over events runs none of
         our code for each."""
         self._flow: Iterator[Entry] = chain.from_iterable(self._parts())
-        self.last_time = int(heads.view(BLOCK_DTYPE).reshape(-1)["clock_us"][-1])
+        self.last_time = int(heads["clock_us"][-1])
         self.bytes = len(message)
-        self._last_term = int(heads.view(BLOCK_DTYPE).reshape(-1)["term"][-1])
+        self._last_term = int(heads["term"][-1])
 
     def __iter__(self) -> Iterator[Entry]:
         return self._flow

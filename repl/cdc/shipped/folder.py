@@ -27,11 +27,12 @@ from typing import Final
 import msgspec
 
 from repl.cdc.consumer import CdcContext, CdcUnavailable
+from repl.files.directory import Directory
 from vlsn.errors import BadArgument, Damaged, LogInUse
 from vlsn.format.checksum import crc
 from vlsn.ids import NUMBER_MAX
 from vlsn.limits import KIB
-from vlsn.seams import DirectoryLock, Disk, File
+from vlsn.seams import Disk
 
 STATE_BYTES_MAX: Final = 64 * KIB
 PART: Final = "part"
@@ -65,37 +66,31 @@ def room(directory: str) -> Iterator[None]:
         raise
 
 
-class Folder:
+class Folder(Directory):
     """The files of one consumer in one directory.  ``open`` comes first; ``close`` lets go of the lock."""
 
-    def __init__(self, disk: Disk, directory: str, *, group: str, consumer: str) -> None:
+    def __init__(self, disk: Disk, path: str, *, group: str, consumer: str) -> None:
+        super().__init__(disk, path)
         self.published: Published | None = None
-        self._disk = disk
-        self._directory = directory
         self._group = group
         self._consumer = consumer
-        self._lock: DirectoryLock | None = None
+        self._state = f"{consumer}.state"
 
     def open(self) -> None:
         """Takes the directory, made where it is missing, and puts the file published last in its place. Raises
         ``LogInUse`` where another process has it, ``Damaged``, ``BadArgument`` for another group's."""
-        self._make("")
-        self._lock = self._disk.lock(self._path(f"{self._consumer}.lock"))
+        self.make()
+        self.hold(f"{self._consumer}.lock")
         self.published = state = self._read_state()
         if state is not None:
             if state.group != self._group:
                 raise BadArgument(
-                    f"options: directory: {self._directory} has files of group {state.group}, this is {self._group}"
+                    f"options: directory: {self.path} has files of group {state.group}, this is {self._group}"
                 )
             if state.part and self.exists(state.part):
                 self._put(state)
         for first in self.unfinished(PART):
             self.remove(self.name_of(first, PART))
-
-    def close(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.release()
 
     def name_of(self, first: int, kind: str) -> str:
         """Returns the name of an unfinished file that begins at VLSN ``first``."""
@@ -104,34 +99,13 @@ class Folder:
     def unfinished(self, kind: str) -> list[int]:
         """Lists the VLSNs at which unfinished files begin."""
         wanted = re.compile(re.escape(self._consumer) + rf"\.(\d{{20}})\.{kind}\Z")
-        return [int(found[1]) for name in self._disk.list(self._directory) if (found := wanted.match(name))]
-
-    def exists(self, name: str) -> bool:
-        return self._disk.exists(self._path(name))
-
-    def file(self, name: str, *, create: bool = False) -> File:
-        """Opens a file to write; its name is durable once a file is published, or by ``sync``."""
-        return self._disk.open(self._path(name), write=True, create=create)
-
-    def remove(self, name: str) -> None:
-        """Removes a file if it is there."""
-        if self.exists(name):
-            self._disk.remove(self._path(name))
-
-    def replace(self, name: str, by: str) -> None:
-        """Renames ``name`` to ``by``, over what is there, durably."""
-        self._disk.rename(self._path(name), self._path(by))
-        self.sync()
-
-    def sync(self) -> None:
-        """Makes the names in the directory durable."""
-        self._disk.sync_directory(self._directory)
+        return [int(found[1]) for name in self.names() if (found := wanted.match(name))]
 
     def publish(self, part: str, file: str, *, next_vlsn: int, term: int) -> None:
         """Publishes ``part``, which is synced, as ``file``; the position is ``next_vlsn`` from its commit point on.
         Raises ``BadArgument`` where that file is there."""
         if self.exists(file):
-            raise BadArgument(f"{self._path(file)} is there already; put it away")
+            raise BadArgument(f"{self.path_of(file)} is there already; put it away")
         self.sync()
         state = Published(self._group, self._consumer, next_vlsn, term, part, file, self._obeyed_us())
         self._store(state)
@@ -154,37 +128,19 @@ class Folder:
 
     def _store(self, state: Published) -> None:
         body = msgspec.json.encode(state)
-        new = f"{self._consumer}.state.new"
-        self.remove(new)
-        written = self.file(new, create=True)
-        try:
-            written.write(0, [body, b"\n%08x\n" % crc(body)])
-            written.sync()
-        finally:
-            written.close()
-        self._disk.rename(self._path(new), self._path(f"{self._consumer}.state"))
-        self.sync()
+        self.replace(self._state, f"{self._state}.new", [body, b"\n%08x\n" % crc(body)])
         self.published = state
 
     def _put(self, state: Published) -> None:
         """Gives the part its name as a file, durably."""
-        folder = posixpath.dirname(state.file)
-        if folder:
-            self._make(folder)
-        self._disk.rename(self._path(state.part), self._path(state.file))
-        if folder:
-            self._disk.sync_directory(self._path(folder))
-        self.sync()
+        self.make(posixpath.dirname(state.file))
+        self.rename(state.part, state.file)
+        self.sync(state.file)
 
     def _read_state(self) -> Published | None:
-        path = self._path(f"{self._consumer}.state")
-        if not self._disk.exists(path):
+        if not self.exists(self._state):
             return None
-        file = self._disk.open(path)
-        try:
-            data = file.read(0, STATE_BYTES_MAX)
-        finally:
-            file.close()
+        data = self.read(self._state, STATE_BYTES_MAX)
         body, _, rest = data.partition(b"\n")
         try:
             if rest != b"%08x\n" % crc(body):
@@ -194,19 +150,4 @@ class Folder:
                 raise ValueError(f"no position: {state.next} behind term {state.term}")
             return state
         except (ValueError, msgspec.MsgspecError) as error:
-            raise Damaged(f"{path}: {error}; it says which events the files here have") from None
-
-    def _make(self, folder: str) -> None:
-        """Makes a folder with its parents, their names durable."""
-        missing: list[str] = []
-        path = self._path(folder)
-        while not self._disk.exists(path):
-            missing.append(path)
-            path = posixpath.dirname(path)
-        if missing:
-            self._disk.make_directory(missing[0])
-            for each in missing:
-                self._disk.sync_directory(posixpath.dirname(each))
-
-    def _path(self, name: str) -> str:
-        return posixpath.join(self._directory, name) if name else self._directory
+            raise Damaged(f"{self.path_of(self._state)}: {error}; it says which events the files here have") from None

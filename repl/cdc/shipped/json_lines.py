@@ -14,21 +14,19 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
 
-from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvents, CdcPosition
-from repl.cdc.shipped.folder import OPEN, PART, Folder, room
-from repl.cdc.shipped.names import FileNames
-from repl.cdc.shipped.options import check_runs_on, options_of
-from repl.cdc.shipped.overdue import Overdue
-from repl.cdc_options import ON_NODE, JsonLinesOptions
+from repl.cdc.consumer import CdcContext, CdcEvents, CdcPosition
+from repl.cdc.shipped.file_consumer import FileConsumer
+from repl.cdc.shipped.folder import OPEN, PART, room
+from repl.cdc.shipped.options import options_of
+from repl.cdc_settings import JsonLinesOptions
 from repl.web import ndjson
 from vlsn.format.records import JSON_FAULTS
 from vlsn.limits import MIB
-from vlsn.real.disk import PosixDisk
 from vlsn.seams import Disk, File
 
 READ_BYTES: Final = MIB
@@ -56,54 +54,47 @@ class _Found(NamedTuple):
     torn: bool
 
 
-class JsonLines(CdcConsumer):
+class JsonLines(FileConsumer):
     """Writes events as lines of JSON, as ``vlsnlog read --format json`` prints them, and ``txn`` where there is one."""
 
     def __init__(self, disk: Disk | None = None, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        self._disk = disk if disk is not None else PosixDisk()
-        self._monotonic_s = monotonic_s
+        super().__init__(disk, monotonic_s)
         self._file: File | None = None
         self._name = ""
         self._size = 0
-        self._first: _Row | None = None
-        self._last = 0
-        self._began_s = 0.0
-        self._next = self._term = 0
 
-    def start(self, context: CdcContext) -> CdcPosition | None:
+    def start(self, context: CdcContext) -> CdcPosition:
         self._options = options = options_of(JsonLinesOptions, context.options)
-        directory = options.directory.rstrip("/") or "/"
-        check_runs_on(context, "node", ON_NODE)
         self._gzip = options.compress == "gzip"
-        self._names = FileNames(options.pattern, ".jsonl.gz" if self._gzip else ".jsonl", context)
-        self._folder = Folder(self._disk, directory, group=context.group, consumer=context.name)
-        with room(directory):
-            self._folder.open()
+        pattern = options.pattern + (".jsonl.gz" if self._gzip else ".jsonl")
+        self._open(context, options.directory, pattern, options.rotate_s)
+        with room(options.directory):
             self._next, self._term = own = self._found(context)
             if self._folder.is_moved(context):
-                self._rotate()
+                self._publish()
                 self._folder.move(context)
                 self._next, self._term = own = CdcPosition(context.next, context.position_term)
-        self._overdue = Overdue(self._close_old, LOOK_S)
+        self._watch(LOOK_S)
         return own
 
     def on_events(self, events: CdcEvents) -> bool:
-        with self._overdue.call(), room(self._options.directory):
+        with self._call():
             taken = list(events)
             if not taken:
                 return False
-            first, last = taken[0], taken[-1]
             if self._file is None:
-                self._begin(_Row(vlsn=first.vlsn, term=first.term, time=first.time))
-            assert self._file is not None
+                self._begin(taken[0].vlsn, taken[0].time)
+                self._name = self._folder.name_of(taken[0].vlsn, OPEN)
+                self._file, self._size = self._folder.file(self._name, create=True), 0
+                self._folder.sync()
             lines = ndjson.encode(taken, kinds=False, txns=True)
             self._file.write(self._size, [lines])
             self._file.sync()
             self._size += len(lines)
-            self._last = last.vlsn
+            self._last = taken[-1].vlsn
             self._next, self._term = events.next_vlsn, events.term
             if self._rotates():
-                self._rotate()
+                self._publish()
             return True
 
     def stop(self) -> None:
@@ -114,50 +105,21 @@ class JsonLines(CdcConsumer):
 
     # The open file.
 
-    def _begin(self, first: _Row) -> None:
-        self._name = self._folder.name_of(first.vlsn, OPEN)
-        self._file = self._folder.file(self._name, create=True)
-        self._folder.sync()
-        self._first, self._size = first, 0
-        self._began_s = self._monotonic_s()
-
     def _rotates(self) -> bool:
         return self._size >= self._options.rotate_bytes
 
-    def _close_old(self) -> None:
-        if self._file is not None and self._monotonic_s() - self._began_s >= self._options.rotate_s:
-            self._rotate()
-
-    def _rotate(self) -> None:
-        """Publishes the open file, if there is one."""
-        file, first = self._file, self._first
+    def _publish(self) -> None:
+        file, first, part = self._file, self._first, self._name
         if file is None or first is None:
             return
-        published = self._names.of(first.vlsn, self._last, first.time)
-        with room(self._options.directory):
-            part = self._compressed(file, first.vlsn) if self._gzip else self._name
-            file.close()
-            self._file = None
-            self._folder.publish(part, published, next_vlsn=self._next, term=self._term)
-            if self._gzip:
-                self._folder.remove(self._name)
-
-    def _compressed(self, file: File, first: int) -> str:
-        """Writes the open file's lines as a part, synced, and returns its name."""
-        name = self._folder.name_of(first, PART)
-        self._folder.remove(name)
-        part = self._folder.file(name, create=True)
-        try:
-            packer, at = zlib.compressobj(6, zlib.DEFLATED, 31), 0
-            for offset in range(0, self._size, READ_BYTES):
-                piece = packer.compress(file.read(offset, min(READ_BYTES, self._size - offset)))
-                part.write(at, [piece])
-                at += len(piece)
-            part.write(at, [packer.flush()])
-            part.sync()
-        finally:
-            part.close()
-        return name
+        if self._gzip:
+            part = self._folder.name_of(first[0], PART)
+            self._folder.write(part, _packed(_pieces(file, self._size)))
+        file.close()
+        self._file = None
+        self._put(part)
+        if self._gzip:
+            self._folder.remove(self._name)
 
     # After a crash.
 
@@ -176,33 +138,23 @@ class JsonLines(CdcConsumer):
             own = CdcPosition(begins, 0) if found is None else CdcPosition(found.last.vlsn + 1, found.last.term)
             whole = found is not None and not found.torn
             if not whole and own.next < context.next:
-                self._copy(file, file.size(), f"{name.removesuffix(OPEN)}{DAMAGED}")
+                self._folder.write(f"{name.removesuffix(OPEN)}{DAMAGED}", _pieces(file, file.size()))
             if found is None:
                 file.close()
                 self._folder.remove(name)
                 continue
             if found.torn:  # as a new file: what lies behind the whole lines may be anything
                 part = name.removesuffix(OPEN) + PART
-                self._copy(file, found.size, part)
+                self._folder.write(part, _pieces(file, found.size))
                 file.close()
-                self._folder.replace(part, name)
+                self._folder.rename(part, name)
+                self._folder.sync()
                 file = self._folder.file(name)
-            self._file, self._name, self._size, self._first = file, name, found.size, found.first
-            self._last, self._began_s = found.last.vlsn, self._monotonic_s()
+            self._file, self._name, self._size, self._last = file, name, found.size, found.last.vlsn
+            self._begin(found.first.vlsn, found.first.time)
         if whole and own.next < context.next:  # nothing but entries of the log's own lies between
             return CdcPosition(context.next, context.position_term)
         return own
-
-    def _copy(self, file: File, size: int, name: str) -> None:
-        """Copies the first ``size`` bytes to a new file, synced."""
-        self._folder.remove(name)
-        copy = self._folder.file(name, create=True)
-        try:
-            for offset in range(0, size, READ_BYTES):
-                copy.write(offset, [file.read(offset, min(READ_BYTES, size - offset))])
-            copy.sync()
-        finally:
-            copy.close()
 
     def _read(self, file: File) -> _Found | None:
         """Reads lines from the begin up to the first that is not whole, or out of order; None where there is none."""
@@ -218,11 +170,23 @@ class JsonLines(CdcConsumer):
         return _Found(size, first, last, size < file.size())
 
 
+def _pieces(file: File, size: int) -> Iterator[bytes]:
+    """Reads the first ``size`` bytes."""
+    for offset in range(0, size, READ_BYTES):
+        yield file.read(offset, min(READ_BYTES, size - offset))
+
+
+def _packed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+    yield from map(packer.compress, pieces)
+    yield packer.flush()
+
+
 def _lines(file: File) -> Iterator[bytes]:
     """Yields lines with their ends; the last one may have none."""
-    rest, end = b"", file.size()
-    for offset in range(0, end, READ_BYTES):
-        *lines, rest = (rest + file.read(offset, min(READ_BYTES, end - offset))).split(b"\n")
+    rest = b""
+    for piece in _pieces(file, file.size()):
+        *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             yield line + b"\n"
         if len(rest) > LINE_BYTES_MAX:

@@ -19,7 +19,7 @@ from typing import Final
 from repl.api import ConsumerAt, ConsumerChange
 from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcEvents, CdcPosition, CdcUnavailable
 from repl.cdc.shipped.options import check_begins, check_runs_on, options_of
-from repl.cdc_options import ON_MASTER, MirrorOptions
+from repl.cdc_settings import ON_MASTER, MirrorOptions
 from repl.client.batch_rows import (
     PART_BYTES_MAX,
     PART_ENTRIES_MAX,

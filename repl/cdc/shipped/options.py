@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import msgspec
-
-from repl import cdc_options
+from repl import cdc_settings
 from repl.cdc.consumer import CdcContext
 from repl.config import whole_size
 from vlsn.errors import BadArgument
 
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T", bound=cdc_settings.Checked)
 
 
 def options_of(kind: type[T], given: Mapping[str, Any]) -> T:
     """Reads the table ``options`` as a ``kind``. Raises ``BadArgument``."""
-    return cdc_options.options_of(kind, given, whole_size)
+    return cdc_settings.options_of(kind, given, whole_size)
 
 
 def check_runs_on(context: CdcContext, where: str, why: str) -> None:

@@ -32,7 +32,7 @@ from psycopg.conninfo import conninfo_to_dict
 from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcEvents, CdcPosition, CdcUnavailable
 from repl.cdc.shipped.options import check_begins, check_runs_on, options_of
 from repl.cdc.shipped.secret import secret_of
-from repl.cdc_options import ON_MASTER, PostgresOptions
+from repl.cdc_settings import ON_MASTER, PostgresOptions
 from vlsn.errors import BadArgument
 
 COLUMNS: Final = ("vlsn", "term", "time", "txn", "key", "value")

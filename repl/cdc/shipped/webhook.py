@@ -27,7 +27,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_r
 from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcEvents, CdcUnavailable
 from repl.cdc.shipped.options import options_of
 from repl.cdc.shipped.secret import secret_of
-from repl.cdc_options import WebhookOptions, without_query
+from repl.cdc_settings import WebhookOptions, without_query
 from repl.web import ndjson
 from vlsn.errors import BadArgument
 from vlsn.format.checksum import crc

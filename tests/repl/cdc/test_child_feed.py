@@ -10,8 +10,8 @@ import pytest
 
 from feeder.source import Mode, Source
 from repl.cdc import messages
+from repl.cdc.child_end import END_S
 from repl.cdc.child_feed import (
-    END_S,
     GAP_S,
     WATCH_S,
     CaptureCounts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import signal
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 
 from repl import connect_sync
-from repl.cli.append import _run as run
+from repl.cli.append import _append
 from repl.cli.lines import Body, bodies
 from repl.cli.main import main
 from repl.cli.status import _behind, _mastership, _print, degraded, summarise
@@ -198,7 +199,7 @@ def test_append_ends_on_a_refusal_while_its_input_says_nothing(served: ServedNod
     began = time.monotonic()
     try:
         with pytest.raises(VlsnLogError, match=r"needs a person; 1 lines are acknowledged .*--skip-lines 1"):
-            run([served.url], "majority", None, 50.0, lines(), skipped=0)
+            asyncio.run(_append([served.url], "majority", None, 50.0, lines(), skipped=0))
     finally:
         quiet.set()
     assert time.monotonic() - began < 30

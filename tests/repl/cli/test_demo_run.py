@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from repl.audit.findings import Finding
 from repl.audit.report import AuditReport
 from repl.cli import demo_run
-from repl.cli.demo import PlainTeller
-from repl.cli.demo_run import Outcome, digest_of, installed_records, records_of
+from repl.cli.demo_run import Outcome, PlainTeller, digest_of, installed_records, records_of
 from repl.cluster import Cluster, Node
 from vlsn.errors import BadArgument, LogClosed
 

@@ -29,7 +29,8 @@ from repl.export.manifest import (
     name_of,
     number_of,
 )
-from repl.export.target import LocalTarget, Target
+from repl.export.objects import Target
+from repl.export.target import LocalTarget
 from tests.fakes.disk import FakeDisk, StopHere
 
 SETTINGS = Settings("g", "parquet", "", "", "")

@@ -13,7 +13,7 @@ import pytest
 
 from repl.export.job import Bound, Request, TaskFailed, run_export
 from repl.export.manifest import BadTarget, Kind, Manifest, decode
-from repl.export.writing import COLUMNS
+from repl.files.parquet import COLUMNS
 from repl.spark.batch import VisibleReader
 from repl.spark.options import Use, read_options
 from repl.web import ndjson

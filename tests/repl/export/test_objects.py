@@ -11,9 +11,7 @@ import pytest
 
 from repl.export.commit import Committer
 from repl.export.manifest import BadTarget, DataFile, Fenced, Mark, Settings
-from repl.export.objects import ObjectTarget
-from repl.export.target import Target
-from repl.export.target_url import target_of
+from repl.export.objects import ObjectTarget, Target, target_of
 
 SETTINGS = Settings("g", "parquet", "date", "", "")
 MARK = Mark(1, 2, 3)
@@ -112,9 +110,9 @@ def test_an_answer_that_was_lost_is_no_other_export(store: Any) -> None:
 
 def test_a_target_travels_to_tasks(store: Any) -> None:
     target = target_of(URL)
-    assert target.entries() == []
+    assert target.names() == []
     travelled = pickle.loads(pickle.dumps(target))
-    assert (travelled.text, travelled.entries()) == (URL, [])
+    assert (travelled.text, travelled.names()) == (URL, [])
 
 
 def test_stores_that_cannot_create_are_refused(tmp_path: Any, store: Any) -> None:

@@ -20,7 +20,8 @@ from repl.export import writing
 from repl.export.manifest import DataFile
 from repl.export.partitioning import Partitioning, escaped, partitioning_of
 from repl.export.target import LocalTarget
-from repl.export.writing import SCHEMA, Plan
+from repl.export.writing import Plan
+from repl.files.parquet import SCHEMA
 from repl.web import ndjson
 from tests.fakes.disk import FakeDisk
 from vlsn.errors import BadArgument

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from repl.cdc.shipped.options import options_of
-from repl.cdc_options import JsonLinesOptions, MirrorOptions, ParquetOptions, PostgresOptions, WebhookOptions
+from repl.cdc_settings import Checked, JsonLinesOptions, MirrorOptions, ParquetOptions, PostgresOptions, WebhookOptions
 from repl.config import whole_size
 from tests.e2e.cdc_pages import example, options_shown
 
-KINDS: dict[str, type[msgspec.Struct]] = {
+KINDS: dict[str, type[Checked]] = {
     "json-lines.md": JsonLinesOptions,
     "mirror.md": MirrorOptions,
     "parquet.md": ParquetOptions,

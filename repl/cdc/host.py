@@ -1,0 +1,68 @@
+"""The parts that a node lends its CDC consumers: for its life, and while a log is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from feeder.source import Offload as Reading
+from repl.cdc.children import Children
+from repl.cdc.positions import Begun, ConsumersOfGroup, Offload
+from repl.read.reads import Reads
+from vlsn.errors import Trimmed, VlsnLogError
+from vlsn.ids import Vlsn, lsn_file
+from vlsn.seams import Clock, Disk, Random
+from vlsn.write.local_log import LocalLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CdcNode:
+    """The parts of a node that outlive its logs."""
+
+    name: str
+    group: str
+    directory: str
+    children: Children
+    clock: Clock
+    disk: Disk
+    random: Random
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CdcHost:
+    """The parts that go with one open log."""
+
+    log: LocalLog
+    reads: Reads
+    reading: Reading
+    """Runs the reads of segments."""
+    storing: Offload[object]
+    """Runs the writes of positions."""
+    positions: ConsumersOfGroup
+    begun: Begun
+    is_master: Callable[[], bool]
+
+    @property
+    def first(self) -> int:
+        """The first VLSN still here; 1 in an empty log."""
+        return max(1, int(self.log.view.range.first))
+
+    def vlsn_of(self, place: int | str) -> int:
+        """Returns the VLSN that ``start``, ``end`` or a VLSN means."""
+        if place == "end":
+            return int(self.reads.durable) + 1
+        return self.first if place == "start" else int(place)
+
+    def check_here(self, vlsn: int) -> None:
+        """Raises ``Trimmed`` where it was cleaned away."""
+        if vlsn < self.first:
+            first = Vlsn(self.first)
+            raise Trimmed(f"VLSN {vlsn} was cleaned away; the first still here is {first}", first=first)
+
+    def segment_of(self, vlsn: int) -> int:
+        """Finds the number of the segment of an entry; 0 where the index does not know it."""
+        try:
+            mapping = self.log.view.index.at_or_before(Vlsn(vlsn))
+        except VlsnLogError:
+            return 0
+        return lsn_file(mapping[1]) if mapping is not None else 0

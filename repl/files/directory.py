@@ -1,0 +1,138 @@
+"""A directory in which files appear whole, and names last, whatever ends at whatever moment.
+
+new file, written, synced ─► renamed to its place ─► names synced up to the directory     one step for readers
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from vlsn.seams import Buffer, DirectoryLock, Disk, File
+
+
+class Directory:
+    """Files below ``path``; a name's parts are joined by ``/``.  ``close`` lets go of the lock."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.path = path
+        self._disk = disk
+        self._lock: DirectoryLock | None = None
+
+    def make(self, folder: str = "") -> None:
+        """Makes a folder with its parents, their names durable on return; nothing where it is there."""
+        missing, path = [], self.path_of(folder)
+        while not self._disk.exists(path) and os.path.dirname(path) != path:
+            missing.append(path)
+            path = os.path.dirname(path)
+        if missing:
+            self._disk.make_directory(missing[0])
+            for each in missing:
+                self._disk.sync_directory(os.path.dirname(each))
+
+    def hold(self, name: str) -> None:
+        """Takes the directory for this process, by a lock on that file. Raises ``LogInUse``."""
+        self._lock = self._disk.lock(self.path_of(name))
+
+    def close(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def names(self, folder: str = "") -> list[str]:
+        """Lists the names in a folder; none where it is not there."""
+        try:
+            return self._disk.list(self.path_of(folder))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, name: str) -> bool:
+        return self._disk.exists(self.path_of(name))
+
+    def file(self, name: str, *, create: bool = False) -> File:
+        """Opens a file to write. Raises ``FileNotFoundError``."""
+        return self._disk.open(self.path_of(name), write=True, create=create)
+
+    def read(self, name: str, bytes_max: int) -> bytes:
+        """Reads a whole file, or its first bytes. Raises ``FileNotFoundError``."""
+        file = self._disk.open(self.path_of(name))
+        try:
+            return file.read(0, min(file.size(), bytes_max))
+        finally:
+            file.close()
+
+    def new_file(self, name: str) -> NewFile:
+        """Makes a file, and its folder where that is missing. Raises ``FileExistsError``."""
+        self.make(os.path.dirname(name))
+        return NewFile(self, name)
+
+    def write(self, name: str, pieces: Iterable[Buffer]) -> None:
+        """Writes a file anew, in a folder that is made where it is missing; synced on return, its name is not."""
+        self.make(os.path.dirname(name))
+        if self.exists(name):
+            self.remove(name)
+        file, at = self.file(name, create=True), 0
+        try:
+            for piece in pieces:
+                file.write(at, [piece])
+                at += len(piece)
+            file.sync()
+        finally:
+            file.close()
+
+    def replace(self, name: str, beside: str, pieces: Iterable[Buffer]) -> None:
+        """Writes a file in place of what is there; durable on return, and never seen half written. It is called
+        ``beside`` until it is whole."""
+        self.write(beside, pieces)
+        self.rename(beside, name)
+        self.sync(name)
+
+    def rename(self, name: str, to: str) -> None:
+        """Gives a file another name, over what is there. Raises ``FileNotFoundError``."""
+        self._disk.rename(self.path_of(name), self.path_of(to))
+
+    def remove(self, name: str) -> None:
+        """Removes a file if it is there."""
+        try:
+            self._disk.remove(self.path_of(name))
+        except FileNotFoundError:
+            pass
+
+    def sync(self, *names: str) -> None:
+        """Makes these names durable, with those of their folders."""
+        folders = {""}
+        for name in names:
+            while name := os.path.dirname(name):
+                folders.add(name)
+        for folder in sorted(folders, key=len, reverse=True):
+            self._disk.sync_directory(self.path_of(folder))
+
+    def path_of(self, name: str) -> str:
+        return os.path.join(self.path, name) if name else self.path
+
+
+class NewFile:
+    """A new file that is written from its start."""
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        self._directory, self._name, self._at = directory, name, 0
+        self._file = directory.file(name, create=True)
+
+    def write(self, data: Buffer) -> None:
+        self._file.write(self._at, [data])
+        self._at += len(data)
+
+    def close(self) -> None:
+        """Ends the file: durable, but for its name, and whole on return."""
+        try:
+            self._file.sync()
+        finally:
+            self._file.close()
+
+    def abandon(self) -> None:
+        """Ends it without a promise, and removes it as far as that is possible."""
+        self._file.close()
+        try:
+            self._directory.remove(self._name)
+        except OSError:
+            pass  # the next start removes it
