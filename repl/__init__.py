@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from repl.client.sinks import Sinks as Sinks
     from repl.client.starting import Begin as Begin
     from repl.client.sync import SyncClient as SyncClient
+    from repl.client.sync import SyncSinks as SyncSinks
     from repl.client.sync import SyncTransaction as SyncTransaction
     from repl.client.sync import connect_sync as connect_sync
     from repl.client.sync_consumer import SyncConsumer as SyncConsumer
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from repl.client.sync_destination import SyncDestinations as SyncDestinations
     from repl.client.sync_destination import SyncMessage as SyncMessage
     from repl.client.sync_destination import SyncMessages as SyncMessages
-    from repl.client.sync_sinks import SyncSinks as SyncSinks
     from repl.client.tail import Consistency as Consistency
     from repl.client.tail import Page as Page
     from repl.client.transaction import Transaction as Transaction
@@ -98,7 +98,7 @@ _FROM = {
     "SyncMessage": "repl.client.sync_destination",
     "SyncMessages": "repl.client.sync_destination",
     "SyncPositions": "repl.client.sync_consumer",
-    "SyncSinks": "repl.client.sync_sinks",
+    "SyncSinks": "repl.client.sync",
     "SyncTransaction": "repl.client.sync",
     "Transaction": "repl.client.transaction",
     "connect": "repl.client.connect",
