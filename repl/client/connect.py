@@ -91,7 +91,7 @@ class Client(Generic[V]):
         else:
             self._network = real_network()
         self._endpoints = Endpoints(self._network, self._urls)
-        self._reader = Reader(self._endpoints, self._network, give_up_s=self._timeout_s)
+        self._reader = Reader(self._endpoints, give_up_s=self._timeout_s)
         self._stages = Stages(self._endpoints, self._network, self._names, timeout_s=self._timeout_s)
         self._sinks = Sinks(self._reader, self._stages)
         self._destinations = Destinations(self._endpoints, self._network, timeout_s=self._timeout_s)
@@ -355,8 +355,7 @@ class Client(Generic[V]):
         """Returns the highest VLSN that a node calls durable which is as new as that, or that this client was told is;
         what makes one new is said as for ``read``. Raises ``Unreachable``, and as ``read``."""
         self._open_producer()
-        await self._reader.durable_end(freshness_of(consistency, at_least, lag_max_s))
-        return self._endpoints.durable
+        return await self._reader.durable_vlsn(freshness_of(consistency, at_least, lag_max_s))
 
     async def vlsn_at(self, time_us: datetime | int) -> int:
         """Finds the first VLSN at which the highest block time so far is at or past ``time_us``: a ``datetime`` (UTC
@@ -435,7 +434,7 @@ class Client(Generic[V]):
         def pages(first: int | None) -> AsyncGenerator[Page, None]:
             return self._reader.pages(first, to_vlsn, consistency=wanted, all_kinds=all_kinds, keys=keys)
 
-        return limited(started(self, from_vlsn, at, pages), limit)
+        return limited(started(self._reader, from_vlsn, at, pages), limit)
 
     def block_pages(
         self,
@@ -456,12 +455,12 @@ class Client(Generic[V]):
         wanted = freshness_of(consistency, at_least, lag_max_s)
         if after_term is not None and not isinstance(from_vlsn, int):
             raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
-        reader = BlockReader(self._endpoints, self._network, give_up_s=self._timeout_s)
+        reader = BlockReader(self._endpoints, give_up_s=self._timeout_s)
 
         def pages(first: int | None) -> AsyncGenerator[Page, None]:
             return reader.pages(first, to_vlsn, consistency=wanted, after_term=after_term or 0)
 
-        return cast("AsyncGenerator[BlocksPage, None]", started(self, from_vlsn, at, pages))
+        return cast("AsyncGenerator[BlocksPage, None]", started(self._reader, from_vlsn, at, pages))
 
     async def spans(
         self,
@@ -551,7 +550,7 @@ class Client(Generic[V]):
         def pages(first: int | None) -> AsyncGenerator[Page, None]:
             return self._reader.follow(first, after_term=after_term, all_kinds=all_kinds, keys=keys, consistency=wanted)
 
-        return limited(started(self, from_vlsn, at, pages), limit)
+        return limited(started(self._reader, from_vlsn, at, pages), limit)
 
     def consumer(
         self,
@@ -581,7 +580,15 @@ class Client(Generic[V]):
             return await self._reader.next_page(place, consistency=wanted)
 
         return Consumer(
-            self, name, from_vlsn=from_vlsn, at=at, kept_in=positions, by=by, follow=follow, tasks=self._consuming
+            self._reader,
+            self._positions,
+            name,
+            from_vlsn=from_vlsn,
+            at=at,
+            kept_in=positions,
+            by=by,
+            follow=follow,
+            tasks=self._consuming,
         )
 
     def destination(self, name: str, *, prefetch: int = PREFETCH) -> Destination:
@@ -617,8 +624,7 @@ class Client(Generic[V]):
         """Returns the first VLSN that a node still has; one past the durable end where there is none. Raises
         ``Unreachable``."""
         self._open_producer()
-        first, _, durable = await self._reader.look(None)
-        return first or durable + 1
+        return await self._reader.first_vlsn()
 
     def forked(self) -> None:
         """Lets go of the connection and its loop in a child process: they are its parent's. What is left of them here

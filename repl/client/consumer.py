@@ -30,8 +30,8 @@ from typing import Final, Never, Protocol, TypeVar
 from weakref import ref
 
 from repl.api import ConsumerAt, ConsumerChange
-from repl.client.starting import Begin, Places, first_of, vlsn_of
-from repl.client.tail import Page, VlsnPlace
+from repl.client.starting import Begin, first_of, vlsn_of
+from repl.client.tail import Page, Reader, VlsnPlace
 from vlsn.errors import BadArgument, LogClosed, StaleTerm, VlsnLogError
 from vlsn.format.block import Entry
 from vlsn.ids import NULL_TERM, is_name
@@ -62,14 +62,6 @@ class Keeper(Protocol):
     def positions(self) -> Positions: ...
 
 
-class Log(Keeper, Places, Protocol):
-    """The part of a ``Client`` that a consumer needs."""
-
-    async def group_name(self) -> str: ...
-
-    async def first_vlsn(self) -> int: ...
-
-
 class _Read:
     """The page that was read last, and ``left``, its entries that were not given; ``ahead`` is the place behind it. It
     counts while ``turn`` is the consumer's."""
@@ -97,7 +89,8 @@ class Consumer:
 
     def __init__(
         self,
-        log: Log,
+        reader: Reader,
+        own: Positions,
         name: str,
         *,
         from_vlsn: Begin,
@@ -107,14 +100,15 @@ class Consumer:
         follow: Follow,
         tasks: set[asyncio.Task[None]],
     ) -> None:
-        """Makes one; ``kept_in`` are the positions of the group in which this one lies, ``by`` 16 hex digits that are
-        its own. Its reading is among ``tasks``, which the client ends as it closes."""
+        """Makes one; ``own`` are the positions of the group that it reads, ``kept_in`` those among which its own lies,
+        ``by`` 16 hex digits that are its own. Its reading is among ``tasks``, which the client ends as it closes."""
         self.name = name
-        self._log = log
+        self._reader = reader
+        self._own = own
         self._from_vlsn, self._at_time = from_vlsn, at
         self._by = by
         self._positions = kept_in
-        self._elsewhere = kept_in is not log.positions
+        self._elsewhere = kept_in is not own
         self._key = "" if self._elsewhere else name
         self._follow = follow
         self._tasks = tasks
@@ -317,7 +311,7 @@ class Consumer:
     async def _name(self) -> str:
         """Returns the position's name, which has the input's group in front where it lies in another one."""
         if not self._key:
-            group = await self._log.group_name()
+            group = await self._reader.group()
             if not is_name(group):
                 raise BadArgument(f"{group!r} is no name of a group")
             self._key = f"{group}/{self.name}"
@@ -330,7 +324,8 @@ class Consumer:
         name = await self._name()
         placed = await self._positions.get(name)
         if placed is None:
-            first = await first_of(self._log, self._from_vlsn, self._at_time) or await self._log.first_vlsn()
+            first = await first_of(self._reader, self._from_vlsn, self._at_time)
+            first = first or await self._reader.first_vlsn()
             placed = await self._positions.set(name, ConsumerChange(first, 0, self._by))
         return placed
 
@@ -354,7 +349,7 @@ class Consumer:
             return
         self._tell_s = now + TELL_S
         with suppress(VlsnLogError):
-            await self._log.positions.set(self.name, ConsumerChange(placed.next, None, self._by))
+            await self._own.set(self.name, ConsumerChange(placed.next, None, self._by))
             self._told = placed.next
 
 

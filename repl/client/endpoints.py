@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from repl.http import problem
+from repl.client.answers import right
 from repl.http.types import DURABLE, Network, Response
 from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError, WrongGroup
 from vlsn.format.records import JSON_FAULTS
@@ -230,11 +230,9 @@ class Endpoints:
     async def status(self, url: str) -> Status:
         """Returns one node's status. Raises ``Unreachable``, ``BadBody``, or what the node answered."""
         response = await self.request("GET", f"{url}/v1/status", timeout_s=STATUS_TIMEOUT_S)
-        if response.status != 200:
-            raise problem.error_of(bytes(response.body))
         try:
-            msgspec.json.decode(response.body, type=_StatusSaid)
-            document = msgspec.json.decode(response.body, type=dict[str, Any])
+            document = msgspec.json.decode(right(response).body, type=dict[str, Any])
+            msgspec.convert(document, _StatusSaid)
         except JSON_FAULTS as fault:
             raise BadBody(f"{url} answered no status ({fault}); is it a vlsnlog node?") from None
         return Status(url, document)

@@ -339,13 +339,13 @@ class Transaction(Generic[V]):
         queue, sets = self._producer.queue, b""
         if self._consumers:
             sets = msgspec.json.encode({"positions": self._changes()})
-        if self._stages.level < TRANSACTIONS:
+        if self._stages.endpoints.level < TRANSACTIONS:
             await self._stages.check_level()
         if queue.full:
             await queue.room()
         name = self._identity
         if name is None:
-            name = self._identity = Identity(self._names.next(), self._stages.durable, fixed=True)
+            name = self._identity = Identity(self._names.next(), self._stages.endpoints.durable, fixed=True)
         unsure, self._may_be_logged = self._may_be_logged, True
         answer = self._answer = _Answer()
         queue.put_transaction(

@@ -225,7 +225,7 @@ async def test_a_node_that_fails_as_another_one_answers_is_not_heard_of() -> Non
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     network = AiohttpNetwork()
-    reader = Reader(Endpoints(network, ["http://127.0.0.1:1", "http://127.0.0.1:2"]), network, give_up_s=5)
+    reader = Reader(Endpoints(network, ["http://127.0.0.1:1", "http://127.0.0.1:2"]), give_up_s=5)
 
     async def ask(url: str) -> str:
         if url.endswith("2"):
