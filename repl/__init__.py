@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from repl.api import Spans as Spans
     from repl.arrow.read import read_arrow as read_arrow
     from repl.client.block_pages import BlocksPage as BlocksPage
+    from repl.client.client import Client as Client
     from repl.client.codec import CodecName as CodecName
-    from repl.client.connect import Client as Client
     from repl.client.connect import connect as connect
     from repl.client.consumer import Consumer as Consumer
     from repl.client.destination import Destination as Destination
@@ -64,7 +64,7 @@ _FROM = {
     "Begin": "repl.client.starting",
     "BlocksPage": "repl.client.block_pages",
     "Buffer": "vlsn.seams",
-    "Client": "repl.client.connect",
+    "Client": "repl.client.client",
     "CodecName": "repl.client.codec",
     "Consistency": "repl.client.tail",
     "Consumer": "repl.client.consumer",

@@ -19,8 +19,9 @@ from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from repl.api import Acks, Appended
 from repl.client.blocking import Blocking, encoding_many, encoding_one, entries_of, inner_of, paged, waited
+from repl.client.client import FORKED, Client
 from repl.client.codec import CodecName, V
-from repl.client.connect import FORKED, Client, connect
+from repl.client.connect import connect
 from repl.client.destination import PREFETCH
 from repl.client.sinks import Sinks
 from repl.client.starting import Begin

@@ -68,7 +68,7 @@ def test_a_batch_of_several_parts_goes_on_at_the_first_that_is_missing(
     with client(group) as log:
 
         async def write_some() -> None:
-            inner = log._client
+            inner = log._inner
             sent = 0
             commit = inner.sinks.commit
 
