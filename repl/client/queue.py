@@ -39,16 +39,12 @@ class AppendQueue:
         self._open: Group | None = None
         self._groups: deque[Group] = deque()
         self._bytes = 0
+        """Bytes of all groups but the open one."""
         self._room = asyncio.Event()
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._groups)
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes of all groups but the open one."""
-        return self._bytes
 
     def put(self, value: bytes, key: Key = None) -> Awaitable[int]:
         """Queues one append; the result is its VLSN.  Raises ``TypeError``, ``TooLarge``, ``LogClosed``."""

@@ -20,12 +20,11 @@ from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from tenacity import AsyncRetrying, retry_if_exception
 
 from repl.api import ANY, Freshness, ProducerAt, Spans
 from repl.api import LINEARIZABLE as ALL_ACKNOWLEDGED
 from repl.client.answers import decoded, right
-from repl.client.backoff import Backoff
+from repl.client.backoff import retrying
 from repl.client.endpoints import SILENT_S, Endpoints
 from repl.http import ndjson
 from repl.http.limits import LAG_S_MAX, READ_LIMIT_MAX
@@ -380,14 +379,7 @@ class Reader:
             await asyncio.sleep(min(seconds, max(0.0, until - loop.time())))
             await self._endpoints.look(max(0.0, until - loop.time()))
 
-        retrying = AsyncRetrying(
-            wait=Backoff(),
-            stop=lambda _: loop.time() >= until,
-            retry=retry_if_exception(_may_pass),
-            sleep=pause,
-            reraise=True,
-        )
-        return await retrying(ask_all)
+        return await retrying(_may_pass, until=until, sleep=pause)(ask_all)
 
     async def _of_any(
         self, ask: Callable[[str], Coroutine[Any, Any, T]], until: float = inf, silent_s: float | None = None

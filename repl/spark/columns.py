@@ -6,7 +6,7 @@ transaction and null where it has none; ``key`` is null where there is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -47,16 +47,6 @@ def batch_of(rows: Rows, first: int, last: int, names: Sequence[str], keys: KeyF
         return None
     arrays = [_column(name, rows, vlsns, chosen, count) for name in names]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
-
-
-def batches_of(
-    rows: Iterator[Rows], first: int, last: int, names: Sequence[str], keys: KeyFilter | None = None
-) -> Iterator[Any]:
-    """Yields ``batch_of`` each, where there is one."""
-    for some in rows:
-        batch = batch_of(some, first, last, names, keys)
-        if batch is not None:
-            yield batch
 
 
 def _column(name: str, rows: Rows, vlsns: I64, chosen: slice | I64, count: int) -> Any:

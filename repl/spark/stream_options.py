@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from repl.client.sink_write import GIVE_UP_S
+from repl.client.sink_batch import GIVE_UP_S
 from repl.spark.options import TABLES, ReadOptions, Use, parsed, read_options, sources_of
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from repl.client.sink_plan import Batch
-from repl.client.sink_write import write_batch
+from repl.client.sink_batch import Batch, write_batch
 from repl.spark import VlsnLogDataSource
 from tests.e2e.group import Group
 from tests.repl.client.test_batch_rows import rows
