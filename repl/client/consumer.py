@@ -26,6 +26,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Final, Never, Protocol, TypeVar
 from weakref import ref
 
@@ -149,12 +150,12 @@ class Consumer:
 
     def __aiter__(self) -> AsyncIterator[Entry]:
         self.turn()
-        return _Steps(self._entry)
+        return _Steps(partial(self._next_of, self.take))
 
     def pages(self) -> AsyncIterator[Page]:
         """Yields pages in place of entries; ``given`` says how far the caller has come in one."""
         self.turn()
-        return _Steps(self._page)
+        return _Steps(partial(self._next_of, self.take_page))
 
     async def poll(self, timeout_s: float | None = None) -> Entry | None:
         """Gives the entry behind the last one given, by a loop too; None where it did not come within ``timeout_s``
@@ -247,15 +248,10 @@ class Consumer:
         filling.result()
         return True
 
-    async def _entry(self) -> Entry:
-        while (entry := self.take()) is None:
+    async def _next_of(self, take: Callable[[], T | None]) -> T:
+        while (found := take()) is None:
             await self.fill()
-        return entry
-
-    async def _page(self) -> Page:
-        while (page := self.take_page()) is None:
-            await self.fill()
-        return page
+        return found
 
     async def _fill(self, turn: int) -> None:
         read = self._read

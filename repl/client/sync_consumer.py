@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from repl.api import ConsumerAt, ConsumerChange
@@ -34,19 +34,17 @@ class SyncConsumer(Blocking[Consumer]):
         return self._inner.begins_anew
 
     def __iter__(self) -> Iterator[Entry]:
-        self._turn()
-        while True:
-            if (entry := self._inner.take()) is not None:
-                yield entry
-            else:
-                self._fill()
+        return self._each(self._inner.take)
 
     def pages(self) -> Iterator[Page]:
         """Yields as ``Consumer.pages``."""
+        return self._each(self._inner.take_page)
+
+    def _each(self, take: Callable[[], T | None]) -> Iterator[T]:
         self._turn()
         while True:
-            if (page := self._inner.take_page()) is not None:
-                yield page
+            if (found := take()) is not None:
+                yield found
             else:
                 self._fill()
 
