@@ -441,17 +441,13 @@ class Reader:
     def _page_with(
         self, body: memoryview, place: VlsnPlace, next_vlsn: int, durable: int, kinds: frozenset[int] | None
     ) -> Page:
-        entries, term = _decode(body, from_vlsn=place.vlsn or 0, kinds=kinds)
+        entries, term = decode_blocks(body, from_vlsn=place.vlsn or 0, kinds=kinds)
         return Page(entries, next_vlsn, durable, term)
 
 
-def decode_blocks(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -> list[Entry]:
-    """Decodes the entries of whole blocks, each padded to 8 bytes; every checksum is checked. Raises ``BadBody``."""
-    return _decode(body, from_vlsn=from_vlsn, kinds=kinds)[0]
-
-
-def _decode(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -> tuple[list[Entry], int]:
-    """Decodes also the last block's term, 0 where there is no block."""
+def decode_blocks(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -> tuple[list[Entry], int]:
+    """Decodes the entries of whole blocks, each padded to 8 bytes, and the last block's term, 0 where there is none.
+    Every checksum is checked. Raises ``BadBody``."""
     found: list[Entry] = []
     at = term = 0
     while at < len(body):
