@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from repl.api import Spans as Spans
     from repl.arrow.read import read_arrow as read_arrow
     from repl.client.block_pages import BlocksPage as BlocksPage
+    from repl.client.client import Client as Client
     from repl.client.codec import CodecName as CodecName
-    from repl.client.connect import Client as Client
     from repl.client.connect import connect as connect
     from repl.client.consumer import Consumer as Consumer
     from repl.client.destination import Destination as Destination
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from repl.client.sinks import Sinks as Sinks
     from repl.client.starting import Begin as Begin
     from repl.client.sync import SyncClient as SyncClient
+    from repl.client.sync import SyncSinks as SyncSinks
     from repl.client.sync import SyncTransaction as SyncTransaction
     from repl.client.sync import connect_sync as connect_sync
     from repl.client.sync_consumer import SyncConsumer as SyncConsumer
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from repl.client.sync_destination import SyncDestinations as SyncDestinations
     from repl.client.sync_destination import SyncMessage as SyncMessage
     from repl.client.sync_destination import SyncMessages as SyncMessages
-    from repl.client.sync_sinks import SyncSinks as SyncSinks
     from repl.client.tail import Consistency as Consistency
     from repl.client.tail import Page as Page
     from repl.client.transaction import Transaction as Transaction
@@ -64,7 +64,7 @@ _FROM = {
     "Begin": "repl.client.starting",
     "BlocksPage": "repl.client.block_pages",
     "Buffer": "vlsn.seams",
-    "Client": "repl.client.connect",
+    "Client": "repl.client.client",
     "CodecName": "repl.client.codec",
     "Consistency": "repl.client.tail",
     "Consumer": "repl.client.consumer",
@@ -98,7 +98,7 @@ _FROM = {
     "SyncMessage": "repl.client.sync_destination",
     "SyncMessages": "repl.client.sync_destination",
     "SyncPositions": "repl.client.sync_consumer",
-    "SyncSinks": "repl.client.sync_sinks",
+    "SyncSinks": "repl.client.sync",
     "SyncTransaction": "repl.client.sync",
     "Transaction": "repl.client.transaction",
     "connect": "repl.client.connect",

@@ -111,42 +111,56 @@ def _whole(rows: Rows, index: int, first: int, last: int) -> Any:
 
 def _gathered(rows: Rows, which: slice, first: int, last: int, keep: KeyFilter | None) -> Any:
     """Makes a batch of several blocks, copying their keys and values."""
-    base = int(rows.at[which.start])
     some = rows.only(which)
     vlsns = some.vlsns()
-    wanted = slice(max(first - int(vlsns[0]), 0), max(last - int(vlsns[0]) + 1, 0))
-    chosen: slice | I64 = wanted
-    if keep is not None or some.headers["kind"].any():
-        data = some.kinds() == _DATA
-        if keep is not None:
-            data &= keep.mask(some)
-        data[: wanted.start] = data[wanted.stop :] = False
-        chosen = np.flatnonzero(data)
-    buf = pa.py_buffer(rows.buf)
-    buf = buf.slice(base, int(rows.at[which.stop - 1] + rows.layouts.end[which.stop - 1]) - base)
-    starts, ends = (cut[chosen] - base for cut in some.value_cuts())
-    values = _taken(buf, starts, ends, empty_is_null=False)
-    if some.has(BlockFlag.KEYS).any():
-        starts, ends = (cut[chosen] - base for cut in some.key_cuts())
-        keys = _taken(buf, starts, ends, empty_is_null=True)
-    else:
-        keys = pa.nulls(len(values), pa.binary())
+    chosen = data_between(some, vlsns, first, last, keep)
+    found = vlsns[chosen].astype(np.uint64)
     return _batch(
-        vlsns[chosen].astype(np.uint64),
+        found,
         some.column("term")[chosen].astype(np.uint64),
         some.column("clock_us")[chosen],
-        keys,
-        values,
+        keys_column(some, chosen, len(found)),
+        values_column(some, chosen),
     )
 
 
-def _taken(buf: Any, starts: I64, ends: I64, *, empty_is_null: bool) -> Any:
-    """Returns the bytes of ``buf`` from each start to its end as one array; starts and ends rise together."""
-    offsets = np.empty(2 * len(starts), np.int32)
-    offsets[0::2], offsets[1::2] = starts, ends
+def data_between(rows: Rows, vlsns: I64, first: int, last: int, keep: KeyFilter | None) -> slice | I64:
+    """Finds the DATA entries from VLSN ``first`` to ``last`` (inclusive) among these consecutive ``vlsns``, of the keys
+    that ``keep`` has (None: all)."""
+    span = slice(max(first - int(vlsns[0]), 0), max(last - int(vlsns[0]) + 1, 0))
+    if keep is None and not rows.headers["kind"].any():
+        return span
+    wanted = rows.kinds() == _DATA
+    if keep is not None:
+        wanted &= keep.mask(rows)
+    wanted[: span.start] = wanted[span.stop :] = False
+    return np.flatnonzero(wanted)
+
+
+def keys_column(rows: Rows, chosen: slice | I64, count: int) -> Any:
+    """Copies the keys of these ``count`` entries; null where there is none."""
+    if not rows.has(BlockFlag.KEYS).any():
+        return pa.nulls(count, pa.binary())
+    starts, ends = rows.key_cuts()
+    return _taken(rows, starts[chosen], ends[chosen], empty_is_null=True)
+
+
+def values_column(rows: Rows, chosen: slice | I64) -> Any:
+    """Copies the values of these entries."""
+    starts, ends = rows.value_cuts()
+    return _taken(rows, starts[chosen], ends[chosen], empty_is_null=False)
+
+
+def _taken(rows: Rows, starts: I64, ends: I64, *, empty_is_null: bool) -> Any:
+    """Returns the bytes from each start to its end as one array; starts and ends rise together. They are one array over
+    the buffer, of which every other element is what lies between."""
     if not len(starts):
         return pa.array([], pa.binary())
-    alternating = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), buf])
+    base = int(starts[0])
+    offsets = np.empty(2 * len(starts), np.int32)
+    offsets[0::2], offsets[1::2] = starts - base, ends - base
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.buf).slice(base)]
+    alternating = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
     null = starts == ends if empty_is_null else None
     return alternating.take(pa.array(np.arange(0, len(offsets), 2), pa.int64(), mask=null))
 

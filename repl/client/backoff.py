@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from math import inf
+from typing import Any, Final
 
-from tenacity import RetryCallState, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 from tenacity.wait import wait_base
 
 EAGER_S: Final = 1.0
@@ -30,3 +32,23 @@ class Backoff(wait_base):
     def __call__(self, retry_state: RetryCallState) -> float:
         eager = self._loop.time() - self._began_s < EAGER_S
         return (self._eager if eager else self._later)(retry_state)
+
+
+def retrying(
+    may_pass: Callable[[BaseException], bool],
+    *,
+    until: float = inf,
+    sleep: Any = asyncio.sleep,
+    before_sleep: Any = None,
+) -> AsyncRetrying:
+    """Makes a loop that calls again behind errors that ``may_pass``, until a call fails at the loop's time ``until`` or
+    later: that error is raised."""
+    loop = asyncio.get_running_loop()
+    return AsyncRetrying(
+        wait=Backoff(),
+        stop=lambda _: loop.time() >= until,
+        retry=retry_if_exception(may_pass),
+        sleep=sleep,
+        before_sleep=before_sleep,
+        reraise=True,
+    )

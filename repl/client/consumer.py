@@ -26,12 +26,13 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Final, Never, Protocol, TypeVar
 from weakref import ref
 
 from repl.api import ConsumerAt, ConsumerChange
-from repl.client.starting import Begin, Places, first_of, vlsn_of
-from repl.client.tail import Page, VlsnPlace
+from repl.client.starting import Begin, first_of, vlsn_of
+from repl.client.tail import Page, Reader, VlsnPlace
 from vlsn.errors import BadArgument, LogClosed, StaleTerm, VlsnLogError
 from vlsn.format.block import Entry
 from vlsn.ids import NULL_TERM, is_name
@@ -62,14 +63,6 @@ class Keeper(Protocol):
     def positions(self) -> Positions: ...
 
 
-class Log(Keeper, Places, Protocol):
-    """The part of a ``Client`` that a consumer needs."""
-
-    async def group_name(self) -> str: ...
-
-    async def first_vlsn(self) -> int: ...
-
-
 class _Read:
     """The page that was read last, and ``left``, its entries that were not given; ``ahead`` is the place behind it. It
     counts while ``turn`` is the consumer's."""
@@ -97,7 +90,8 @@ class Consumer:
 
     def __init__(
         self,
-        log: Log,
+        reader: Reader,
+        own: Positions,
         name: str,
         *,
         from_vlsn: Begin,
@@ -107,14 +101,15 @@ class Consumer:
         follow: Follow,
         tasks: set[asyncio.Task[None]],
     ) -> None:
-        """Makes one; ``kept_in`` are the positions of the group in which this one lies, ``by`` 16 hex digits that are
-        its own. Its reading is among ``tasks``, which the client ends as it closes."""
+        """Makes one; ``own`` are the positions of the group that it reads, ``kept_in`` those among which its own lies,
+        ``by`` 16 hex digits that are its own. Its reading is among ``tasks``, which the client ends as it closes."""
         self.name = name
-        self._log = log
+        self._reader = reader
+        self._own = own
         self._from_vlsn, self._at_time = from_vlsn, at
         self._by = by
         self._positions = kept_in
-        self._elsewhere = kept_in is not log.positions
+        self._elsewhere = kept_in is not own
         self._key = "" if self._elsewhere else name
         self._follow = follow
         self._tasks = tasks
@@ -155,12 +150,12 @@ class Consumer:
 
     def __aiter__(self) -> AsyncIterator[Entry]:
         self.turn()
-        return _Steps(self._entry)
+        return _Steps(partial(self._next_of, self.take))
 
     def pages(self) -> AsyncIterator[Page]:
         """Yields pages in place of entries; ``given`` says how far the caller has come in one."""
         self.turn()
-        return _Steps(self._page)
+        return _Steps(partial(self._next_of, self.take_page))
 
     async def poll(self, timeout_s: float | None = None) -> Entry | None:
         """Gives the entry behind the last one given, by a loop too; None where it did not come within ``timeout_s``
@@ -253,15 +248,10 @@ class Consumer:
         filling.result()
         return True
 
-    async def _entry(self) -> Entry:
-        while (entry := self.take()) is None:
+    async def _next_of(self, take: Callable[[], T | None]) -> T:
+        while (found := take()) is None:
             await self.fill()
-        return entry
-
-    async def _page(self) -> Page:
-        while (page := self.take_page()) is None:
-            await self.fill()
-        return page
+        return found
 
     async def _fill(self, turn: int) -> None:
         read = self._read
@@ -317,7 +307,7 @@ class Consumer:
     async def _name(self) -> str:
         """Returns the position's name, which has the input's group in front where it lies in another one."""
         if not self._key:
-            group = await self._log.group_name()
+            group = await self._reader.group()
             if not is_name(group):
                 raise BadArgument(f"{group!r} is no name of a group")
             self._key = f"{group}/{self.name}"
@@ -330,7 +320,8 @@ class Consumer:
         name = await self._name()
         placed = await self._positions.get(name)
         if placed is None:
-            first = await first_of(self._log, self._from_vlsn, self._at_time) or await self._log.first_vlsn()
+            first = await first_of(self._reader, self._from_vlsn, self._at_time)
+            first = first or await self._reader.first_vlsn()
             placed = await self._positions.set(name, ConsumerChange(first, 0, self._by))
         return placed
 
@@ -354,7 +345,7 @@ class Consumer:
             return
         self._tell_s = now + TELL_S
         with suppress(VlsnLogError):
-            await self._log.positions.set(self.name, ConsumerChange(placed.next, None, self._by))
+            await self._own.set(self.name, ConsumerChange(placed.next, None, self._by))
             self._told = placed.next
 
 

@@ -14,9 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from repl.api import DestinationChange
+from repl.client.answers import decoded, encoded
 from repl.client.destination_stream import DestinationStream, Lost
 from repl.client.endpoints import Endpoints
-from repl.client.master_calls import MasterCalls, decoded, encoded
+from repl.client.master_calls import MasterCalls
 from repl.destinations import message_batch
 from repl.destinations.destinations_http import UUID
 from repl.web import ndjson
@@ -51,7 +52,7 @@ class Destinations:
     async def list(self) -> list[dict[str, Any]]:
         """Returns all of them, by name. Raises as ``Client.append`` where no master answers."""
         answer = await self._calls.call("GET", PATH, again=True)
-        return decoded(bytes(answer.body), _Listed, _WHAT).destinations
+        return decoded(answer, _Listed, _WHAT).destinations
 
     async def get(self, name: str) -> dict[str, Any]:
         """Raises ``NotFound``, ``BadArgument``, and as ``list``."""
@@ -71,7 +72,7 @@ class Destinations:
             if isinstance(value, float):
                 _seconds(key, value)
         body = encoded(given)
-        return decoded(bytes((await self._calls.put(_path(name), body, again=True)).body), dict[str, Any], _WHAT)
+        return decoded(await self._calls.put(_path(name), body, again=True), dict[str, Any], _WHAT)
 
     async def drop(self, name: str) -> None:
         """Drops it, durable on return. Raises ``NotFound``, and as ``put``."""
@@ -154,7 +155,7 @@ class Destinations:
 
     async def _told(self, method: str, path: str, body: bytes = b"", *, again: bool = True) -> dict[str, Any]:
         answer = await self._calls.call(method, path, body, again=again, answer_s=10.0)
-        return decoded(bytes(answer.body), dict[str, Any], _WHAT)
+        return decoded(answer, dict[str, Any], _WHAT)
 
 
 def _seconds(key: str, value: float) -> float:

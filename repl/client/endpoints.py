@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from repl.web import problem
+from repl.client.answers import right
 from repl.web.types import DURABLE, Network, Response
 from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError, WrongGroup
 from vlsn.format.records import JSON_FAULTS
@@ -53,14 +53,14 @@ class _StatusSaid(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One node's answer to ``GET /v1/status``."""
+    """One node's answer to ``GET /v1/status``, whose fields have been checked (``_StatusSaid``)."""
 
     url: str
     document: dict[str, Any]
 
     @property
     def node(self) -> str:
-        return str(self.document.get("node", ""))
+        return str(self.document["node"])
 
     @property
     def master(self) -> str:
@@ -69,39 +69,29 @@ class Status:
 
     @property
     def term(self) -> int:
-        term = self.document.get("term")
-        return term if isinstance(term, int) else 0
+        return int(self.document.get("term", 0))
 
     @property
     def level(self) -> int:
         """The group's level, as this node knows it durable."""
-        level = self.document.get("level")
-        return level if isinstance(level, int) else 1
+        return int(self.document.get("level", 1))
 
     @property
     def durable(self) -> int:
         """The highest VLSN that this node knows to be durable."""
-        dtvlsn = self.document.get("dtvlsn")
-        return dtvlsn if isinstance(dtvlsn, int) else 0
+        return int(self.document.get("dtvlsn", 0))
 
     @property
     def listed_at(self) -> int:
         """The VLSN of the GROUP entry that ``members`` are of, where that is durable and this node takes part in its
         group; else 0."""
-        at = self.document.get("members_at")
-        return at if isinstance(at, int) and self.document.get("state") in ("MASTER", "REPLICA") else 0
+        return int(self.document.get("members_at", 0)) if self.document["state"] in ("MASTER", "REPLICA") else 0
 
     @property
     def members(self) -> dict[str, str]:
         """URLs by name."""
-        members = self.document.get("members")
-        if not isinstance(members, list):
-            return {}
-        return {
-            str(each["name"]): str(each["url"]).rstrip("/")
-            for each in members
-            if isinstance(each, dict) and "name" in each and "url" in each
-        }
+        members = self.document.get("members", [])
+        return {str(each["name"]): str(each["url"]).rstrip("/") for each in members if {"name", "url"} <= each.keys()}
 
 
 _turns: WeakValueDictionary[tuple[int, tuple[str, ...]], asyncio.Semaphore] = WeakValueDictionary()
@@ -230,11 +220,9 @@ class Endpoints:
     async def status(self, url: str) -> Status:
         """Returns one node's status. Raises ``Unreachable``, ``BadBody``, or what the node answered."""
         response = await self.request("GET", f"{url}/v1/status", timeout_s=STATUS_TIMEOUT_S)
-        if response.status != 200:
-            raise problem.error_of(bytes(response.body))
         try:
-            msgspec.json.decode(response.body, type=_StatusSaid)
-            document = msgspec.json.decode(response.body, type=dict[str, Any])
+            document = msgspec.json.decode(right(response).body, type=dict[str, Any])
+            msgspec.convert(document, _StatusSaid)
         except JSON_FAULTS as fault:
             raise BadBody(f"{url} answered no status ({fault}); is it a vlsnlog node?") from None
         return Status(url, document)

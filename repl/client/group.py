@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from repl.api import Acks
@@ -47,52 +48,33 @@ class Waiter(Protocol):
     def set_exception(self, error: VlsnLogError, /) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class Group:
     """Appends that gathered while others were sent, each with its waiter; or one ``batch``, with one waiter."""
 
-    __slots__ = (
-        "acks",
-        "batch",
-        "bytes",
-        "deadline",
-        "durability",
-        "id",
-        "identity",
-        "keys",
-        "large_bytes",
-        "sent_at",
-        "sequence",
-        "sets",
-        "transaction",
-        "uncertain",
-        "values",
-        "waiters",
-    )
-
-    def __init__(self, deadline: float) -> None:
-        self.acks: Acks | None = None
-        """Its own policy; None: the client's."""
-        self.durability: GroupDurability | None = None
-        """Its own; None: the client's."""
-        self.batch: list[Buffer] | None = None
-        self.values: list[bytes] = []
-        self.keys: list[Key] | None = None
-        self.waiters: list[Waiter] = []
-        self.large_bytes = 0
-        self.bytes = 0
-        """Known once it is closed."""
-        self.deadline = deadline
-        self.id = 0
-        self.sent_at = 0.0
-        self.identity: Identity | None = None
-        """The identity whose submission it is, once it was sent; None while any would do."""
-        self.sequence = 0
-        self.transaction = False
-        """The batch is a whole transaction; its ``identity`` is its own."""
-        self.sets = b""
-        """JSON of what that sets; then there may be no batch."""
-        self.uncertain = False
-        """Sent, and not answered: it may be in the log."""
+    deadline: float
+    acks: Acks | None = None
+    """Its own policy; None: the client's."""
+    durability: GroupDurability | None = None
+    """Its own; None: the client's."""
+    batch: list[Buffer] | None = None
+    values: list[bytes] = field(default_factory=list)
+    keys: list[Key] | None = None
+    waiters: list[Waiter] = field(default_factory=list)
+    large_bytes: int = 0
+    size: int = 0
+    """Bytes of all of it, known once it is closed."""
+    id: int = 0
+    sent_at: float = 0.0
+    identity: Identity | None = None
+    """The identity whose submission it is, once it was sent; None while any would do."""
+    sequence: int = 0
+    transaction: bool = False
+    """The batch is a whole transaction; its ``identity`` is its own."""
+    sets: bytes = b""
+    """JSON of what that sets; then there may be no batch."""
+    uncertain: bool = False
+    """Sent, and not answered: it may be in the log."""
 
     @property
     def full(self) -> bool:
@@ -110,10 +92,10 @@ class Group:
     def close(self) -> None:
         """Closes the group to appends, and counts its bytes."""
         if self.batch is not None:
-            self.bytes = sum(map(len, self.batch)) + len(self.sets)
+            self.size = sum(map(len, self.batch)) + len(self.sets)
             return
         key_bytes = sum(len(key) for key in self.keys if key) if self.keys is not None else 0
-        self.bytes = sum(map(len, self.values)) + key_bytes + ENTRY_OVERHEAD_BYTES * len(self.values)
+        self.size = sum(map(len, self.values)) + key_bytes + ENTRY_OVERHEAD_BYTES * len(self.values)
 
     def parts(self) -> list[Buffer]:
         """Returns the batch, in pieces."""

@@ -1,4 +1,4 @@
-"""Calls of a group's master, made again through its changes; answers, decoded.
+"""Calls of a group's master, made again through its changes.
 
 A master that has answered is asked again without a look at the others, until it fails.  Past its time a call raises
 what kept it waiting: of a try that the end of the time cut short that is what was answered before, if anything was.
@@ -7,18 +7,16 @@ what kept it waiting: of a try that the end of the time cut short that is what w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, Never, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
 
-import msgspec
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
+from repl.client.answers import right
 from repl.client.backoff import Backoff
 from repl.client.endpoints import Endpoints
-from repl.web import problem
 from repl.web.types import Network, Response
-from vlsn.errors import BadArgument, BadBody, NotFound, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
-from vlsn.format.records import JSON_FAULTS
+from vlsn.errors import NotFound, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
 from vlsn.seams import Channel
 
 T = TypeVar("T")
@@ -44,11 +42,7 @@ class MasterCalls:
     async def put(self, path: str, body: bytes, *, again: bool) -> Response:
         """Puts ``body``. ``again``: also where it may have been done. Raises what the master refuses it with; past
         the time what kept it waiting, or ``OutcomeUnknown``."""
-
-        async def put(url: str, _: float) -> Response:
-            return await self._ask("PUT", url, path, body)
-
-        return await self.at_master(put, again=again)
+        return await self.at_master(lambda url, _: self._ask("PUT", url, path, body), again=again)
 
     async def delete(self, path: str, *, again: bool) -> None:
         """Deletes ``path``, durable on return. Raises ``NotFound``, and as ``put``."""
@@ -70,35 +64,27 @@ class MasterCalls:
     ) -> Response:
         """Calls ``path`` as it is, answered within ``answer_s``. Raises as ``put``."""
         headers = {**_JSON, "Accept": accept} if accept else _JSON
-
-        async def call(url: str, _: float) -> Response:
-            target = f"{url}{path}"
-            return right(
-                await self._endpoints.request(method, target, headers=headers, body=body, timeout_s=answer_s + ANSWER_S)
-            )
-
-        return await self.at_master(call, again=again)
+        return await self.at_master(
+            lambda url, _: self._asked(method, f"{url}{path}", body, headers, answer_s), again=again
+        )
 
     async def channel(self, path: str, *, message_bytes_max: int) -> Channel:
         """Connects to ``path`` at the master. Raises as ``call``."""
-
-        async def connect(url: str, _: float) -> Channel:
-            return await self._network.connect(f"{url}{path}", message_bytes_max=message_bytes_max, timeout_s=TRY_S)
-
-        return await self.at_master(connect, again=True)
+        connect = self._network.connect
+        return await self.at_master(
+            lambda url, _: connect(f"{url}{path}", message_bytes_max=message_bytes_max, timeout_s=TRY_S), again=True
+        )
 
     def left(self) -> None:
         """Notes that the master may be another one: it is looked for before the next call."""
         self._master = ""
 
-    async def at_master(
-        self, ask: Callable[[str, float], Awaitable[T]], *, again: bool, timeout_s: float = 0.0, try_s: float = 0.0
-    ) -> T:
-        """Asks the master, whoever that is, until it answers, for ``timeout_s`` (0: the client's). ``ask`` is called
-        with its URL and the seconds of this try: ``try_s``, or the rest of the time. ``again``: also where it may have
-        been done. Raises as ``put``."""
+    async def at_master(self, ask: Callable[[str, float], Awaitable[T]], *, again: bool, try_s: float = 0.0) -> T:
+        """Asks the master, whoever that is, until it answers, for the client's time. ``ask`` is called with its URL and
+        the seconds of this try: ``try_s``, or the rest of the time. ``again``: also where it may have been done. Raises
+        as ``put``."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (timeout_s or self._timeout_s)
+        deadline = loop.time() + self._timeout_s
         told: VlsnLogError | None = None
 
         async def once() -> T:
@@ -137,37 +123,10 @@ class MasterCalls:
 
     async def _ask(self, method: str, url: str, path: str, body: bytes) -> Response:
         try_s = min(TRY_S, self._timeout_s)
-        target = f"{url}{path}?timeout={try_s:g}"
-        answer = await self._endpoints.request(method, target, headers=_JSON, body=body, timeout_s=try_s + ANSWER_S)
-        return right(answer)
+        return await self._asked(method, f"{url}{path}?timeout={try_s:g}", body, _JSON, try_s)
 
-
-def right(answer: Response) -> Response:
-    """Returns the answer that is none of an error. Raises what it says."""
-    if answer.status == 307:
-        raise NotMaster("another node leads by now")
-    if answer.status not in (200, 201, 204):
-        raise problem.error_of(bytes(answer.body))
-    return answer
-
-
-def encoded(asked: object) -> bytes:
-    """Encodes what is asked for. Raises ``BadArgument`` for what JSON has no words for, such as a number past 64 bits,
-    NaN, or text that is not UTF-8."""
-    try:
-        body = msgspec.json.encode(asked, enc_hook=_no_json)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadArgument(f"it cannot be asked for: {error}") from None
-    return body
-
-
-def _no_json(given: object) -> Never:
-    raise TypeError(f"{type(given).__name__} is neither a number nor text")
-
-
-def decoded(body: bytes, kind: type[T], what: str) -> T:
-    """Decodes an answer. Raises ``BadBody``, which says that it is no ``what``."""
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except JSON_FAULTS:
-        raise BadBody(f"the answer is no {what}; is it a vlsnlog node?") from None
+    async def _asked(
+        self, method: str, target: str, body: bytes, headers: Mapping[str, str], answer_s: float
+    ) -> Response:
+        timeout_s = answer_s + ANSWER_S
+        return right(await self._endpoints.request(method, target, headers=headers, body=body, timeout_s=timeout_s))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from repl.api import Appended, ConsumerAt, ConsumerChange
-from repl.client.master_calls import decoded, encoded
+from repl.client.answers import decoded, encoded
 from repl.client.staging import Stages
 from repl.client.tail import Reader
 from vlsn.state.consumers import key_of
@@ -40,22 +40,20 @@ class Positions:
         """Returns where ``name`` is, as anybody was told before the call; None where it has no position. Raises
         ``BadArgument``, and as ``Client.producer_at``."""
         key_of(name)
-        body = await self._reader.told(f"{PATH}/{name}")
-        return decoded(body, ConsumerAt, _WHAT) if body is not None else None
+        return await self._reader.told(f"{PATH}/{name}", ConsumerAt, _WHAT)
 
     async def list(self) -> list[ConsumerAt]:
         """Returns all of them, by name. Raises as ``get``."""
-        body = await self._reader.told(PATH)
-        return decoded(body, _Listed, _WHAT).consumers if body is not None else []
+        listed = await self._reader.told(PATH, _Listed, _WHAT)
+        return listed.consumers if listed is not None else []
 
     async def set(self, name: str, change: ConsumerChange) -> ConsumerAt:
         """Sets a position, durable on return. Raises ``StaleTerm`` where another one has replaced the one that it
         starts from, ``Trimmed``, ``BadArgument``, ``TooLarge``, nothing logged; past the client's time what kept it
         waiting, or ``OutcomeUnknown``."""
         key_of(name)
-        body = encoded(change)
-        answer = await self._calls.put(f"{PATH}/{name}", body, again=bool(change.by))
-        return decoded(bytes(answer.body), ConsumerAt, _WHAT)
+        answer = await self._calls.put(f"{PATH}/{name}", encoded(change), again=bool(change.by))
+        return decoded(answer, ConsumerAt, _WHAT)
 
     async def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: ConsumerChange) -> Appended:
         """Logs these batches, each with its number of entries, and the position behind what they came of, in one block;

@@ -328,7 +328,7 @@ class Producer:
         group.id = self._next_id
         self._next_id += 1
         self._in_flight.append(group)
-        self._in_flight_bytes += group.bytes
+        self._in_flight_bytes += group.size
         timeout_ms = min(max(1, int((group.deadline - now) * 1000)), TIMEOUT_MS_MAX)
         if self._identities is not None:
             self._identities.name(group, self._endpoints.durable)
@@ -362,7 +362,7 @@ class Producer:
         if not self._in_flight or self._in_flight[0].id != answer.id:
             raise BadBody(f"the node answered request {answer.id}, which is not the next one")
         group = self._in_flight.popleft()
-        self._in_flight_bytes -= group.bytes
+        self._in_flight_bytes -= group.size
         if not answer.done:
             self._refuse(group, answer.problem)
             return

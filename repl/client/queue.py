@@ -39,16 +39,12 @@ class AppendQueue:
         self._open: Group | None = None
         self._groups: deque[Group] = deque()
         self._bytes = 0
+        """Bytes of all groups but the open one."""
         self._room = asyncio.Event()
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._groups)
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes of all groups but the open one."""
-        return self._bytes
 
     def put(self, value: bytes, key: Key = None) -> Awaitable[int]:
         """Queues one append; the result is its VLSN.  Raises ``TypeError``, ``TooLarge``, ``LogClosed``."""
@@ -105,7 +101,7 @@ class AppendQueue:
         group.transaction, group.sets = True, sets
         group.waiters.append(waiter)
         group.close()
-        self._bytes += group.bytes
+        self._bytes += group.size
 
     def _put_batch(
         self, batch: list[Buffer], acks: Acks | None, durability: GroupDurability | None, name: Name | None
@@ -130,7 +126,7 @@ class AppendQueue:
         """Puts closed groups, in their order, before all that wait."""
         for group in reversed(groups):
             self._groups.appendleft(group)
-            self._bytes += group.bytes
+            self._bytes += group.size
         if groups:
             self.work.set()
 
@@ -170,18 +166,18 @@ class AppendQueue:
         group.waiters.append(future)
         if group is not self._open:
             group.close()
-            self._bytes += group.bytes
+            self._bytes += group.size
         return future
 
     def _close_open(self) -> None:
         """Closes the open group: what is appended next goes into another."""
         if self._open is not None:
             self._open.close()
-            self._bytes += self._open.bytes
+            self._bytes += self._open.size
             self._open = None
 
     def _left(self, group: Group) -> None:
-        self._bytes -= group.bytes
+        self._bytes -= group.size
         if not self.full:
             self._room.set()
 

@@ -14,7 +14,6 @@ from typing import Final
 import msgspec
 
 from repl.api import Appended, SinkAt, SinkChange
-from repl.client.master_calls import decoded
 from repl.client.staging import Stages
 from repl.client.tail import Reader
 from vlsn.state.sinks import key_of
@@ -39,13 +38,12 @@ class Sinks:
         """Returns what was logged last, as anybody was told before the call; None where nothing is known. Raises
         ``BadArgument``, and as ``Client.producer_at``."""
         key_of(name)
-        body = await self._reader.told(f"{PATH}/{name}")
-        return decoded(body, SinkAt, _WHAT) if body is not None else None
+        return await self._reader.told(f"{PATH}/{name}", SinkAt, _WHAT)
 
     async def list(self) -> list[SinkAt]:
         """Returns all of them, by name. Raises as ``get``."""
-        body = await self._reader.told(PATH)
-        return decoded(body, _Listed, _WHAT).sinks if body is not None else []
+        listed = await self._reader.told(PATH, _Listed, _WHAT)
+        return listed.sinks if listed is not None else []
 
     async def delete(self, name: str) -> None:
         """Forgets one, durable on return. Raises ``NotFound``; past the client's time what kept it waiting, or
@@ -60,7 +58,7 @@ class Sinks:
         Raises, nothing logged, ``StaleTerm`` where another state has replaced the one that it starts from,
         ``TransactionGone``, ``TooLarge``, ``BadArgument``, ``WrongVersion``; past the client's time
         ``OutcomeUnknown``, or what kept it waiting."""
-        sets = {} if change is None else {"sinks": {name: change}}
-        if change is not None:
-            key_of(name)
-        return await self._stages.commit(parts, sets)
+        if change is None:
+            return await self._stages.commit(parts, {})
+        key_of(name)
+        return await self._stages.commit(parts, {"sinks": {name: change}})

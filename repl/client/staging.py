@@ -18,9 +18,10 @@ from typing import Final
 import msgspec
 
 from repl.api import Acks, Appended, ConsumerChange, SinkChange
+from repl.client.answers import decoded, right
 from repl.client.endpoints import Endpoints
 from repl.client.identity import HandleNames
-from repl.client.master_calls import MasterCalls, decoded, right
+from repl.client.master_calls import MasterCalls
 from repl.web.types import Network, Response
 from vlsn.durability import GroupDurability
 from vlsn.errors import (
@@ -77,11 +78,6 @@ class Stages:
         self._given_back: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(GIVEN_BACK_AT_ONCE_MAX)
 
-    @property
-    def durable(self) -> int:
-        """The highest VLSN that any answer to this client called durable."""
-        return self.endpoints.durable
-
     def stage(self) -> Stage:
         return Stage(self, self._names.next())
 
@@ -118,18 +114,13 @@ class Stages:
         for task in self._given_back:
             task.cancel()
 
-    @property
-    def level(self) -> int:
-        """The group's level, as far as it is known here."""
-        return self.endpoints.level
-
     async def check_level(self) -> None:
         """Asks for the group's level. Raises ``WrongVersion`` where it has no transactions."""
         self.calls.left()  # whoever leads says it
         await self.calls.at_master(_ask_nothing, again=True)
-        if self.level < TRANSACTIONS:
+        if (level := self.endpoints.level) < TRANSACTIONS:
             raise WrongVersion(
-                f"transactions need level {TRANSACTIONS}, the group is at level {self.level}: once "
+                f"transactions need level {TRANSACTIONS}, the group is at level {level}: once "
                 "all members run a vlsnlog that speaks it, `vlsnlog group upgrade`"
             )
 
@@ -222,7 +213,7 @@ class Stage:
                 raise OutcomeUnknown(f"asked, but not acknowledged: {error}; it may have been logged") from error
             raise
         self.held = False
-        return decoded(bytes(answer.body), Appended, _WHAT)
+        return decoded(answer, Appended, _WHAT)
 
     async def abort(self) -> None:
         """Lets the master forget it, where it was begun. Raises as ``begin``."""
@@ -241,7 +232,7 @@ class Stage:
         answer = await self._calls.at_master(
             lambda url, seconds: self._ask(url, name, b"", _JSON, seconds), again=True, try_s=ATTEMPT_S
         )
-        return decoded(bytes(answer.body), _Begun, _WHAT)
+        return decoded(answer, _Begun, _WHAT)
 
     async def _ask(self, url: str, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Response:
         request, target = self._stages.endpoints.request, f"{url}{PATH}{path}"

@@ -10,9 +10,10 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from datetime import datetime
 from operator import index
-from typing import Literal, Protocol
+from typing import Literal
 
-from repl.client.tail import LINEARIZABLE, Consistency, Page
+from repl.api import LINEARIZABLE
+from repl.client.tail import Page, Reader
 from vlsn.embedded.owned_values import owned
 from vlsn.errors import BadArgument
 from vlsn.format.key_filter import KeyFilter
@@ -21,12 +22,6 @@ from vlsn.seams import Buffer
 from vlsn.times import time_us
 
 Begin = int | Literal["start", "end"] | None
-
-
-class Places(Protocol):
-    async def durable_vlsn(self, *, consistency: Consistency) -> int: ...
-
-    async def vlsn_at(self, time_us: datetime | int) -> int: ...
 
 
 def keys_of(key: Buffer | None, key_prefix: Buffer | None) -> KeyFilter | None:
@@ -58,17 +53,17 @@ def vlsn_of(given: object, what: str = "from_vlsn") -> int:
     return vlsn
 
 
-async def first_of(places: Places, from_vlsn: Begin, at: datetime | int | None) -> int | None:
+async def first_of(reader: Reader, from_vlsn: Begin, at: datetime | int | None) -> int | None:
     """Asks for the VLSN at that place; None for the first there is."""
     if at is not None:
-        return await places.vlsn_at(at)
+        return await reader.vlsn_at(time_us(at))
     if from_vlsn == "end":
-        return await places.durable_vlsn(consistency=LINEARIZABLE) + 1
+        return await reader.durable_vlsn(LINEARIZABLE) + 1
     return None if from_vlsn is None or isinstance(from_vlsn, str) else index(from_vlsn)
 
 
 def started(
-    places: Places,
+    reader: Reader,
     from_vlsn: Begin,
     at: datetime | int | None,
     pages: Callable[[int | None], AsyncGenerator[Page, None]],
@@ -77,16 +72,16 @@ def started(
     check_begin(from_vlsn, at)
     if at is None and not isinstance(from_vlsn, str):
         return pages(from_vlsn)
-    return _started(places, from_vlsn, at, pages)
+    return _started(reader, from_vlsn, at, pages)
 
 
 async def _started(
-    places: Places,
+    reader: Reader,
     from_vlsn: Begin,
     at: datetime | int | None,
     pages: Callable[[int | None], AsyncGenerator[Page, None]],
 ) -> AsyncGenerator[Page, None]:
-    async for page in pages(await first_of(places, from_vlsn, at)):
+    async for page in pages(await first_of(reader, from_vlsn, at)):
         yield page
 
 

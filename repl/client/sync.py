@@ -3,35 +3,35 @@
     with connect_sync("http://127.0.0.1:7701") as log:
         vlsn = log.append(b"value")
 
-Thread-safe: appends of many threads share batches, as those of many coroutines do.
+Thread-safe: appends of many threads share batches, as those of many coroutines do.  Calls are made of the asynchronous
+client's (``repl.client.blocking``), so both take the same and give the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
-from repl.api import Acks, Appended, ProducerAt, Spans
-from repl.client.block_pages import BlocksPage
-from repl.client.codec import BYTES, Codec, CodecName, V, codec_of
-from repl.client.connect import FORKED, Client, connect
+from repl.api import Acks, Appended
+from repl.client.blocking import Blocking, encoding_many, encoding_one, entries_of, inner_of, paged, waited
+from repl.client.client import FORKED, Client
+from repl.client.codec import CodecName, V
+from repl.client.connect import connect
 from repl.client.destination import PREFETCH
+from repl.client.sinks import Sinks
 from repl.client.starting import Begin
 from repl.client.sync_consumer import OfAnotherLoop, SyncConsumer, SyncPositions
 from repl.client.sync_destination import SyncDestination, SyncDestinations
-from repl.client.sync_sinks import SyncSinks
-from repl.client.tail import DURABLE, Consistency, Page
+from repl.client.tail import Page
 from repl.client.transaction import Transaction
 from vlsn.durability import GivenDurability
 from vlsn.embedded.forks import tell_of_forks
 from vlsn.errors import LogClosed
-from vlsn.format.block import Entry
-from vlsn.ids import NUMBER_MAX
 from vlsn.seams import Buffer
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class SyncClient(Generic[V]):
     """``Client``, blocking.  Use it as a context manager; leaving it flushes."""
 
     def __init__(self, client: Client[V]) -> None:
-        self._client = client
+        self._inner = client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gone = "the client is not open; use it inside `with connect_sync(…)`"
         """The reason why there is no loop."""
@@ -54,7 +54,7 @@ class SyncClient(Generic[V]):
         self._thread = threading.Thread(target=self._loop.run_forever, name="vlsnlog-client", daemon=True)
         self._thread.start()
         tell_of_forks(self)
-        self._run(self._client.__aenter__())
+        self._run(self._inner.__aenter__())
         return self
 
     def __exit__(
@@ -68,7 +68,7 @@ class SyncClient(Generic[V]):
         if loop is None:
             return
         try:
-            self._run(self._client.close(flush=flush))
+            self._run(self._inner.close(flush=flush))
         finally:
             with self._beginning:
                 self._loop = None
@@ -77,100 +77,21 @@ class SyncClient(Generic[V]):
             self._thread.join()
             loop.close()
 
-    @overload
-    def append(
-        self,
-        value: V,
-        *,
-        key: V | Buffer | None = None,
-        durability: GivenDurability | None = None,
-        codec: None = None,
-    ) -> int: ...
-    @overload
-    def append(
-        self,
-        value: Any,
-        *,
-        key: str | Buffer | None = None,
-        durability: GivenDurability | None = None,
-        codec: CodecName,
-    ) -> int: ...
-    def append(
-        self,
-        value: Any,
-        *,
-        key: Any = None,
-        durability: GivenDurability | None = None,
-        codec: CodecName | None = None,
-    ) -> int:
-        """Appends as ``Client.append``."""
-        given = self._codec_of(codec)
-        if given is not BYTES:
-            value, key = given.value(value), given.key(key)
-        return self._run(self._client.append(value, key=key, durability=durability, codec="bytes"))
-
-    @overload
-    def append_many(
-        self,
-        values: Iterable[V],
-        *,
-        keys: Iterable[V | Buffer | None] | None = None,
-        durability: GivenDurability | None = None,
-        codec: None = None,
-    ) -> tuple[int, int]: ...
-    @overload
-    def append_many(
-        self,
-        values: Iterable[Any],
-        *,
-        keys: Iterable[str | Buffer | None] | None = None,
-        durability: GivenDurability | None = None,
-        codec: CodecName,
-    ) -> tuple[int, int]: ...
-    def append_many(
-        self,
-        values: Iterable[Any],
-        *,
-        keys: Iterable[Any] | None = None,
-        durability: GivenDurability | None = None,
-        codec: CodecName | None = None,
-    ) -> tuple[int, int]:
-        """Appends as ``Client.append_many``."""
-        data, names = self._encoded(values, keys, codec)
-        return self._run(self._client.append_many(data, keys=names, durability=durability, codec="bytes"))
-
-    @overload
-    def append_batch(
-        self,
-        values: Iterable[V],
-        *,
-        keys: Iterable[V | Buffer | None] | None = None,
-        acks: Acks | str | None = None,
-        durability: GivenDurability | None = None,
-        codec: None = None,
-    ) -> Appended: ...
-    @overload
-    def append_batch(
-        self,
-        values: Iterable[Any],
-        *,
-        keys: Iterable[str | Buffer | None] | None = None,
-        acks: Acks | str | None = None,
-        durability: GivenDurability | None = None,
-        codec: CodecName,
-    ) -> Appended: ...
-    def append_batch(
-        self,
-        values: Iterable[Any],
-        *,
-        keys: Iterable[Any] | None = None,
-        acks: Acks | str | None = None,
-        durability: GivenDurability | None = None,
-        codec: CodecName | None = None,
-    ) -> Appended:
-        """Appends as ``Client.append_batch``."""
-        data, names = self._encoded(values, keys, codec)
-        return self._run(self._client.append_batch(data, keys=names, acks=acks, durability=durability, codec="bytes"))
+    append = encoding_one(Client[V].append)
+    append_many = encoding_many(Client[V].append_many)
+    append_batch = encoding_many(Client[V].append_batch)
+    submit = encoding_many(Client[V].submit)
+    producer_at = waited(Client.producer_at)
+    durable_vlsn = waited(Client.durable_vlsn)
+    vlsn_at = waited(Client.vlsn_at)
+    read_pages = paged(Client[V].read_pages)
+    read = entries_of(read_pages, Client[V].read)
+    block_pages = paged(Client.block_pages, ahead=True)
+    spans = waited(Client.spans)
+    tail_pages = paged(Client[V].tail_pages)
+    tail = entries_of(tail_pages, Client[V].tail)
+    group_name = waited(Client.group_name)
+    first_vlsn = waited(Client.first_vlsn)
 
     def transaction(
         self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None
@@ -178,223 +99,9 @@ class SyncClient(Generic[V]):
         """Begins one as ``Client.transaction``."""
 
         async def begin() -> Transaction[V]:
-            return self._client.transaction(acks=acks, durability=durability)
+            return self._inner.transaction(acks=acks, durability=durability)
 
-        return SyncTransaction(self._run(begin()), self._run, self._client.codec)
-
-    @overload
-    def submit(
-        self,
-        values: Iterable[V],
-        *,
-        producer: int,
-        sequence: int,
-        born: int,
-        keys: Iterable[V | Buffer | None] | None = None,
-        codec: None = None,
-    ) -> Appended: ...
-    @overload
-    def submit(
-        self,
-        values: Iterable[Any],
-        *,
-        producer: int,
-        sequence: int,
-        born: int,
-        keys: Iterable[str | Buffer | None] | None = None,
-        codec: CodecName,
-    ) -> Appended: ...
-    def submit(
-        self,
-        values: Iterable[Any],
-        *,
-        producer: int,
-        sequence: int,
-        born: int,
-        keys: Iterable[Any] | None = None,
-        codec: CodecName | None = None,
-    ) -> Appended:
-        """Appends as ``Client.submit``."""
-        data, names = self._encoded(values, keys, codec)
-        return self._run(
-            self._client.submit(data, producer=producer, sequence=sequence, born=born, keys=names, codec="bytes")
-        )
-
-    def producer_at(self, producer: int) -> ProducerAt:
-        """Tells as ``Client.producer_at``."""
-        return self._run(self._client.producer_at(producer))
-
-    def durable_vlsn(
-        self, *, consistency: Consistency = DURABLE, at_least: int = 0, lag_max_s: float | None = None
-    ) -> int:
-        """Returns as ``Client.durable_vlsn``."""
-        wanted = self._client.durable_vlsn(consistency=consistency, at_least=at_least, lag_max_s=lag_max_s)
-        return self._run(wanted)
-
-    def vlsn_at(self, time_us: datetime | int) -> int:
-        """Finds as ``Client.vlsn_at``."""
-        return self._run(self._client.vlsn_at(time_us))
-
-    def read(
-        self,
-        from_vlsn: Begin = None,
-        to_vlsn: int | None = None,
-        *,
-        at: datetime | int | None = None,
-        key: V | Buffer | None = None,
-        key_prefix: V | Buffer | None = None,
-        limit: int | None = None,
-        all_kinds: bool = False,
-        consistency: Consistency = DURABLE,
-        at_least: int = 0,
-        lag_max_s: float | None = None,
-    ) -> Generator[Entry, None]:
-        """Reads as ``Client.read``."""
-        pages = self.read_pages(
-            from_vlsn,
-            to_vlsn,
-            at=at,
-            key=key,
-            key_prefix=key_prefix,
-            limit=limit,
-            all_kinds=all_kinds,
-            consistency=consistency,
-            at_least=at_least,
-            lag_max_s=lag_max_s,
-        )
-        return _entries(pages)
-
-    def read_pages(
-        self,
-        from_vlsn: Begin = None,
-        to_vlsn: int | None = None,
-        *,
-        at: datetime | int | None = None,
-        key: V | Buffer | None = None,
-        key_prefix: V | Buffer | None = None,
-        limit: int | None = None,
-        all_kinds: bool = False,
-        consistency: Consistency = DURABLE,
-        at_least: int = 0,
-        lag_max_s: float | None = None,
-    ) -> Generator[Page, None]:
-        """Reads as ``Client.read_pages``."""
-        pages = self._client.read_pages(
-            from_vlsn,
-            to_vlsn,
-            at=at,
-            key=key,
-            key_prefix=key_prefix,
-            limit=limit,
-            all_kinds=all_kinds,
-            consistency=consistency,
-            at_least=at_least,
-            lag_max_s=lag_max_s,
-        )
-        return self._pages(pages)
-
-    def block_pages(
-        self,
-        from_vlsn: Begin = None,
-        to_vlsn: int | None = None,
-        *,
-        at: datetime | int | None = None,
-        consistency: Consistency = DURABLE,
-        after_term: int | None = None,
-        at_least: int = 0,
-        lag_max_s: float | None = None,
-    ) -> Generator[BlocksPage, None]:
-        """Reads as ``Client.block_pages``. The next page is on its way while one is worked on."""
-        pages = self._client.block_pages(
-            from_vlsn,
-            to_vlsn,
-            at=at,
-            consistency=consistency,
-            after_term=after_term,
-            at_least=at_least,
-            lag_max_s=lag_max_s,
-        )
-        return self._ahead(pages)
-
-    def spans(
-        self,
-        from_vlsn: int | None = None,
-        to_vlsn: int | None = None,
-        *,
-        bytes_each: int = NUMBER_MAX,
-        entries_each: int = NUMBER_MAX,
-        limit: int = 1,
-        after_term: int | None = None,
-        at_least: int = 0,
-        lag_max_s: float | None = None,
-    ) -> Spans:
-        """Cuts as ``Client.spans``."""
-        return self._run(
-            self._client.spans(
-                from_vlsn,
-                to_vlsn,
-                bytes_each=bytes_each,
-                entries_each=entries_each,
-                limit=limit,
-                after_term=after_term,
-                at_least=at_least,
-                lag_max_s=lag_max_s,
-            )
-        )
-
-    def tail(
-        self,
-        from_vlsn: Begin = None,
-        *,
-        at: datetime | int | None = None,
-        key: V | Buffer | None = None,
-        key_prefix: V | Buffer | None = None,
-        limit: int | None = None,
-        after_term: int | None = None,
-        all_kinds: bool = False,
-        at_least: int = 0,
-        lag_max_s: float | None = None,
-    ) -> Generator[Entry, None]:
-        """Reads as ``Client.tail``."""
-        pages = self.tail_pages(
-            from_vlsn,
-            at=at,
-            key=key,
-            key_prefix=key_prefix,
-            limit=limit,
-            after_term=after_term,
-            all_kinds=all_kinds,
-            at_least=at_least,
-            lag_max_s=lag_max_s,
-        )
-        return _entries(pages)
-
-    def tail_pages(
-        self,
-        from_vlsn: Begin = None,
-        *,
-        at: datetime | int | None = None,
-        key: V | Buffer | None = None,
-        key_prefix: V | Buffer | None = None,
-        limit: int | None = None,
-        after_term: int | None = None,
-        all_kinds: bool = False,
-        at_least: int = 0,
-        lag_max_s: float | None = None,
-    ) -> Generator[Page, None]:
-        """Reads as ``Client.tail_pages``."""
-        pages = self._client.tail_pages(
-            from_vlsn,
-            at=at,
-            key=key,
-            key_prefix=key_prefix,
-            limit=limit,
-            after_term=after_term,
-            all_kinds=all_kinds,
-            at_least=at_least,
-            lag_max_s=lag_max_s,
-        )
-        return self._pages(pages)
+        return SyncTransaction(self, self._run(begin()))
 
     def consumer(
         self,
@@ -408,43 +115,35 @@ class SyncClient(Generic[V]):
     ) -> SyncConsumer:
         """Makes a worker as ``Client.consumer``; iterate over it."""
         other = kept_in.elsewhere() if kept_in is not None and kept_in is not self else None
-        consumer = self._client.consumer(
+        consumer = self._inner.consumer(
             name, from_vlsn=from_vlsn, at=at, kept_in=other, at_least=at_least, lag_max_s=lag_max_s
         )
         return SyncConsumer(self, consumer)
 
     def destination(self, name: str, *, prefetch: int = PREFETCH) -> SyncDestination:
         """Makes a worker as ``Client.destination``; iterate over it."""
-        return SyncDestination(self, self._client.destination(name, prefetch=prefetch))
+        return SyncDestination(self, self._inner.destination(name, prefetch=prefetch))
 
     @property
     def destinations(self) -> SyncDestinations:
         """The destinations of the group, as ``Client.destinations``."""
-        return SyncDestinations(self, self._client.destinations)
+        return SyncDestinations(self, self._inner.destinations)
 
     @property
     def positions(self) -> SyncPositions:
         """The positions of all consumers, as ``Client.positions``."""
-        return SyncPositions(self, self._client.positions)
+        return SyncPositions(self, self._inner.positions)
 
     @property
     def sinks(self) -> SyncSinks:
         """The sinks of the group, as ``Client.sinks``."""
-        return SyncSinks(self, self._client.sinks)
-
-    def group_name(self) -> str:
-        """Returns as ``Client.group_name``."""
-        return self._run(self._client.group_name())
-
-    def first_vlsn(self) -> int:
-        """Returns as ``Client.first_vlsn``."""
-        return self._run(self._client.first_vlsn())
+        return SyncSinks(self, self._inner.sinks)
 
     def elsewhere(self) -> OfAnotherLoop:
         """Returns the positions of this group for a client with another loop."""
         if self._loop is None:
             raise LogClosed(self._gone)
-        return OfAnotherLoop(self._loop, self._client.positions)
+        return OfAnotherLoop(self._loop, self._inner.positions)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a call of the asynchronous client, and waits for it. Raises ``LogClosed``."""
@@ -456,16 +155,6 @@ class SyncClient(Generic[V]):
         self._loop = None
         self._gone = FORKED
         self._beginning = threading.Lock()  # another thread of the parent may have had it
-
-    def _codec_of(self, codec: CodecName | None) -> Codec:
-        return self._client.codec if codec is None else codec_of(codec)
-
-    def _encoded(
-        self, values: Iterable[Any], keys: Iterable[Any] | None, codec: CodecName | None
-    ) -> tuple[list[Any], Sequence[bytes | None] | None]:
-        """Encodes in the caller's thread: an iterator may take long, or append by itself."""
-        given = self._codec_of(codec)
-        return given.values(values), given.keys(keys)
 
     def _pages(self, pages: AsyncGenerator[Page, None]) -> Generator[Page, None]:
         while (page := self._run(_next(pages))) is not None:
@@ -500,19 +189,12 @@ class SyncClient(Generic[V]):
         raise LogClosed(self._gone)
 
 
-class SyncTransaction(Generic[V]):
+class SyncTransaction(Blocking[Transaction[V]]):
     """``Transaction``, blocking."""
-
-    def __init__(
-        self, transaction: Transaction[V], run: Callable[[Coroutine[Any, Any, Any]], Any], codec: Codec
-    ) -> None:
-        self._transaction = transaction
-        self._run = run
-        self._codec = codec
 
     @property
     def appended(self) -> Appended | None:
-        return self._transaction.appended
+        return self._inner.appended
 
     def __enter__(self) -> Self:
         return self
@@ -520,53 +202,29 @@ class SyncTransaction(Generic[V]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._run(self._transaction.__aexit__(kind, error, trace))
+        self._run(self._inner.__aexit__(kind, error, trace))
 
-    @overload
-    def append(self, value: V, *, key: V | Buffer | None = None, codec: None = None) -> None: ...
-    @overload
-    def append(self, value: Any, *, key: str | Buffer | None = None, codec: CodecName) -> None: ...
-    def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> None:
-        """Adds as ``Transaction.append``."""
-        given = self._codec if codec is None else codec_of(codec)
-        self._run(self._transaction.append(given.value(value), key=given.key(key), codec="bytes"))
-
-    @overload
-    def append_many(
-        self, values: Iterable[V], *, keys: Iterable[V | Buffer | None] | None = None, codec: None = None
-    ) -> None: ...
-    @overload
-    def append_many(
-        self, values: Iterable[Any], *, keys: Iterable[str | Buffer | None] | None = None, codec: CodecName
-    ) -> None: ...
-    def append_many(
-        self, values: Iterable[Any], *, keys: Iterable[Any] | None = None, codec: CodecName | None = None
-    ) -> None:
-        """Adds as ``Transaction.append_many``."""
-        given = self._codec if codec is None else codec_of(codec)
-        self._run(self._transaction.append_many(given.values(values), keys=given.keys(keys), codec="bytes"))
+    append = encoding_one(Transaction[V].append)
+    append_many = encoding_many(Transaction[V].append_many)
+    commit = waited(Transaction.commit)
+    abort = waited(Transaction.abort)
 
     def commit_position(self, consumer: SyncConsumer) -> None:
         """Commits as ``Transaction.commit_position``."""
-        self._run(self._transaction.commit_position(consumer.inner))
+        self._run(self._inner.commit_position(inner_of(consumer)))
 
-    def commit(self) -> Appended | None:
-        """Commits as ``Transaction.commit``."""
-        appended: Appended | None = self._run(self._transaction.commit())
-        return appended
 
-    def abort(self) -> None:
-        """Aborts as ``Transaction.abort``."""
-        self._run(self._transaction.abort())
+class SyncSinks(Blocking[Sinks]):
+    """``Sinks``, blocking."""
+
+    get = waited(Sinks.get)
+    list = waited(Sinks.list)
+    delete = waited(Sinks.delete)
+    commit = waited(Sinks.commit)
 
 
 _of_parents: list[object] = []
 """Parts of a child process's parents' loops: garbage would be closed."""
-
-
-def _entries(pages: Generator[Page, None]) -> Generator[Entry, None]:
-    for page in pages:
-        yield from page.entries
 
 
 async def _end_all() -> None:

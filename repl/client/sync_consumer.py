@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
-from repl.api import Appended, ConsumerAt, ConsumerChange
+from repl.api import ConsumerAt, ConsumerChange
+from repl.client.blocking import Blocking, on_loop, waited
 from repl.client.consumer import Consumer
 from repl.client.positions import Positions
 from repl.client.tail import Page
@@ -16,106 +16,65 @@ from vlsn.format.block import Entry
 T = TypeVar("T")
 
 
-class Runner(Protocol):
-    """A client with a loop of its own."""
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs ``work`` on that loop, and waits for it in the calling thread."""
-        ...
-
-
-class SyncConsumer:
+class SyncConsumer(Blocking[Consumer]):
     """``Consumer``, blocking; made by ``SyncClient.consumer``.  For one thread at a time."""
-
-    def __init__(self, client: Runner, consumer: Consumer) -> None:
-        self._client = client
-        self.inner = consumer
 
     @property
     def name(self) -> str:
-        return self.inner.name
+        return self._inner.name
 
     @property
     def next_vlsn(self) -> int:
         """As ``Consumer.next_vlsn``."""
-        return self.inner.next_vlsn
+        return self._inner.next_vlsn
 
     @property
     def begins_anew(self) -> bool:
         """As ``Consumer.begins_anew``."""
-        return self.inner.begins_anew
+        return self._inner.begins_anew
 
     def __iter__(self) -> Iterator[Entry]:
-        self._client.run(_done(self.inner.turn))
-        while True:
-            if (entry := self.inner.take()) is not None:
-                yield entry
-            else:
-                self._client.run(self.inner.fill())
+        return self._each(self._inner.take)
 
     def pages(self) -> Iterator[Page]:
         """Yields as ``Consumer.pages``."""
-        self._client.run(_done(self.inner.turn))
+        return self._each(self._inner.take_page)
+
+    def _each(self, take: Callable[[], T | None]) -> Iterator[T]:
+        self._turn()
         while True:
-            if (page := self.inner.take_page()) is not None:
-                yield page
+            if (found := take()) is not None:
+                yield found
             else:
-                self._client.run(self.inner.fill())
+                self._fill()
 
     def poll(self, timeout_s: float | None = None) -> Entry | None:
         """Gives as ``Consumer.poll``."""
-        if (entry := self.inner.take()) is None:
-            entry = self._client.run(self.inner.poll(timeout_s))
-            self.inner.hold()
+        if (entry := self._inner.take()) is None:
+            entry = self._run(self._inner.poll(timeout_s))
+            self._inner.hold()
         return entry
 
     def given(self, entry: Entry) -> None:
         """Notes as ``Consumer.given``."""
-        self.inner.given(entry)
+        self._inner.given(entry)
 
-    def rewind(self) -> None:
-        """Goes back as ``Consumer.rewind``."""
-        self._client.run(_done(self.inner.rewind))
-
-    def seek(self, vlsn: int) -> None:
-        """Goes as ``Consumer.seek``."""
-        self._client.run(_done(partial(self.inner.seek, vlsn)))
-
-    def commit(self) -> ConsumerAt:
-        """Commits as ``Consumer.commit``."""
-        return self._client.run(self.inner.commit())
-
-    def position(self) -> ConsumerAt | None:
-        """Asks as ``Consumer.position``."""
-        return self._client.run(self.inner.position())
+    rewind = on_loop(Consumer.rewind)
+    seek = on_loop(Consumer.seek)
+    commit = waited(Consumer.commit)
+    position = waited(Consumer.position)
+    _turn = on_loop(Consumer.turn)
+    _fill = waited(Consumer.fill)
 
 
-class SyncPositions:
+class SyncPositions(Blocking[Positions]):
     """``Positions``, blocking."""
 
-    def __init__(self, client: Runner, positions: Positions) -> None:
-        self._client = client
-        self._positions = positions
-
-    def get(self, name: str) -> ConsumerAt | None:
-        """Asks as ``Positions.get``."""
-        return self._client.run(self._positions.get(name))
-
-    def list(self) -> list[ConsumerAt]:
-        """Asks as ``Positions.list``."""
-        return self._client.run(self._positions.list())
-
-    def set(self, name: str, change: ConsumerChange) -> ConsumerAt:
-        """Sets as ``Positions.set``."""
-        return self._client.run(self._positions.set(name, change))
-
-    def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: ConsumerChange) -> Appended:
-        """Commits as ``Positions.commit``."""
-        return self._client.run(self._positions.commit(name, parts, change))
-
-    def delete(self, name: str) -> None:
-        """Deletes as ``Positions.delete``."""
-        self._client.run(self._positions.delete(name))
+    get = waited(Positions.get)
+    list = waited(Positions.list)
+    set = waited(Positions.set)
+    commit = waited(Positions.commit)
+    delete = waited(Positions.delete)
 
 
 class OfAnotherLoop:
@@ -141,7 +100,3 @@ class OfAnotherLoop:
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-
-async def _done(act: Callable[[], None]) -> None:
-    act()

@@ -7,70 +7,57 @@ from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import Any, overload
 
+from repl.client.blocking import Blocking, inner_of, waited
 from repl.client.destination import WAIT_S, Destination, Message, Messages
-from repl.client.destinations import Destinations, Rows
-from repl.client.sync_consumer import Runner
+from repl.client.destinations import Destinations
 from vlsn.errors import LogClosed
 from vlsn.format.vlsn_set import Vlsns
 
 
-class SyncMessage:
+class SyncMessage(Blocking[Message]):
     """``Message``, blocking."""
 
-    __slots__ = ("_client", "inner")
-
-    def __init__(self, client: Runner, message: Message) -> None:
-        self._client = client
-        self.inner = message
+    __slots__ = ()
 
     @property
     def vlsn(self) -> int:
-        return self.inner.vlsn
+        return self._inner.vlsn
 
     @property
     def attempt(self) -> int:
-        return self.inner.attempt
+        return self._inner.attempt
 
     @property
     def time(self) -> int:
-        return self.inner.time
+        return self._inner.time
 
     @property
     def key(self) -> bytes | None:
-        return self.inner.key
+        return self._inner.key
 
     @property
     def value(self) -> bytes:
-        return self.inner.value
+        return self._inner.value
 
-    def ack(self, *, wait: bool = True) -> None:
-        """Acknowledges as ``Message.ack``."""
-        self._client.run(self.inner.ack(wait=wait))
-
-    def nack(self, reason: str = "given back", *, delay_s: float | None = None) -> None:
-        """Gives back as ``Message.nack``."""
-        self._client.run(self.inner.nack(reason, delay_s=delay_s))
+    ack = waited(Message.ack)
+    nack = waited(Message.nack)
 
 
-class SyncMessages(Sequence[SyncMessage]):
+class SyncMessages(Blocking[Messages], Sequence[SyncMessage]):
     """``Messages``, blocking."""
 
-    __slots__ = ("_client", "inner")
-
-    def __init__(self, client: Runner, messages: Messages) -> None:
-        self._client = client
-        self.inner = messages
+    __slots__ = ()
 
     @property
     def vlsns(self) -> Vlsns:
         """Their VLSNs, ascending, as an array."""
-        return self.inner.vlsns
+        return self._inner.vlsns
 
     def __len__(self) -> int:
-        return len(self.inner)
+        return len(self._inner)
 
     def __iter__(self) -> Iterator[SyncMessage]:
-        return (SyncMessage(self._client, message) for message in self.inner)
+        return (SyncMessage(self._client, message) for message in self._inner)
 
     @overload
     def __getitem__(self, at: int) -> SyncMessage: ...
@@ -80,16 +67,12 @@ class SyncMessages(Sequence[SyncMessage]):
 
     def __getitem__(self, at: int | slice) -> SyncMessage | list[SyncMessage]:
         if isinstance(at, slice):
-            return [SyncMessage(self._client, message) for message in self.inner[at]]
-        return SyncMessage(self._client, self.inner[at])
+            return [SyncMessage(self._client, message) for message in self._inner[at]]
+        return SyncMessage(self._client, self._inner[at])
 
 
-class SyncDestination:
+class SyncDestination(Blocking[Destination]):
     """``Destination``, blocking; made by ``SyncClient.destination``.  For one thread at a time."""
-
-    def __init__(self, client: Runner, destination: Destination) -> None:
-        self._client = client
-        self._inner = destination
 
     @property
     def name(self) -> str:
@@ -104,35 +87,33 @@ class SyncDestination:
                         seen += 1
                         yield message
                 finally:
-                    batch.inner.left_at(seen)
+                    inner_of(batch).left_at(seen)
 
     def batches(self) -> Generator[SyncMessages, None]:
         """Yields as ``Destination.batches``."""
         batches, turn = self._inner.batches(), asyncio.Lock()
         try:
             while True:
-                yield SyncMessages(self._client, self._client.run(_next(batches, turn)))
+                yield SyncMessages(self._client, self._run(_next(batches, turn)))
         finally:
             with suppress(LogClosed):
-                self._client.run(_close(batches, turn))
+                self._run(_close(batches, turn))
 
     def take(self, most: int | None = None, wait_s: float = WAIT_S) -> SyncMessages:
         """Takes as ``Destination.take``."""
-        return SyncMessages(self._client, self._client.run(self._inner.take(most, wait_s)))
+        return SyncMessages(self._client, self._run(self._inner.take(most, wait_s)))
 
     def ack(self, messages: Sequence[SyncMessage], *, wait: bool = True) -> None:
         """Acknowledges as ``Destination.ack``."""
-        self._client.run(self._inner.ack(_inner(messages), wait=wait))
+        self._run(self._inner.ack(_inner(messages), wait=wait))
 
     def nack(
         self, messages: Sequence[SyncMessage], reason: str = "given back", *, delay_s: float | None = None
     ) -> None:
         """Gives back as ``Destination.nack``."""
-        self._client.run(self._inner.nack(_inner(messages), reason, delay_s=delay_s))
+        self._run(self._inner.nack(_inner(messages), reason, delay_s=delay_s))
 
-    def flush(self) -> None:
-        """Waits as ``Destination.flush``."""
-        self._client.run(self._inner.flush())
+    flush = waited(Destination.flush)
 
 
 async def _next(batches: AsyncGenerator[Messages, None], turn: asyncio.Lock) -> Messages:
@@ -146,52 +127,22 @@ async def _close(batches: AsyncGenerator[Messages, None], turn: asyncio.Lock) ->
 
 
 def _inner(messages: Sequence[SyncMessage]) -> Sequence[Message]:
-    return messages.inner if isinstance(messages, SyncMessages) else [message.inner for message in messages]
+    return inner_of(messages) if isinstance(messages, SyncMessages) else [inner_of(message) for message in messages]
 
 
-class SyncDestinations:
+class SyncDestinations(Blocking[Destinations]):
     """``Destinations``, blocking."""
 
-    def __init__(self, client: Runner, destinations: Destinations) -> None:
-        self._client = client
-        self._destinations = destinations
-
-    def list(self) -> list[dict[str, Any]]:
-        """Asks as ``Destinations.list``."""
-        return self._client.run(self._destinations.list())
-
-    def get(self, name: str) -> dict[str, Any]:
-        """Asks as ``Destinations.get``."""
-        return self._client.run(self._destinations.get(name))
+    list = waited(Destinations.list)
+    get = waited(Destinations.get)
+    drop = waited(Destinations.drop)
+    pause = waited(Destinations.pause)
+    resume = waited(Destinations.resume)
+    retry_dead = waited(Destinations.retry_dead)
+    delete_dead = waited(Destinations.delete_dead)
+    move = waited(Destinations.move)
+    peek = waited(Destinations.peek)
 
     def put(self, name: str, **settings: Any) -> dict[str, Any]:
         """Makes as ``Destinations.put``."""
-        return self._client.run(self._destinations.put(name, **settings))
-
-    def drop(self, name: str) -> None:
-        """Drops as ``Destinations.drop``."""
-        self._client.run(self._destinations.drop(name))
-
-    def pause(self, name: str) -> dict[str, Any]:
-        """Pauses as ``Destinations.pause``."""
-        return self._client.run(self._destinations.pause(name))
-
-    def resume(self, name: str) -> dict[str, Any]:
-        """Resumes as ``Destinations.resume``."""
-        return self._client.run(self._destinations.resume(name))
-
-    def retry_dead(self, name: str, vlsns: Sequence[int] | None = None) -> dict[str, Any]:
-        """Retries as ``Destinations.retry_dead``."""
-        return self._client.run(self._destinations.retry_dead(name, vlsns))
-
-    def delete_dead(self, name: str, vlsns: Sequence[int]) -> dict[str, Any]:
-        """Deletes as ``Destinations.delete_dead``."""
-        return self._client.run(self._destinations.delete_dead(name, vlsns))
-
-    def move(self, name: str, to: int | str) -> dict[str, Any]:
-        """Moves as ``Destinations.move``."""
-        return self._client.run(self._destinations.move(name, to))
-
-    def peek(self, name: str, most: int) -> Rows:
-        """Shows as ``Destinations.peek``."""
-        return self._client.run(self._destinations.peek(name, most))
+        return self._run(self._inner.put(name, **settings))

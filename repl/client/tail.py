@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -20,17 +20,17 @@ from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from tenacity import AsyncRetrying, retry_if_exception
 
 from repl.api import ANY, Freshness, ProducerAt, Spans
 from repl.api import LINEARIZABLE as ALL_ACKNOWLEDGED
-from repl.client.backoff import Backoff
+from repl.client.answers import decoded, right
+from repl.client.backoff import retrying
 from repl.client.endpoints import SILENT_S, Endpoints
 from repl.read.starting_point import END
-from repl.web import ndjson, problem
+from repl.web import ndjson
 from repl.web.limits import LAG_S_MAX, READ_LIMIT_MAX
 from repl.web.types import DURABLE as DURABLE_END
-from repl.web.types import Network
+from repl.web.types import Response
 from vlsn.errors import (
     BadArgument,
     BadBody,
@@ -47,7 +47,6 @@ from vlsn.format import block
 from vlsn.format.block import Entry, EntryKind
 from vlsn.format.feed_messages import Number
 from vlsn.format.key_filter import KeyFilter
-from vlsn.format.records import JSON_FAULTS
 from vlsn.ids import NUMBER_MAX, padded
 from vlsn.state.producers import ProducerPlace
 from vlsn.together import failure_of
@@ -123,8 +122,7 @@ def freshness_of(consistency: Consistency = DURABLE, at_least: int = 0, lag_max_
 
 
 class _EntrySaid(msgspec.Struct):
-    vlsn: Number = 0
-    time: Number = 0
+    vlsn: Number
 
 
 class _ProducerSaid(msgspec.Struct):
@@ -139,9 +137,8 @@ class _ProducerSaid(msgspec.Struct):
 class Reader:
     """Pages from whichever node serves, beginning with the one that served last."""
 
-    def __init__(self, endpoints: Endpoints, network: Network, *, give_up_s: float) -> None:
+    def __init__(self, endpoints: Endpoints, *, give_up_s: float) -> None:
         self._endpoints = endpoints
-        self._network = network
         self._give_up_s = give_up_s
         self._confirm_s = max(min(CONFIRM_S, give_up_s / 2), 0.001)
         self._current = 0
@@ -245,33 +242,31 @@ class Reader:
     async def vlsn_at(self, time_us: int) -> int:
         """Finds the first VLSN at which the highest block time so far is at or past ``time_us``, as the node that is
         asked knows the log; one past its durable end where none is. Raises as ``pages``."""
-        await self._endpoints.look(self._give_up_s)
-        found, _, durable = await self._retried(partial(self._look, f"at={time_us}&"))
+        found, durable = await self._look(f"at={time_us}&")
         return found or durable + 1
 
-    async def look(self, vlsn: int | None) -> tuple[int, int, int]:
-        """Returns VLSN and time of the first entry from ``vlsn`` on (0 and 0: none). The third is the durable end of
-        who was asked."""
-        await self._endpoints.look(self._give_up_s)
-        return await self._retried(partial(self._look, "" if vlsn is None else f"from={vlsn}&"))
+    async def first_vlsn(self) -> int:
+        """Returns the first VLSN that the node which is asked still has; one past its durable end where there is none.
+        Raises as ``pages``."""
+        found, durable = await self._look("")
+        return found or durable + 1
 
-    async def durable_end(self, consistency: Freshness) -> int:
-        """Returns the durable end of a node that is as new as ``consistency``. Raises as ``pages``."""
-        await self._endpoints.look(self._give_up_s)
-        _, _, durable = await self._retried(partial(self._look, f"from={END}&{self._asking(consistency)}"))
-        return durable
+    async def durable_vlsn(self, consistency: Freshness) -> int:
+        """Returns the durable end of a node that is as new as ``consistency``, or a higher one that was told before.
+        Raises as ``pages``."""
+        await self._look(f"from={END}&{self._asking(consistency)}")
+        return self._endpoints.durable
 
-    async def _look(self, wanted: str, url: str) -> tuple[int, int, int]:
-        target = f"{url}/v1/entries?{wanted}limit=1&kinds=all"
-        response = await self._endpoints.request("GET", target, timeout_s=self._confirm_s + self._answer_s)
-        if response.status != 200:
-            raise problem.error_of(bytes(response.body))
-        try:
-            durable = int(response.headers[DURABLE_END])
-            said = msgspec.json.decode(response.body, type=_EntrySaid) if response.body else _EntrySaid()
-        except (KeyError, ValueError, *JSON_FAULTS):
-            raise BadBody(f"{url} answered no entry; is it a vlsnlog node?") from None
-        return said.vlsn, said.time, durable
+    async def _look(self, wanted: str) -> tuple[int, int]:
+        """Asks for one entry: its VLSN, 0 where there is none, and the durable end of the node that was asked."""
+
+        async def look(url: str) -> tuple[int, int]:
+            answer = await self._get(f"{url}/v1/entries?{wanted}limit=1&kinds=all")
+            durable = _number(answer, DURABLE_END)
+            return (decoded(answer, _EntrySaid, "entry").vlsn if answer.body else 0), durable
+
+        await self._endpoints.look(self._give_up_s)
+        return await self._retried(look)
 
     async def spans(
         self,
@@ -289,8 +284,11 @@ class Reader:
         begin = f"from={from_vlsn}&" if from_vlsn is not None else ""
         begin += f"to={to_vlsn}&" if to_vlsn is not None else ""
         begin += f"after_term={after_term}&" if after_term else ""
-        begin += self._asking(consistency)
-        ask = partial(self._spans, f"{begin}bytes={bytes_each}&entries={entries_each}&limit={limit}")
+        wanted = f"{begin}{self._asking(consistency)}bytes={bytes_each}&entries={entries_each}&limit={limit}"
+
+        async def ask(url: str) -> Spans:
+            return decoded(await self._get(f"{url}/v1/spans?{wanted}"), Spans, "spans")
+
         until = asyncio.get_running_loop().time() + self._give_up_s
         try:
             return await ask(await self._endpoints.master())
@@ -299,55 +297,47 @@ class Reader:
         except VlsnLogError as error:
             return await self._retried(ask, until, known=error)
 
-    async def _spans(self, wanted: str, url: str) -> Spans:
-        response = await self._endpoints.request(
-            "GET", f"{url}/v1/spans?{wanted}", timeout_s=self._confirm_s + self._answer_s
-        )
-        if response.status != 200:
-            raise problem.error_of(bytes(response.body))
-        try:
-            return msgspec.json.decode(response.body, type=Spans)
-        except JSON_FAULTS:
-            raise BadBody(f"{url} answered no spans; is it a vlsnlog node?") from None
-
-    async def told(self, path: str) -> bytes | None:
+    async def told(self, path: str, kind: type[T], what: str) -> T | None:
         """Returns what a node tells under ``path``, with all that was acknowledged to anybody before the call; None
         where that is nothing. Raises as ``producer``."""
-        return await self._retried(partial(self._told, path))
+        asked = self._asking(ALL_ACKNOWLEDGED)[:-1]
 
-    async def _told(self, path: str, url: str) -> bytes | None:
-        target = f"{url}{path}?{self._asking(ALL_ACKNOWLEDGED)[:-1]}"
-        response = await self._endpoints.request("GET", target, timeout_s=self._confirm_s + self._answer_s)
-        if response.status == 200:
-            return bytes(response.body)
-        error = problem.error_of(bytes(response.body))
-        if response.status == 404 and error.slug == NotFound.slug:
-            return None
-        raise error
+        async def tell(url: str) -> Response | None:
+            try:
+                return await self._get(f"{url}{path}?{asked}")
+            except NotFound:
+                return None
+
+        answer = await self._retried(tell)
+        return decoded(answer, kind, what) if answer is not None else None
 
     async def group(self) -> str:
         """Returns the name of the nodes' group. Raises as ``pages``."""
-        return await self._retried(self._group_of)
 
-    async def _group_of(self, url: str) -> str:
-        status = await self._endpoints.status(url)
-        return str(status.document.get("group", ""))
+        async def ask(url: str) -> str:
+            return str((await self._endpoints.status(url)).document.get("group", ""))
+
+        return await self._retried(ask)
 
     async def producer(self, producer: int) -> ProducerAt:
         """Raises ``Unreachable`` when no node served for ``give_up_s``, ``NotMaster`` or ``NotYet`` when none could
         confirm it."""
-        return await self._retried(partial(self._producer_of, producer))
 
-    async def _producer_of(self, producer: int, url: str) -> ProducerAt:
-        target = f"{url}/v1/producers/{producer:016x}?timeout={self._confirm_s:.3f}"
-        response = await self._endpoints.request("GET", target, timeout_s=self._confirm_s + self._answer_s)
-        if response.status != 200:
-            raise problem.error_of(bytes(response.body))
-        try:
-            said = msgspec.json.decode(response.body, type=_ProducerSaid)
-        except JSON_FAULTS:
-            raise BadBody(f"{url} answered nothing of a producer; is it a vlsnlog node?") from None
-        return ProducerAt(ProducerPlace(said.next, said.first, said.last, said.term), said.durable, said.forgotten_to)
+        async def ask(url: str) -> ProducerAt:
+            answer = await self._get(f"{url}/v1/producers/{producer:016x}?timeout={self._confirm_s:.3f}")
+            said = decoded(answer, _ProducerSaid, "place of a producer")
+            place = ProducerPlace(said.next, said.first, said.last, said.term)
+            return ProducerAt(place, said.durable, said.forgotten_to)
+
+        return await self._retried(ask)
+
+    async def _get(
+        self, target: str, *, headers: Mapping[str, str] | None = None, wait_s: float | None = None
+    ) -> Response:
+        """Asks one node, which may take ``wait_s`` before it answers (None: as long as it confirms). Raises what it
+        answers."""
+        timeout_s = (self._confirm_s if wait_s is None else wait_s) + self._answer_s
+        return right(await self._endpoints.request("GET", target, headers=headers, timeout_s=timeout_s))
 
     def _asking(self, wanted: Freshness) -> str:
         """Returns the part of a query that asks for a node as new as that."""
@@ -389,14 +379,7 @@ class Reader:
             await asyncio.sleep(min(seconds, max(0.0, until - loop.time())))
             await self._endpoints.look(max(0.0, until - loop.time()))
 
-        retrying = AsyncRetrying(
-            wait=Backoff(),
-            stop=lambda _: loop.time() >= until,
-            retry=retry_if_exception(_may_pass),
-            sleep=pause,
-            reraise=True,
-        )
-        return await retrying(ask_all)
+        return await retrying(_may_pass, until=until, sleep=pause)(ask_all)
 
     async def _of_any(
         self, ask: Callable[[str], Coroutine[Any, Any, T]], until: float = inf, silent_s: float | None = None
@@ -443,39 +426,28 @@ class Reader:
         begin = f"from={place.vlsn}&" if place.vlsn is not None else ""
         if place.term:
             begin += f"after_term={place.term}&"
-        response = await self._endpoints.request(
-            "GET",
+        response = await self._get(
             f"{url}/v1/entries?{begin}{ask}{wanted.parameters}wait={wanted.wait_s:.3f}",
             headers={"Accept": BLOCKS_TYPE if wanted.keys is None else ndjson.CONTENT_TYPE},
-            timeout_s=wanted.wait_s + (self._confirm_s if ask else 0.0) + self._answer_s,
+            wait_s=wanted.wait_s + (self._confirm_s if ask else 0.0),
         )
-        if response.status != 200:
-            raise problem.error_of(bytes(response.body))
-        try:
-            durable, next_vlsn = int(response.headers[DURABLE_END]), int(response.headers["Vlsnlog-Next"])
-            term_before = int(response.headers.get("Vlsnlog-Term", "0"))
-        except (KeyError, ValueError):
-            raise BadBody(f"{url} answered a page without its position; is it a vlsnlog node?") from None
+        durable, next_vlsn = _number(response, DURABLE_END), _number(response, "Vlsnlog-Next")
         if wanted.keys is not None:
             entries = ndjson.decode_entries(bytes(response.body))
-            return Page(entries, next_vlsn, durable, term_before)
+            return Page(entries, next_vlsn, durable, _number(response, "Vlsnlog-Term", "0"))
         kinds = None if wanted.all_kinds else DATA_ONLY
         return self._page_with(memoryview(response.body), place, next_vlsn, durable, kinds)
 
     def _page_with(
         self, body: memoryview, place: VlsnPlace, next_vlsn: int, durable: int, kinds: frozenset[int] | None
     ) -> Page:
-        entries, term = _decode(body, from_vlsn=place.vlsn or 0, kinds=kinds)
+        entries, term = decode_blocks(body, from_vlsn=place.vlsn or 0, kinds=kinds)
         return Page(entries, next_vlsn, durable, term)
 
 
-def decode_blocks(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -> list[Entry]:
-    """Decodes the entries of whole blocks, each padded to 8 bytes; every checksum is checked. Raises ``BadBody``."""
-    return _decode(body, from_vlsn=from_vlsn, kinds=kinds)[0]
-
-
-def _decode(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -> tuple[list[Entry], int]:
-    """Decodes also the last block's term, 0 where there is no block."""
+def decode_blocks(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -> tuple[list[Entry], int]:
+    """Decodes the entries of whole blocks, each padded to 8 bytes, and the last block's term, 0 where there is none.
+    Every checksum is checked. Raises ``BadBody``."""
     found: list[Entry] = []
     at = term = 0
     while at < len(body):
@@ -488,6 +460,13 @@ def _decode(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -
         at += padded(header.size)
         term = header.term
     return found, term
+
+
+def _number(answer: Response, header: str, default: str = "") -> int:
+    try:
+        return int(answer.headers.get(header, default))
+    except ValueError:
+        raise BadBody(f"an answer without {header}; is it a vlsnlog node?") from None
 
 
 def _until(page: Page, end: int) -> Page:

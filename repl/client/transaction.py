@@ -109,7 +109,8 @@ class Transaction(Generic[V]):
         self._stage: Stage | None = None
         """Made once something is staged, or its position is committed."""
         self._producer = producer
-        self._codec = codec
+        self.codec = codec
+        """The codec of appends that name no other."""
         self._acks = acks
         self._durability = durability
         self._names = names
@@ -165,7 +166,7 @@ class Transaction(Generic[V]):
         """Adds one entry, which is in no log before the commit. Raises ``TypeError``, ``TooLarge``,
         ``TransactionClosed``; what the master refuses a piece with, once there is more than is kept here. The entry is
         not in the transaction then, and what was in it is, unless the error is ``TransactionGone``."""
-        given = self._codec if codec is None else codec_of(codec)
+        given = self.codec if codec is None else codec_of(codec)
         entry, name = [given.value(value)], None if key is None else [given.key(key)]
         if not self._kept(entry, name):
             await self._staged(entry, name)
@@ -183,7 +184,7 @@ class Transaction(Generic[V]):
     ) -> None:
         """Adds entries in their order, all or none; ``keys`` as many as values. Raises as ``append``, and
         ``BadBody``."""
-        given = self._codec if codec is None else codec_of(codec)
+        given = self.codec if codec is None else codec_of(codec)
         data, names = given.values(values), given.keys(keys)
         if names is not None and len(names) != len(data):
             raise BadBody(f"{len(data)} values and {len(names)} keys")
@@ -338,13 +339,13 @@ class Transaction(Generic[V]):
         queue, sets = self._producer.queue, b""
         if self._consumers:
             sets = msgspec.json.encode({"positions": self._changes()})
-        if self._stages.level < TRANSACTIONS:
+        if self._stages.endpoints.level < TRANSACTIONS:
             await self._stages.check_level()
         if queue.full:
             await queue.room()
         name = self._identity
         if name is None:
-            name = self._identity = Identity(self._names.next(), self._stages.durable, fixed=True)
+            name = self._identity = Identity(self._names.next(), self._stages.endpoints.durable, fixed=True)
         unsure, self._may_be_logged = self._may_be_logged, True
         answer = self._answer = _Answer()
         queue.put_transaction(

@@ -24,12 +24,11 @@ from repl.audit.source import Gone, Unreadable, source_of
 from repl.spark import places
 from repl.spark.columns import batch_of
 from repl.spark.copies import Copies, Share, again, layout_of, left_out
-from repl.spark.errors import each_one_line, one_line
+from repl.spark.errors import each_one_line, one_line, tell
 from repl.spark.group_of import one_group
 from repl.spark.layout import Layout, Piece
 from repl.spark.options import AS_USUAL, Asked, ReadOptions
 from repl.spark.scan import read_piece
-from repl.spark.tell import tell
 from vlsn.errors import BadArgument, Damaged, VlsnLogError
 from vlsn.format.key_filter import KeyFilter
 from vlsn.format.rows import Rows
@@ -77,11 +76,13 @@ class PhysicalReader(DataSourceReader):  # type: ignore[misc]
 
 @dataclass
 class PiecePartition(InputPartition):  # type: ignore[misc]
-    """A piece of the log, and the index of the source that it is read from first; ``group`` is whose log is meant."""
+    """A piece of the log, and the index of the source that it is read from first; ``group`` is whose log is meant, and
+    ``term`` that of the entry before it, 0 where none is known."""
 
     copy: int
     piece: Piece
     group: str = ""
+    term: int = 0
 
 
 class VisibleReader(DataSourceReader):  # type: ignore[misc]

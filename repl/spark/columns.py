@@ -6,13 +6,13 @@ transaction and null where it has none; ``key`` is null where there is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
-from vlsn.format.block import BlockFlag, EntryKind
+from repl.arrow.batches import data_between, keys_column, values_column
+from vlsn.format.block import BlockFlag
 from vlsn.format.key_filter import KeyFilter
 from vlsn.format.rows import I64, Rows
 
@@ -25,7 +25,6 @@ TYPES: Final = {
     "value": pa.binary(),
 }
 """All that there are, in the order of the default schema."""
-_DATA: Final = int(EntryKind.DATA)
 
 
 def batch_of(rows: Rows, first: int, last: int, names: Sequence[str], keys: KeyFilter | None = None) -> Any | None:
@@ -35,28 +34,12 @@ def batch_of(rows: Rows, first: int, last: int, names: Sequence[str], keys: KeyF
     vlsns = rows.vlsns()
     if not len(vlsns):
         return None
-    span = slice(max(first - int(vlsns[0]), 0), max(last - int(vlsns[0]) + 1, 0))
-    chosen: slice | I64 = span
-    if keys is not None or rows.headers["kind"].any():
-        wanted = np.ones(len(vlsns), np.bool_) if keys is None else keys.mask(rows)
-        wanted &= rows.kinds() == _DATA
-        wanted[: span.start] = wanted[span.stop :] = False
-        chosen = np.flatnonzero(wanted)
+    chosen = data_between(rows, vlsns, first, last, keys)
     count = len(vlsns[chosen])
     if not count:
         return None
     arrays = [_column(name, rows, vlsns, chosen, count) for name in names]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
-
-
-def batches_of(
-    rows: Iterator[Rows], first: int, last: int, names: Sequence[str], keys: KeyFilter | None = None
-) -> Iterator[Any]:
-    """Yields ``batch_of`` each, where there is one."""
-    for some in rows:
-        batch = batch_of(some, first, last, names, keys)
-        if batch is not None:
-            yield batch
 
 
 def _column(name: str, rows: Rows, vlsns: I64, chosen: slice | I64, count: int) -> Any:
@@ -73,22 +56,6 @@ def _column(name: str, rows: Rows, vlsns: I64, chosen: slice | I64, count: int) 
             txns = rows.txns()[chosen]
             return pa.array(txns, mask=txns == 0)
         case "key":
-            if not rows.has(BlockFlag.KEYS).any():
-                return pa.nulls(count, TYPES["key"])
-            starts, ends = rows.key_cuts()
-            return _taken(rows, starts[chosen], ends[chosen], empty_is_null=True)
+            return keys_column(rows, chosen, count)
         case _:
-            starts, ends = rows.value_cuts()
-            return _taken(rows, starts[chosen], ends[chosen], empty_is_null=False)
-
-
-def _taken(rows: Rows, starts: I64, ends: I64, *, empty_is_null: bool) -> Any:
-    """Returns the bytes from each start to its end as one array; starts and ends rise together. They are one array over
-    the buffer, of which every other element is what lies between."""
-    base = int(starts[0])
-    offsets = np.empty(2 * len(starts), np.int32)
-    offsets[0::2], offsets[1::2] = starts - base, ends - base
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.buf).slice(base)]
-    alternating = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
-    null = starts == ends if empty_is_null else None
-    return alternating.take(pa.array(np.arange(0, len(offsets), 2), pa.int64(), mask=null))
+            return values_column(rows, chosen)

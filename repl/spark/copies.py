@@ -21,11 +21,11 @@ from repl.audit.directory import DirectorySource
 from repl.audit.live import LiveSource
 from repl.audit.source import Gone, Source, Unreadable
 from repl.client.sync import connect_sync
+from repl.spark.errors import tell
 from repl.spark.group_of import at_once, one_group
 from repl.spark.layout import Layout, Piece
 from repl.spark.options import AS_USUAL, Asked, Place, ReadOptions
 from repl.spark.places import is_url, source_of
-from repl.spark.tell import tell
 from repl.spark.times import vlsn_at
 from vlsn.errors import Damaged, Lagging, Trimmed
 from vlsn.real.disk import PosixDisk

@@ -1,4 +1,4 @@
-"""Errors as a Spark worker tells them: the type and one line, without the traceback of a process nobody looks into."""
+"""Words to the person who runs a query: errors as one line, without a worker's traceback, and what went otherwise."""
 
 from __future__ import annotations
 
@@ -50,3 +50,8 @@ def quiet() -> None:
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None and (spec.name or "").startswith("pyspark."):
         os.environ[HIDE] = "1"
+
+
+def tell(text: str) -> None:
+    """Tells what went otherwise than asked: Spark shows what a worker writes to stderr."""
+    print(f"vlsnlog: {text}", file=sys.stderr, flush=True)

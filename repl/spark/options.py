@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX, is_part
@@ -58,11 +58,13 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """``parse`` raises ``ValueError`` with what a value must be."""
+    """``parse`` raises ``ValueError`` with what a value must be; ``field`` is where it lies among the options of its
+    uses, empty where those make something of it."""
 
     name: str
     parse: Callable[[str], Any]
     uses: frozenset[Use]
+    field: str = ""
 
 
 def vlsn(text: str) -> int | Place:
@@ -114,15 +116,11 @@ def switch(text: str) -> bool:
     return text.lower() == "true"
 
 
-def one_of(*names: str) -> Callable[[str], str]:
-    """Makes a parser of one of these words."""
-
-    def parse(text: str) -> str:
-        if text not in names:
-            raise ValueError(" or ".join(names))
-        return text
-
-    return parse
+def mode(text: str) -> Mode:
+    """Parses the name of a mode."""
+    if text not in tuple(Mode):
+        raise ValueError(" or ".join(Mode))
+    return Mode(text)
 
 
 def key(text: str) -> bytes:
@@ -163,38 +161,41 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-READS: Final = frozenset({Use.BATCH, Use.STREAM})
+_BATCH: Final = frozenset({Use.BATCH})
+_STREAM: Final = frozenset({Use.STREAM})
+READS: Final = _BATCH | _STREAM
 WRITES: Final = frozenset({Use.WRITE, Use.SINK})
 _VISIBLE_ONLY: Final = frozenset(
     {"from", "to", "since", "until", "keyPrefix", "failOnTrim", "atLeast", "lagMaxSeconds", "pushdown"}
 )
 EVERY: Final = frozenset(Use)
+_SIZES: Final = size(PARTITION_BYTES_MIN, PARTITION_BYTES_MAX)
 OPTIONS: Final = {
     option.name.lower(): option
     for option in (
         Option("path", str, EVERY),  # Spark's own, as it passes .load(…) on
         Option("paths", _listed, EVERY),
-        Option("mode", one_of(*Mode), frozenset({Use.BATCH})),
-        Option("from", vlsn, READS),
-        Option("to", vlsn, frozenset({Use.BATCH})),
-        Option("since", time, READS),
-        Option("until", time, frozenset({Use.BATCH})),
-        Option("keyPrefix", key, READS),
-        Option("partitionBytes", size(PARTITION_BYTES_MIN, PARTITION_BYTES_MAX), READS),
-        Option("failOnTrim", switch, READS),
-        Option("atLeast", number(1, NUMBER_MAX), READS),
-        Option("lagMaxSeconds", number(0, 86_400), READS),
-        Option("maxBytesPerTrigger", size(PARTITION_BYTES_MIN, PARTITION_BYTES_MAX), frozenset({Use.STREAM})),
-        Option("maxEntriesPerTrigger", number(1, NUMBER_MAX), frozenset({Use.STREAM})),
+        Option("mode", mode, _BATCH, "mode"),
+        Option("from", vlsn, READS, "from_vlsn"),
+        Option("to", vlsn, _BATCH, "to_vlsn"),
+        Option("since", time, READS, "since_us"),
+        Option("until", time, _BATCH, "until_us"),
+        Option("keyPrefix", key, READS, "key_prefix"),
+        Option("partitionBytes", _SIZES, READS, "partition_bytes"),
+        Option("failOnTrim", switch, READS, "fail_on_trim"),
+        Option("atLeast", number(1, NUMBER_MAX), READS, "at_least"),
+        Option("lagMaxSeconds", number(0, 86_400), READS, "lag_max_s"),
+        Option("maxBytesPerTrigger", _SIZES, _STREAM, "bytes_per_trigger"),
+        Option("maxEntriesPerTrigger", number(1, NUMBER_MAX), _STREAM, "entries_per_trigger"),
         Option("url", str, WRITES),
-        Option("sink", name, WRITES),
-        Option("sinkReset", reset, WRITES),
-        Option("batchBytesMax", size(PARTITION_BYTES_MIN, PARTITION_BYTES_MAX), WRITES),
+        Option("sink", name, WRITES, "sink"),
+        Option("sinkReset", reset, WRITES, "reset"),
+        Option("batchBytesMax", _SIZES, WRITES, "batch_bytes_max"),
         Option("giveUpSeconds", number(1, 86_400), EVERY),
         Option("group", founding, EVERY),
-        Option("run", name, frozenset({Use.WRITE})),
+        Option("run", name, frozenset({Use.WRITE}), "run"),
         Option("checkpointLocation", str, frozenset({Use.SINK})),  # Spark's own
-        Option("pushdown", switch, frozenset({Use.BATCH})),
+        Option("pushdown", switch, _BATCH, "pushdown"),
     )
 }
 
@@ -238,6 +239,12 @@ def parsed(given: Mapping[str, str], use: Use) -> dict[str, Any]:
             shown = text if len(text) <= 60 else text[:60] + "…"
             raise BadArgument(f"option {option.name!r} is {shown!r}; it must be {error}") from None
     return values
+
+
+def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parsed options that have a field, by its name."""
+    fields = {OPTIONS[name.lower()].field: value for name, value in values.items()}
+    return {field: value for field, value in fields.items() if field}
 
 
 def sources_of(values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -284,27 +291,22 @@ class ReadOptions:
     pushdown: bool = False
 
 
+Read = TypeVar("Read", bound=ReadOptions)
+
+
 def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
     """Parses the options of a read. Raises ``BadArgument``, before any source is looked at."""
+    return options_of(ReadOptions, given, use)
+
+
+def options_of(kind: type[Read], given: Mapping[str, str], use: Use) -> Read:
+    """Parses the options of a read of any kind. Raises as ``read_options``."""
     values = parsed(given, use)
     for one, other in (("from", "since"), ("to", "until")):
         if one in values and other in values:
             raise BadArgument(f"options {one!r} and {other!r}: only one of them says where it is")
-    options = ReadOptions(
-        sources=sources_of(values),
-        asked=Asked(values.get("group", ""), values.get("giveUpSeconds", 0.0)),
-        mode=Mode(values.get("mode", Mode.VISIBLE)),
-        from_vlsn=values.get("from", Place.START),
-        to_vlsn=values.get("to", Place.END),
-        since_us=values.get("since"),
-        until_us=values.get("until"),
-        key_prefix=values.get("keyPrefix", b""),
-        partition_bytes=values.get("partitionBytes", PARTITION_BYTES),
-        fail_on_trim=values.get("failOnTrim", True),
-        at_least=values.get("atLeast", 0),
-        lag_max_s=values.get("lagMaxSeconds"),
-        pushdown=values.get("pushdown", False),
-    )
+    asked = Asked(values.get("group", ""), values.get("giveUpSeconds", 0.0))
+    options = kind(sources=sources_of(values), asked=asked, **fields_of(values))
     first, last = options.from_vlsn, options.to_vlsn
     if isinstance(first, int) and isinstance(last, int) and last < first:
         raise BadArgument(f"option 'to' is {last}, before 'from', {first}")

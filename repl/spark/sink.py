@@ -23,11 +23,9 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from repl.client.batch_rows import BatchRows, Chunk
 from repl.client.connect import connect, real_network
 from repl.client.one_log import OneLog
-from repl.client.sink_plan import Batch
-from repl.client.sink_write import Written, write_batch, write_rows
-from repl.spark.errors import one_line
+from repl.client.sink_batch import Batch, Written, write_batch, write_rows
+from repl.spark.errors import one_line, tell
 from repl.spark.stream_options import SinkOptions
-from repl.spark.tell import tell
 from vlsn.errors import BadArgument, TooLarge
 from vlsn.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX
 

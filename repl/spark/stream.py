@@ -31,11 +31,10 @@ from repl.client.one_log import OneLog
 from repl.client.sync import SyncClient
 from repl.client.tail import LINEARIZABLE
 from repl.spark.columns import batch_of
-from repl.spark.errors import each_one_line, one_line
+from repl.spark.errors import each_one_line, one_line, tell
 from repl.spark.group_of import group_of_nodes
 from repl.spark.options import Asked, Place
 from repl.spark.stream_options import StreamOptions
-from repl.spark.tell import tell
 from vlsn.errors import Damaged, NotInLog, Trimmed, Unreachable, VlsnLogError, WrongGroup
 from vlsn.format.key_filter import KeyFilter
 from vlsn.ids import NUMBER_MAX

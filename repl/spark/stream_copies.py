@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
@@ -26,17 +26,16 @@ from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_fixed
 from repl.api import Span, Spans
 from repl.audit.source import Unreadable
 from repl.spark import copies as surveys
-from repl.spark.batch import rows_of_any
+from repl.spark.batch import PiecePartition, rows_of_any
 from repl.spark.columns import batch_of
 from repl.spark.copies import TRIES, Copies, again
-from repl.spark.errors import each_one_line, one_line
-from repl.spark.layout import Layout, Piece
+from repl.spark.errors import each_one_line, one_line, tell
+from repl.spark.layout import Layout
 from repl.spark.options import Asked
 from repl.spark.places import placed
 from repl.spark.scan import read_piece
 from repl.spark.stream import PARTITION_BYTES_MIN, PARTITIONS, LogStreamReader, Offset
 from repl.spark.stream_options import StreamOptions
-from repl.spark.tell import tell
 from vlsn.errors import Damaged, Lagging, NotInLog, Trimmed
 from vlsn.format.key_filter import KeyFilter
 from vlsn.ids import NUMBER_MAX
@@ -47,17 +46,6 @@ SURVEY_S: Final = 1.0
 """Seconds for which a survey is good …"""
 SURVEY_TIMES: Final = 4
 """… or so many times as long as it took, where that is more: a bucket is listed slowly."""
-
-
-@dataclass
-class PiecePartition(InputPartition):  # type: ignore[misc]
-    """A piece, the index of the copy that it lies in, and the term of the entry before it, 0 where none is known;
-    ``group`` is whose log is meant."""
-
-    copy: int
-    piece: Piece
-    term: int
-    group: str = ""
 
 
 class CopiesLog:
@@ -170,7 +158,7 @@ class CopiesStreamReader(LogStreamReader):
         self._copies.check(copies, last, end["term"])
         found: list[InputPartition] = []
         for share in copies.shares(begin, last, self._target(copies, begin, last)):
-            found.append(PiecePartition(share.copy, share.piece, term, group))
+            found.append(PiecePartition(share.copy, share.piece, group, term))
             term = 0
         return found
 

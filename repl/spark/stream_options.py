@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
-from repl.client.sink_write import GIVE_UP_S
-from repl.spark.options import TABLES, ReadOptions, Use, parsed, read_options, sources_of
+from repl.client.sink_batch import GIVE_UP_S
+from repl.spark.options import TABLES, ReadOptions, Use, fields_of, options_of, parsed, sources_of
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX
 from vlsn.limits import MIB
@@ -43,12 +43,7 @@ class SinkOptions:
 
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
     """Parses the options of a stream. Raises ``BadArgument``."""
-    read, values = read_options(given, Use.STREAM), parsed(given, Use.STREAM)
-    return StreamOptions(
-        **{name: getattr(read, name) for name in asdict(read)},
-        bytes_per_trigger=values.get("maxBytesPerTrigger", BYTES_PER_TRIGGER),
-        entries_per_trigger=values.get("maxEntriesPerTrigger", NUMBER_MAX),
-    )
+    return options_of(StreamOptions, given, Use.STREAM)
 
 
 def sink_options(given: Mapping[str, str], use: Use, *, overwrite: bool) -> SinkOptions:
@@ -62,11 +57,8 @@ def sink_options(given: Mapping[str, str], use: Use, *, overwrite: bool) -> Sink
     return SinkOptions(
         urls=_urls(values),
         group=values.get("group", ""),
-        sink=values.get("sink", ""),
-        run=values.get("run", ""),
-        reset=values.get("sinkReset", False),
-        batch_bytes_max=values.get("batchBytesMax", BATCH_BYTES),
         give_up_s=values.get("giveUpSeconds", GIVE_UP_S),
+        **fields_of(values),
     )
 
 

@@ -66,7 +66,7 @@ def scanned(url: str, by_blocks: bool, end: int) -> int:
         page = call("GET", f"{url}/v1/entries?from={at}&limit=10000", headers=BLOCKS if by_blocks else None)
         assert page.status == 200
         if by_blocks:
-            count += len(decode_blocks(memoryview(page.body), from_vlsn=at, kinds=frozenset({0})))
+            count += len(decode_blocks(memoryview(page.body), from_vlsn=at, kinds=frozenset({0}))[0])
         else:
             count += page.body.count(b"\n")
         at = int(page.headers["vlsnlog-next"])

@@ -221,7 +221,7 @@ def test_blocks_are_whole_from_the_one_that_holds_the_vlsn(group: Group, name: s
     group.settle()
     page = read(group, name, f"from={first + 4}", BLOCKS)
     assert page.headers["content-type"] == BLOCKS["Accept"]
-    entries = decode_blocks(memoryview(page.body), from_vlsn=0, kinds=None)
+    entries, _ = decode_blocks(memoryview(page.body), from_vlsn=0, kinds=None)
     assert [(entry.vlsn, entry.value) for entry in entries] == list(zip(range(first, last + 1), values, strict=True))
     assert page.headers["vlsnlog-next"] == str(last + 1)
     assert page.headers["vlsnlog-durable"] == str(last)

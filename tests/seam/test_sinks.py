@@ -14,8 +14,7 @@ import pytest
 from repl.api import SinkChange
 from repl.client.batch_rows import BatchRows, chunk_of
 from repl.client.connect import Client
-from repl.client.sink_plan import Batch
-from repl.client.sink_write import Written, write_batch
+from repl.client.sink_batch import Batch, Written, write_batch
 from tests.fakes.loop import run
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group

@@ -61,7 +61,7 @@ def seeded_names(seed: int) -> Iterator[None]:
     """Clients draw the names of producers, handles and workers from the seed: their bytes are in the log."""
     names = SeededRandom(f"names/{seed}")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("repl.client.connect.SystemRandom", lambda: names)
+        patched.setattr("repl.client.client.SystemRandom", lambda: names)
         yield
 
 

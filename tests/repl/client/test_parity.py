@@ -6,12 +6,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any, get_overloads
 
+import pytest
+
 from repl.client.connect import Client, connect
 from repl.client.consumer import Consumer
 from repl.client.destination import Destination, Message
 from repl.client.destinations import Destinations
 from repl.client.positions import Positions
-from repl.client.sync import SyncClient, SyncTransaction, connect_sync
+from repl.client.sinks import Sinks
+from repl.client.sync import SyncClient, SyncSinks, SyncTransaction, connect_sync
 from repl.client.sync_consumer import SyncConsumer, SyncPositions
 from repl.client.sync_destination import SyncDestination, SyncDestinations, SyncMessage
 from repl.client.transaction import Transaction
@@ -63,48 +66,30 @@ def signatures(call: Any) -> list[Any]:
     return [asked(each) for each in (call, *get_overloads(call))]
 
 
-def test_both_clients_have_the_same_calls() -> None:
-    assert public(Client) - set(OF_ONE_LOOP) == public(SyncClient) - set(OF_THREADS)
-    assert set(OF_ONE_LOOP) <= public(Client) | {"codec"}
+PAIRS: list[tuple[type, type, set[str], set[str]]] = [
+    (Client, SyncClient, set(OF_ONE_LOOP), set(OF_THREADS)),
+    (Transaction, SyncTransaction, set(), {"appended"}),
+    (Consumer, SyncConsumer, OF_CONSUMERS, {"name"}),
+    (Positions, SyncPositions, {"group"}, set()),
+    (Sinks, SyncSinks, set(), set()),
+    (Destination, SyncDestination, set(), {"name"}),
+    (Destinations, SyncDestinations, OF_WORKERS, set()),
+    (Message, SyncMessage, {"uuid"}, set()),
+]
+"""Both kinds, and the public names of each alone: attributes of instances among them."""
 
 
-def test_calls_of_both_clients_ask_for_the_same_and_give_the_same() -> None:
-    differ = {
-        name: (signatures(getattr(Client, name)), signatures(getattr(SyncClient, name)))
-        for name in public(SyncClient) - set(OF_THREADS)
-        if signatures(getattr(Client, name)) != signatures(getattr(SyncClient, name))
+@pytest.mark.parametrize(("model", "blocking", "of_one_loop", "of_threads"), PAIRS)
+def test_both_clients_have_the_same_calls(
+    model: type, blocking: type, of_one_loop: set[str], of_threads: set[str]
+) -> None:
+    calls = public(blocking) - of_threads
+    assert public(model) - of_one_loop == calls
+    attributes = set(model.__struct_fields__) if hasattr(model, "__struct_fields__") else set[str]()
+    pairs = {
+        name: (signatures(getattr(model, name)), signatures(getattr(blocking, name))) for name in calls - attributes
     }
-    assert differ == {}
-    assert {"append", "append_many", "read", "read_pages", "tail", "tail_pages"} <= public(SyncClient)
-
-
-def test_transactions_of_both_clients_have_the_same_calls() -> None:
-    calls = public(SyncTransaction) - {"appended"}
-    assert calls == public(Transaction) == {"append", "append_many", "commit", "commit_position", "abort"}
-    for name in calls:
-        assert signatures(getattr(Transaction, name)) == signatures(getattr(SyncTransaction, name))
-
-
-def test_consumers_and_positions_of_both_clients_have_the_same_calls() -> None:
-    calls = public(SyncConsumer) - {"name"}
-    assert public(Consumer) - OF_CONSUMERS == calls
-    for name in calls:
-        assert signatures(getattr(Consumer, name)) == signatures(getattr(SyncConsumer, name))
-    for name in public(SyncPositions):
-        assert signatures(getattr(Positions, name)) == signatures(getattr(SyncPositions, name))
-
-
-def test_destinations_of_both_clients_have_the_same_calls() -> None:
-    assert public(Destination) == public(SyncDestination) - {"name"}
-    for name in public(SyncDestination) - {"name"}:
-        assert signatures(getattr(Destination, name)) == signatures(getattr(SyncDestination, name))
-    assert public(Destinations) - OF_WORKERS == public(SyncDestinations)
-    for name in public(SyncDestinations):
-        assert signatures(getattr(Destinations, name)) == signatures(getattr(SyncDestinations, name))
-    calls = {"ack", "nack"}
-    assert public(SyncMessage) - {"inner"} | {"uuid"} == public(Message)
-    for name in calls:
-        assert signatures(getattr(Message, name)) == signatures(getattr(SyncMessage, name))
+    assert {name: pair for name, pair in pairs.items() if pair[0] != pair[1]} == {}
 
 
 def test_both_ways_to_connect_take_the_same() -> None:

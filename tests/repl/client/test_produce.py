@@ -409,7 +409,7 @@ async def test_what_waits_to_be_sent_is_bounded(monkeypatch: pytest.MonkeyPatch)
         await until(lambda: node.unanswered >= 10)
         producer = log._producer
         assert producer is not None
-        assert producer.queue.queued_bytes <= 1_200_000
+        assert producer.queue._bytes <= 1_200_000
         assert node.unanswered <= 12
         node.hold = False
         node.release()

@@ -147,7 +147,7 @@ async def test_routes_unknown_parameter_is_a_bad_argument(path: str) -> None:
 
 def test_problem_every_slug_has_a_status_and_comes_back_as_its_class() -> None:
     # Those that are defined outside of vlsn.errors, too, whichever tests were run before.
-    for module in ("repl.audit.source", "repl.client.sink_plan", "repl.cluster", "repl.export.manifest"):
+    for module in ("repl.audit.source", "repl.client.sink_batch", "repl.cluster", "repl.export.manifest"):
         import_module(module)
     for slug, kind in by_slug().items():
         facts = {Trimmed: {"first": 3}, NotInLog: {"vlsn": 9, "term": 2, "found": 4}}.get(kind, {})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from repl.client.sink_plan import Batch
+from repl.client.sink_batch import Batch
 from repl.spark.batch import VisibleReader
 from repl.spark.datasource import VlsnLogDataSource
 from repl.spark.options import Use, read_options

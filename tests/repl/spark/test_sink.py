@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from repl.client.sink_plan import Batch
-from repl.client.sink_write import write_batch
+from repl.client.sink_batch import Batch, write_batch
 from repl.spark import VlsnLogDataSource
 from tests.e2e.group import Group
 from tests.repl.client.test_batch_rows import rows
@@ -68,7 +67,7 @@ def test_a_batch_of_several_parts_goes_on_at_the_first_that_is_missing(
     with client(group) as log:
 
         async def write_some() -> None:
-            inner = log._client
+            inner = log._inner
             sent = 0
             commit = inner.sinks.commit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repl.api import SinkAt
-from repl.client.sink_plan import Batch, Plan, plan_of
+from repl.client.sink_batch import Batch, Plan, plan_of
 from vlsn.errors import SinkRefused
 from vlsn.state.sinks import SinkState
 

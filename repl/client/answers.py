@@ -1,0 +1,45 @@
+"""Answers of nodes, as errors or decoded, and what they are asked with, encoded."""
+
+from __future__ import annotations
+
+from typing import Never, TypeVar
+
+import msgspec
+
+from repl.web import problem
+from repl.web.types import Response
+from vlsn.errors import BadArgument, BadBody, NotMaster
+from vlsn.format.records import JSON_FAULTS
+
+T = TypeVar("T")
+
+
+def right(answer: Response) -> Response:
+    """Returns the answer that is none of an error. Raises what it says."""
+    if answer.status == 307:
+        raise NotMaster("another node leads by now")
+    if answer.status not in (200, 201, 204):
+        raise problem.error_of(bytes(answer.body))
+    return answer
+
+
+def encoded(asked: object) -> bytes:
+    """Encodes what is asked for. Raises ``BadArgument`` for what JSON has no words for, such as a number past 64 bits,
+    NaN, or text that is not UTF-8."""
+    try:
+        body = msgspec.json.encode(asked, enc_hook=_no_json)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadArgument(f"it cannot be asked for: {error}") from None
+    return body
+
+
+def _no_json(given: object) -> Never:
+    raise TypeError(f"{type(given).__name__} is neither a number nor text")
+
+
+def decoded(answer: Response, kind: type[T], what: str) -> T:
+    """Decodes an answer. Raises ``BadBody``, which says that it is no ``what``."""
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except JSON_FAULTS:
+        raise BadBody(f"the answer is no {what}; is it a vlsnlog node?") from None

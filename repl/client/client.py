@@ -1,0 +1,440 @@
+"""The client of a group: appends, reads, tails, consumers, destinations.  ``connect`` makes one.
+
+One client serves any number of coroutines of one event loop; the more append at once, the larger the batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from operator import index
+from types import TracebackType
+from typing import Any, Generic, Self, overload
+
+from repl.api import Acks, Appended
+from repl.client.codec import BYTES, Codec, CodecName, V, codec_of
+from repl.client.consumer import Consumer, Keeper
+from repl.client.destination import PREFETCH, Destination
+from repl.client.destinations import Destinations
+from repl.client.endpoints import Endpoints
+from repl.client.identity import HandleNames, Identity
+from repl.client.positions import Positions
+from repl.client.produce import Producer
+from repl.client.reads import NOT_OPEN, Reads
+from repl.client.sinks import Sinks
+from repl.client.staging import Stages
+from repl.client.starting import Begin, check_begin
+from repl.client.tail import DURABLE, Page, Reader, VlsnPlace, freshness_of
+from repl.client.transaction import Transaction
+from repl.web.types import Network
+from vlsn.durability import GivenDurability, GroupDurability, group_durability
+from vlsn.embedded.forks import tell_of_forks
+from vlsn.errors import BadArgument, LogClosed
+from vlsn.format.producer_columns import SEQUENCE_MAX
+from vlsn.ids import NUMBER_MAX, U64_MAX
+from vlsn.real.clock import SystemRandom
+from vlsn.seams import Buffer
+from vlsn.state.consumers import is_of_another_group, key_of
+
+FORKED = "the client was opened before this process was forked; connect again behind the fork"
+LAST_ANSWERS_S = 5.0
+"""Seconds that a close waits for answers behind a refusal; a node that lives has them ready."""
+
+
+class Client(Reads[V], Generic[V]):
+    """A connection to a group, whose values are of type ``V``.  Use it as an async context manager; leaving it flushes.
+
+    Errors are imported from ``repl``; each says by ``retry_safe`` that sending the same append again cannot double it,
+    and by ``transient`` that it may help: that has been tried until the append's deadline before it is raised.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        acks: Acks,
+        timeout_s: float,
+        exactly_once: bool,
+        network: Network | None,
+        codec: Codec = BYTES,
+        durability: GroupDurability | None = None,
+    ) -> None:
+        super().__init__(codec, timeout_s)
+        self._urls = urls
+        self._acks = acks
+        self._durability = durability
+        self._names = HandleNames(SystemRandom())
+        self._random = SystemRandom() if exactly_once else None
+        self._given_network = network
+        self._put: Callable[[Any, Any], Awaitable[int]] = self._refuse
+        self._consuming: set[asyncio.Task[None]] = set()
+        """The reads of its consumers."""
+
+    async def __aenter__(self) -> Self:
+        self._network = real_network() if self._given_network is None else self._given_network
+        self._endpoints = Endpoints(self._network, self._urls)
+        self._reader = Reader(self._endpoints, give_up_s=self._timeout_s)
+        self._stages = Stages(self._endpoints, self._network, self._names, timeout_s=self._timeout_s)
+        self._sinks = Sinks(self._reader, self._stages)
+        self._destinations = Destinations(self._endpoints, self._network, timeout_s=self._timeout_s)
+        self._positions = Positions(self._reader, self._stages)
+        self._producer = Producer(
+            self._endpoints,
+            self._network,
+            acks=self._acks,
+            timeout_s=self._timeout_s,
+            random=self._random,
+            durability=self._durability,
+        )
+        self._put = self._producer.queue.put if self.codec is BYTES else self._put_encoded
+        self._task = asyncio.create_task(self._producer.run(), name="vlsnlog-producer")
+        self._gone = ""
+        tell_of_forks(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(flush=kind is None or issubclass(kind, Exception))
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Ends the client.  ``flush`` first gives appends under way the time to their deadlines; without
+        it they fail at once, those already sent with ``OutcomeUnknown``."""
+        if self._gone:
+            return
+        producer = self._producer
+        try:
+            if flush:
+                await producer.flush()
+        finally:
+            self._gone, self._put = NOT_OPEN, self._refuse
+            producer.stop()
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_ANSWERS_S):
+                        await producer.last_answers()
+            finally:  # after a cancel too: each of these is one turn of the loop or few
+                producer.close()
+                self._endpoints.close()
+                tasks = [self._task, *self._consuming]
+                for task in tasks:
+                    task.cancel()
+                try:
+                    await asyncio.gather(*tasks, self._stages.close(), return_exceptions=True)
+                finally:
+                    if self._given_network is None:
+                        await self._network.close()
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """The nodes known, for asking them about themselves."""
+        self._check_open()
+        return self._endpoints
+
+    @overload
+    async def append(
+        self,
+        value: V,
+        *,
+        key: V | Buffer | None = None,
+        durability: GivenDurability | None = None,
+        codec: None = None,
+    ) -> int: ...
+    @overload
+    async def append(
+        self,
+        value: Any,
+        *,
+        key: str | Buffer | None = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName,
+    ) -> int: ...
+    async def append(
+        self,
+        value: Any,
+        *,
+        key: Any = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName | None = None,
+    ) -> int:
+        """Appends one entry and returns its VLSN once the ack policy is met (by default: durable on a
+        majority). ``codec`` says what the value is, where it is another than the client's; ``durability`` as for
+        ``append_batch``.
+
+        Appends of many coroutines share batches.  Raises ``TypeError`` for what the codec does not take, ``TooLarge``
+        (over 1 MiB, key over 64 KiB); past the deadline ``OutcomeUnknown`` if it was sent, else what kept it waiting
+        (``NotMaster``, ``InsufficientReplicas``, ``QueueFull``, ``Unreachable`` …).  A cancel leaves it possibly
+        logged.
+        """
+        if durability is None and codec is None:
+            return await self._put(value, key)
+        if durability is not None:
+            names = None if key is None else [key]
+            return (await self._append_batch([value], names, None, codec, group_durability(durability))).first
+        given = self.codec if codec is None else codec_of(codec)
+        return await self._open().queue.put(given.value(value), given.key(key))
+
+    @overload
+    async def append_many(
+        self,
+        values: Iterable[V],
+        *,
+        keys: Iterable[V | Buffer | None] | None = None,
+        durability: GivenDurability | None = None,
+        codec: None = None,
+    ) -> tuple[int, int]: ...
+    @overload
+    async def append_many(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[str | Buffer | None] | None = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName,
+    ) -> tuple[int, int]: ...
+    async def append_many(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[Any] | None = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName | None = None,
+    ) -> tuple[int, int]:
+        """Appends all of ``values`` or none, on consecutive VLSNs, and returns the first and the last.
+
+        At most 65 536 entries and 16 MiB; ``keys`` as many as values.  Several calls may be under way at
+        once and are logged in the order of the calls.  Raises as ``append``, and ``BadBody``.
+        """
+        appended = await self._append_batch(values, keys, None, codec, _given(durability))
+        return appended.first, appended.last
+
+    @overload
+    async def append_batch(
+        self,
+        values: Iterable[V],
+        *,
+        keys: Iterable[V | Buffer | None] | None = None,
+        acks: Acks | str | None = None,
+        durability: GivenDurability | None = None,
+        codec: None = None,
+    ) -> Appended: ...
+    @overload
+    async def append_batch(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[str | Buffer | None] | None = None,
+        acks: Acks | str | None = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName,
+    ) -> Appended: ...
+    async def append_batch(
+        self,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[Any] | None = None,
+        acks: Acks | str | None = None,
+        durability: GivenDurability | None = None,
+        codec: CodecName | None = None,
+    ) -> Appended:
+        """Appends as ``append_many``, and returns all that the node's answer says. That is first and last VLSN,
+        ``term``, ``durable`` (a majority had synced it), ``synced`` (how many nodes had), ``durability``, and whether
+        it was a ``duplicate``.
+
+        ``acks``: this append's policy where it is another than the client's.  With ``none`` the answer comes once the
+        master alone has synced it, and it may still be rolled back while ``durable`` is false.
+
+        ``durability``: ``sync``, ``write_no_sync`` (written: a crash of these processes does not lose it, one of the
+        machines may) or ``no_sync`` (in memory), or two of them as in ``sync,no_sync``: the master's and the replicas'.
+        It may ask for less than the group's setting, which is ``sync`` unless that was changed; ``StrongerDurability``
+        refuses more. What is answered early becomes durable, and visible to readers, a fraction of a second later, or
+        is lost with the machines that had it.  Raises as ``append_many``."""
+        policy = None if acks is None else acks_of(acks)
+        return await self._append_batch(values, keys, policy, codec, _given(durability))
+
+    def transaction(
+        self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None
+    ) -> Transaction[V]:
+        """Begins a transaction, whose entries are logged together as its block is left, or not at all. Nothing is sent
+        before; ``acks`` and ``durability``: its own where they are others than the client's.
+
+            async with log.transaction() as txn: await txn.append(b"a"); await txn.append(b"b")
+
+        Up to 65 535 entries and 16 MiB.  Up to 1 MiB is kept here and survives any change of master; of more, what was
+        staged at a master that is gone is ``TransactionGone``, nothing logged: run the block again."""
+        producer = self._open()
+        policy = self._acks if acks is None else acks_of(acks)
+        return Transaction(
+            self._stages,
+            producer,
+            codec=self.codec,
+            acks=policy,
+            durability=self._durability if durability is None else group_durability(durability),
+            names=self._names,
+            positions=self._positions,
+        )
+
+    @overload
+    async def submit(
+        self,
+        values: Iterable[V],
+        *,
+        producer: int,
+        sequence: int,
+        born: int,
+        keys: Iterable[V | Buffer | None] | None = None,
+        codec: None = None,
+    ) -> Appended: ...
+    @overload
+    async def submit(
+        self,
+        values: Iterable[Any],
+        *,
+        producer: int,
+        sequence: int,
+        born: int,
+        keys: Iterable[str | Buffer | None] | None = None,
+        codec: CodecName,
+    ) -> Appended: ...
+    async def submit(
+        self,
+        values: Iterable[Any],
+        *,
+        producer: int,
+        sequence: int,
+        born: int,
+        keys: Iterable[Any] | None = None,
+        codec: CodecName | None = None,
+    ) -> Appended:
+        """Appends submission ``sequence`` of ``producer``, for a program that keeps its own names. Sent again, by
+        whichever process, it is one submission. One for each sequence, in their order, from 0 on; ``producer_at`` says
+        which is due, and ``born``: its ``durable`` as it was before the first one.
+
+        A client of ``exactly_once`` only.  Raises as ``append_many``, ``OutOfSequence`` where the sequence is not due,
+        or was another submission, ``UnknownProducer``, ``DuplicateForgotten``."""
+        if self._random is None:
+            raise BadArgument("only a client with exactly_once=True names its submissions")
+        if not 1 <= index(producer) <= U64_MAX or not 0 <= index(sequence) <= SEQUENCE_MAX:
+            raise BadArgument(f"producer {producer:#x}, sequence {sequence}: a u64 from 1 on, and a number from 0 on")
+        if not 0 <= index(born) <= NUMBER_MAX:
+            raise BadArgument(f"born: {born} is no VLSN")
+        name = Identity(index(producer), index(born), fixed=True), index(sequence)
+        put_many = self._open().queue.put_many
+        given = self.codec if codec is None else codec_of(codec)
+        return await put_many(given.values(values), given.keys(keys), name=name)
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        from_vlsn: Begin = None,
+        at: datetime | int | None = None,
+        kept_in: Keeper | None = None,
+        at_least: int = 0,
+        lag_max_s: float | None = None,
+    ) -> Consumer:
+        """Makes a worker of the consumer ``name`` (1–64 of ``[A-Za-z0-9._-]``): iterated over it reads on from where
+        that was last committed, for ever. ``from_vlsn`` and ``at`` say where it begins when it has no position yet, as
+        for ``read``.  ``kept_in``: the client of another group, whose transactions commit it.  ``at_least`` and
+        ``lag_max_s`` as for ``tail``.  Raises ``BadArgument``."""
+        self._check_open()
+        key_of(name)
+        if is_of_another_group(name):
+            raise BadArgument(f"{name!r}: the group goes in front by itself, where the position lies in another one")
+        check_begin(from_vlsn, at)
+        by = f"{SystemRandom().u64():016x}"
+        positions = (kept_in or self).positions
+        wanted = freshness_of(DURABLE, at_least, lag_max_s)
+
+        async def follow(place: VlsnPlace) -> Page | None:
+            self._check_open()
+            return await self._reader.next_page(place, consistency=wanted)
+
+        return Consumer(
+            self._reader,
+            self._positions,
+            name,
+            from_vlsn=from_vlsn,
+            at=at,
+            kept_in=positions,
+            by=by,
+            follow=follow,
+            tasks=self._consuming,
+        )
+
+    def destination(self, name: str, *, prefetch: int = PREFETCH) -> Destination:
+        """Makes a worker of the destination ``name``: iterated over it takes messages, ``prefetch`` at once at most,
+        each of which is acknowledged in time, or delivered again, to this one or another. Raises ``BadArgument``."""
+        self._check_open()
+        return Destination(self._destinations, name, prefetch=prefetch)
+
+    @property
+    def destinations(self) -> Destinations:
+        """The destinations of the group, for programs that look after them."""
+        self._check_open()
+        return self._destinations
+
+    @property
+    def positions(self) -> Positions:
+        """The positions of all consumers, for programs that look after them."""
+        self._check_open()
+        return self._positions
+
+    @property
+    def sinks(self) -> Sinks:
+        """The sinks of the group: how far writers of numbered batches have come."""
+        self._check_open()
+        return self._sinks
+
+    def forked(self) -> None:
+        """Lets go of the connection and its loop in a child process: they are its parent's. What is left of them here
+        stays as it is: to close the loop's poll would close it to the parent, too."""
+        _of_parents.append([getattr(self, name, None) for name in ("_producer", "_task", "_network")])
+        self._gone, self._put = FORKED, self._refuse
+
+    async def _append_batch(
+        self,
+        values: Iterable[Any],
+        keys: Iterable[Any] | None,
+        acks: Acks | None,
+        codec: CodecName | None,
+        durability: GroupDurability | None,
+    ) -> Appended:
+        put_many = self._open().queue.put_many
+        given = self.codec if codec is None else codec_of(codec)
+        return await put_many(given.values(values), given.keys(keys), acks=acks, durability=durability)
+
+    def _put_encoded(self, value: Any, key: Any) -> Awaitable[int]:
+        return self._open().queue.put(self.codec.value(value), self.codec.key(key))
+
+    def _refuse(self, value: Any, key: Any) -> Awaitable[int]:
+        raise LogClosed(self._gone)
+
+    def _open(self) -> Producer:
+        self._check_open()
+        return self._producer
+
+
+_of_parents: list[object] = []
+"""Parts of a child process's parents' clients: garbage would be closed."""
+
+
+def _given(durability: GivenDurability | None) -> GroupDurability | None:
+    return None if durability is None else group_durability(durability)
+
+
+def acks_of(policy: Acks | str) -> Acks:
+    """Raises ``BadArgument``."""
+    try:
+        return Acks(policy)
+    except ValueError:
+        raise BadArgument(f"acks: {policy!r} is not one of {', '.join(Acks)}") from None
+
+
+def real_network() -> Network:
+    """Sockets; the caller closes it."""
+    from repl.net.network import AiohttpNetwork  # on first use: aiohttp takes long to load
+
+    return AiohttpNetwork()

@@ -1,0 +1,311 @@
+"""Numbered batches of a sink: each row is logged once, through repeats and changes of the master and of the writer.
+
+    look at the sink's state ─► plan ─► compare what is logged with the rows ─► the parts that are left, one by one
+             ▲                                                                          │
+             └──────────── another master, another writer, or no certain answer ◄───────┘
+
+1. The plan says what becomes of a batch, by the part that was logged of its sink last:
+
+    logged last                 comes now                 then
+    nothing                     any batch                 it begins
+    batch 41, 2 of 3 parts      batch 41, same query      goes on behind part 2
+    batch 41, 3 of 3 parts      batch 41, same query      nothing is left to log
+    batch 41                    the same, other rows      refused: the batch has changed
+    batch 41, 3 of 3 parts      batch 42, same query      it begins
+    batch 41, 2 of 3 parts      batch 42, same query      refused: the rest of batch 41 would be lost
+    batch 41                    batch 40, same query      refused: the checkpoint is older than the sink
+    batch 41                    any, another query        refused: its checkpoint is not the one that was written from
+
+   A query is what has one checkpoint; without that difference a new checkpoint, which counts from 0 again, would be
+   taken for repeats, and its rows dropped.  What is refused can be wanted: ``reset`` names the state that is to be
+   forgotten, by its VLSN, so it does that once however long it stays; ``True`` stands for that of any other query but
+   those that were replaced themselves.
+2. A part is one transaction with the state that it makes, which names the state before it: no part is logged twice,
+   whoever sends it, and none is left out.
+3. A repeat may bring the same rows in another order.  The state has a digest of the rows in the parts that are logged;
+   where the repeat's first rows have another one, the parts are read back from the log and taken out by their content.
+   So is the repeat of a batch that is whole: it is a success where all its rows are logged, and refused otherwise.
+4. So rows keep the order in which the batch has them, but for a repeat whose order is another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from tenacity import RetryCallState
+
+from repl.api import SinkAt, SinkChange
+from repl.client.backoff import retrying
+from repl.client.batch_rows import (
+    PART_BYTES_MAX,
+    PART_ENTRIES_MAX,
+    BatchRows,
+    RowsDigest,
+    chunk_of,
+    row_digest,
+    without,
+)
+from repl.client.client import Client
+from vlsn.errors import OutcomeUnknown, SinkRefused, StaleTerm, TransactionGone, Trimmed, Unreachable, VlsnLogError
+from vlsn.format.block import EntryKind
+from vlsn.format.records import CommitEntry
+from vlsn.ids import Vlsn
+from vlsn.state.sinks import FORMER_MAX, SinkState, key_of, state_of
+from vlsn.state.small_state import Kept
+
+GIVE_UP_S: Final = 120.0
+"""Seconds without a part being logged after which a batch is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of ``total`` rows, as its writer names it."""
+
+    sink: str
+    query: str
+    number: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of query {self.query}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The place to go on at: behind ``part`` parts, whose ``rows`` rows have that ``digest``, and the batch's must too.
+    The first of them is at VLSN ``first``; ``at`` is the state that it starts from."""
+
+    at: int = 0
+    part: int = 0
+    rows: int = 0
+    first: int = 0
+    digest: str = ""
+    former: tuple[str, ...] = ()
+
+    def change(self, batch: Batch, *, parts: int, rows: int, digest: str) -> SinkChange:
+        """Makes what the next part's commit sets: ``parts`` are left with it, and ``rows`` logged."""
+        part = self.part + 1
+        state = SinkState(
+            query=batch.query,
+            batch=batch.number,
+            part=part,
+            parts=self.part + parts,
+            rows=rows,
+            total=batch.total,
+            digest=digest,
+            first=self.first,
+            former=self.former,
+        )
+        return SinkChange(state, self.at)
+
+    def after(self, change: SinkChange, first: int, last: int) -> Plan:
+        """Returns the place behind a part that lies from VLSN ``first`` to its COMMIT, ``last``."""
+        state = change.state
+        return Plan(last, state.part, state.rows, self.first or first, state.digest, self.former)
+
+
+@dataclass(slots=True)
+class Written:
+    """The outcome of a batch: how many parts this call has logged, and whether all was there before."""
+
+    parts: int = 0
+    done_before: bool = False
+    read_back: int = 0
+    """Rows that were found in the log by their content, for the repeat had another order."""
+
+
+async def write_batch(
+    log: Client[Any],
+    batch: Batch,
+    rows: BatchRows,
+    *,
+    reset: int | bool = False,
+    give_up_s: float = GIVE_UP_S,
+    part_bytes_max: int = PART_BYTES_MAX,
+    part_entries_max: int = PART_ENTRIES_MAX,
+) -> Written:
+    """Logs ``rows`` as ``batch``, all of them durable on a majority on return. Made again with the same rows, in any
+    order, by any process, it logs what is missing.
+
+    Raises ``SinkRefused`` for a batch that does not follow on what the sink has; what the log refuses a part with; and
+    what stood in the way where no part was logged for ``give_up_s``. Then it may be in the log to any part."""
+    loop, limit = asyncio.get_running_loop(), asyncio.timeout(give_up_s)
+    urls = ", ".join(log.endpoints.urls)
+    stood: BaseException = Unreachable(f"no node answers at {urls}: silence for {give_up_s:g} s")
+
+    def failed(state: RetryCallState) -> None:
+        nonlocal stood
+        stood = (state.outcome and state.outcome.exception()) or stood
+
+    def logged() -> None:
+        limit.reschedule(loop.time() + give_up_s)
+
+    writing = _Writing(log, batch, rows, reset, (part_bytes_max, part_entries_max), logged)
+    try:
+        async with limit:
+            await retrying(_may_pass, before_sleep=failed)(writing.run)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise stood from None
+    return writing.written
+
+
+async def write_rows(log: Client[Any], rows: BatchRows, *, give_up_s: float = GIVE_UP_S) -> Written:
+    """Logs rows that nobody will know again, in as many transactions as they take. A part is logged once; what is made
+    again after an error, is there again. Raises what the log refuses a part with, ``OutcomeUnknown``, and what stood in
+    the way of one part for ``give_up_s``."""
+    written, loop = Written(), asyncio.get_running_loop()
+    cuts = rows.cuts(PART_BYTES_MAX)
+    for start, end in pairwise(cuts):
+        pieces, until = list(rows.only(start, end).pieces()), loop.time() + give_up_s
+        await retrying(_is_unlogged, until=until)(log.sinks.commit, "", pieces, None)
+        written.parts += 1
+    return written
+
+
+def plan_of(batch: Batch, placed: SinkAt | None, reset: int | bool = False) -> Plan:
+    """Decides. Raises ``SinkRefused``."""
+    if placed is None:
+        return Plan()
+    state = placed.state
+    if reset is not True and reset and reset == placed.at:
+        return _begun_anew(batch, placed)
+    if state.query != batch.query:
+        if batch.query in state.former:
+            raise _refused(batch, placed, "another query has replaced this one there")
+        if reset is True:
+            return _begun_anew(batch, placed)
+        raise _refused(batch, placed, "a new checkpoint, or another query, counts its batches anew")
+    if batch.number < state.batch:
+        raise _refused(batch, placed, "the checkpoint is older than what it has written")
+    if batch.number > state.batch:
+        if not state.finished:
+            raise _refused(batch, placed, f"only {state.part} of {state.parts} parts of the earlier batch are logged")
+        return Plan(placed.at, former=state.former)
+    if state.total != batch.total:
+        raise changed(batch, placed, f"it had {state.total} rows when its first part was logged, and has {batch.total}")
+    first = state.first or placed.at - state.rows  # part 1 lies right before its COMMIT
+    return Plan(placed.at, state.part, state.rows, first, state.digest, state.former)
+
+
+def changed(batch: Batch, placed: SinkAt, what: str) -> SinkRefused:
+    """Makes the error for a batch that is not what it was before."""
+    return _refused(batch, placed, f"the batch has changed: {what}; is the query deterministic?")
+
+
+def _begun_anew(batch: Batch, placed: SinkAt) -> Plan:
+    state = placed.state
+    former = state.former
+    if state.query != batch.query:
+        former = (*(each for each in former if each not in (state.query, batch.query)), state.query)[-FORMER_MAX:]
+    return Plan(placed.at, former=former)
+
+
+def _refused(batch: Batch, placed: SinkAt, why: str) -> SinkRefused:
+    state = placed.state
+    return SinkRefused(
+        f"sink {batch.sink!r} has batch {state.batch} of query {state.query}, and {batch} is to be written: {why}. "
+        "Nothing was logged. Go on from the old checkpoint, or write under another name, or, if rows may be there "
+        f"twice or be missing, give .option('sinkReset', {placed.at}), which forgets that state once"
+    )
+
+
+@dataclass(slots=True)
+class _Writing:
+    """One call of ``write_batch``; ``run`` begins again where the log is. ``limits``: bytes and entries of a part;
+    ``logged`` is called behind each."""
+
+    log: Client[Any]
+    batch: Batch
+    rows: BatchRows
+    reset: int | bool
+    limits: tuple[int, int]
+    logged: Callable[[], None]
+    written: Written = field(default_factory=Written)
+
+    async def run(self) -> None:
+        placed = await self.log.sinks.get(self.batch.sink)
+        plan = plan_of(self.batch, placed, self.reset)
+        digest, left = await self._left(plan, placed)
+        cuts = left.cuts(*self.limits)
+        for number, (start, end) in enumerate(pairwise(cuts)):
+            part = left.only(start, end)
+            digest.add(part)
+            change = plan.change(
+                self.batch, parts=len(cuts) - 1 - number, rows=plan.rows + part.count, digest=digest.hex()
+            )
+            appended = await self.log.sinks.commit(self.batch.sink, list(part.pieces()), change)
+            self.written.parts += 1
+            self.logged()
+            plan = plan.after(change, appended.first, appended.last)
+        self.written.done_before = plan.part > 0 and not self.written.parts
+
+    async def _left(self, plan: Plan, placed: SinkAt | None) -> tuple[RowsDigest, BatchRows]:
+        """Finds the rows that are not logged, and the digest of those that are. Raises ``SinkRefused`` where those are
+        not among the batch's rows, or where that cannot be known any more."""
+        digest = RowsDigest()
+        if not plan.rows:
+            return digest, self.rows
+        assert placed is not None
+        digest.add(self.rows.only(0, plan.rows))
+        if digest.hex() == plan.digest:
+            return digest, self.rows.only(plan.rows, self.rows.count)
+        try:
+            digest, logged = await self._read_back(plan)
+        except Trimmed:
+            lost = f"VLSN {plan.first} to {plan.at}, which would tell, were cleaned away"
+            raise changed(
+                self.batch, placed, f"its logged rows are others, or came in another order, and {lost}"
+            ) from None
+        if len(logged) != plan.rows or digest.hex() != plan.digest:
+            raise SinkRefused(
+                f"sink {self.batch.sink!r}: {len(logged)} rows of {self.batch} are in the log from VLSN {plan.first} "
+                f"to {plan.at}, and its state says {plan.rows}"
+            )
+        left = without(self.rows, logged)
+        if left is None:
+            raise changed(self.batch, placed, f"rows of its {plan.part} logged parts are not in it any more")
+        self.written.read_back = len(logged)
+        return digest, left
+
+    async def _read_back(self, plan: Plan) -> tuple[RowsDigest, list[bytes]]:
+        """Reads the rows of the parts that are logged: all of them, and one digest each."""
+        digest, logged = RowsDigest(), []
+        values: dict[int, list[bytes]] = {}
+        keys: dict[int, list[bytes | None]] = {}
+        async for entry in self.log.read(plan.first, plan.at, all_kinds=True):
+            if not entry.txn:
+                continue
+            if entry.kind == EntryKind.DATA:
+                values.setdefault(entry.txn, []).append(entry.value)
+                keys.setdefault(entry.txn, []).append(entry.key)
+            elif entry.kind == EntryKind.COMMIT:
+                part = values.pop(entry.txn, []), keys.pop(entry.txn, [])
+                if self._is_part(entry.value, entry.vlsn):
+                    digest.add(BatchRows([chunk_of(*part)]))
+                    logged += [row_digest(key or b"", value) for value, key in zip(*part, strict=True)]
+        return digest, logged
+
+    def _is_part(self, commit: bytes, vlsn: Vlsn) -> bool:
+        """Says whether this COMMIT is one of the batch's."""
+        value = CommitEntry.decode(commit).puts.get(key_of(self.batch.sink))
+        placed = state_of(Kept(vlsn, value)) if value else None
+        return placed is not None and placed.state.query == self.batch.query and placed.state.batch == self.batch.number
+
+
+def _is_unlogged(error: BaseException) -> bool:
+    return isinstance(error, TransactionGone) or (
+        isinstance(error, VlsnLogError) and error.transient and error.retry_safe
+    )
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Says whether to look again: what was refused for the moment, what may be logged, and another writer's part."""
+    return isinstance(error, VlsnLogError) and (
+        error.transient or isinstance(error, OutcomeUnknown | TransactionGone | StaleTerm)
+    )
