@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -44,3 +45,14 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem not in LONG)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The one Spark session of a worker: its start is most of what these tests cost."""
+    from pyspark.sql import SparkSession
+
+    from repl.audit.session import spark_context
+
+    with spark_context("local[2]") as context:
+        yield SparkSession(context)
