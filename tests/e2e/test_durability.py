@@ -14,6 +14,8 @@ from tests.e2e.commands import run
 from tests.e2e.group import NAMES, Group
 from vlsn.errors import VlsnLogError
 
+pytestmark = pytest.mark.feature("durability")
+
 WRITERS = 16
 ANSWERS = 400
 NEVER_S = 60.0

@@ -42,6 +42,7 @@ def lines(lake: Path) -> list[bytes]:
     return sorted(found, key=lambda line: json.loads(line)["vlsn"])
 
 
+@pytest.mark.feature("export")
 def test_files_are_what_read_prints(group: Group, tmp_path: Path) -> None:
     filled(group, "exported-")
     urls, lake = urls_of(group), tmp_path / "lake"

@@ -85,6 +85,7 @@ def test_a_killed_replica_catches_up_from_the_segments_and_goes_on_from_the_buff
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.feature("failover")
 def test_without_its_master_the_group_reads_and_another_one_leads_in_a_new_term(hurt: Group, how: str) -> None:
     (vlsn,) = hurt.append(b"before the master went")
     hurt.settle()
