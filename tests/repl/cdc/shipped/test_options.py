@@ -11,7 +11,7 @@ from repl.config import load_node_config
 from tests.e2e.cdc_pages import example, toml
 from vlsn.errors import BadArgument
 
-FILES = [
+FILES: list[tuple[str, dict[str, Any], str]] = [
     ("json-lines.md", {"options": {"directory": "here"}}, "options: directory: 'here' is no absolute path"),
     ("json-lines.md", {"options": {"directory": "/x", "colour": 5}}, "unknown option 'colour'; there are directory"),
     ("json-lines.md", {"run_on": "master"}, 'run_on: jsonl needs run_on = "node"'),
