@@ -221,7 +221,7 @@ def test_a_node_from_an_old_copy_gets_what_it_lacks(hurt: Group, tmp_path: Path)
 def test_nodes_told_at_once_all_stop_cleanly(hurt: Group) -> None:
     try:
         for _ in range(2):
-            hurt.stop(*NAMES, seconds=10)
+            hurt.stop(*NAMES)
             hurt.start()
     finally:
         hurt.kill(*NAMES)
