@@ -11,6 +11,7 @@ STAMP := .venv/.from-lock
 SOURCES := vlsn feeder replica repl jepsen-like tests docs/examples
 
 TEST_WORKERS ?= auto
+PYTEST = $(BIN)/pytest -n $(TEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 SEEDS ?= 100
 FIRST_SEED ?= 1
 DIRECTORIES ?= 1000
@@ -33,7 +34,7 @@ DAMAGE_MB ?= 300
 GROUPS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim trace freeze frozen jepsen hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test test-long check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim trace freeze frozen jepsen hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -41,8 +42,11 @@ help: ## this list
 demo: needs-java $(STAMP) ## three nodes, real records, a killed master, a Spark audit
 	@$(BIN)/vlsnlog demo
 
-test: needs-java $(STAMP) ## the whole test suite
-	@$(BIN)/pytest -n $(TEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(TESTS)
+test: needs-java $(STAMP) ## unit and seam tests, and one end-to-end run of each feature: TESTS=tests/vlsn
+	@$(PYTEST) -m "not long" $(TESTS)
+
+test-long: needs-java $(STAMP) ## all other tests: more seeds, kills of real processes, Spark, harnesses, benchmarks
+	@$(PYTEST) -m long $(TESTS)
 
 check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(SOURCES)

@@ -3,7 +3,7 @@
 ``ci`` draws the same examples each time, so that a red run is red again; ``dev`` (the default) draws new
 ones; ``long`` is for a night.
 
-Files go to whichever worker is free, in the order of collection: those that take minutes come first, so that none is
+Files go to whichever worker is free, in the order of collection: those that take longest come first, so that none is
 left alone in the end.
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,15 +26,21 @@ settings.register_profile(
 settings.register_profile("long", max_examples=5_000, deadline=None, suppress_health_check=_SLOW_MACHINE)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-LONG: Final = (
+FIRST: Final = (
     "test_spark_pipeline",
+    "test_standalone",
     "test_export",
     "test_joined_logs",
-    "test_standalone",
     "test_exporting",
     "test_stream",
+    "test_crash_points",
+    "test_restarts",
+    "test_later_versions",
+    "test_hostile",
+    "test_injected",
+    "test_failing_calls",
 )
-"""Files that start Spark several times, and take a minute or more."""
+"""Files whose ``long`` tests take half a minute or more."""
 
 
 def pytest_configure() -> None:
@@ -43,4 +50,19 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.stem not in LONG)
+    """Makes every test of real processes ``long`` but for the one run of each ``feature``."""
+    for item in items:
+        if item.get_closest_marker("real") and not item.get_closest_marker("feature"):
+            item.add_marker(pytest.mark.long)
+    items.sort(key=lambda item: not (item.get_closest_marker("long") and item.path.stem in FIRST))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The one Spark session of a worker: its start is most of what these tests cost."""
+    from pyspark.sql import SparkSession
+
+    from repl.audit.session import spark_context
+
+    with spark_context("local[2]") as context:
+        yield SparkSession(context)

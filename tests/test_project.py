@@ -52,6 +52,18 @@ def test_pages_name_only_what_there_is(page: Path) -> None:
     assert [path for path in _PATH.findall(text) if not (ROOT / path).exists()] == []
 
 
+def test_each_feature_has_one_end_to_end_run_in_make_test() -> None:
+    """A mark is a whole file's or one test's; the page names the file."""
+    table = (ROOT / "docs/testing.md").read_text().split("## Two levels")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([\w ]+) \| `([\w./]+)` \|$", table, re.MULTILINE)
+    marked = [
+        (name, str(path.relative_to(ROOT)))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"pytest\.mark\.feature\(\"([\w ]+)\"\)", path.read_text())
+    ]
+    assert sorted(rows) == sorted(marked) and len(dict(rows)) == len(rows) > 20
+
+
 def test_no_timer_is_asked_when_it_is_due() -> None:
     """Under uvloop one that is due in less than a millisecond is no timer, and cannot say."""
     sources = [path for room in ("vlsn", "feeder", "replica", "repl") for path in (ROOT / room).rglob("*.py")]

@@ -29,6 +29,9 @@ def test_tour_passes_through_every_journey() -> None:
         "One read",
         "One opening after a crash",
         "One delivery and its acknowledgement",
+        "One position commit",
+        "One transaction",
+        "One CDC event",
     ]
     assert {title: numbers for title, numbers in steps.items() if numbers != list(range(1, len(numbers) + 1))} == {}
 

@@ -142,7 +142,7 @@ class CdcWorker:
                 await self._one_life()
             else:
                 await self._ended(self.record.child)
-        elif self._fault:
+        elif self._fault and not self.record.parked:
             await self._failed(self._fault, 0)
         elif self._later and not self.record.parked:
             self._loads = min(self._loads + 1, LOADS_MAX)

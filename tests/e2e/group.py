@@ -112,11 +112,11 @@ class Group:
         for name in names:
             self._nodes[name].kill()
 
-    def stop(self, *names: str, seconds: float = WAIT_S) -> None:
+    def stop(self, *names: str) -> None:
         """SIGTERM to all at once; each must end by itself, in time, with status 0."""
         for name in names:
             self._nodes[name].send(signal.SIGTERM)
-        self.until(lambda: not any(map(self.running, names)), "the nodes have ended", seconds=seconds)
+        self.until(lambda: not any(map(self.running, names)), "the nodes have ended")
         assert [self._nodes[name].ended for name in names] == [0] * len(names), self.last_words()
 
     def send(self, name: str, number: signal.Signals) -> None:

@@ -9,7 +9,7 @@ import pytest
 from repl import connect_sync, read_arrow
 from tests.e2e.group import Group
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.feature("Arrow")]
 
 
 def rows(reader: Any) -> list[tuple[int, int, bytes | None, bytes]]:

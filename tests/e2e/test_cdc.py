@@ -164,6 +164,7 @@ def node(tmp_path: Path) -> Iterator[Callable[..., One]]:
             each.end()
 
 
+@pytest.mark.feature("CDC")
 def test_everything_is_given_in_order_over_kills_of_child_and_node(node: Callable[..., One], tmp_path: Path) -> None:
     out = tmp_path / "out"
     one = node(table("lines", "Lines", f'options = {{ path = "{out}" }}'))

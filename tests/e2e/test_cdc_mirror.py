@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -204,22 +203,3 @@ def test_the_other_group_is_checked_and_a_lost_position_parks(pair: tuple[One, O
     assert run("cdc", "reset", "copy", "--to", "end", "--url", here.url).status == 0
     here.append(b"on")
     eventually(lambda: values(there)[-2:] == [b"after", b"on"], "it goes on where it was told")
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"options": {"url": "there"}}, "options: url: 'there' is no node; write it as http://HOST:PORT"),
-        ({"options": {"url": ""}}, "options: url: 0 nodes"),
-        ({"options": {"urls": "http://a:1"}}, "unknown option 'urls'; did you mean 'url'?"),
-        ({"options": {}}, "required field `url`"),
-        ({"options": {"url": "http://a:1", "group": "a b"}}, "is no name of a group"),
-        ({"options": {"url": "http://a:1", "timeout_s": 60}}, "options: timeout_s"),
-        ({"options": {"url": "http://a:1"}, "run_on": "node"}, 'mirror needs run_on = "master"'),
-    ],
-)
-def test_a_wrong_option_is_refused_before_the_node_starts(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    one = One(tmp_path, toml({**example("mirror.md"), **change}))
-    refused = run("node", "--config", str(one.directory / "node.toml")).refused()
-    assert "cdc copy: " in refused and said in refused
-    assert not (tmp_path / "data").exists(), "nothing was made"

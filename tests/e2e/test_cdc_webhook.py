@@ -76,29 +76,3 @@ def test_what_says_never_parks_it_and_later_is_waited_for(node: Callable[..., On
         said.update(status=200)
         assert run("cdc", "resume", "hook", "--url", one.url).status == 0
         eventually(lambda: [event["value"] for event in receiver.events] == ["one"], "it goes on", 240.0)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"url": "https://a/b"}, "give the secret by one of secret_file and secret_env"),
-        ({"url": "https://a/b", "secret_file": "/s", "secret_env": "S"}, "give the secret by one of"),
-        ({"url": "https://a/b", "secret": "abc"}, "unknown option 'secret'"),
-        ({"url": "https://a/b", "secret_file": "s"}, "options: secret_file: 's' is no absolute path"),
-        ({"url": "https://a/b", "secret_env": "A B"}, "is no name of an environment variable"),
-        ({"url": "http://a/b", "secret_env": "S"}, "is sent in the clear"),
-        ({"url": "ftp://a/b", "secret_env": "S"}, "is no URL to post to"),
-        ({"url": "https:///b", "secret_env": "S"}, "is no URL to post to"),
-        ({"url": "https://a:99999/", "secret_env": "S"}, "is no URL to post to"),
-        ({"url": "https://a/ü", "secret_env": "S"}, "is no URL to post to"),
-        ({"url": "https://me:word@a/b", "secret_env": "S"}, "has a name or a password"),
-        ({"url": "https://a/b", "secret_env": "S", "lanes": 33}, "options: lanes"),
-        ({"url": "https://a/b", "secret_env": "S", "batch_bytes": "1GiB"}, "options: batch_bytes"),
-        ({"url": "https://a/b", "secret_env": "S", "timeout_s": 0}, "options: timeout_s"),
-    ],
-)
-def test_a_wrong_option_is_refused_before_the_node_starts(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    one = One(tmp_path, toml({**example("webhook.md"), "options": options}))
-    refused = run("node", "--config", str(one.directory / "node.toml")).refused()
-    assert "cdc hook: " in refused and said in refused and "me:word" not in refused
-    assert not (tmp_path / "data").exists(), "nothing was made"

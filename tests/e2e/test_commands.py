@@ -24,6 +24,8 @@ from tests.e2e.commands import Command, Ended, run_all
 from tests.e2e.group import NAMES, Group
 from vlsn.limits import ENTRY_BYTES_MAX
 
+pytestmark = pytest.mark.feature("commands")
+
 Shell = Callable[..., Ended]
 
 

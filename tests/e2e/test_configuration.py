@@ -10,6 +10,8 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.calls import call
 from tests.e2e.commands import TIMEOUT_S, VLSNLOG, Command, Ended, run_all
 from tests.e2e.group import Group
@@ -63,6 +65,7 @@ BAD_FILES = {
 }
 
 
+@pytest.mark.feature("configuration")
 def test_a_config_that_cannot_be_is_refused_with_its_setting(tmp_path: Path) -> None:
     made = [toml(tmp_path / str(number), **changed) for number, (changed, _) in enumerate(BAD_FILES.values())]
     ended = run_all(*(("node", "--config", path) for path in made))

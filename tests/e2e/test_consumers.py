@@ -9,6 +9,8 @@ from tests.e2e.calls import JSON, call
 from tests.e2e.group import Group
 from tests.e2e.test_commands import Shell, rows, shell
 
+pytestmark = pytest.mark.feature("consumers")
+
 __all__ = ["shell"]
 
 

@@ -247,6 +247,7 @@ def test_entries_before_a_damaged_one_are_served(wound: Wound) -> None:
     assert page.headers["vlsnlog-next"] == str(wound.vlsns[2])
 
 
+@pytest.mark.feature("mending")
 def test_a_flipped_bit_in_a_stopped_replicas_sealed_segment_is_mended_from_a_peer(hurt: Group, wound: Wound) -> None:
     """The scrub finds it: nobody reads it."""
     hurt.start("n1", "n2")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.e2e.calls import JSON, NDJSON, call
 from tests.e2e.commands import Ended, run
 from tests.e2e.group import Group
+
+pytestmark = pytest.mark.feature("destinations")
 
 
 def test_the_commands_of_a_destination_do_and_print_what_they_say(group: Group) -> None:

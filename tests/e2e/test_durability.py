@@ -14,12 +14,17 @@ from tests.e2e.commands import run
 from tests.e2e.group import NAMES, Group
 from vlsn.errors import VlsnLogError
 
+pytestmark = pytest.mark.feature("durability")
+
 WRITERS = 16
 ANSWERS = 400
 NEVER_S = 60.0
 
 
-@pytest.mark.parametrize("by_setting", [False, True], ids=["each append asks", "the group's setting"])
+@pytest.mark.parametrize(
+    "by_setting",
+    [pytest.param(False, id="each append asks"), pytest.param(True, id="the group's setting", marks=pytest.mark.long)],
+)
 def test_what_was_written_on_a_majority_outlives_the_kill_of_every_node(tmp_path: Path, by_setting: bool) -> None:
     group = Group(tmp_path, sync_interval_s=NEVER_S)
     told: dict[int, bytes] = {}

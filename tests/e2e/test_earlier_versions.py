@@ -19,6 +19,8 @@ import pytest
 from tests.e2e.calls import BLOCKS, JSON, OCTETS, Answer, call
 from tests.e2e.commands import Command, run
 
+pytestmark = pytest.mark.feature("earlier versions")
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "node_0.1.0.tar.xz"
 LAST = 208
 ONCE = 204

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.e2e.calls import OCTETS, call
 from tests.e2e.commands import Command
 from tests.e2e.group import NAMES, Group
+
+pytestmark = pytest.mark.feature("exactly once")
 
 PRODUCER = 0xFFFF_0000_0000_0001
 

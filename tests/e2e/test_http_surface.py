@@ -17,6 +17,8 @@ from vlsn.format import batch
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader
 from vlsn.limits import ENTRY_BYTES_MAX, MIB
 
+pytestmark = pytest.mark.feature("HTTP")
+
 STATUS_FIELDS = {
     *("group", "node", "state", "master", "term", "range", "dtvlsn", "checkpoint"),
     *("feeders", "replica", "log", "members"),

@@ -8,9 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from repl.cluster import Node, free_base_port
 from tests.e2e.commands import Ended, run
 from tests.e2e.group import Group
+
+pytestmark = pytest.mark.feature("membership")
 
 
 def shell(group: Group, *arguments: str) -> Ended:

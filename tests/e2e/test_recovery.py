@@ -5,9 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from repl import connect_sync
 from tests.e2e.commands import run
 from tests.e2e.group import NAMES, Group
+
+pytestmark = pytest.mark.feature("a lost group")
 
 KEYS: list[bytes | None] = [b"alice", b"\xff\x00", None]
 VALUES = [b"\x00binary\xff", "späte Zeile\n".encode(), b""]

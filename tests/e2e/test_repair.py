@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from repl.audit.outputs import write_outputs
 from tests.e2e.calls import call
 from tests.e2e.commands import run
 from tests.e2e.group import NAMES, Group
 from tests.repl.audit.jobs import audited
 from vlsn.format.segment import FIRST_FRAME
+
+pytestmark = pytest.mark.feature("repair")
 
 
 def test_a_flipped_bit_is_found_named_and_repaired_and_the_node_serves_again(hurt: Group, tmp_path: Path) -> None:

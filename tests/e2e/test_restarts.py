@@ -85,6 +85,7 @@ def test_a_killed_replica_catches_up_from_the_segments_and_goes_on_from_the_buff
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.feature("failover")
 def test_without_its_master_the_group_reads_and_another_one_leads_in_a_new_term(hurt: Group, how: str) -> None:
     (vlsn,) = hurt.append(b"before the master went")
     hurt.settle()
@@ -220,7 +221,7 @@ def test_a_node_from_an_old_copy_gets_what_it_lacks(hurt: Group, tmp_path: Path)
 def test_nodes_told_at_once_all_stop_cleanly(hurt: Group) -> None:
     try:
         for _ in range(2):
-            hurt.stop(*NAMES, seconds=10)
+            hurt.stop(*NAMES)
             hurt.start()
     finally:
         hurt.kill(*NAMES)

@@ -13,6 +13,8 @@ from tests.e2e.group import NAMES, Group
 from tests.repl.audit.jobs import audited
 from vlsn.limits import MIB
 
+pytestmark = pytest.mark.feature("restore")
+
 VALUE = b"." * 100_000
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.e2e.calls import JSON, NDJSON, OCTETS, call
 from tests.e2e.group import NAMES, Group
+
+pytestmark = pytest.mark.feature("transactions")
 
 VALUES = [b"debit", b"credit", b"fee"]
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from importlib.metadata import version
 
+import pytest
+
 from tests.e2e.calls import call
 from tests.e2e.group import NAMES, Group
+
+pytestmark = pytest.mark.feature("status")
 
 
 def test_every_node_knows_how_far_every_member_is(group: Group) -> None:

@@ -8,6 +8,7 @@
 5. An exception that asyncio would only log fails the run.
 
     result = run(main())                   a fresh loop, from time 1000.0 on; all tasks are ended after it
+    @virtual                               the same for an async test
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
+from functools import wraps
 from heapq import heapify, heappop, heappush
-from typing import Any, NoReturn, TypeVar, TypeVarTuple
+from typing import Any, NoReturn, ParamSpec, TypeVar, TypeVarTuple
 
 from tests.fakes.disk import StopHere
 from tests.fakes.handles import VirtualHandle, made, report
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -344,6 +347,16 @@ def run(main: Coroutine[Any, Any, T], *, limit_s: float = LIMIT_S) -> T:
         first = loop.faults[0].get("exception")
         raise AssertionError("; ".join(map(_told, loop.faults))) from first
     return result
+
+
+def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Makes an async test one that runs in virtual time, on a loop of its own; the innermost decorator."""
+
+    @wraps(test)
+    def played(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return played
 
 
 @contextmanager

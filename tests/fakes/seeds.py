@@ -1,6 +1,6 @@
 """Seeds of the tests that draw: a few by default, one to replay, many for a night.
 
-    @pytest.mark.parametrize("seed", seeds(20))      0 … 19
+    @pytest.mark.parametrize("seed", seeds(20))      0 … 19, of which ``make test`` takes a few
     SEED=4711 pytest …                               that one alone: a failure again
     SEEDS=5000 pytest …                              0 … 4999
 
@@ -11,8 +11,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Final
+
+import pytest
+
+QUICK: Final = 2
+"""Seeds of each test that ``make test`` takes."""
 
 
-def seeds(count: int) -> Sequence[int]:
-    one = os.environ.get("SEED")
-    return [int(one)] if one else range(int(os.environ.get("SEEDS", count)))
+def seeds(count: int, quick: int = QUICK) -> Sequence[object]:
+    """Returns the seeds of one test; those from ``quick`` on are ``long``. One that is named by the environment never
+    is."""
+    one, many = os.environ.get("SEED"), os.environ.get("SEEDS")
+    if one or many:
+        return [int(one)] if one else range(int(many or 0))
+    return [pytest.param(seed, marks=() if seed < quick else pytest.mark.long) for seed in range(count)]

@@ -28,6 +28,7 @@ def frozen(*arguments: str, hashes: int) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_another_process_finds_all_equal_and_names_what_was_changed(tmp_path: Path) -> None:
     made = frozen("freeze", str(tmp_path), "--seeds", "1", "--directories", "10", hashes=1)
     assert made.returncode == 0, made.stderr

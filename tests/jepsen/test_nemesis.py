@@ -128,7 +128,7 @@ async def linked(shape: Shape = UNSHAPED, *, caller: str = "a") -> AsyncIterator
 
 
 async def answered(reader: asyncio.StreamReader, size: int) -> bytes:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await reader.readexactly(size)
 
 
@@ -245,7 +245,7 @@ async def test_what_is_on_a_long_link_is_held_when_the_link_is_blocked() -> None
         assert await answered(reader, 3) == b"one"
         await links.block([("b", "a")], "hold")
         writer.write(b"two")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not await links.met([("b", "a")]):  # noqa: ASYNC110  the echo is another task's
                 await asyncio.sleep(0.01)
         await links.heal([("b", "a")])

@@ -26,9 +26,8 @@ def test_it_applies_and_its_test_is_there(mutant: Mutant, tree: Path) -> None:
 
 
 @pytest.mark.parametrize("bug", bugs(), ids=lambda bug: bug.name)
-def test_a_bug_of_the_track_record_applies(bug: Bug, tmp_path: Path) -> None:
-    copy_tree(tmp_path)
-    assert apply_patch(bug.patch, tmp_path, dry_run=True) is None
+def test_a_bug_of_the_track_record_applies(bug: Bug, tree: Path) -> None:
+    assert apply_patch(bug.patch, tree, dry_run=True) is None
 
 
 def test_a_mutant_is_killed_by_its_test(tmp_path: Path) -> None:

@@ -196,6 +196,7 @@ def wait_gone(pid: int) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.feature("vlsnlog cluster")
 def test_cluster_starts_loses_a_node_gets_it_back_and_resumes(tmp_path: Path) -> None:
     base = free_base_port()
     with command(tmp_path, base) as cluster:

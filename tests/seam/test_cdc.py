@@ -201,6 +201,7 @@ def test_each_node_gives_its_consumer_everything_once_and_goes_on_where_it_was()
     run(main())
 
 
+@pytest.mark.long
 def test_it_changes_to_segments_and_back_a_thousand_times_and_nobody_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_feed, "WINDOW_BYTES", 4 * KIB)  # so that a slow one falls behind the ring
 

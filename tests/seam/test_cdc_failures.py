@@ -139,6 +139,8 @@ def test_a_disk_that_takes_no_position_for_good_parks_it_and_a_resume_tries_agai
         told = await group.state("n1", "parked")
         assert "position" in told["reason"]
         starts = group.children["n1"].starts
+        await asyncio.sleep(1)
+        assert group.nodes["n1"].member.events.counts["cdc.parked"] == 1, "it waits for a person"
         await asyncio.sleep(60)
         assert (await group.told("n1"))["state"] == "parked" and group.children["n1"].starts == starts
         disk.mend()

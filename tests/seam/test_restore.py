@@ -451,6 +451,7 @@ def test_a_person_may_ask_for_a_restore_and_a_master_refuses() -> None:
         "/metrics",
     ],
 )
+@pytest.mark.long
 def test_what_is_asked_of_a_node_whose_log_is_being_closed_is_answered_or_refused(path: str) -> None:
     """A restore takes the log away between two questions, and while one is answered."""
 

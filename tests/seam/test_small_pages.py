@@ -123,6 +123,7 @@ def calls_of_a_story() -> list[Call]:
 
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
+@pytest.mark.long
 def test_a_damaged_page_put_aside_and_fetched_stopped_at_any_call_loses_nothing(moment: Moment, power: bool) -> None:
     """Every call on pages from the flip until the last page went: renaming, salvage, the fetched page, removal."""
     calls = calls_of_a_story()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
+from tests.fakes.loop import run
 from vlsn.together import together
 
 
@@ -33,10 +32,6 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, 10))
 
 
 def test_returns_when_every_part_has() -> None:

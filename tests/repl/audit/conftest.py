@@ -1,18 +1,21 @@
-"""One Spark session for all tests that need a real one: its start is most of what they cost."""
+"""Real nodes for the audit; a test may kill them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from repl.audit.session import spark_context
+from tests.e2e.group import Group
+from vlsn.limits import MIB
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    with spark_context("local[2]") as context:
-        yield SparkSession(context)
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    made = Group(tmp_path / "group", segment_bytes=MIB)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()

@@ -6,7 +6,6 @@ Twenty of them, audited while nodes are killed: ``make audit-live``.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,22 +14,11 @@ from repl.audit.source import Unreadable
 from tests.e2e.group import NAMES, Group
 from tests.repl.audit.jobs import audited
 from tests.repl.audit.live import Told, Writers, audited_live
-from vlsn.limits import MIB
 
 pytestmark = pytest.mark.real
 
 ROUNDS = 3
 PAUSE_S = 0.3
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[Group]:
-    made = Group(tmp_path / "group", segment_bytes=MIB)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.end()
 
 
 def test_a_group_that_writes_and_changes_masters_has_no_finding(group: Group) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
@@ -33,7 +32,6 @@ from tests.repl.audit.logs import Copy, numbered
 from tests.repl.audit.test_live import served
 from vlsn.errors import BadArgument
 from vlsn.format.segment import segment_name
-from vlsn.limits import MIB
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 
@@ -258,16 +256,6 @@ def test_nothing_is_repaired_by_a_partial_report(left: Left, tmp_path: Path) -> 
     (path / segment_name(number)).write_bytes(kept)
     with pytest.raises(BadArgument, match="partial"):
         Repair(str(path), report, PosixDisk(), LmdbStores()).plan()
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[Group]:
-    made = Group(tmp_path / "group", segment_bytes=MIB)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.end()
 
 
 def written(group: Group, entries: int) -> None:

@@ -18,6 +18,7 @@ from repl.audit.report import AuditReport
 from repl.cli.main import main, vlsnlog
 from tests.repl.audit.jobs import audited
 from tests.repl.audit.logs import Copy, blocks, numbered
+from tests.repl.audit.test_audit import PLACES
 from vlsn.format.block import decode_header
 from vlsn.format.seal import seal
 from vlsn.format.segment import segment_name
@@ -77,24 +78,8 @@ def tree(path: Path) -> dict[str, bytes]:
     }
 
 
-PLACES = {
-    "magic": 0,
-    "kind": 2,
-    "flag": 3,
-    "length": 4,
-    "prev": 8,
-    "synced": 12,
-    "salt": 16,
-    "crc": 20,
-    "term": 24 + 8,
-    "block header's crc": 24 + 60,
-    "offsets": 24 + 64,
-    "values": 24 + 64 + 30,
-}
-
-
 @pytest.mark.parametrize("which", [0, 1, -1], ids=["first of its segment", "second", "last of its segment"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [place for place in PLACES if PLACES[place] not in (6, -1)])
 def test_a_flipped_bit_is_named_and_repaired(tmp_path: Path, place: str, which: int) -> None:
     made = copies(tmp_path)
     vlsn = sorted(first for first, at in made[0].places.items() if lsn_file(at) == 2)[which]

@@ -42,6 +42,7 @@ def no_job_is_left(tracker: Any) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.feature("audit")
 def test_equal_copies_are_proven_in_spark_tasks(tmp_path: Path, spark: Any) -> None:
     told: list[tuple[str, int, int]] = []
     out, page, table = (tmp_path / f"report.{ending}" for ending in ("json", "html", "parquet"))

@@ -464,6 +464,7 @@ def test_a_closed_pipe_ends_quietly(served: ServedNode, shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.long
 def test_streams_that_are_closed_or_full_end_no_command_in_a_traceback(
     served: ServedNode, node: GroupNode, unbuffered: str
 ) -> None:

@@ -184,7 +184,7 @@ async def test_a_safe_refusal_that_lasts_is_raised_at_the_deadline(refusal: type
         started = asyncio.get_running_loop().time()
         with pytest.raises(refusal) as caught:
             await log.append(b"x")
-        assert 0.35 < asyncio.get_running_loop().time() - started < 8
+        assert 0.35 < asyncio.get_running_loop().time() - started < 20
         assert caught.value.retry_safe
         node.refuse = None
         assert await log.append(b"y") == 2

@@ -241,7 +241,7 @@ def test_who_waits_as_another_thread_closes_the_client_is_told(served: ServedNod
     waiting.start()
     time.sleep(0.2)
     log.close()
-    waiting.join(10.0)
+    waiting.join(60.0)
     assert not waiting.is_alive() and isinstance(told[0], LogClosed)
 
 

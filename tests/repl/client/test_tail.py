@@ -217,7 +217,7 @@ async def test_a_tail_waits_once_for_a_node_that_is_stopped(monkeypatch: pytest.
         async for page in log.tail_pages():
             assert [entry.vlsn for entry in page.entries] == [2, 3, 4]
             break
-        assert asyncio.get_running_loop().time() - began < 5.0
+        assert asyncio.get_running_loop().time() - began < 30.0
         await until(lambda: stopped.cancelled == 1)
 
 

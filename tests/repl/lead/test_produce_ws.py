@@ -38,7 +38,7 @@ async def producing(node: MemoryNode | Gateway, query: str = "") -> AsyncIterato
         yield ours
     finally:
         await ours.close()
-        await asyncio.wait_for(serving, 5)
+        await asyncio.wait_for(serving, 60)
 
 
 def message(id: int, *values: bytes, acks: Acks = Acks.MAJORITY, timeout_ms: int = 10_000) -> bytes:

@@ -425,7 +425,7 @@ async def test_net_close_answers_what_is_under_way_and_ends_streams() -> None:
             await asyncio.sleep(0.01)
             node.release()
             assert (await wire.answer())[0] == 200
-            await asyncio.wait_for(closing, 5)
+            await asyncio.wait_for(closing, WAIT_S)
             with pytest.raises(ConnectionRefusedError):
                 await Wire.open(listening.url)
 

@@ -35,6 +35,7 @@ def written(spark: Any, group: Group, checkpoint: Path, sink: str, **options: ob
     return ended(query)
 
 
+@pytest.mark.feature("Spark stream and sink")
 def test_a_stream_is_copied_once_and_a_new_checkpoint_is_refused(group: Group, spark: Any, tmp_path: Path) -> None:
     written(spark, group, tmp_path / "a", "orders")
     expected = [(b"orders-%d" % (row % 3), b"%d" % row) for row in range(COUNT)]

@@ -32,6 +32,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [copy.write().path for copy in made]
 
 
+@pytest.mark.feature("Spark source")
 def test_the_default_shows_each_visible_entry_once(copies: list[Path], source: Any, spark: Any) -> None:
     frame = source().option("from", 100).load(f"{copies[0]},{copies[1]}")
     assert frame.dtypes == [

@@ -162,7 +162,7 @@ async def test_over_sockets_the_second_foreign_append_is_refused_as_the_first() 
                 ({"Host": "evil.example"}, 421),
             ):
                 response = await network.request(
-                    "POST", f"{listener.url}/v1/entries", headers={**OCTETS, **headers}, body=b"v", timeout_s=5.0
+                    "POST", f"{listener.url}/v1/entries", headers={**OCTETS, **headers}, body=b"v", timeout_s=60.0
                 )
                 assert response.status == status
         assert node.submissions == 3

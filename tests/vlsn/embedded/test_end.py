@@ -158,6 +158,7 @@ def test_whoever_reads_has_the_log(way: Callable[[Log], Iterator[object]], tmp_p
     ],
     ids=["open", "lost", "other thread", "fork", "used behind a fork", "child lives on"],
 )
+@pytest.mark.feature("embedded log")
 def test_a_process_that_closes_no_log_ends_and_leaves_it_whole(
     script: str, expected: list[bytes], tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_nothing_acknowledged_is_lost_wherever_the_disk_stops(name: str) -> None
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.long
 def test_a_power_cut_after_the_process_behind_a_killed_one_loses_nothing(name: str) -> None:
     """The second process rests on what the first one had not synced yet: names above all."""
     operation = OPERATIONS[name]
@@ -104,6 +105,7 @@ def test_a_power_cut_after_the_process_behind_a_killed_one_loses_nothing(name: s
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.long
 def test_nothing_acknowledged_is_lost_wherever_a_process_ends_on_a_real_file_system(name: str, tmp_path: Path) -> None:
     operation = OPERATIONS[name]
     directories = (str(tmp_path / str(each)) for each in count())

@@ -196,6 +196,7 @@ def ended(machine: Machine, note: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.long
 def test_a_call_that_fails_does_what_the_table_says(name: str) -> None:
     seen: Counter[tuple[str, str]] = Counter()
     for call, who in calls_of(name):

@@ -4,6 +4,7 @@ The oracle reads every visible block of the segments anew and plays it from the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -119,9 +120,8 @@ class Story:
         assert self.opened.failure is None
 
 
-@pytest.mark.parametrize("seed", seeds(6))
-def test_what_a_log_knows_of_producers_is_what_its_blocks_say(seed: int) -> None:
-    story = Story(seed)
+def play(story: Story, known: Callable[[Opened], object], read_anew: Callable[[Opened], object]) -> None:
+    """Plays a story to its end: what is known is what the blocks say, after each step."""
     for _ in range(40):
         story.step()
         assert known(story.opened) == read_anew(story.opened)
@@ -131,8 +131,8 @@ def test_what_a_log_knows_of_producers_is_what_its_blocks_say(seed: int) -> None
     assert verify(story.machine.disk, story.machine.stores, DIRECTORY).ok
 
 
-def test_a_replica_knows_the_same_producers() -> None:
-    story = Story(3)
+def replica_of(story: Story) -> Opened:
+    """Opens a replica, and feeds it what the story appends in six steps."""
     for _ in range(6):
         story.append()
     replica = Opened(Machine(1), OPTIONS, take_term=False)
@@ -144,6 +144,17 @@ def test_a_replica_knows_the_same_producers() -> None:
         errors: list[VlsnLogError | None] = []
         replica.log.append_blocks(split_blocks(message, expected_first=first, term_min=1, term_max=1), errors.append)
         assert errors == [None]
+    return replica
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_what_a_log_knows_of_producers_is_what_its_blocks_say(seed: int) -> None:
+    play(Story(seed), known, read_anew)
+
+
+def test_a_replica_knows_the_same_producers() -> None:
+    story = Story(3)
+    replica = replica_of(story)
     assert len(replica.log.view.history.producers) == 4
     assert known(replica) == known(story.opened)
 

@@ -7,16 +7,13 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.seeds import seeds
-from tests.vlsn.logs import DIRECTORY, Machine, Opened, Waiting
-from tests.vlsn.state.test_producers_of_a_log import OPTIONS, Story, blocks_of
-from vlsn.errors import VlsnLogError
+from tests.vlsn.logs import Opened, Waiting
+from tests.vlsn.state.test_producers_of_a_log import Story, blocks_of, play, replica_of
 from vlsn.format import block
 from vlsn.format.block import EntryKind
-from vlsn.format.feed_messages import Position, blocks_message, split_blocks
 from vlsn.format.records import CommitEntry
 from vlsn.format.submission import Transaction, Values
 from vlsn.state.small_state import SmallState, SmallStateRecord
-from vlsn.verify.verify import verify
 from vlsn.write.queue import Pending
 
 NAMES = ["consumer/a", "consumer/b", "consumer/c", "other"]
@@ -59,28 +56,11 @@ class Setting(Story):
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_what_a_log_knows_of_its_small_state_is_what_its_blocks_say(seed: int) -> None:
-    story = Setting(seed)
-    for _ in range(40):
-        story.step()
-        assert known(story.opened) == read_anew(story.opened)
-    story.end()
-    assert known(story.opened) == read_anew(story.opened)
-    story.opened.close()
-    assert verify(story.machine.disk, story.machine.stores, DIRECTORY).ok
+    play(Setting(seed), known, read_anew)
 
 
 def test_a_replica_knows_the_same_small_state() -> None:
     story = Setting(3)
-    for _ in range(6):
-        story.append()
-    replica = Opened(Machine(1), OPTIONS, take_term=False)
-    blocks = blocks_of(story.opened)
-    for start in range(0, len(blocks), 7):
-        some = blocks[start : start + 7]
-        first = block.decode(some[0]).first_vlsn
-        message = blocks_message(Position(last_vlsn=1, dtvlsn=0, clock_us=0, term=1), some)
-        errors: list[VlsnLogError | None] = []
-        replica.log.append_blocks(split_blocks(message, expected_first=first, term_min=1, term_max=1), errors.append)
-        assert errors == [None]
+    replica = replica_of(story)
     assert len(known(replica).values) > 1
     assert known(replica) == known(story.opened)
