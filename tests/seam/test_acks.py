@@ -10,7 +10,7 @@ import pytest
 
 from repl.api import FeedHello
 from tests.fakes.disk import Call
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed, told
 from vlsn.format.feed_messages import Ack
@@ -48,67 +48,60 @@ def _slow(call: Call, seconds: float = SLOW_S) -> float:
 
 
 @pytest.mark.parametrize("way", ["wiped", "restores"])
-def test_an_answer_does_not_count_a_replica_that_has_given_its_log_up(way: str) -> None:
-    async def main() -> None:
-        group = Group(81)
-        await group.start()
-        await group.serving()
-        await told(group, 3)
-        master = group.master
-        replica, third = (name for name in group.names if name != master)
-        append = await acknowledged(group, master, replica)
-        if way == "wiped":
-            group.kill(replica)
-            group.machine(replica)
-        else:
-            node = group.nodes[replica]
-            node.restoration.want("a person asked for it")
-            await group.until(lambda: node.restoration.log is not None, "its log is given up")
-            group.net.split([replica], [master, third, "client"])
-        assert not append.done()
-        assert replica not in holders(group, b"precious")
-        status, answer = await append
-        assert (status, answer.get("type")) == (504, "outcome-unknown"), (
-            f"{answer}; {holders(group, b'precious')} hold it"
-        )
-        group.net.heal()
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_an_answer_does_not_count_a_replica_that_has_given_its_log_up(way: str) -> None:
+    group = Group(81)
+    await group.start()
+    await group.serving()
+    await told(group, 3)
+    master = group.master
+    replica, third = (name for name in group.names if name != master)
+    append = await acknowledged(group, master, replica)
+    if way == "wiped":
+        group.kill(replica)
+        group.machine(replica)
+    else:
+        node = group.nodes[replica]
+        node.restoration.want("a person asked for it")
+        await group.until(lambda: node.restoration.log is not None, "its log is given up")
+        group.net.split([replica], [master, third, "client"])
+    assert not append.done()
+    assert replica not in holders(group, b"precious")
+    status, answer = await append
+    assert (status, answer.get("type")) == (504, "outcome-unknown"), f"{answer}; {holders(group, b'precious')} hold it"
+    group.net.heal()
+    await group.stop()
+    assert not group.fatal
 
 
-def test_an_answer_does_not_count_a_replica_that_is_silent() -> None:
+@virtual
+async def test_an_answer_does_not_count_a_replica_that_is_silent() -> None:
     """Its machine is gone without a word, and its disk with it; nothing has ended its connection yet."""
-
-    async def main() -> None:
-        group = Group(82, 5)
-        group.net.stall_s = 60.0
-        await group.start()
-        await group.serving()
-        await told(group, 3)
-        master = group.master
-        gone, slow, slower, dead = (name for name in group.names if name != master)
-        group.kill(dead)
-        await fed(group, 3)
-        lead = group.nodes[master].lead
-        assert lead is not None
-        for name, seconds in ((master, 4.0), (slow, 4.0), (slower, 8.0)):
-            group.machines[name].disk.latency = partial(_slow, seconds=seconds)
-        append = asyncio.create_task(group.append(b"precious"))
-        at = group.nodes[master].opened().log.view.range.last + 1
-        await group.until(lambda: lead.feeders[gone].acked >= Vlsn(at), "one replica has it")
-        group.kill(gone, power=True)
-        group.machine(gone)
-        status, answer = await append
-        assert gone in lead.feeders  # half open
-        synced = {name for name, node in group.nodes.items() if node.opened().log.view.range.last_sync >= at}
-        assert (status, answer["synced"], synced) == (200, 3, {master, slow, slower})
-        group.net.stall_s = 2.0
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = Group(82, 5)
+    group.net.stall_s = 60.0
+    await group.start()
+    await group.serving()
+    await told(group, 3)
+    master = group.master
+    gone, slow, slower, dead = (name for name in group.names if name != master)
+    group.kill(dead)
+    await fed(group, 3)
+    lead = group.nodes[master].lead
+    assert lead is not None
+    for name, seconds in ((master, 4.0), (slow, 4.0), (slower, 8.0)):
+        group.machines[name].disk.latency = partial(_slow, seconds=seconds)
+    append = asyncio.create_task(group.append(b"precious"))
+    at = group.nodes[master].opened().log.view.range.last + 1
+    await group.until(lambda: lead.feeders[gone].acked >= Vlsn(at), "one replica has it")
+    group.kill(gone, power=True)
+    group.machine(gone)
+    status, answer = await append
+    assert gone in lead.feeders  # half open
+    synced = {name for name, node in group.nodes.items() if node.opened().log.view.range.last_sync >= at}
+    assert (status, answer["synced"], synced) == (200, 3, {master, slow, slower})
+    group.net.stall_s = 2.0
+    await group.stop()
+    assert not group.fatal
 
 
 class Mute(Channel):
@@ -132,42 +125,39 @@ class Mute(Channel):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_an_answer_does_not_count_what_a_feed_that_was_replaced_has_brought(late: bool) -> None:
+@virtual
+async def test_an_answer_does_not_count_what_a_feed_that_was_replaced_has_brought(late: bool) -> None:
     """Another store has come under the name while the old connection was half open. ``late``: an acknowledgement that
     was under way on it is read after that."""
-
-    async def main() -> None:
-        group = Group(83)
-        await group.start()
-        await group.serving()
-        await told(group, 3)
-        master = group.master
-        replica = next(name for name in group.names if name != master)
-        append = await acknowledged(group, master, replica)
-        node, lead = group.nodes[master], group.nodes[master].lead
-        assert lead is not None
-        old = lead.feeders[replica]
-        hello = FeedHello(
-            group="sim",
-            node=NodeName(replica),
-            incarnation=Incarnation(old.incarnation + 1),
-            to=NodeName(master),
-            to_incarnation=Incarnation(node.member.incarnation),
-            term=lead.term,
-            process=1,
-        )
-        feed = asyncio.create_task(node.services.feeds.serve_feed(hello, Mute()))
-        await group.until(lambda: lead.feeders[replica] is not old, "it is replaced")
-        if late:
-            lead.acknowledged(old, Ack(lead.term, old.acked, old.acked))
-        group.kill(replica)
-        group.machine(replica)
-        assert not append.done()
-        status, answer = await append
-        assert holders(group, b"precious") == {master}
-        assert (status, answer.get("type")) == (504, "outcome-unknown"), answer
-        feed.cancel()
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = Group(83)
+    await group.start()
+    await group.serving()
+    await told(group, 3)
+    master = group.master
+    replica = next(name for name in group.names if name != master)
+    append = await acknowledged(group, master, replica)
+    node, lead = group.nodes[master], group.nodes[master].lead
+    assert lead is not None
+    old = lead.feeders[replica]
+    hello = FeedHello(
+        group="sim",
+        node=NodeName(replica),
+        incarnation=Incarnation(old.incarnation + 1),
+        to=NodeName(master),
+        to_incarnation=Incarnation(node.member.incarnation),
+        term=lead.term,
+        process=1,
+    )
+    feed = asyncio.create_task(node.services.feeds.serve_feed(hello, Mute()))
+    await group.until(lambda: lead.feeders[replica] is not old, "it is replaced")
+    if late:
+        lead.acknowledged(old, Ack(lead.term, old.acked, old.acked))
+    group.kill(replica)
+    group.machine(replica)
+    assert not append.done()
+    status, answer = await append
+    assert holders(group, b"precious") == {master}
+    assert (status, answer.get("type")) == (504, "outcome-unknown"), answer
+    feed.cancel()
+    await group.stop()
+    assert not group.fatal

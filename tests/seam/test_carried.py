@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 from tests.seam.test_destinations import client
 from tests.seam.test_group_settings import asked
@@ -99,59 +99,54 @@ async def restored(group: Group, name: str) -> None:
 
 
 @pytest.mark.parametrize("by", [kept, fetched, restored])
-def test_whoever_has_its_log_anew_adds_up_to_what_the_others_do(by: Callable[[Group, str], Awaitable[None]]) -> None:
-    async def main() -> None:
-        group, answers = await cleaned(1)
-        name = next(name for name in group.names if name != group.master)
-        await by(group, name)
-        await group.until(lambda: group.state(name) == "REPLICA", "it follows")
-        await all_add_up_to_the_same(group)
-        answer = await group.client.request(
-            "POST", f"{group.url(group.master)}/v1/admin/transfer?to={name}", timeout_s=5.0
-        )
-        assert answer.status == 200
-        await group.serving(name)
-        assert group.master == name
-        for handle, first in answers:
-            status, again = await committed(group, handle)
-            assert (status, again.get("duplicate"), place(again)) == (200, True, place(first))
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_whoever_has_its_log_anew_adds_up_to_what_the_others_do(
+    by: Callable[[Group, str], Awaitable[None]],
+) -> None:
+    group, answers = await cleaned(1)
+    name = next(name for name in group.names if name != group.master)
+    await by(group, name)
+    await group.until(lambda: group.state(name) == "REPLICA", "it follows")
+    await all_add_up_to_the_same(group)
+    answer = await group.client.request("POST", f"{group.url(group.master)}/v1/admin/transfer?to={name}", timeout_s=5.0)
+    assert answer.status == 200
+    await group.serving(name)
+    assert group.master == name
+    for handle, first in answers:
+        status, again = await committed(group, handle)
+        assert (status, again.get("duplicate"), place(again)) == (200, True, place(first))
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("found", [True, False])
-def test_a_commit_that_only_others_know_is_asked_again_until_they_have_told(found: bool) -> None:
+@virtual
+async def test_a_commit_that_only_others_know_is_asked_again_until_they_have_told(found: bool) -> None:
     """Before every member has told it is neither gone nor unknown; where nobody knows, it is unknown for good."""
-
-    async def main() -> None:
-        group, ((before, first), (behind, second)) = await cleaned(2)
-        whole = group.master
-        crippled = [name for name in group.names if name != whole]
-        for name in crippled:
-            lose_state(group, name)
-        group.kill(whole)
-        await group.start(*crippled)
-        await group.serving()
-        last = group.nodes[group.master].opened().log.view.range.last
-        status, said = await commit(group, before)
-        assert (status, said["type"]) == (503, "not-ready"), said
-        status, said = await commit(group, behind)
-        assert (status, said.get("duplicate"), place(said)) == (200, True, place(second))
-        assert group.nodes[group.master].opened().log.view.range.last == last
-        if not found:
-            del group.machines[whole].stores.contents[f"/{whole}/state"]
-        await group.start(whole)
-        counts = group.nodes[group.master].member.events.counts
-        await group.until(lambda: counts["producers.found" if found else "producers.forgotten"] == 1, "it is over")
-        status, said = await commit(group, before)
-        if found:
-            assert (status, said.get("duplicate"), place(said)) == (200, True, place(first))
-        else:
-            assert (status, said["type"]) == (504, "outcome-unknown")
-        await all_add_up_to_the_same(group)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group, ((before, first), (behind, second)) = await cleaned(2)
+    whole = group.master
+    crippled = [name for name in group.names if name != whole]
+    for name in crippled:
+        lose_state(group, name)
+    group.kill(whole)
+    await group.start(*crippled)
+    await group.serving()
+    last = group.nodes[group.master].opened().log.view.range.last
+    status, said = await commit(group, before)
+    assert (status, said["type"]) == (503, "not-ready"), said
+    status, said = await commit(group, behind)
+    assert (status, said.get("duplicate"), place(said)) == (200, True, place(second))
+    assert group.nodes[group.master].opened().log.view.range.last == last
+    if not found:
+        del group.machines[whole].stores.contents[f"/{whole}/state"]
+    await group.start(whole)
+    counts = group.nodes[group.master].member.events.counts
+    await group.until(lambda: counts["producers.found" if found else "producers.forgotten"] == 1, "it is over")
+    status, said = await commit(group, before)
+    if found:
+        assert (status, said.get("duplicate"), place(said)) == (200, True, place(first))
+    else:
+        assert (status, said["type"]) == (504, "outcome-unknown")
+    await all_add_up_to_the_same(group)
+    await group.stop()
+    assert not group.fatal

@@ -20,7 +20,7 @@ from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcPosition, Cd
 from repl.cdc.position_file import SLOT_BYTES
 from repl.cdc.positions import At, LocalPositions
 from repl.cdc_settings import CdcSettings, cdc_settings
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from vlsn.errors import BadArgument, VlsnLogError
@@ -172,33 +172,31 @@ async def started(seed: int, cdc: tuple[CdcSettings, ...], size: int = 3, **sett
     return group
 
 
-def test_each_node_gives_its_consumer_everything_once_and_goes_on_where_it_was() -> None:
-    async def main() -> None:
-        group = await started(1, one())
-        for number in range(50):
-            await group.appended(b"%d" % number)
-        await group.everything()
-        for node in group.names:
-            told = await group.state(node, "running")
-            assert (told["mode"], told["lag_vlsns"], told["switches"]) == (
-                "BUFFER",
-                0,
-                {"to_buffer": 1, "to_archive": 0},
-            )
-        await group.stop()
-        before = {node: dict(group.sinks["orders", node].given) for node in group.names}
-        group.kill(*group.names)
-        await group.start()
-        await group.serving()
-        await group.appended(b"after")
-        await group.everything()
-        for node in group.names:
-            sink = group.sinks["orders", node]
-            assert sink.stops == 1 and len(sink.lives) == 2
-            assert before[node].keys().isdisjoint(sink.lives[1][1]), "what was committed is not given again"
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_each_node_gives_its_consumer_everything_once_and_goes_on_where_it_was() -> None:
+    group = await started(1, one())
+    for number in range(50):
+        await group.appended(b"%d" % number)
+    await group.everything()
+    for node in group.names:
+        told = await group.state(node, "running")
+        assert (told["mode"], told["lag_vlsns"], told["switches"]) == (
+            "BUFFER",
+            0,
+            {"to_buffer": 1, "to_archive": 0},
+        )
+    await group.stop()
+    before = {node: dict(group.sinks["orders", node].given) for node in group.names}
+    group.kill(*group.names)
+    await group.start()
+    await group.serving()
+    await group.appended(b"after")
+    await group.everything()
+    for node in group.names:
+        sink = group.sinks["orders", node]
+        assert sink.stops == 1 and len(sink.lives) == 2
+        assert before[node].keys().isdisjoint(sink.lives[1][1]), "what was committed is not given again"
+    await group.stop()
 
 
 @pytest.mark.long
@@ -228,932 +226,860 @@ def test_it_changes_to_segments_and_back_a_thousand_times_and_nobody_sees_it(mon
 
 
 @pytest.mark.parametrize("seed", seeds(6))
-def test_nothing_is_skipped_whatever_ends(seed: int) -> None:
+@virtual
+async def test_nothing_is_skipped_whatever_ends(seed: int) -> None:
     """Children, nodes, machines end at any moment; consumers commit now and then, and take as much as they like."""
+    rng = Random(seed)
+    group = await started(seed, one(retries_max=1000), ring_bytes_max=16 * KIB)
+    over = False
 
-    async def main() -> None:
-        rng = Random(seed)
-        group = await started(seed, one(retries_max=1000), ring_bytes_max=16 * KIB)
-        over = False
+    async def append() -> None:
+        number = 0
+        while not over:
+            number += 1
+            with suppress(VlsnLogError):  # whatever becomes of it, the log says what there is
+                await group.append(b"%d %s" % (number, bytes(rng.randrange(KIB))))
+            await asyncio.sleep(rng.random() * 0.02)
 
-        async def append() -> None:
-            number = 0
-            while not over:
-                number += 1
-                with suppress(VlsnLogError):  # whatever becomes of it, the log says what there is
-                    await group.append(b"%d %s" % (number, bytes(rng.randrange(KIB))))
-                await asyncio.sleep(rng.random() * 0.02)
-
-        appending = asyncio.create_task(append())
-        for _ in range(25):
-            await asyncio.sleep(rng.random() * 0.6)
-            node = rng.choice(group.names)
-            sink = group.sinks["orders", node]
-            sink.commits, sink.takes = rng.random() < 0.7, rng.choice([1, 7, 1 << 30])
-            child = group.children[node].alive.get("orders")
-            group.children[node].delay_s = rng.choice([0.0001, 0.02])
-            what = rng.choice(["child", "exit", "terminate", "node", "power"])
-            if what in ("node", "power"):
-                if node in group.nodes:
-                    group.kill(node, power=what == "power")
-                    await asyncio.sleep(rng.random() * 0.5)
-                    await group.start(node)
-            elif child is not None:
-                if what == "exit":
-                    child.exit(3)
-                else:
-                    child.kill() if what == "child" else child.terminate()
-        for sink in group.sinks.values():
-            sink.commits = True
-        over = True
-        await appending
-        await group.serving()
-        await group.everything()
-        for sink in group.sinks.values():
-            assert len(sink.lives) > 1
-            for begins, vlsns in sink.lives:
-                assert all(vlsn >= begins for vlsn in vlsns)
-        await group.stop()
-
-    run(main())
-
-
-def test_one_that_fails_is_parked_alone_and_goes_on_when_told() -> None:
-    async def main() -> None:
-        cdc = one("orders", retries_max=3) + one("others")
-        group = await started(3, cdc)
-        node = group.master
+    appending = asyncio.create_task(append())
+    for _ in range(25):
+        await asyncio.sleep(rng.random() * 0.6)
+        node = rng.choice(group.names)
         sink = group.sinks["orders", node]
-        sink.bad = b"bad"
-        await group.appended(b"good")
-        await group.everything(node)
-        at = await group.appended(b"bad")
-        told = await group.state(node, "parked")
-        assert told["failures"] == 4 and str(at) in told["reason"] and "is bad" in told["reason"]
-        await group.appended(b"behind")
-        await group.everything(node, name="others")
-        sink.bad = None
-        status, _ = await group.cdc(node, "/orders/resume")
-        assert status == 200
-        await group.everything(node)
-        assert (await group.told(node))["state"] == "running"
-        await group.stop()
+        sink.commits, sink.takes = rng.random() < 0.7, rng.choice([1, 7, 1 << 30])
+        child = group.children[node].alive.get("orders")
+        group.children[node].delay_s = rng.choice([0.0001, 0.02])
+        what = rng.choice(["child", "exit", "terminate", "node", "power"])
+        if what in ("node", "power"):
+            if node in group.nodes:
+                group.kill(node, power=what == "power")
+                await asyncio.sleep(rng.random() * 0.5)
+                await group.start(node)
+        elif child is not None:
+            if what == "exit":
+                child.exit(3)
+            else:
+                child.kill() if what == "child" else child.terminate()
+    for sink in group.sinks.values():
+        sink.commits = True
+    over = True
+    await appending
+    await group.serving()
+    await group.everything()
+    for sink in group.sinks.values():
+        assert len(sink.lives) > 1
+        for begins, vlsns in sink.lives:
+            assert all(vlsn >= begins for vlsn in vlsns)
+    await group.stop()
 
-    run(main())
+
+@virtual
+async def test_one_that_fails_is_parked_alone_and_goes_on_when_told() -> None:
+    cdc = one("orders", retries_max=3) + one("others")
+    group = await started(3, cdc)
+    node = group.master
+    sink = group.sinks["orders", node]
+    sink.bad = b"bad"
+    await group.appended(b"good")
+    await group.everything(node)
+    at = await group.appended(b"bad")
+    told = await group.state(node, "parked")
+    assert told["failures"] == 4 and str(at) in told["reason"] and "is bad" in told["reason"]
+    await group.appended(b"behind")
+    await group.everything(node, name="others")
+    sink.bad = None
+    status, _ = await group.cdc(node, "/orders/resume")
+    assert status == 200
+    await group.everything(node)
+    assert (await group.told(node))["state"] == "running"
+    await group.stop()
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_the_skip_that_a_parked_one_names_goes_on_behind_what_failed(commits: bool) -> None:
-    async def main() -> None:
-        group = await started(46, one(retries_max=0), size=1)
-        sink = group.sinks["orders", "n1"]
-        sink.bad, sink.commits = b"bad", commits
-        await group.appended(b"good")
-        await group.everything()
-        at = await group.appended(b"bad")
-        reason = (await group.state("n1", "parked"))["reason"]
-        typed = re.search(r"`vlsnlog cdc skip orders --to (\d+)`", reason)
-        assert typed is not None and int(typed[1]) == at + 1, reason
-        status, answer = await group.cdc("n1", "/orders/skip", to=1)
-        assert status == 400 and "`vlsnlog cdc reset orders --to 1` moves it back" in answer["detail"]
-        status, answer = await group.cdc("n1", "/orders/skip", to=int(typed[1]))
-        assert (status, answer["skipped"]["last"]) == (200, at)
-        behind = await group.appended(b"behind")
-        await group.until(lambda: behind in sink.given, "it goes on")
-        assert at not in sink.given
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_the_skip_that_a_parked_one_names_goes_on_behind_what_failed(commits: bool) -> None:
+    group = await started(46, one(retries_max=0), size=1)
+    sink = group.sinks["orders", "n1"]
+    sink.bad, sink.commits = b"bad", commits
+    await group.appended(b"good")
+    await group.everything()
+    at = await group.appended(b"bad")
+    reason = (await group.state("n1", "parked"))["reason"]
+    typed = re.search(r"`vlsnlog cdc skip orders --to (\d+)`", reason)
+    assert typed is not None and int(typed[1]) == at + 1, reason
+    status, answer = await group.cdc("n1", "/orders/skip", to=1)
+    assert status == 400 and "`vlsnlog cdc reset orders --to 1` moves it back" in answer["detail"]
+    status, answer = await group.cdc("n1", "/orders/skip", to=int(typed[1]))
+    assert (status, answer["skipped"]["last"]) == (200, at)
+    behind = await group.appended(b"behind")
+    await group.until(lambda: behind in sink.given, "it goes on")
+    assert at not in sink.given
+    await group.stop()
 
 
-def test_one_that_takes_nothing_for_too_long_is_replaced() -> None:
-    async def main() -> None:
-        group = await started(4, one(events_timeout_s=5.0, retries_max=5), size=1)
-        await group.appended(b"one")
-        await group.everything()
-        child = group.children["n1"].alive["orders"]
-        child.hangs = True
-        await group.appended(b"two")
-        demoted = []
-        for _ in range(2):
-            await asyncio.sleep(1.5)
-            demoted.append(child.demoted)
-        assert demoted == [False, True], "before it is replaced it has what nobody else wants"
-        await group.everything(limit_s=10.0)
-        assert group.children["n1"].starts == 2
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_one_that_takes_nothing_for_too_long_is_replaced() -> None:
+    group = await started(4, one(events_timeout_s=5.0, retries_max=5), size=1)
+    await group.appended(b"one")
+    await group.everything()
+    child = group.children["n1"].alive["orders"]
+    child.hangs = True
+    await group.appended(b"two")
+    demoted = []
+    for _ in range(2):
+        await asyncio.sleep(1.5)
+        demoted.append(child.demoted)
+    assert demoted == [False, True], "before it is replaced it has what nobody else wants"
+    await group.everything(limit_s=10.0)
+    assert group.children["n1"].starts == 2
+    await group.stop()
 
 
-def test_an_order_that_comes_while_its_process_starts_is_obeyed() -> None:
-    async def main() -> None:
-        group = await started(17, one(), size=1)
-        await group.state("n1", "running")
-        children = group.children["n1"]
-        for start_s, delay_s in ((0.5, 0.0001), (0.001, 0.5)):  # before there is a process, and before it has started
-            children.alive["orders"].kill()
-            children.start_s, children.delay_s = start_s, delay_s
-            await group.state("n1", "starting")
-            began = group.loop.time()
-            assert (await group.cdc("n1", "/orders/pause"))[1]["state"] == "paused"
-            assert group.loop.time() - began < 5
-            children.start_s, children.delay_s = 0.001, 0.0001
-            await group.cdc("n1", "/orders/resume")
-            await group.state("n1", "running")
-        await group.stop()
-
-    run(main())
-
-
-def test_a_process_that_is_slow_to_start_is_given_more_time_and_is_no_failure() -> None:
-    async def main() -> None:
-        group = await started(18, one(retries_max=0, start_timeout_s=10.0), size=1)
-        await group.state("n1", "running")
-        children = group.children["n1"]
-        children.delay_s = 35.0  # it fails at 10 s and at 20 s
-        await group.cdc("n1", "/orders/pause")
+@virtual
+async def test_an_order_that_comes_while_its_process_starts_is_obeyed() -> None:
+    group = await started(17, one(), size=1)
+    await group.state("n1", "running")
+    children = group.children["n1"]
+    for start_s, delay_s in ((0.5, 0.0001), (0.001, 0.5)):  # before there is a process, and before it has started
+        children.alive["orders"].kill()
+        children.start_s, children.delay_s = start_s, delay_s
+        await group.state("n1", "starting")
+        began = group.loop.time()
+        assert (await group.cdc("n1", "/orders/pause"))[1]["state"] == "paused"
+        assert group.loop.time() - began < 5
+        children.start_s, children.delay_s = 0.001, 0.0001
         await group.cdc("n1", "/orders/resume")
-        told = await group.state("n1", "backoff")
-        assert told["failures"] == 0 and "the start of its process took longer than 10 s" in told["reason"]
-        await asyncio.sleep(80)
-        assert (await group.told("n1"))["state"] == "running"
-        await group.stop()
-
-    run(main())
-
-
-def test_a_pause_lasts_past_restarts_until_a_person_resumes_it() -> None:
-    async def main() -> None:
-        group = await started(21, one(), size=1)
-        await group.appended(b"one")
-        await group.everything()
-        sink, children = group.sinks["orders", "n1"], group.children["n1"]
-        paused = (await group.cdc("n1", "/orders/pause"))[1]
-        assert paused["paused_us"] > 0
-        for turn in range(3):
-            await (group.stop() if turn == 1 else asyncio.sleep(0))
-            group.kill("n1", power=turn == 2)
-            await group.start()
-            await group.serving()
-            await group.appended(b"more")
-            await asyncio.sleep(5)
-            told = await group.state("n1", "paused")
-            assert told["paused_us"] == paused["paused_us"] and told["reason"].startswith("paused since 20"), told
-            assert (await group.cdc("n1", "/orders/pause"))[1]["paused_us"] == paused["paused_us"]
-        assert len(sink.lives) == 1 and children.starts == 1
-        resumed = (await group.cdc("n1", "/orders/resume"))[1]
-        assert resumed["paused_us"] is None
-        await group.everything()
-        group.kill("n1")
-        await group.start()
         await group.state("n1", "running")
-        await group.stop()
-
-    run(main())
+    await group.stop()
 
 
-def test_a_resume_is_refused_while_it_is_not_known_whether_it_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_a_process_that_is_slow_to_start_is_given_more_time_and_is_no_failure() -> None:
+    group = await started(18, one(retries_max=0, start_timeout_s=10.0), size=1)
+    await group.state("n1", "running")
+    children = group.children["n1"]
+    children.delay_s = 35.0  # it fails at 10 s and at 20 s
+    await group.cdc("n1", "/orders/pause")
+    await group.cdc("n1", "/orders/resume")
+    told = await group.state("n1", "backoff")
+    assert told["failures"] == 0 and "the start of its process took longer than 10 s" in told["reason"]
+    await asyncio.sleep(80)
+    assert (await group.told("n1"))["state"] == "running"
+    await group.stop()
+
+
+@virtual
+async def test_a_pause_lasts_past_restarts_until_a_person_resumes_it() -> None:
+    group = await started(21, one(), size=1)
+    await group.appended(b"one")
+    await group.everything()
+    sink, children = group.sinks["orders", "n1"], group.children["n1"]
+    paused = (await group.cdc("n1", "/orders/pause"))[1]
+    assert paused["paused_us"] > 0
+    for turn in range(3):
+        await (group.stop() if turn == 1 else asyncio.sleep(0))
+        group.kill("n1", power=turn == 2)
+        await group.start()
+        await group.serving()
+        await group.appended(b"more")
+        await asyncio.sleep(5)
+        told = await group.state("n1", "paused")
+        assert told["paused_us"] == paused["paused_us"] and told["reason"].startswith("paused since 20"), told
+        assert (await group.cdc("n1", "/orders/pause"))[1]["paused_us"] == paused["paused_us"]
+    assert len(sink.lives) == 1 and children.starts == 1
+    resumed = (await group.cdc("n1", "/orders/resume"))[1]
+    assert resumed["paused_us"] is None
+    await group.everything()
+    group.kill("n1")
+    await group.start()
+    await group.state("n1", "running")
+    await group.stop()
+
+
+@virtual
+async def test_a_resume_is_refused_while_it_is_not_known_whether_it_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answered, it would be paused all the same once its position can be read."""
+    group = await started(23, one(), size=1)
+    await group.appended(b"one")
+    await group.everything()
+    await group.cdc("n1", "/orders/pause")
+    group.kill("n1")
 
-    async def main() -> None:
-        group = await started(23, one(), size=1)
-        await group.appended(b"one")
-        await group.everything()
-        await group.cdc("n1", "/orders/pause")
-        group.kill("n1")
+    async def load(self: LocalPositions) -> At | None:
+        raise OSError(errno.EIO, "the disk does not answer")
 
-        async def load(self: LocalPositions) -> At | None:
-            raise OSError(errno.EIO, "the disk does not answer")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(LocalPositions, "load", load)
-            await group.start()
-            await group.serving()
-            status, said = await group.cdc("n1", "/orders/resume")
-            assert (status, said["type"]) == (400, "bad-argument"), said
-        await group.state("n1", "paused")
-        assert (await group.cdc("n1", "/orders/resume"))[0] == 200
-        await group.state("n1", "running")
-        await group.stop()
-
-    run(main())
-
-
-def test_a_pause_of_one_on_the_master_goes_where_the_master_goes() -> None:
-    async def main() -> None:
-        group = await started(22, one(run_on="master"))
-        sink = group.sinks["orders", "n1"]  # one for all
-        await group.appended(b"one")
-        await group.everything()
-        paused = (await group.cdc(group.master, "/orders/pause"))[1]
-        lives = len(sink.lives)
-        for resumed in (False, False, True):
-            master = group.master
-            if resumed:
-                assert (await group.cdc(master, "/orders/resume"))[1]["paused_us"] is None
-                await group.state(master, "running")
-            group.kill(master)
-            await group.until(partial(_leads_another, group, master), "another one leads")
-            await group.serving()
-            await group.start(master)
-            await group.appended(b"more")
-            await asyncio.sleep(3)
-            told = await group.state(group.master, "running" if resumed else "paused")
-            assert told["paused_us"] == (None if resumed else paused["paused_us"])
-            assert resumed or len(sink.lives) == lives
-        await group.everything()
-        await group.cdc(group.master, "/orders/pause")
-        await group.stop()
-        group.kill(*group.names)
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalPositions, "load", load)
         await group.start()
         await group.serving()
-        await group.state(group.master, "paused")
-        lives = len(sink.lives)
-        await group.client.request("DELETE", f"{group.url(group.master)}/v1/consumers/cdc.orders", timeout_s=10.0)
-        group.kill(group.master)
-        await group.serving()
-        await group.until(partial(_has_begun, sink, lives + 1), "whose position was deleted begins, and is not paused")
-        await group.stop()
+        status, said = await group.cdc("n1", "/orders/resume")
+        assert (status, said["type"]) == (400, "bad-argument"), said
+    await group.state("n1", "paused")
+    assert (await group.cdc("n1", "/orders/resume"))[0] == 200
+    await group.state("n1", "running")
+    await group.stop()
 
-    run(main())
+
+@virtual
+async def test_a_pause_of_one_on_the_master_goes_where_the_master_goes() -> None:
+    group = await started(22, one(run_on="master"))
+    sink = group.sinks["orders", "n1"]  # one for all
+    await group.appended(b"one")
+    await group.everything()
+    paused = (await group.cdc(group.master, "/orders/pause"))[1]
+    lives = len(sink.lives)
+    for resumed in (False, False, True):
+        master = group.master
+        if resumed:
+            assert (await group.cdc(master, "/orders/resume"))[1]["paused_us"] is None
+            await group.state(master, "running")
+        group.kill(master)
+        await group.until(partial(_leads_another, group, master), "another one leads")
+        await group.serving()
+        await group.start(master)
+        await group.appended(b"more")
+        await asyncio.sleep(3)
+        told = await group.state(group.master, "running" if resumed else "paused")
+        assert told["paused_us"] == (None if resumed else paused["paused_us"])
+        assert resumed or len(sink.lives) == lives
+    await group.everything()
+    await group.cdc(group.master, "/orders/pause")
+    await group.stop()
+    group.kill(*group.names)
+    await group.start()
+    await group.serving()
+    await group.state(group.master, "paused")
+    lives = len(sink.lives)
+    await group.client.request("DELETE", f"{group.url(group.master)}/v1/consumers/cdc.orders", timeout_s=10.0)
+    group.kill(group.master)
+    await group.serving()
+    await group.until(partial(_has_begun, sink, lives + 1), "whose position was deleted begins, and is not paused")
+    await group.stop()
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
-def test_a_pause_that_fails_is_refused_and_what_lies_in_the_file_counts(call: str) -> None:
-    async def main() -> None:
-        group = await started(23, one(), size=1)
-        await group.appended(b"one")
-        await group.everything()
-        disk = group.machines["n1"].disk
-        disk.fail_at(lambda made: made.name == call and "/cdc/" in made.path)
-        status, said = await group.cdc("n1", "/orders/pause")
-        assert status >= 500 and "position" in said["detail"], said
-        told = await group.state("n1", "running" if call == "write" else "paused")
-        assert bool(told["paused_us"]) == (call == "sync"), "its bytes were there, and are synced by who reads them"
-        group.kill("n1", power=True)
-        await group.start()
-        await group.serving()
-        await group.state("n1", told["state"])
-        assert (await group.cdc("n1", "/orders/resume"))[0] == 200
-        await group.appended(b"two")
-        await group.everything()
-        assert (await group.cdc("n1", "/orders/pause"))[1]["paused_us"] > 0
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_pause_that_fails_is_refused_and_what_lies_in_the_file_counts(call: str) -> None:
+    group = await started(23, one(), size=1)
+    await group.appended(b"one")
+    await group.everything()
+    disk = group.machines["n1"].disk
+    disk.fail_at(lambda made: made.name == call and "/cdc/" in made.path)
+    status, said = await group.cdc("n1", "/orders/pause")
+    assert status >= 500 and "position" in said["detail"], said
+    told = await group.state("n1", "running" if call == "write" else "paused")
+    assert bool(told["paused_us"]) == (call == "sync"), "its bytes were there, and are synced by who reads them"
+    group.kill("n1", power=True)
+    await group.start()
+    await group.serving()
+    await group.state("n1", told["state"])
+    assert (await group.cdc("n1", "/orders/resume"))[0] == 200
+    await group.appended(b"two")
+    await group.everything()
+    assert (await group.cdc("n1", "/orders/pause"))[1]["paused_us"] > 0
+    await group.stop()
 
 
-def test_an_order_of_a_person_is_told_after_restarts_until_something_is_committed() -> None:
-    async def main() -> None:
-        group = await started(24, one(options={"moved": True}), size=1)
-        await group.appended(b"one")
-        await group.appended(b"two")
-        await group.everything()
-        sink = group.sinks["orders", "n1"]
-        sink.commits = False
-        await group.cdc("n1", "/orders/pause")
-        assert (await group.cdc("n1", "/orders/reset", to="start"))[1]["state"] == "paused"
-        group.kill("n1")
-        await group.start()
-        await group.serving()
-        await group.cdc("n1", "/orders/resume")
-        await group.until(partial(_has_begun, sink, 2), "it begins anew")
-        orders = [sink.contexts[-1].moved_us]
-        group.kill("n1")
-        await group.start()
-        await group.serving()
-        await group.until(partial(_has_begun, sink, 3), "and again")
-        orders.append(sink.contexts[-1].moved_us)
-        assert orders[0] == orders[1] > 0 and sink.moved == [False, True, True]
-        sink.commits = True
-        group.children["n1"].alive["orders"].exit(1)
-        await group.everything()
-        await group.state("n1", "running")
-        await group.cdc("n1", "/orders/pause")
-        group.kill("n1")
-        await group.start()
-        await group.serving()
-        await group.cdc("n1", "/orders/resume")
-        await group.state("n1", "running")
-        assert not sink.contexts[-1].moved
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_an_order_of_a_person_is_told_after_restarts_until_something_is_committed() -> None:
+    group = await started(24, one(options={"moved": True}), size=1)
+    await group.appended(b"one")
+    await group.appended(b"two")
+    await group.everything()
+    sink = group.sinks["orders", "n1"]
+    sink.commits = False
+    await group.cdc("n1", "/orders/pause")
+    assert (await group.cdc("n1", "/orders/reset", to="start"))[1]["state"] == "paused"
+    group.kill("n1")
+    await group.start()
+    await group.serving()
+    await group.cdc("n1", "/orders/resume")
+    await group.until(partial(_has_begun, sink, 2), "it begins anew")
+    orders = [sink.contexts[-1].moved_us]
+    group.kill("n1")
+    await group.start()
+    await group.serving()
+    await group.until(partial(_has_begun, sink, 3), "and again")
+    orders.append(sink.contexts[-1].moved_us)
+    assert orders[0] == orders[1] > 0 and sink.moved == [False, True, True]
+    sink.commits = True
+    group.children["n1"].alive["orders"].exit(1)
+    await group.everything()
+    await group.state("n1", "running")
+    await group.cdc("n1", "/orders/pause")
+    group.kill("n1")
+    await group.start()
+    await group.serving()
+    await group.cdc("n1", "/orders/resume")
+    await group.state("n1", "running")
+    assert not sink.contexts[-1].moved
+    await group.stop()
 
 
-def test_a_pause_past_the_cap_loses_what_it_names_and_a_skip_goes_on_behind_it() -> None:
-    async def main() -> None:
-        group = await started(
-            5, one(options={"moved": True}), size=1, retention_bytes=100 * KIB, hold_bytes_max=600 * KIB,
-            cleaning_period_s=0.5,
-        )  # fmt: skip
-        await group.appended(b"first")
-        await group.everything()
-        assert (await group.cdc("n1", "/orders/pause"))[1]["state"] == "paused"
-        position = (await group.told("n1"))["next"]
-        for _ in range(20):
-            await group.appended(bytes(10 * KIB))
-        await asyncio.sleep(12)
-        log = group.nodes["n1"].opened().log
-        assert log.view.range.first <= position, "a paused consumer holds the log, up to the cap"
-        while log.view.range.first <= position:
-            await group.appended(bytes(10 * KIB))
-        first = int(log.view.range.first)
-        await group.cdc("n1", "/orders/resume")
-        told = await group.state("n1", "parked")
-        assert told["lost"] == {"first": position, "last": first - 1}
-        assert f"vlsnlog cdc skip orders --to {first}" in told["reason"]
-        status, said = await group.cdc("n1", "/orders/skip", to=position)
-        assert (status, said["type"]) == (400, "bad-argument")
-        status, said = await group.cdc("n1", "/orders/reset", to=position)
-        assert (status, said["type"]) == (410, "trimmed")
-        status, said = await group.cdc("n1", "/orders/skip", to=first)
-        assert status == 200 and said["skipped"] == {"first": position, "last": first - 1}
-        await group.appended(b"last")
-        sink = group.sinks["orders", "n1"]
-        await group.until(lambda: b"last" in sink.given.values(), "it goes on")
-        assert min(vlsn for vlsn in sink.given if vlsn > position) >= first
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_pause_past_the_cap_loses_what_it_names_and_a_skip_goes_on_behind_it() -> None:
+    group = await started(
+        5, one(options={"moved": True}), size=1, retention_bytes=100 * KIB, hold_bytes_max=600 * KIB,
+        cleaning_period_s=0.5,
+    )  # fmt: skip
+    await group.appended(b"first")
+    await group.everything()
+    assert (await group.cdc("n1", "/orders/pause"))[1]["state"] == "paused"
+    position = (await group.told("n1"))["next"]
+    for _ in range(20):
+        await group.appended(bytes(10 * KIB))
+    await asyncio.sleep(12)
+    log = group.nodes["n1"].opened().log
+    assert log.view.range.first <= position, "a paused consumer holds the log, up to the cap"
+    while log.view.range.first <= position:
+        await group.appended(bytes(10 * KIB))
+    first = int(log.view.range.first)
+    await group.cdc("n1", "/orders/resume")
+    told = await group.state("n1", "parked")
+    assert told["lost"] == {"first": position, "last": first - 1}
+    assert f"vlsnlog cdc skip orders --to {first}" in told["reason"]
+    status, said = await group.cdc("n1", "/orders/skip", to=position)
+    assert (status, said["type"]) == (400, "bad-argument")
+    status, said = await group.cdc("n1", "/orders/reset", to=position)
+    assert (status, said["type"]) == (410, "trimmed")
+    status, said = await group.cdc("n1", "/orders/skip", to=first)
+    assert status == 200 and said["skipped"] == {"first": position, "last": first - 1}
+    await group.appended(b"last")
+    sink = group.sinks["orders", "n1"]
+    await group.until(lambda: b"last" in sink.given.values(), "it goes on")
+    assert min(vlsn for vlsn in sink.given if vlsn > position) >= first
+    await group.stop()
 
 
-def test_no_cleaning_overtakes_a_reset_and_one_that_is_refused_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        group = await started(
-            51, one(), size=1, retention_bytes=100 * KIB, hold_bytes_max=6000 * KIB, cleaning_period_s=0.5
-        )
-        for _ in range(20):
-            await group.appended(bytes(10 * KIB))
-        await group.everything()
-        log, begun = group.nodes["n1"].opened().log, int(group.nodes["n1"].opened().log.view.range.first)
-        overtaken: list[int] = []
+@virtual
+async def test_no_cleaning_overtakes_a_reset_and_one_that_is_refused_moves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = await started(
+        51, one(), size=1, retention_bytes=100 * KIB, hold_bytes_max=6000 * KIB, cleaning_period_s=0.5
+    )
+    for _ in range(20):
+        await group.appended(bytes(10 * KIB))
+    await group.everything()
+    log, begun = group.nodes["n1"].opened().log, int(group.nodes["n1"].opened().log.view.range.first)
+    overtaken: list[int] = []
 
-        async def place(self: LocalPositions, at: At) -> None:
-            """Has the log cleaned as far as it may be, before the new position is stored."""
-            for _ in range(40):
-                await group.appended(bytes(10 * KIB))
-            await asyncio.sleep(15.0)
-            overtaken.append(int(log.view.range.first))
-            await places(self, at)
-
-        places = LocalPositions.place
-        monkeypatch.setattr(LocalPositions, "place", place)
-        status, said = await group.cdc("n1", "/orders/reset", to=begun)
-        assert (status, said["next"], overtaken) == (200, begun, [begun])
-        monkeypatch.undo()
-        await group.everything()
-        await group.until(lambda: log.view.range.first > begun, "the log is cleaned again")
-        next_vlsn = (await group.told("n1"))["next"]
-        status, said = await group.cdc("n1", "/orders/reset", to=begun)
-        assert (status, said["type"]) == (410, "trimmed")
-        told = await group.told("n1")
-        assert (told["state"], told["next"]) == ("running", next_vlsn), "refused means unchanged"
-        await group.stop()
-
-    run(main())
-
-
-def test_no_cleaning_overtakes_the_beginning_of_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async def begin(self: LocalPositions, at: At) -> None:
-            """Has the log cleaned as far as it may be, before the first position is stored."""
-            await asyncio.sleep(20.0)
-            await begins(self, at)
-
-        begins = LocalPositions.begin
-        monkeypatch.setattr(LocalPositions, "begin", begin)
-        group = await started(
-            57, one(), size=1, retention_bytes=100 * KIB, hold_bytes_max=6000 * KIB, cleaning_period_s=0.5
-        )
-        first = await group.appended(b"first")
+    async def place(self: LocalPositions, at: At) -> None:
+        """Has the log cleaned as far as it may be, before the new position is stored."""
         for _ in range(40):
             await group.appended(bytes(10 * KIB))
         await asyncio.sleep(15.0)
-        await group.everything()
-        assert first in group.sinks["orders", "n1"].given
-        await group.stop()
+        overtaken.append(int(log.view.range.first))
+        await places(self, at)
 
-    run(main())
+    places = LocalPositions.place
+    monkeypatch.setattr(LocalPositions, "place", place)
+    status, said = await group.cdc("n1", "/orders/reset", to=begun)
+    assert (status, said["next"], overtaken) == (200, begun, [begun])
+    monkeypatch.undo()
+    await group.everything()
+    await group.until(lambda: log.view.range.first > begun, "the log is cleaned again")
+    next_vlsn = (await group.told("n1"))["next"]
+    status, said = await group.cdc("n1", "/orders/reset", to=begun)
+    assert (status, said["type"]) == (410, "trimmed")
+    told = await group.told("n1")
+    assert (told["state"], told["next"]) == ("running", next_vlsn), "refused means unchanged"
+    await group.stop()
+
+
+@virtual
+async def test_no_cleaning_overtakes_the_beginning_of_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begin(self: LocalPositions, at: At) -> None:
+        """Has the log cleaned as far as it may be, before the first position is stored."""
+        await asyncio.sleep(20.0)
+        await begins(self, at)
+
+    begins = LocalPositions.begin
+    monkeypatch.setattr(LocalPositions, "begin", begin)
+    group = await started(
+        57, one(), size=1, retention_bytes=100 * KIB, hold_bytes_max=6000 * KIB, cleaning_period_s=0.5
+    )
+    first = await group.appended(b"first")
+    for _ in range(40):
+        await group.appended(bytes(10 * KIB))
+    await asyncio.sleep(15.0)
+    await group.everything()
+    assert first in group.sinks["orders", "n1"].given
+    await group.stop()
 
 
 @pytest.mark.parametrize("order", ["pause", "reset"])
-def test_an_order_whose_caller_leaves_is_carried_out(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        group = await started(52, one(), size=1)
-        for number in range(3):
-            await group.appended(b"%d" % number)
-        await group.everything()
-        cdc, stored = group.nodes["n1"].cdc, asyncio.Event()
-        left = asyncio.create_task(cdc.pause("orders") if order == "pause" else cdc.reset("orders", "start"))
+@virtual
+async def test_an_order_whose_caller_leaves_is_carried_out(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = await started(52, one(), size=1)
+    for number in range(3):
+        await group.appended(b"%d" % number)
+    await group.everything()
+    cdc, stored = group.nodes["n1"].cdc, asyncio.Event()
+    left = asyncio.create_task(cdc.pause("orders") if order == "pause" else cdc.reset("orders", "start"))
 
-        async def store(self: LocalPositions, what: Any) -> None:
-            left.cancel()
-            await asyncio.sleep(1.0)  # its caller is gone by now
-            await stores(self, what)
-            stored.set()
+    async def store(self: LocalPositions, what: Any) -> None:
+        left.cancel()
+        await asyncio.sleep(1.0)  # its caller is gone by now
+        await stores(self, what)
+        stored.set()
 
-        name = "pause" if order == "pause" else "place"
-        stores: Any = getattr(LocalPositions, name)
-        monkeypatch.setattr(LocalPositions, name, store)
-        await asyncio.wait([left])
-        assert left.cancelled() and not stored.is_set()
-        events = group.nodes["n1"].member.events.counts
-        event = "cdc.paused" if order == "pause" else "cdc.moved"
-        await group.until(lambda: events[event] == 1, "it is carried out")
-        await group.state("n1", "paused" if order == "pause" else "running")
-        await group.stop()
-
-    run(main())
+    name = "pause" if order == "pause" else "place"
+    stores: Any = getattr(LocalPositions, name)
+    monkeypatch.setattr(LocalPositions, name, store)
+    await asyncio.wait([left])
+    assert left.cancelled() and not stored.is_set()
+    events = group.nodes["n1"].member.events.counts
+    event = "cdc.paused" if order == "pause" else "cdc.moved"
+    await group.until(lambda: events[event] == 1, "it is carried out")
+    await group.state("n1", "paused" if order == "pause" else "running")
+    await group.stop()
 
 
-def test_one_that_runs_on_the_master_goes_where_the_master_goes() -> None:
-    async def main() -> None:
-        group = await started(6, one(run_on="master"))
-        sink = group.sinks["orders", "n1"]  # one for all
-        for turn in range(4):
-            for number in range(20):
-                await group.appended(b"%d.%d" % (turn, number))
-            master = group.master
-            wanted = await group.read(master)
-            await group.until(partial(_has, sink.given, wanted), "it was all given somewhere")
-            others = [node for node in group.names if node != master]
-            for node in others:
-                assert (await group.told(node))["state"] == "waiting"
-                assert (await group.cdc(node, "/orders/pause"))[0] == 503
-            group.kill(master)
-            await group.until(partial(_leads_another, group, master), "another one leads")
-            await group.serving()
-            await group.start(master)
-            await group.serving()
-        assert len(sink.lives) >= 4 and sum(children.starts > 0 for children in group.children.values()) >= 2
-        await group.stop()
-
-    run(main())
-
-
-def test_a_range_is_given_once_more_and_a_reset_moves_it() -> None:
-    async def main() -> None:
-        group = await started(8, one(options={"moved": True}), size=1)
-        vlsns = [await group.appended(b"%d" % number) for number in range(10)]
-        await group.everything()
-        sink = group.sinks["orders", "n1"]
-        before = (await group.told("n1"))["next"]
-        status, said = await group.cdc("n1", "/orders/resend", **{"from": vlsns[2], "to": vlsns[4]})
-        assert (status, said["resending"]) == (200, {"first": vlsns[2], "last": vlsns[4]})
-        await group.until(lambda: len(sink.lives) == 3, "it has given them, and goes on")
-        assert sink.lives[1] == (vlsns[2], vlsns[2:5]) and sink.lives[2][0] == before
-        await group.appended(b"next")
-        await group.everything()
-        for to, begins in ((vlsns[5], vlsns[5]), ("start", 1), ("end", group.nodes["n1"].dtvlsn() + 1)):
-            lives = len(sink.lives)
-            moved = (await group.cdc("n1", "/orders/reset", to=to))[1]
-            assert (moved["next"], moved["state"]) == (begins, "starting"), "stopped for the order, and not paused"
-            await group.until(partial(_has_begun, sink, lives + 1), "it begins there")
-            assert sink.lives[-1][0] == begins
-        end = group.nodes["n1"].dtvlsn()
-        for path, body, answer in (
-            ("/orders/resend", {"from": 3, "to": end + 1}, 400),
-            ("/orders/resend", {"from": 3}, 400),
-            ("/orders/reset", {"to": end + 2}, 400),
-            ("/orders/reset", {"to": 0}, 400),
-            ("/orders/reset", {"to": "middle"}, 400),
-            ("/orders/skip", {"to": "end"}, 400),
-            ("/orders/leap", {}, 404),
-            ("/none/pause", {}, 404),
-        ):
-            assert (await group.cdc("n1", path, **body))[0] == answer, path
-        await group.stop()
-
-    run(main())
-
-
-def test_one_that_keeps_its_own_position_is_given_nothing_once_more_and_says_so() -> None:
-    async def main() -> None:
-        group = Captured(8, one(), size=1)
-        sink = group.sinks["orders", "n1"]
-        sink.own = CdcPosition(1, 0)
-        await group.start()
+@virtual
+async def test_one_that_runs_on_the_master_goes_where_the_master_goes() -> None:
+    group = await started(6, one(run_on="master"))
+    sink = group.sinks["orders", "n1"]  # one for all
+    for turn in range(4):
+        for number in range(20):
+            await group.appended(b"%d.%d" % (turn, number))
+        master = group.master
+        wanted = await group.read(master)
+        await group.until(partial(_has, sink.given, wanted), "it was all given somewhere")
+        others = [node for node in group.names if node != master]
+        for node in others:
+            assert (await group.told(node))["state"] == "waiting"
+            assert (await group.cdc(node, "/orders/pause"))[0] == 503
+        group.kill(master)
+        await group.until(partial(_leads_another, group, master), "another one leads")
         await group.serving()
-        vlsns = [await group.appended(b"%d" % number) for number in range(10)]
-        await group.everything()
-        status, said = await group.cdc("n1", "/orders/resend", **{"from": vlsns[2], "to": vlsns[4]})
-        assert (status, said["type"]) == (400, "bad-argument") and "its own position" in said["detail"], said
-        assert (await group.told("n1"))["starts"] == len(sink.lives) == 1, "it was not even stopped"
-
-        await group.cdc("n1", "/orders/pause")
-        group.kill("n1")
-        await group.start()
+        await group.start(master)
         await group.serving()
-        sink.own = CdcPosition(sink.committed, 0)
-        assert (await group.cdc("n1", "/orders/resend", **{"from": vlsns[2], "to": vlsns[4]}))[0] == 200, (
-            "not known yet"
-        )
-        await group.cdc("n1", "/orders/resume")
-        await group.appended(b"last")
-        await group.everything()
-        told = [
-            event for event in group.nodes["n1"].member.events.since(1, 1000)["events"] if "resent" in event["event"]
-        ]
-        assert [(each["event"], each["why"]) for each in told] == [("cdc.not_resent", "it keeps its own position")]
-        assert [each for _, given in sink.lives for each in given] == sorted(sink.given), "each event came once"
-        await group.stop()
-
-    run(main())
+    assert len(sink.lives) >= 4 and sum(children.starts > 0 for children in group.children.values()) >= 2
+    await group.stop()
 
 
-def test_a_position_that_cannot_be_read_parks_it_and_never_begins_anew() -> None:
-    async def main() -> None:
-        group = await started(9, one(options={"moved": True}), size=1)
-        await group.appended(b"one")
-        await group.everything()
-        await group.stop()
-        group.kill(*group.names)
-        for slot in (0, 1):
-            group.machines["n1"].disk.flip_bit("/n1/cdc/orders.position", SLOT_BYTES * slot + 100, 1)
-        await group.start()
-        told = await group.state("n1", "parked")
-        assert "neither slot" in told["reason"] and len(group.sinks["orders", "n1"].lives) == 1
-        assert (await group.cdc("n1", "/orders/reset", to="start"))[0] == 200
-        await group.state("n1", "running")
-        await group.stop()
+@virtual
+async def test_a_range_is_given_once_more_and_a_reset_moves_it() -> None:
+    group = await started(8, one(options={"moved": True}), size=1)
+    vlsns = [await group.appended(b"%d" % number) for number in range(10)]
+    await group.everything()
+    sink = group.sinks["orders", "n1"]
+    before = (await group.told("n1"))["next"]
+    status, said = await group.cdc("n1", "/orders/resend", **{"from": vlsns[2], "to": vlsns[4]})
+    assert (status, said["resending"]) == (200, {"first": vlsns[2], "last": vlsns[4]})
+    await group.until(lambda: len(sink.lives) == 3, "it has given them, and goes on")
+    assert sink.lives[1] == (vlsns[2], vlsns[2:5]) and sink.lives[2][0] == before
+    await group.appended(b"next")
+    await group.everything()
+    for to, begins in ((vlsns[5], vlsns[5]), ("start", 1), ("end", group.nodes["n1"].dtvlsn() + 1)):
+        lives = len(sink.lives)
+        moved = (await group.cdc("n1", "/orders/reset", to=to))[1]
+        assert (moved["next"], moved["state"]) == (begins, "starting"), "stopped for the order, and not paused"
+        await group.until(partial(_has_begun, sink, lives + 1), "it begins there")
+        assert sink.lives[-1][0] == begins
+    end = group.nodes["n1"].dtvlsn()
+    for path, body, answer in (
+        ("/orders/resend", {"from": 3, "to": end + 1}, 400),
+        ("/orders/resend", {"from": 3}, 400),
+        ("/orders/reset", {"to": end + 2}, 400),
+        ("/orders/reset", {"to": 0}, 400),
+        ("/orders/reset", {"to": "middle"}, 400),
+        ("/orders/skip", {"to": "end"}, 400),
+        ("/orders/leap", {}, 404),
+        ("/none/pause", {}, 404),
+    ):
+        assert (await group.cdc("n1", path, **body))[0] == answer, path
+    await group.stop()
 
-    run(main())
+
+@virtual
+async def test_one_that_keeps_its_own_position_is_given_nothing_once_more_and_says_so() -> None:
+    group = Captured(8, one(), size=1)
+    sink = group.sinks["orders", "n1"]
+    sink.own = CdcPosition(1, 0)
+    await group.start()
+    await group.serving()
+    vlsns = [await group.appended(b"%d" % number) for number in range(10)]
+    await group.everything()
+    status, said = await group.cdc("n1", "/orders/resend", **{"from": vlsns[2], "to": vlsns[4]})
+    assert (status, said["type"]) == (400, "bad-argument") and "its own position" in said["detail"], said
+    assert (await group.told("n1"))["starts"] == len(sink.lives) == 1, "it was not even stopped"
+
+    await group.cdc("n1", "/orders/pause")
+    group.kill("n1")
+    await group.start()
+    await group.serving()
+    sink.own = CdcPosition(sink.committed, 0)
+    assert (await group.cdc("n1", "/orders/resend", **{"from": vlsns[2], "to": vlsns[4]}))[0] == 200, "not known yet"
+    await group.cdc("n1", "/orders/resume")
+    await group.appended(b"last")
+    await group.everything()
+    told = [event for event in group.nodes["n1"].member.events.since(1, 1000)["events"] if "resent" in event["event"]]
+    assert [(each["event"], each["why"]) for each in told] == [("cdc.not_resent", "it keeps its own position")]
+    assert [each for _, given in sink.lives for each in given] == sorted(sink.given), "each event came once"
+    await group.stop()
+
+
+@virtual
+async def test_a_position_that_cannot_be_read_parks_it_and_never_begins_anew() -> None:
+    group = await started(9, one(options={"moved": True}), size=1)
+    await group.appended(b"one")
+    await group.everything()
+    await group.stop()
+    group.kill(*group.names)
+    for slot in (0, 1):
+        group.machines["n1"].disk.flip_bit("/n1/cdc/orders.position", SLOT_BYTES * slot + 100, 1)
+    await group.start()
+    told = await group.state("n1", "parked")
+    assert "neither slot" in told["reason"] and len(group.sinks["orders", "n1"].lives) == 1
+    assert (await group.cdc("n1", "/orders/reset", to="start"))[0] == 200
+    await group.state("n1", "running")
+    await group.stop()
 
 
 @pytest.mark.parametrize("lost", ["disk", "file"])
-def test_a_position_that_is_gone_parks_it_and_never_begins_anew(lost: str) -> None:
+@virtual
+async def test_a_position_that_is_gone_parks_it_and_never_begins_anew(lost: str) -> None:
     """By a node that gets another disk, or by the file's removal: the group knows that it has begun there."""
-
-    async def main() -> None:
-        group = await started(13, one(options={"moved": True}))
-        vlsns = [await group.appended(b"%d" % number) for number in range(5)]
-        await group.everything()
-        node = next(each for each in group.names if each != group.master)
-        sink = group.sinks["orders", node]
-        group.kill(node)
-        if lost == "disk":
-            group.machine(node)
-            group.children[node].classes["test:orders"] = partial(Recorder, sink)
-        else:
-            group.machines[node].disk.remove(f"/{node}/cdc/orders.position")
-        await group.start(node)
-        for _ in range(2):  # it stays so, whatever is tried and restarted
-            told = await group.state(node, "parked")
-            assert "its position is gone" in told["reason"] and "vlsnlog cdc reset orders --to" in told["reason"]
-            assert (told["next"], told["lag_vlsns"]) == (None, None) and len(sink.lives) == 1
-            status, said = await group.cdc(node, "/orders/skip", to=vlsns[2])
-            assert (status, said["type"]) == (400, "bad-argument"), "there is nothing to skip from"
-            await group.cdc(node, "/orders/resume")
-            await group.state(node, "parked")
-            group.kill(node)
-            await group.start(node)
-        await group.state(node, "parked")
-        for other in set(group.names) - {node}:
-            assert (await group.told(other))["state"] == "running"
-        status, said = await group.cdc(node, "/orders/reset", to=vlsns[3])
-        assert (status, said["next"]) == (200, vlsns[3])
-        await group.until(partial(_has_begun, sink, 2), "it goes on where it was told to")
-        assert sink.lives[1][0] == vlsns[3]
-        await group.appended(b"more")
-        await group.everything(node)
-        await group.until(lambda: group.nodes[node].cdc.records["orders"].next == sink.committed, "that is stored")
-        group.kill(node)
-        await group.start(node)
-        await group.state(node, "running")
-        assert sink.lives[2][0] == sink.committed, "the group knows the new file"
-        await group.stop()
-
-    run(main())
-
-
-def test_a_position_that_is_gone_is_not_taken_for_one_that_was_cleaned_away() -> None:
-    """A new disk begins with an empty log, whose first VLSN is 1; then it is restored from one that begins later."""
-
-    async def main() -> None:
-        group = await started(
-            16, one(options={"moved": True}), retention_bytes=100 * KIB, hold_bytes_max=200 * KIB, cleaning_period_s=0.5
-        )
-        await group.appended(b"first")
-        await group.everything()
-        node = next(each for each in group.names if each != group.master)
-        sink = group.sinks["orders", node]
-        log = group.nodes[group.master].opened().log
-        group.kill(node)
-        while log.view.range.first <= 1:
-            await group.appended(bytes(10 * KIB))
+    group = await started(13, one(options={"moved": True}))
+    vlsns = [await group.appended(b"%d" % number) for number in range(5)]
+    await group.everything()
+    node = next(each for each in group.names if each != group.master)
+    sink = group.sinks["orders", node]
+    group.kill(node)
+    if lost == "disk":
         group.machine(node)
         group.children[node].classes["test:orders"] = partial(Recorder, sink)
-        await group.start(node)
-        for _ in range(3):
-            told = await group.state(node, "parked")
-            if "its position is gone" in told["reason"]:
-                break
-            await asyncio.sleep(1)
-        assert "its position is gone" in told["reason"] and told["lost"] is None, told["reason"]
-        await group.cdc(node, "/orders/resume")
-        await asyncio.sleep(1)
+    else:
+        group.machines[node].disk.remove(f"/{node}/cdc/orders.position")
+    await group.start(node)
+    for _ in range(2):  # it stays so, whatever is tried and restarted
         told = await group.state(node, "parked")
-        assert "its position is gone" in told["reason"] and len(sink.lives) == 1
-        await group.stop()
-
-    run(main())
-
-
-def test_without_a_master_none_begins_and_one_that_has_begun_goes_on() -> None:
-    async def main() -> None:
-        group = await started(14, one())
-        await group.appended(b"one")
-        await group.everything()
-        await group.stop()
-        group.kill(*group.names)
-        group.settings["cdc"] = one() + one("others")
-        for node in group.names:
-            group.children[node].classes["test:others"] = partial(Recorder, Sink())
-        await group.start("n1")
-        await group.state("n1", "running")
-        told = await group.state("n1", "backoff", name="others")
-        assert "no master is known" in told["reason"]
-        await group.start("n2")
-        await group.state("n1", "running", name="others")
-        await group.stop()
-
-    run(main())
+        assert "its position is gone" in told["reason"] and "vlsnlog cdc reset orders --to" in told["reason"]
+        assert (told["next"], told["lag_vlsns"]) == (None, None) and len(sink.lives) == 1
+        status, said = await group.cdc(node, "/orders/skip", to=vlsns[2])
+        assert (status, said["type"]) == (400, "bad-argument"), "there is nothing to skip from"
+        await group.cdc(node, "/orders/resume")
+        await group.state(node, "parked")
+        group.kill(node)
+        await group.start(node)
+    await group.state(node, "parked")
+    for other in set(group.names) - {node}:
+        assert (await group.told(other))["state"] == "running"
+    status, said = await group.cdc(node, "/orders/reset", to=vlsns[3])
+    assert (status, said["next"]) == (200, vlsns[3])
+    await group.until(partial(_has_begun, sink, 2), "it goes on where it was told to")
+    assert sink.lives[1][0] == vlsns[3]
+    await group.appended(b"more")
+    await group.everything(node)
+    await group.until(lambda: group.nodes[node].cdc.records["orders"].next == sink.committed, "that is stored")
+    group.kill(node)
+    await group.start(node)
+    await group.state(node, "running")
+    assert sink.lives[2][0] == sink.committed, "the group knows the new file"
+    await group.stop()
 
 
-def test_a_masters_settings_without_a_consumer_that_the_group_has_say_so() -> None:
-    async def main() -> None:
-        cdc = one(run_on="master")
-        group = await started(15, cdc)
-        await group.appended(b"one")
-        sink = group.sinks["orders", "n1"]
-        await group.until(lambda: bool(sink.committed), "it has a position")
-        await group.stop()
-        group.kill(*group.names)
-        group.settings["cdc"] = ()
-        await group.start()
-        await group.serving()
-        master = group.master
-        told = await group.state(master, "not-configured")
-        assert told["next"] == sink.committed and "vlsnlog consumer delete cdc.orders" in told["reason"]
-        metrics = await group.client.request("GET", f"{group.url(master)}/metrics", timeout_s=10.0)
-        assert b'vlsnlog_cdc_state{consumer="orders",state="not-configured"} 1.0' in bytes(metrics.body)
-        assert (await group.cdc(master, "/orders/pause"))[0] == 404
-        for node in group.names:
-            holds = group.nodes[node].services.monitoring.status()["holds"]
-            held = [each["vlsn"] for each in holds if (each["owner"], each["name"]) == ("consumer", "cdc.orders")]
-            assert len(held) == 1 and held[0] <= sink.committed, "it is held for on every node"
-            if node != master:
-                assert group.nodes[node].cdc.told() == []
-        await group.until(
-            lambda: bool(group.nodes[master].member.events.recent("cdc", "cdc.not_configured")), "an event says so"
-        )
-        group.kill(*group.names)
-        group.settings["cdc"] = cdc
-        await group.start()
-        await group.serving()
-        await group.state(group.master, "running")
-        assert len(sink.lives) == 2 and sink.lives[1][0] == sink.committed
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_position_that_is_gone_is_not_taken_for_one_that_was_cleaned_away() -> None:
+    """A new disk begins with an empty log, whose first VLSN is 1; then it is restored from one that begins later."""
+    group = await started(
+        16, one(options={"moved": True}), retention_bytes=100 * KIB, hold_bytes_max=200 * KIB, cleaning_period_s=0.5
+    )
+    await group.appended(b"first")
+    await group.everything()
+    node = next(each for each in group.names if each != group.master)
+    sink = group.sinks["orders", node]
+    log = group.nodes[group.master].opened().log
+    group.kill(node)
+    while log.view.range.first <= 1:
+        await group.appended(bytes(10 * KIB))
+    group.machine(node)
+    group.children[node].classes["test:orders"] = partial(Recorder, sink)
+    await group.start(node)
+    for _ in range(3):
+        told = await group.state(node, "parked")
+        if "its position is gone" in told["reason"]:
+            break
+        await asyncio.sleep(1)
+    assert "its position is gone" in told["reason"] and told["lost"] is None, told["reason"]
+    await group.cdc(node, "/orders/resume")
+    await asyncio.sleep(1)
+    told = await group.state(node, "parked")
+    assert "its position is gone" in told["reason"] and len(sink.lives) == 1
+    await group.stop()
 
 
-def test_a_position_outlives_a_restore_and_a_lost_state() -> None:
-    async def main() -> None:
-        group = await started(10, one())
-        for number in range(30):
-            await group.appended(b"%d" % number)
-        await group.everything()
-        node = next(each for each in group.names if each != group.master)
-        response = await group.client.request(
-            "POST", f"{group.url(node)}/v1/admin/restore", headers={"Content-Type": "application/json"}, timeout_s=10.0
-        )
-        assert response.status == 200
-        sink = group.sinks["orders", node]
-        await group.until(lambda: len(sink.lives) == 2, "it goes on with the new log")
-        await group.appended(b"after")
-        await group.everything(node)
-        assert len(sink.lives[1][1]) == 1, "nothing was given twice"
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_without_a_master_none_begins_and_one_that_has_begun_goes_on() -> None:
+    group = await started(14, one())
+    await group.appended(b"one")
+    await group.everything()
+    await group.stop()
+    group.kill(*group.names)
+    group.settings["cdc"] = one() + one("others")
+    for node in group.names:
+        group.children[node].classes["test:others"] = partial(Recorder, Sink())
+    await group.start("n1")
+    await group.state("n1", "running")
+    told = await group.state("n1", "backoff", name="others")
+    assert "no master is known" in told["reason"]
+    await group.start("n2")
+    await group.state("n1", "running", name="others")
+    await group.stop()
 
 
-def test_what_is_not_durable_is_given_to_nobody() -> None:
-    async def main() -> None:
-        group = await started(11, one())
-        first = await group.appended(b"durable")
-        await group.everything()
-        master = group.master
-        group.kill(*[node for node in group.names if node != master])
-        status, said = await group.append(b"not durable", acks="none")
-        assert (status, said["durable"]) == (200, False)
-        for call in ("/orders/pause", "/orders/resume"):  # whoever begins anew looks at once at what there is
-            assert (await group.cdc(master, call))[0] == 200
-        await asyncio.sleep(0.5)
-        assert max(group.sinks["orders", master].given) == first
-        await group.start(*[node for node in group.names if node not in group.nodes])
-        await group.serving()
-        await group.everything()
-        await group.stop()
-
-    run(main())
-
-
-def test_once_a_segment_is_stored_at_its_end_and_at_a_stop() -> None:
-    async def main() -> None:
-        group = await started(12, one(commit="segment"), size=1)
-        await group.appended(b"one")
-        await group.everything()
-        begun = (await group.told("n1"))["next"]
-        for _ in range(5):
-            await group.appended(b"more")
-        await group.everything()
-        assert (await group.told("n1"))["next"] == begun
-        for _ in range(12):
-            await group.appended(bytes(10 * KIB))  # past the end of a segment
-        await group.everything()
-        await asyncio.sleep(2 * child_feed.STORE_PERIOD_S)
-        await group.appended(b"in the same segment")
-        await group.everything()
-        await asyncio.sleep(2 * child_feed.STORE_PERIOD_S)
-        behind = group.sinks["orders", "n1"].committed
-        now = (await group.told("n1"))["next"]
-        assert begun < now < behind
-        assert (await group.cdc("n1", "/orders/pause"))[1]["next"] == behind
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_masters_settings_without_a_consumer_that_the_group_has_say_so() -> None:
+    cdc = one(run_on="master")
+    group = await started(15, cdc)
+    await group.appended(b"one")
+    sink = group.sinks["orders", "n1"]
+    await group.until(lambda: bool(sink.committed), "it has a position")
+    await group.stop()
+    group.kill(*group.names)
+    group.settings["cdc"] = ()
+    await group.start()
+    await group.serving()
+    master = group.master
+    told = await group.state(master, "not-configured")
+    assert told["next"] == sink.committed and "vlsnlog consumer delete cdc.orders" in told["reason"]
+    metrics = await group.client.request("GET", f"{group.url(master)}/metrics", timeout_s=10.0)
+    assert b'vlsnlog_cdc_state{consumer="orders",state="not-configured"} 1.0' in bytes(metrics.body)
+    assert (await group.cdc(master, "/orders/pause"))[0] == 404
+    for node in group.names:
+        holds = group.nodes[node].services.monitoring.status()["holds"]
+        held = [each["vlsn"] for each in holds if (each["owner"], each["name"]) == ("consumer", "cdc.orders")]
+        assert len(held) == 1 and held[0] <= sink.committed, "it is held for on every node"
+        if node != master:
+            assert group.nodes[node].cdc.told() == []
+    await group.until(
+        lambda: bool(group.nodes[master].member.events.recent("cdc", "cdc.not_configured")), "an event says so"
+    )
+    group.kill(*group.names)
+    group.settings["cdc"] = cdc
+    await group.start()
+    await group.serving()
+    await group.state(group.master, "running")
+    assert len(sink.lives) == 2 and sink.lives[1][0] == sink.committed
+    await group.stop()
 
 
-def test_metrics_count_the_segments_and_events_that_were_captured_and_name_the_last_one() -> None:
-    async def main() -> None:
-        group = await started(20, one("orders") + one("others"), size=1)
-        group.sinks["others", "n1"].commits = False
+@virtual
+async def test_a_position_outlives_a_restore_and_a_lost_state() -> None:
+    group = await started(10, one())
+    for number in range(30):
+        await group.appended(b"%d" % number)
+    await group.everything()
+    node = next(each for each in group.names if each != group.master)
+    response = await group.client.request(
+        "POST", f"{group.url(node)}/v1/admin/restore", headers={"Content-Type": "application/json"}, timeout_s=10.0
+    )
+    assert response.status == 200
+    sink = group.sinks["orders", node]
+    await group.until(lambda: len(sink.lives) == 2, "it goes on with the new log")
+    await group.appended(b"after")
+    await group.everything(node)
+    assert len(sink.lives[1][1]) == 1, "nothing was given twice"
+    await group.stop()
+
+
+@virtual
+async def test_what_is_not_durable_is_given_to_nobody() -> None:
+    group = await started(11, one())
+    first = await group.appended(b"durable")
+    await group.everything()
+    master = group.master
+    group.kill(*[node for node in group.names if node != master])
+    status, said = await group.append(b"not durable", acks="none")
+    assert (status, said["durable"]) == (200, False)
+    for call in ("/orders/pause", "/orders/resume"):  # whoever begins anew looks at once at what there is
+        assert (await group.cdc(master, call))[0] == 200
+    await asyncio.sleep(0.5)
+    assert max(group.sinks["orders", master].given) == first
+    await group.start(*[node for node in group.names if node not in group.nodes])
+    await group.serving()
+    await group.everything()
+    await group.stop()
+
+
+@virtual
+async def test_once_a_segment_is_stored_at_its_end_and_at_a_stop() -> None:
+    group = await started(12, one(commit="segment"), size=1)
+    await group.appended(b"one")
+    await group.everything()
+    begun = (await group.told("n1"))["next"]
+    for _ in range(5):
+        await group.appended(b"more")
+    await group.everything()
+    assert (await group.told("n1"))["next"] == begun
+    for _ in range(12):
+        await group.appended(bytes(10 * KIB))  # past the end of a segment
+    await group.everything()
+    await asyncio.sleep(2 * child_feed.STORE_PERIOD_S)
+    await group.appended(b"in the same segment")
+    await group.everything()
+    await asyncio.sleep(2 * child_feed.STORE_PERIOD_S)
+    behind = group.sinks["orders", "n1"].committed
+    now = (await group.told("n1"))["next"]
+    assert begun < now < behind
+    assert (await group.cdc("n1", "/orders/pause"))[1]["next"] == behind
+    await group.stop()
+
+
+@virtual
+async def test_metrics_count_the_segments_and_events_that_were_captured_and_name_the_last_one() -> None:
+    group = await started(20, one("orders") + one("others"), size=1)
+    group.sinks["others", "n1"].commits = False
+    for name in ("orders", "others"):
+        await group.cdc("n1", f"/{name}/pause")
+    for _ in range(40):
+        await group.appended(bytes(10 * KIB))
+    log = group.nodes["n1"].opened().log
+    for name in ("orders", "others"):
+        assert (await group.cdc("n1", f"/{name}/reset", to="start"))[0] == 200
+        assert (await group.cdc("n1", f"/{name}/resume"))[0] == 200
+        await group.everything(name=name)
+    wanted = await group.everything()
+    first, last = log.view.index.at_or_before(Vlsn(1)), log.view.index.at_or_before(Vlsn(max(wanted)))
+    assert first is not None and last is not None
+    segments = lsn_file(last[1]) - lsn_file(first[1]) + 1
+    assert segments >= 6 and max(wanted) > len(wanted), "and entries of the log's own are among them"
+    for again in (0, 1):
+        if again:  # what it had of the last segment is no segment more
+            group.children["n1"].alive["orders"].exit(1)
+            wanted[await group.appended(b"last")] = b"last"
+            await group.everything()
         for name in ("orders", "others"):
-            await group.cdc("n1", f"/{name}/pause")
-        for _ in range(40):
-            await group.appended(bytes(10 * KIB))
-        log = group.nodes["n1"].opened().log
-        for name in ("orders", "others"):
-            assert (await group.cdc("n1", f"/{name}/reset", to="start"))[0] == 200
-            assert (await group.cdc("n1", f"/{name}/resume"))[0] == 200
-            await group.everything(name=name)
-        wanted = await group.everything()
-        first, last = log.view.index.at_or_before(Vlsn(1)), log.view.index.at_or_before(Vlsn(max(wanted)))
-        assert first is not None and last is not None
-        segments = lsn_file(last[1]) - lsn_file(first[1]) + 1
-        assert segments >= 6 and max(wanted) > len(wanted), "and entries of the log's own are among them"
-        for again in (0, 1):
-            if again:  # what it had of the last segment is no segment more
-                group.children["n1"].alive["orders"].exit(1)
-                wanted[await group.appended(b"last")] = b"last"
-                await group.everything()
-            for name in ("orders", "others"):
-                told = await group.until_told(name, last_captured=max(wanted))
-                assert (told["segments"], told["entries"]) == (segments, len(wanted)), name
-        metrics = await group.client.request("GET", f"{group.url('n1')}/metrics", timeout_s=10.0)
-        for line in (
-            f'vlsnlog_cdc_segments_total{{consumer="others"}} {segments}.0',
-            f'vlsnlog_cdc_entries_total{{consumer="others"}} {len(wanted)}.0',
-            f'vlsnlog_cdc_last_captured_vlsn{{consumer="others"}} {max(wanted)}.0',
-        ):
-            assert line in bytes(metrics.body).decode().splitlines()
-        await group.stop()
-
-    run(main())
+            told = await group.until_told(name, last_captured=max(wanted))
+            assert (told["segments"], told["entries"]) == (segments, len(wanted)), name
+    metrics = await group.client.request("GET", f"{group.url('n1')}/metrics", timeout_s=10.0)
+    for line in (
+        f'vlsnlog_cdc_segments_total{{consumer="others"}} {segments}.0',
+        f'vlsnlog_cdc_entries_total{{consumer="others"}} {len(wanted)}.0',
+        f'vlsnlog_cdc_last_captured_vlsn{{consumer="others"}} {max(wanted)}.0',
+    ):
+        assert line in bytes(metrics.body).decode().splitlines()
+    await group.stop()
 
 
-def test_settings_that_a_consumer_refuses_park_it_at_once() -> None:
-    async def main() -> None:
-        group = Captured(11, one(), size=1)
-        group.sinks["orders", "n1"].refuses = True
-        await group.start()
-        await group.serving()
-        told = await group.state("n1", "parked")
-        assert "colour: 'blue' is none" in told["reason"] and group.children["n1"].starts == 1
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_settings_that_a_consumer_refuses_park_it_at_once() -> None:
+    group = Captured(11, one(), size=1)
+    group.sinks["orders", "n1"].refuses = True
+    await group.start()
+    await group.serving()
+    told = await group.state("n1", "parked")
+    assert "colour: 'blue' is none" in told["reason"] and group.children["n1"].starts == 1
+    await group.stop()
 
 
-def test_what_a_consumer_writes_to_may_be_away_for_as_long_as_it_takes() -> None:
-    async def main() -> None:
-        group = await started(12, one(retries_max=1), size=1)
-        sink = group.sinks["orders", "n1"]
-        await group.appended(b"one")
-        await group.everything()
-        sink.is_away = True
-        await group.appended(b"two")
-        told = await group.state("n1", "backoff")
-        for _ in range(30):
-            await asyncio.sleep(10)
-            told = await group.told("n1")
-            assert told["state"] != "parked" and told["failures"] == 0
-        assert "the database is away" in (await group.state("n1", "backoff"))["reason"]
-        assert 10 < group.children["n1"].starts < 30, "each pause is longer than the one before, up to half a minute"
-        sink.is_away = False
-        await group.everything(limit_s=60.0)
-        assert len([life for life in sink.lives if life[1]]) == 2, "nothing was given twice"
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_what_a_consumer_writes_to_may_be_away_for_as_long_as_it_takes() -> None:
+    group = await started(12, one(retries_max=1), size=1)
+    sink = group.sinks["orders", "n1"]
+    await group.appended(b"one")
+    await group.everything()
+    sink.is_away = True
+    await group.appended(b"two")
+    told = await group.state("n1", "backoff")
+    for _ in range(30):
+        await asyncio.sleep(10)
+        told = await group.told("n1")
+        assert told["state"] != "parked" and told["failures"] == 0
+    assert "the database is away" in (await group.state("n1", "backoff"))["reason"]
+    assert 10 < group.children["n1"].starts < 30, "each pause is longer than the one before, up to half a minute"
+    sink.is_away = False
+    await group.everything(limit_s=60.0)
+    assert len([life for life in sink.lives if life[1]]) == 2, "nothing was given twice"
+    await group.stop()
 
 
-def test_a_position_that_a_consumer_keeps_of_another_log_parks_it() -> None:
-    async def main() -> None:
-        group = Captured(13, one(), size=1)
-        sink = group.sinks["orders", "n1"]
-        sink.own = CdcPosition(3, 77)
-        await group.start()
-        await group.serving()
-        await group.appended(b"one")
-        await group.appended(b"two")
-        if (child := group.children["n1"].alive.get("orders")) is not None:
-            child.exit(1)  # it began before there was anything to compare its position with
-        told = await group.state("n1", "parked")
-        assert "term 77 was read before, but is not in the log" in told["reason"]
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_position_that_a_consumer_keeps_of_another_log_parks_it() -> None:
+    group = Captured(13, one(), size=1)
+    sink = group.sinks["orders", "n1"]
+    sink.own = CdcPosition(3, 77)
+    await group.start()
+    await group.serving()
+    await group.appended(b"one")
+    await group.appended(b"two")
+    if (child := group.children["n1"].alive.get("orders")) is not None:
+        child.exit(1)  # it began before there was anything to compare its position with
+    told = await group.state("n1", "parked")
+    assert "term 77 was read before, but is not in the log" in told["reason"]
+    await group.stop()
 
 
-def test_a_consumer_is_told_once_that_a_person_has_moved_it() -> None:
-    async def main() -> None:
-        group = await started(14, one(options={"moved": True}), size=1)
-        await group.appended(b"one")
-        await group.everything()
-        sink = group.sinks["orders", "n1"]
-        await group.cdc("n1", "/orders/reset", to="start")
-        await group.until(partial(_has_begun, sink, 2), "it begins anew")
-        await group.appended(b"two")
-        await group.everything()
-        group.children["n1"].alive["orders"].exit(1)
-        await group.until(partial(_has_begun, sink, 3), "it goes on")
-        assert sink.moved == [False, True, False]
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_consumer_is_told_once_that_a_person_has_moved_it() -> None:
+    group = await started(14, one(options={"moved": True}), size=1)
+    await group.appended(b"one")
+    await group.everything()
+    sink = group.sinks["orders", "n1"]
+    await group.cdc("n1", "/orders/reset", to="start")
+    await group.until(partial(_has_begun, sink, 2), "it begins anew")
+    await group.appended(b"two")
+    await group.everything()
+    group.children["n1"].alive["orders"].exit(1)
+    await group.until(partial(_has_begun, sink, 3), "it goes on")
+    assert sink.moved == [False, True, False]
+    await group.stop()
 
 
-def test_one_that_asks_for_a_pause_is_left_alone_until_a_person_resumes_it() -> None:
-    async def main() -> None:
-        group = await started(17, one(), size=1)
-        sink = group.sinks["orders", "n1"]
-        sink.is_away, sink.away_s = True, 500.0
-        await group.appended(b"one")
-        await group.until(partial(_has_begun, sink, 1), "it begins")
-        await group.state("n1", "backoff")
-        starts = group.children["n1"].starts
-        await asyncio.sleep(450.0)
-        assert group.children["n1"].starts == starts
-        await asyncio.sleep(100.0)
-        await group.state("n1", "backoff")
-        assert group.children["n1"].starts == starts + 1
-        sink.is_away = False
-        await group.cdc("n1", "/orders/resume")
-        await group.everything(limit_s=10.0)
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_one_that_asks_for_a_pause_is_left_alone_until_a_person_resumes_it() -> None:
+    group = await started(17, one(), size=1)
+    sink = group.sinks["orders", "n1"]
+    sink.is_away, sink.away_s = True, 500.0
+    await group.appended(b"one")
+    await group.until(partial(_has_begun, sink, 1), "it begins")
+    await group.state("n1", "backoff")
+    starts = group.children["n1"].starts
+    await asyncio.sleep(450.0)
+    assert group.children["n1"].starts == starts
+    await asyncio.sleep(100.0)
+    await group.state("n1", "backoff")
+    assert group.children["n1"].starts == starts + 1
+    sink.is_away = False
+    await group.cdc("n1", "/orders/resume")
+    await group.everything(limit_s=10.0)
+    await group.stop()
 
 
-def test_one_of_the_group_is_told_of_its_begin_and_of_each_order_until_it_commits() -> None:
-    async def main() -> None:
-        group = await started(18, one(run_on="master", options={"moved": True}))
-        sink = group.sinks["orders", group.master]
-        sink.commits = False
+@virtual
+async def test_one_of_the_group_is_told_of_its_begin_and_of_each_order_until_it_commits() -> None:
+    group = await started(18, one(run_on="master", options={"moved": True}))
+    sink = group.sinks["orders", group.master]
+    sink.commits = False
 
-        async def again() -> CdcContext:
-            """Ends its process, and returns what the next one is told."""
-            lives = len(sink.lives)
-            if (child := group.children[group.master].alive.get("orders")) is not None:
-                child.exit(1)
-            await group.until(partial(_has_begun, sink, lives + 1), "it begins again")
-            return sink.contexts[-1]
+    async def again() -> CdcContext:
+        """Ends its process, and returns what the next one is told."""
+        lives = len(sink.lives)
+        if (child := group.children[group.master].alive.get("orders")) is not None:
+            child.exit(1)
+        await group.until(partial(_has_begun, sink, lives + 1), "it begins again")
+        return sink.contexts[-1]
 
-        await group.appended(b"one")
-        await group.until(partial(_has_begun, sink, 1), "it begins")
-        assert (await again()).begins, "it has committed nothing"
-        sink.commits = True
-        assert (await again()).begins
-        await group.everything(group.master)
-        assert not (await again()).begins
-        sink.commits = False
-        await group.cdc(group.master, "/orders/reset", to="start")
-        told = await again()
-        assert told.moved and not told.begins and told.moved_us > 0
-        group.kill(group.master)
-        await group.serving()
-        await group.until(lambda: sink.contexts[-1].node == group.master, "the next master runs it")
-        assert (sink.contexts[-1].moved, sink.contexts[-1].moved_us) == (True, told.moved_us), "it is one order"
-        sink.commits = True
-        told = await again()
-        await group.everything(group.master)
-        told = await again()
-        assert (told.moved, told.moved_us, told.begins) == (False, 0, False)
-        await group.stop()
-
-    run(main())
+    await group.appended(b"one")
+    await group.until(partial(_has_begun, sink, 1), "it begins")
+    assert (await again()).begins, "it has committed nothing"
+    sink.commits = True
+    assert (await again()).begins
+    await group.everything(group.master)
+    assert not (await again()).begins
+    sink.commits = False
+    await group.cdc(group.master, "/orders/reset", to="start")
+    told = await again()
+    assert told.moved and not told.begins and told.moved_us > 0
+    group.kill(group.master)
+    await group.serving()
+    await group.until(lambda: sink.contexts[-1].node == group.master, "the next master runs it")
+    assert (sink.contexts[-1].moved, sink.contexts[-1].moved_us) == (True, told.moved_us), "it is one order"
+    sink.commits = True
+    told = await again()
+    await group.everything(group.master)
+    told = await again()
+    assert (told.moved, told.moved_us, told.begins) == (False, 0, False)
+    await group.stop()

@@ -18,7 +18,7 @@ import pytest
 
 from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvents
 from tests.fakes.disk import Call, Moment
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.fakes.seeds import seeds
 from tests.seam.test_cdc import Captured, one
 from tests.sim.captures import stored_in
@@ -185,28 +185,25 @@ def test_a_commit_into_the_group_stopped_at_every_call(size: int, moment: Moment
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_a_master_that_ends_as_a_commit_is_stored_leaves_it_to_the_next(seed: int) -> None:
+@virtual
+async def test_a_master_that_ends_as_a_commit_is_stored_leaves_it_to_the_next(seed: int) -> None:
     """The next one has the commit in its log, and may not know yet that it is durable."""
-
-    async def main() -> None:
-        group, notes = await made(seed, leads=True, size=3)
-        for number in range(6):
-            lives = len(notes.begins)
-            await group.append(b"%d" % number)
-            async with asyncio.timeout(20.0):
-                while _stored(group) < notes.promised[-1] or len(notes.promised) < number + 3:  # noqa: ASYNC110
-                    await asyncio.sleep(0.000_1)  # sooner than others hear that it is durable
-            told, master = _stored(group), group.master
-            group.kill(master)
-            await group.serving()
-            await group.until(partial(_has_begun, notes, lives), "the next one has begun")
-            assert notes.begins[lives] >= told, "what was told to be stored is not given again"
-            await group.start(master)
-            await group.appended(b"between")
-            await group.until(lambda: _stored(group) == notes.promised[-1], "all is stored")
-        await group.stop()
-
-    run(main())
+    group, notes = await made(seed, leads=True, size=3)
+    for number in range(6):
+        lives = len(notes.begins)
+        await group.append(b"%d" % number)
+        async with asyncio.timeout(20.0):
+            while _stored(group) < notes.promised[-1] or len(notes.promised) < number + 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.000_1)  # sooner than others hear that it is durable
+        told, master = _stored(group), group.master
+        group.kill(master)
+        await group.serving()
+        await group.until(partial(_has_begun, notes, lives), "the next one has begun")
+        assert notes.begins[lives] >= told, "what was told to be stored is not given again"
+        await group.start(master)
+        await group.appended(b"between")
+        await group.until(lambda: _stored(group) == notes.promised[-1], "all is stored")
+    await group.stop()
 
 
 def _has_begun(notes: Notes, lives: int) -> bool:

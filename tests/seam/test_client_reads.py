@@ -12,7 +12,7 @@ import pytest
 from repl import connect
 from repl.api import SinkChange
 from repl.client.connect import Client
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.seam.nodes import PORT, Group
 from tests.seam.test_membership import changed, electable, fed
 from vlsn.errors import Lagging, NotListed, Unreachable
@@ -114,28 +114,26 @@ STORIES = (
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_a_read_of_a_replica_that_lags_has_what_its_client_was_told_is_durable(story: Story) -> None:
-    async def main() -> None:
-        group = Group(21, levels=LEVELS, segment_bytes=8 * MIB)
-        await group.start()
-        await group.serving()
-        await fed(group, 2)
-        lags = next(name for name in group.names if name != group.master)
-        group.net.delays_s[group.master, lags] = (FAR_S, FAR_S)
-        missing = 0
-        urls = f"{group.url(lags)},{group.url(group.master)}"
-        async with connect(urls, network=group.client, timeout_s=60.0) as log:
-            await log.append(b"before")
-            for number in range(ROUNDS):
-                vlsn = await story(group, log, number)
-                log._reader._current = 0
-                found = [entry.vlsn async for entry in log.read(max(vlsn - 3, 1), all_kinds=True)]
-                missing += not found or found[-1] < vlsn
-        assert missing == 0, f"{missing} of {ROUNDS}"
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_read_of_a_replica_that_lags_has_what_its_client_was_told_is_durable(story: Story) -> None:
+    group = Group(21, levels=LEVELS, segment_bytes=8 * MIB)
+    await group.start()
+    await group.serving()
+    await fed(group, 2)
+    lags = next(name for name in group.names if name != group.master)
+    group.net.delays_s[group.master, lags] = (FAR_S, FAR_S)
+    missing = 0
+    urls = f"{group.url(lags)},{group.url(group.master)}"
+    async with connect(urls, network=group.client, timeout_s=60.0) as log:
+        await log.append(b"before")
+        for number in range(ROUNDS):
+            vlsn = await story(group, log, number)
+            log._reader._current = 0
+            found = [entry.vlsn async for entry in log.read(max(vlsn - 3, 1), all_kinds=True)]
+            missing += not found or found[-1] < vlsn
+    assert missing == 0, f"{missing} of {ROUNDS}"
+    await group.stop()
+    assert not group.fatal
 
 
 async def asked(group: Group, name: str, path: str) -> tuple[int, str]:
@@ -165,111 +163,104 @@ READS = (
 )
 
 
-def test_a_node_that_learned_of_its_removal_says_so_and_serves_no_reads() -> None:
-    async def main() -> None:
-        group, gone, others = await started(31)
-        vlsn = await group.appended(b"before")
-        await group.until(lambda: group.nodes[gone].dtvlsn() >= vlsn, "it has that")
-        waiting = asyncio.create_task(asked(group, gone, "/v1/entries?from=999&wait=60"))
-        reads = [path.format(vlsn=vlsn) for path in READS]
-        for path in reads:
-            if "wait" not in path:
-                assert (await asked(group, gone, path))[0] == 200, path
-        await changed(group, change="remove", name=gone)
-        assert await waiting == (403, "not-listed"), "who waits is told, too"
-        for path in reads:
-            assert await asked(group, gone, path) == (403, "not-listed"), path
-        said = group.nodes[gone].services.monitoring.status()
-        assert (said["state"], said["listed"]) == ("UNKNOWN", False) and said["reason"].startswith("not-listed")
-        # Cut off it does not forget, though its own log does not say so.
-        group.net.split([gone], others)
-        await asyncio.sleep(30.0)
-        assert await asked(group, gone, "/v1/entries") == (403, "not-listed")
-        assert group.nodes[gone].member.reason.startswith("not-listed")
-        group.net.heal()
-        later = await group.appended(b"later")
-        async with connect(group.url(gone), network=group.client, timeout_s=5.0) as log:
-            assert [entry.vlsn async for entry in log.read()] == [vlsn, later], "members show it"
-        await changed(group, change="add", name=gone, url=group.url(gone))
-        await electable(group, gone)
-        await group.until(lambda: group.nodes[gone].dtvlsn() >= later, "it is fed again")
-        assert (await asked(group, gone, "/v1/entries"))[0] == 200
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_node_that_learned_of_its_removal_says_so_and_serves_no_reads() -> None:
+    group, gone, others = await started(31)
+    vlsn = await group.appended(b"before")
+    await group.until(lambda: group.nodes[gone].dtvlsn() >= vlsn, "it has that")
+    waiting = asyncio.create_task(asked(group, gone, "/v1/entries?from=999&wait=60"))
+    reads = [path.format(vlsn=vlsn) for path in READS]
+    for path in reads:
+        if "wait" not in path:
+            assert (await asked(group, gone, path))[0] == 200, path
+    await changed(group, change="remove", name=gone)
+    assert await waiting == (403, "not-listed"), "who waits is told, too"
+    for path in reads:
+        assert await asked(group, gone, path) == (403, "not-listed"), path
+    said = group.nodes[gone].services.monitoring.status()
+    assert (said["state"], said["listed"]) == ("UNKNOWN", False) and said["reason"].startswith("not-listed")
+    # Cut off it does not forget, though its own log does not say so.
+    group.net.split([gone], others)
+    await asyncio.sleep(30.0)
+    assert await asked(group, gone, "/v1/entries") == (403, "not-listed")
+    assert group.nodes[gone].member.reason.startswith("not-listed")
+    group.net.heal()
+    later = await group.appended(b"later")
+    async with connect(group.url(gone), network=group.client, timeout_s=5.0) as log:
+        assert [entry.vlsn async for entry in log.read()] == [vlsn, later], "members show it"
+    await changed(group, change="add", name=gone, url=group.url(gone))
+    await electable(group, gone)
+    await group.until(lambda: group.nodes[gone].dtvlsn() >= later, "it is fed again")
+    assert (await asked(group, gone, "/v1/entries"))[0] == 200
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("knows_more", [False, True])
 @pytest.mark.parametrize("urls", ["all", "of the removed node"])
-def test_what_a_removed_node_that_does_not_know_it_has_is_not_taken_for_the_log(urls: str, knows_more: bool) -> None:
-    async def main() -> None:
-        group, gone, others = await started(32)
-        loop = asyncio.get_running_loop()
-        first = await group.appended(b"before")
-        await group.until(lambda: group.nodes[gone].dtvlsn() >= first, "it has that")
-        group.net.split([gone], others)
-        await changed(group, change="remove", name=gone)
-        later = [await group.appended(b"later") for _ in range(3)]
-        assert await asked(group, gone, "/v1/entries") == (200, ""), "it does not know"
-        names = [gone, *others] if urls == "all" else [gone]
-        async with connect(",".join(map(group.url, names)), network=group.client, timeout_s=5.0) as log:
-            if knows_more:
-                later.append(await log.append(b"mine"))
-            async with asyncio.timeout(60.0):
-                assert [entry.vlsn async for entry in log.read()] == [first, *later]
-            assert [entry.vlsn async for entry in log.read(later[0])] == later
-            assert await log.vlsn_at(2**60) > later[-1]
-            # Where no member is to be reached that it would have to be read from, that is an error, in time.
-            group.net.split(["client"], others)
+@virtual
+async def test_what_a_removed_node_that_does_not_know_it_has_is_not_taken_for_the_log(
+    urls: str, knows_more: bool
+) -> None:
+    group, gone, others = await started(32)
+    loop = asyncio.get_running_loop()
+    first = await group.appended(b"before")
+    await group.until(lambda: group.nodes[gone].dtvlsn() >= first, "it has that")
+    group.net.split([gone], others)
+    await changed(group, change="remove", name=gone)
+    later = [await group.appended(b"later") for _ in range(3)]
+    assert await asked(group, gone, "/v1/entries") == (200, ""), "it does not know"
+    names = [gone, *others] if urls == "all" else [gone]
+    async with connect(",".join(map(group.url, names)), network=group.client, timeout_s=5.0) as log:
+        if knows_more:
+            later.append(await log.append(b"mine"))
+        async with asyncio.timeout(60.0):
+            assert [entry.vlsn async for entry in log.read()] == [first, *later]
+        assert [entry.vlsn async for entry in log.read(later[0])] == later
+        assert await log.vlsn_at(2**60) > later[-1]
+        # Where no member is to be reached that it would have to be read from, that is an error, in time.
+        group.net.split(["client"], others)
+        began = loop.time()
+        with pytest.raises((Unreachable, NotListed)):
+            [entry async for entry in log.read()]
+        assert loop.time() - began < 5.1
+    await group.stop()
+
+
+@virtual
+async def test_a_read_that_knows_more_than_any_node_shows_ends_in_time() -> None:
+    group, lags, others = await started(33)
+    loop = asyncio.get_running_loop()
+    async with connect(",".join(map(group.url, group.names)), network=group.client, timeout_s=5.0) as log:
+        first = await log.append(b"one")
+        await group.until(lambda: group.nodes[lags].dtvlsn() >= first, "it has that")
+        group.net.split([lags], others)
+        last = await log.append(b"two")
+        group.net.split(["client"], others)
+        for bound in (None, last, last + 5):
+            reading = log.read(to_vlsn=bound)
+            assert (await anext(reading)).value == b"one"
             began = loop.time()
-            with pytest.raises((Unreachable, NotListed)):
-                [entry async for entry in log.read()]
-            assert loop.time() - began < 5.1
-        await group.stop()
-
-    run(main())
-
-
-def test_a_read_that_knows_more_than_any_node_shows_ends_in_time() -> None:
-    async def main() -> None:
-        group, lags, others = await started(33)
-        loop = asyncio.get_running_loop()
-        async with connect(",".join(map(group.url, group.names)), network=group.client, timeout_s=5.0) as log:
-            first = await log.append(b"one")
-            await group.until(lambda: group.nodes[lags].dtvlsn() >= first, "it has that")
-            group.net.split([lags], others)
-            last = await log.append(b"two")
-            group.net.split(["client"], others)
-            for bound in (None, last, last + 5):
-                reading = log.read(to_vlsn=bound)
-                assert (await anext(reading)).value == b"one"
-                began = loop.time()
-                with pytest.raises(Lagging, match=f"VLSN {last} was called durable"):
-                    await asyncio.wait_for(anext(reading), 60.0)
-                assert loop.time() - began == pytest.approx(5.0, abs=0.1)
-            assert [entry.value async for entry in log.read(to_vlsn=first)] == [b"one"]
-        await group.stop()
-
-    run(main())
+            with pytest.raises(Lagging, match=f"VLSN {last} was called durable"):
+                await asyncio.wait_for(anext(reading), 60.0)
+            assert loop.time() - began == pytest.approx(5.0, abs=0.1)
+        assert [entry.value async for entry in log.read(to_vlsn=first)] == [b"one"]
+    await group.stop()
 
 
-def test_a_client_that_reaches_a_member_elsewhere_than_its_group_does_reads_on() -> None:
+@virtual
+async def test_a_client_that_reaches_a_member_elsewhere_than_its_group_does_reads_on() -> None:
     """Its name is in the list, and no other member can be reached from here."""
-
-    async def main() -> None:
-        group, _, _ = await started(34, hosts=("proxy",))
-        vlsn = await group.appended(b"one")
-        master = group.master
-        await group.until(lambda: group.nodes[master].dtvlsn() >= vlsn, "it has that")
-        listener = group.net.listeners[master, PORT]
-        group.net.listeners["proxy", 9999] = listener
-        group.net.split(["client"], group.names)
-        group.net.unblock([("client", master), (master, "client")])
-        async with connect("http://proxy:9999", network=group.client, timeout_s=5.0) as log:
-            for _ in range(3):
-                assert [entry.vlsn async for entry in log.read()] == [vlsn]
-                await asyncio.sleep(10.0)
-        await group.stop()
-
-    run(main())
+    group, _, _ = await started(34, hosts=("proxy",))
+    vlsn = await group.appended(b"one")
+    master = group.master
+    await group.until(lambda: group.nodes[master].dtvlsn() >= vlsn, "it has that")
+    listener = group.net.listeners[master, PORT]
+    group.net.listeners["proxy", 9999] = listener
+    group.net.split(["client"], group.names)
+    group.net.unblock([("client", master), (master, "client")])
+    async with connect("http://proxy:9999", network=group.client, timeout_s=5.0) as log:
+        for _ in range(3):
+            assert [entry.vlsn async for entry in log.read()] == [vlsn]
+            await asyncio.sleep(10.0)
+    await group.stop()

@@ -19,7 +19,7 @@ from repl.client.transaction import KEPT_BYTES_MAX, Transaction
 from repl.lead.append_http import APPEND_PARAMETERS
 from repl.lead.transactions import Transactions
 from repl.produce_messages import TRANSACTION
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed
@@ -221,20 +221,18 @@ def test_a_commit_that_is_refused_after_one_of_unknown_outcome_is_unknown_too(si
     played(story, settings={"election_timeout_s": 20.0}, timeout_s=2.0)
 
 
-def test_a_group_below_their_level_refuses_them_by_name_and_goes_on() -> None:
-    async def main() -> None:
-        group = Group(12, levels=LEVEL_1)
-        await group.start()
-        await group.serving()
-        async with connect(group.url("n1"), network=group.client) as log:
-            for size in (1, 4):
-                with pytest.raises(WrongVersion, match="vlsnlog group upgrade"):
-                    await filled(log.transaction(), [LARGE] * size)
-            await log.append(b"plain")
-        assert await values(group) == [b"plain"]
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_group_below_their_level_refuses_them_by_name_and_goes_on() -> None:
+    group = Group(12, levels=LEVEL_1)
+    await group.start()
+    await group.serving()
+    async with connect(group.url("n1"), network=group.client) as log:
+        for size in (1, 4):
+            with pytest.raises(WrongVersion, match="vlsnlog group upgrade"):
+                await filled(log.transaction(), [LARGE] * size)
+        await log.append(b"plain")
+    assert await values(group) == [b"plain"]
+    await group.stop()
 
 
 async def write(log: Client, name: str, rng: Random, told: dict[bytes, tuple[int, int]], unsure: set[bytes]) -> None:
@@ -270,45 +268,43 @@ async def write(log: Client, name: str, rng: Random, told: dict[bytes, tuple[int
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_every_transaction_is_there_whole_and_once_or_not_at_all_whatever_fails(seed: int) -> None:
-    async def main() -> None:
-        seed_global(seed)
-        group, rng = Group(seed, levels=LEVELS, segment_bytes=8 * MIB), Random(f"transactions/{seed}")
-        group.net.cut_rate = 0.01
-        await group.start()
-        await group.serving()
-        told: dict[bytes, tuple[int, int]] = {}
-        unsure: set[bytes] = set()
-        struck: list[str] = []
-        urls = ",".join(map(group.url, group.names))
-        disturbing = asyncio.create_task(disturb(group, rng, struck))
-        async with (
-            connect(urls, network=group.client, timeout_s=60.0) as one,
-            connect(urls, network=group.client, timeout_s=60.0, exactly_once=True) as other,
-        ):
-            await asyncio.gather(write(one, "one", rng, told, unsure), write(other, "other", rng, told, unsure))
-        disturbing.cancel()
-        group.net.heal()
-        for name in group.names:
-            if name not in group.nodes:
-                await group.start(name)
-        await group.serving()
-        await known(group, max(last for _, last in told.values()))
-        read = await group.read(group.master)
-        begins = {value: vlsn for vlsn, value in read.items() if value.count(b"/") == 1 and LARGE not in value}
-        assert set(told) <= set(begins) <= set(told) | unsure
-        assert len(begins) == sum(value in begins for value in read.values()), "one is there twice"
-        for value, vlsn in begins.items():
-            mine = [read[at] for at in range(vlsn, vlsn + 6) if at in read and read[at].startswith(value)]
-            assert mine in (
-                [value, value + b"/2", value + b"/3"],
-                [value, value + b"/2", *[value + LARGE] * 3, value + b"/3"],
-            )
-        assert len(struck) >= 3
-        assert not group.fatal
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_every_transaction_is_there_whole_and_once_or_not_at_all_whatever_fails(seed: int) -> None:
+    seed_global(seed)
+    group, rng = Group(seed, levels=LEVELS, segment_bytes=8 * MIB), Random(f"transactions/{seed}")
+    group.net.cut_rate = 0.01
+    await group.start()
+    await group.serving()
+    told: dict[bytes, tuple[int, int]] = {}
+    unsure: set[bytes] = set()
+    struck: list[str] = []
+    urls = ",".join(map(group.url, group.names))
+    disturbing = asyncio.create_task(disturb(group, rng, struck))
+    async with (
+        connect(urls, network=group.client, timeout_s=60.0) as one,
+        connect(urls, network=group.client, timeout_s=60.0, exactly_once=True) as other,
+    ):
+        await asyncio.gather(write(one, "one", rng, told, unsure), write(other, "other", rng, told, unsure))
+    disturbing.cancel()
+    group.net.heal()
+    for name in group.names:
+        if name not in group.nodes:
+            await group.start(name)
+    await group.serving()
+    await known(group, max(last for _, last in told.values()))
+    read = await group.read(group.master)
+    begins = {value: vlsn for vlsn, value in read.items() if value.count(b"/") == 1 and LARGE not in value}
+    assert set(told) <= set(begins) <= set(told) | unsure
+    assert len(begins) == sum(value in begins for value in read.values()), "one is there twice"
+    for value, vlsn in begins.items():
+        mine = [read[at] for at in range(vlsn, vlsn + 6) if at in read and read[at].startswith(value)]
+        assert mine in (
+            [value, value + b"/2", value + b"/3"],
+            [value, value + b"/2", *[value + LARGE] * 3, value + b"/3"],
+        )
+    assert len(struck) >= 3
+    assert not group.fatal
+    await group.stop()
 
 
 def test_nothing_is_taken_beside_a_commit_that_leaves_it_out() -> None:

@@ -13,7 +13,7 @@ import pytest
 from repl import connect
 from repl.client.connect import Client
 from repl.client.consumer import Consumer
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_once_client import disturb
@@ -53,141 +53,130 @@ async def taken(log: Client, count: int, **begin: object) -> list[bytes]:
     return found
 
 
-def test_a_worker_goes_on_where_the_one_before_it_committed() -> None:
-    async def main() -> None:
-        group = await made(1)
-        async with client(group) as log:
-            values = [f"{number}".encode() for number in range(10)]
-            await log.append_many(values)
-            assert await taken(log, 4, from_vlsn="start") == values[:4]
-            assert await taken(log, 3, from_vlsn="start") == values[4:7], "where it begins counts only once"
-            lost = log.consumer("billing")
-            async for _ in lost:
+@virtual
+async def test_a_worker_goes_on_where_the_one_before_it_committed() -> None:
+    group = await made(1)
+    async with client(group) as log:
+        values = [f"{number}".encode() for number in range(10)]
+        await log.append_many(values)
+        assert await taken(log, 4, from_vlsn="start") == values[:4]
+        assert await taken(log, 3, from_vlsn="start") == values[4:7], "where it begins counts only once"
+        lost = log.consumer("billing")
+        async for _ in lost:
+            break
+        assert await taken(log, 3) == values[7:], "what was not committed is read again"
+        at_end = log.consumer("later", from_vlsn="end")
+        waiting = asyncio.ensure_future(anext(aiter(at_end)))
+        small = group.nodes[group.master].opened().log.view.history.small
+        await group.until(lambda: "consumer/later" in small, "it has a position before it has read anything")
+        await log.append(b"this")
+        assert (await waiting).value == b"this"
+        with pytest.raises(BadArgument):
+            await log.consumer("none").commit()
+        with pytest.raises(BadArgument):
+            log.consumer("two words")
+        with pytest.raises(BadArgument):
+            log.consumer("billing", from_vlsn="middle")  # type: ignore[arg-type]
+    await group.stop()
+
+
+@virtual
+async def test_a_worker_that_slept_through_its_replacement_does_no_harm() -> None:
+    group = await made(2)
+    async with client(group) as log:
+        values = [f"{number}".encode() for number in range(10)]
+        await log.append_many(values)
+        sleeper = log.consumer("billing", from_vlsn="start")
+        async for entry in sleeper:
+            if entry.value == b"2":
                 break
-            assert await taken(log, 3) == values[7:], "what was not committed is read again"
-            at_end = log.consumer("later", from_vlsn="end")
-            waiting = asyncio.ensure_future(anext(aiter(at_end)))
-            small = group.nodes[group.master].opened().log.view.history.small
-            await group.until(lambda: "consumer/later" in small, "it has a position before it has read anything")
-            await log.append(b"this")
-            assert (await waiting).value == b"this"
-            with pytest.raises(BadArgument):
-                await log.consumer("none").commit()
-            with pytest.raises(BadArgument):
-                log.consumer("two words")
-            with pytest.raises(BadArgument):
-                log.consumer("billing", from_vlsn="middle")  # type: ignore[arg-type]
-        await group.stop()
-
-    run(main())
+        assert await taken(log, 6) == values[:6]
+        before = await log.durable_vlsn()
+        with pytest.raises(StaleTerm):
+            await sleeper.commit()
+        assert await log.durable_vlsn() == before, "nothing was logged"
+        assert (await anext(aiter(sleeper))).value == values[6], "it goes on from what the log says"
+    await group.stop()
 
 
-def test_a_worker_that_slept_through_its_replacement_does_no_harm() -> None:
-    async def main() -> None:
-        group = await made(2)
-        async with client(group) as log:
-            values = [f"{number}".encode() for number in range(10)]
-            await log.append_many(values)
-            sleeper = log.consumer("billing", from_vlsn="start")
-            async for entry in sleeper:
-                if entry.value == b"2":
-                    break
-            assert await taken(log, 6) == values[:6]
-            before = await log.durable_vlsn()
-            with pytest.raises(StaleTerm):
-                await sleeper.commit()
-            assert await log.durable_vlsn() == before, "nothing was logged"
-            assert (await anext(aiter(sleeper))).value == values[6], "it goes on from what the log says"
-        await group.stop()
-
-    run(main())
-
-
-def test_a_commit_that_was_cancelled_is_known_as_its_own() -> None:
-    async def main() -> None:
-        group = await made(3)
-        async with client(group) as log:
-            await log.append_many([b"0", b"1", b"2", b"3"])
-            consumer = log.consumer("billing", from_vlsn="start")
-            reading = aiter(consumer)
-            await anext(reading)
-            committing = asyncio.create_task(consumer.commit())
-            for _ in range(400):
-                await asyncio.sleep(0.0005)
-                if "consumer/billing" in group.nodes[group.master].opened().log.view.history.small:
-                    break
-            committing.cancel()
-            with suppress(asyncio.CancelledError):
-                await committing
-            assert (await anext(aiter(consumer))).value in (b"0", b"1")
-            await consumer.commit()
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_commit_that_was_cancelled_is_known_as_its_own() -> None:
+    group = await made(3)
+    async with client(group) as log:
+        await log.append_many([b"0", b"1", b"2", b"3"])
+        consumer = log.consumer("billing", from_vlsn="start")
+        reading = aiter(consumer)
+        await anext(reading)
+        committing = asyncio.create_task(consumer.commit())
+        for _ in range(400):
+            await asyncio.sleep(0.0005)
+            if "consumer/billing" in group.nodes[group.master].opened().log.view.history.small:
+                break
+        committing.cancel()
+        with suppress(asyncio.CancelledError):
+            await committing
+        assert (await anext(aiter(consumer))).value in (b"0", b"1")
+        await consumer.commit()
+    await group.stop()
 
 
-def test_a_transaction_commits_no_position_that_lies_in_another_group() -> None:
-    async def main() -> None:
-        source_group, sink_group = await made(10), await made(11)
-        async with client(source_group) as source, client(sink_group) as sink, client(sink_group) as another:
-            await source.append(b"0")
-            for kept_in, log in ((None, sink), (sink, source), (sink, another)):
-                consumer = source.consumer("copier", from_vlsn="start", kept_in=kept_in)
-                assert await consumer.poll(5.0) is not None
-                txn = log.transaction()
-                with pytest.raises(BadArgument, match="another group"):
-                    await txn.commit_position(consumer)
-                await txn.abort()
-            async with sink.transaction() as txn:
+@virtual
+async def test_a_transaction_commits_no_position_that_lies_in_another_group() -> None:
+    source_group, sink_group = await made(10), await made(11)
+    async with client(source_group) as source, client(sink_group) as sink, client(sink_group) as another:
+        await source.append(b"0")
+        for kept_in, log in ((None, sink), (sink, source), (sink, another)):
+            consumer = source.consumer("copier", from_vlsn="start", kept_in=kept_in)
+            assert await consumer.poll(5.0) is not None
+            txn = log.transaction()
+            with pytest.raises(BadArgument, match="another group"):
                 await txn.commit_position(consumer)
-            assert [each.name for each in await sink.positions.list()] == ["sim/copier"]
-        await source_group.stop()
-        await sink_group.stop()
-
-    run(main())
+            await txn.abort()
+        async with sink.transaction() as txn:
+            await txn.commit_position(consumer)
+        assert [each.name for each in await sink.positions.list()] == ["sim/copier"]
+    await source_group.stop()
+    await sink_group.stop()
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_consumers_see_every_entry_through_whatever_happens(seed: int) -> None:
+@virtual
+async def test_consumers_see_every_entry_through_whatever_happens(seed: int) -> None:
     """Workers are dropped at random; each commits now and then.  Every entry is seen, in order behind each commit."""
+    group, rng = Group(seed, levels=LEVELS), Random(f"consumer/{seed}")
+    seed_global(seed)
+    group.net.cut_rate = 0.01
+    await group.start()
+    await group.serving()
+    disturbing = asyncio.create_task(disturb(group, rng, []))
+    values = [f"{number}".encode() for number in range(ENTRIES)]
+    seen: list[bytes] = []
+    committed = 0
+    async with client(group) as log:
 
-    async def main() -> None:
-        group, rng = Group(seed, levels=LEVELS), Random(f"consumer/{seed}")
-        seed_global(seed)
-        group.net.cut_rate = 0.01
-        await group.start()
-        await group.serving()
-        disturbing = asyncio.create_task(disturb(group, rng, []))
-        values = [f"{number}".encode() for number in range(ENTRIES)]
-        seen: list[bytes] = []
-        committed = 0
-        async with client(group) as log:
+        async def write() -> None:
+            for value in values:
+                await log.append(value)
 
-            async def write() -> None:
-                for value in values:
-                    await log.append(value)
-
-            writing = asyncio.create_task(write())
-            while committed < ENTRIES:
-                consumer = log.consumer("billing", from_vlsn="start")
-                given: list[Entry] = []
-                async for entry in consumer:
-                    given.append(entry)
-                    seen.append(entry.value)
-                    assert entry.value == values[committed + len(given) - 1], "it goes on where it was committed"
-                    if rng.random() < 0.3 or committed + len(given) == ENTRIES:
-                        await consumer.commit()
-                        committed += len(given)
-                        given = []
-                    if rng.random() < 0.1 or committed == ENTRIES:
-                        break  # the worker is gone
-            await writing
-        disturbing.cancel()
-        await asyncio.wait([disturbing])
-        assert set(seen) == set(values)
-        await group.stop()
-
-    run(main())
+        writing = asyncio.create_task(write())
+        while committed < ENTRIES:
+            consumer = log.consumer("billing", from_vlsn="start")
+            given: list[Entry] = []
+            async for entry in consumer:
+                given.append(entry)
+                seen.append(entry.value)
+                assert entry.value == values[committed + len(given) - 1], "it goes on where it was committed"
+                if rng.random() < 0.3 or committed + len(given) == ENTRIES:
+                    await consumer.commit()
+                    committed += len(given)
+                    given = []
+                if rng.random() < 0.1 or committed == ENTRIES:
+                    break  # the worker is gone
+        await writing
+    disturbing.cancel()
+    await asyncio.wait([disturbing])
+    assert set(seen) == set(values)
+    await group.stop()
 
 
 async def copied(source: Client, sink: Client, name: str, *, until: bytes, rng: Random) -> None:
@@ -220,82 +209,77 @@ async def outputs(log: Client) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_a_pipeline_within_a_group_copies_each_entry_once_and_in_order(seed: int) -> None:
+@virtual
+async def test_a_pipeline_within_a_group_copies_each_entry_once_and_in_order(seed: int) -> None:
     """Two workers of one name run all the time, each believing that it is the only one."""
+    group, rng = Group(seed, levels=LEVELS), Random(f"pipeline/{seed}")
+    seed_global(seed)
+    group.net.cut_rate = 0.01
+    await group.start()
+    await group.serving()
+    disturbing = asyncio.create_task(disturb(group, rng, []))
+    values = [f"{number}".encode() for number in range(60)]
+    async with client(group) as log, client(group) as other:
 
-    async def main() -> None:
-        group, rng = Group(seed, levels=LEVELS), Random(f"pipeline/{seed}")
-        seed_global(seed)
-        group.net.cut_rate = 0.01
-        await group.start()
-        await group.serving()
-        disturbing = asyncio.create_task(disturb(group, rng, []))
-        values = [f"{number}".encode() for number in range(60)]
-        async with client(group) as log, client(group) as other:
+        async def write() -> None:
+            for value in values:
+                await log.append(value, key=b"in")
 
-            async def write() -> None:
-                for value in values:
-                    await log.append(value, key=b"in")
-
-            workers = [
-                asyncio.create_task(copied(each, each, "copier", until=values[-1], rng=rng)) for each in (log, other)
-            ]
-            await write()
-            await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-            disturbing.cancel()
-            await asyncio.wait([disturbing])
-            group.net.heal()
-            assert await outputs(log) == [b"copy of " + value for value in values]
-        await group.stop()
-
-    run(main())
+        workers = [
+            asyncio.create_task(copied(each, each, "copier", until=values[-1], rng=rng)) for each in (log, other)
+        ]
+        await write()
+        await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        disturbing.cancel()
+        await asyncio.wait([disturbing])
+        group.net.heal()
+        assert await outputs(log) == [b"copy of " + value for value in values]
+    await group.stop()
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_a_pipeline_between_two_groups_copies_each_entry_once_and_the_inputs_hold_follows(seed: int) -> None:
-    async def main() -> None:
-        rng = Random(f"two/{seed}")
-        seed_global(seed)
-        source_group, sink_group = await made(seed), await made(seed + 100)
-        disturbing = [
-            asyncio.create_task(disturb(group, Random(f"{number}/{seed}"), []))
-            for number, group in enumerate((source_group, sink_group))
-        ]
-        values = [f"{number}".encode() for number in range(40)]
-        async with client(source_group) as source, client(sink_group) as sink:
+@virtual
+async def test_a_pipeline_between_two_groups_copies_each_entry_once_and_the_inputs_hold_follows(seed: int) -> None:
+    rng = Random(f"two/{seed}")
+    seed_global(seed)
+    source_group, sink_group = await made(seed), await made(seed + 100)
+    disturbing = [
+        asyncio.create_task(disturb(group, Random(f"{number}/{seed}"), []))
+        for number, group in enumerate((source_group, sink_group))
+    ]
+    values = [f"{number}".encode() for number in range(40)]
+    async with client(source_group) as source, client(sink_group) as sink:
 
-            async def write() -> None:
-                for value in values:
-                    await source.append(value, key=b"in")
+        async def write() -> None:
+            for value in values:
+                await source.append(value, key=b"in")
 
-            working = asyncio.create_task(copied(source, sink, "copier", until=values[-1], rng=rng))
-            await write()
-            await working
-            for task in disturbing:
-                task.cancel()
-            await asyncio.wait(disturbing)
-            source_group.net.heal()
-            sink_group.net.heal()
-            assert await outputs(sink) == [b"copy of " + value for value in values]
-            [there] = await sink.positions.list()
-            assert there.name == "sim/copier"
-            later = source.consumer("copier", kept_in=sink)
-            waiting = asyncio.ensure_future(anext(aiter(later)))  # a worker says where it begins
-            small = source_group.nodes[source_group.master].opened().log.view.history.small
+        working = asyncio.create_task(copied(source, sink, "copier", until=values[-1], rng=rng))
+        await write()
+        await working
+        for task in disturbing:
+            task.cancel()
+        await asyncio.wait(disturbing)
+        source_group.net.heal()
+        sink_group.net.heal()
+        assert await outputs(sink) == [b"copy of " + value for value in values]
+        [there] = await sink.positions.list()
+        assert there.name == "sim/copier"
+        later = source.consumer("copier", kept_in=sink)
+        waiting = asyncio.ensure_future(anext(aiter(later)))  # a worker says where it begins
+        small = source_group.nodes[source_group.master].opened().log.view.history.small
 
-            def told() -> bool:
-                placed = position_of(small.get("consumer/copier"))
-                return placed is not None and placed.position.next == there.next
+        def told() -> bool:
+            placed = position_of(small.get("consumer/copier"))
+            return placed is not None and placed.position.next == there.next
 
-            await source_group.until(told, "the input's group is told")
-            waiting.cancel()
-        await source_group.stop()
-        await sink_group.stop()
-
-    run(main())
+        await source_group.until(told, "the input's group is told")
+        waiting.cancel()
+    await source_group.stop()
+    await sink_group.stop()
 
 
 class Bad(Exception):
@@ -323,37 +307,37 @@ async def fails(group: Group, log: Client, consumer: Consumer, raised: str) -> N
 
 @pytest.mark.parametrize("by_page", [False, True])
 @pytest.mark.parametrize("raised", RAISED)
-def test_an_entry_is_given_again_where_the_loop_caught_what_its_transaction_raised(raised: str, by_page: bool) -> None:
-    async def main() -> None:
-        group = await made(5)
-        async with client(group, timeout_s=0.5) as log:
-            values = [b"0", b"1", b"2"]
-            for value in values:
-                await log.append(value)
-            consumer = log.consumer("billing", from_vlsn="start")
-            other = log.consumer("other", from_vlsn="start")
-            beside = asyncio.create_task(consumed(other, log))
-            given: list[bytes] = []
-            async for entry in singly(consumer) if by_page else consumer:
-                given.append(entry.value)
-                if len(given) == 2:
-                    with pytest.raises((Bad, VlsnLogError)):
-                        await fails(group, log, consumer, raised)
-                    group.net.heal()
-                    continue
-                async with log.transaction():
-                    pass  # nothing was logged, and nothing has failed
-                async with log.transaction() as txn:
-                    await txn.append(entry.value, key=b"out")
-                    await txn.commit_position(consumer)
-                if entry.value == values[-1]:
-                    break
-            assert given == [b"0", b"1", b"1", b"2"]
-            assert [each for each in await outputs(log) if each != b"never"] == values
-            assert await beside == values, "nobody else's consumer goes back"
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_an_entry_is_given_again_where_the_loop_caught_what_its_transaction_raised(
+    raised: str, by_page: bool
+) -> None:
+    group = await made(5)
+    async with client(group, timeout_s=0.5) as log:
+        values = [b"0", b"1", b"2"]
+        for value in values:
+            await log.append(value)
+        consumer = log.consumer("billing", from_vlsn="start")
+        other = log.consumer("other", from_vlsn="start")
+        beside = asyncio.create_task(consumed(other, log))
+        given: list[bytes] = []
+        async for entry in singly(consumer) if by_page else consumer:
+            given.append(entry.value)
+            if len(given) == 2:
+                with pytest.raises((Bad, VlsnLogError)):
+                    await fails(group, log, consumer, raised)
+                group.net.heal()
+                continue
+            async with log.transaction():
+                pass  # nothing was logged, and nothing has failed
+            async with log.transaction() as txn:
+                await txn.append(entry.value, key=b"out")
+                await txn.commit_position(consumer)
+            if entry.value == values[-1]:
+                break
+        assert given == [b"0", b"1", b"1", b"2"]
+        assert [each for each in await outputs(log) if each != b"never"] == values
+        assert await beside == values, "nobody else's consumer goes back"
+    await group.stop()
 
 
 async def singly(consumer: Consumer) -> AsyncIterator[Entry]:
@@ -380,138 +364,130 @@ async def consumed(consumer: Consumer, log: Client) -> list[bytes]:
 
 @pytest.mark.parametrize("raised", RAISED)
 @pytest.mark.parametrize("by", ["commit", "a transaction"])
-def test_a_bad_entry_is_passed_by_a_commit_where_its_transaction_has_failed(raised: str, by: str) -> None:
-    async def main() -> None:
-        group = await made(6)
-        async with client(group, timeout_s=0.5) as log:
-            values = [b"0", b"1", b"2"]
-            await log.append_many(values)
-            consumer = log.consumer("billing", from_vlsn="start")
-            given: list[bytes] = []
-            async for entry in consumer:
-                given.append(entry.value)
-                if entry.value == b"1":
-                    with pytest.raises((Bad, VlsnLogError)):
-                        await fails(group, log, consumer, raised)
-                    group.net.heal()
-                    if by == "commit":
-                        await consumer.commit()
-                        continue
-                async with log.transaction() as txn:
-                    await txn.append(entry.value, key=b"out")
-                    await txn.commit_position(consumer)
-                if entry.value == values[-1]:
-                    break
-            assert given == values
-            wanted = [b"0", b"2"] if by == "commit" else values
-            assert [each for each in await outputs(log) if each != b"never"] == wanted
-        await group.stop()
-
-    run(main())
-
-
-def test_an_entry_is_given_again_where_the_loop_caught_what_its_commit_raised() -> None:
-    async def main() -> None:
-        group = await made(7)
-        async with client(group, timeout_s=0.5) as log:
-            await log.append_many([b"0", b"1", b"2"])
-            consumer = log.consumer("billing", from_vlsn="start")
-            given: list[bytes] = []
-            async for entry in consumer:
-                given.append(entry.value)
-                if len(given) == 2:
-                    group.net.split(["client"], group.names)
-                    with pytest.raises(VlsnLogError):
-                        await consumer.commit()
-                    group.net.heal()
+@virtual
+async def test_a_bad_entry_is_passed_by_a_commit_where_its_transaction_has_failed(raised: str, by: str) -> None:
+    group = await made(6)
+    async with client(group, timeout_s=0.5) as log:
+        values = [b"0", b"1", b"2"]
+        await log.append_many(values)
+        consumer = log.consumer("billing", from_vlsn="start")
+        given: list[bytes] = []
+        async for entry in consumer:
+            given.append(entry.value)
+            if entry.value == b"1":
+                with pytest.raises((Bad, VlsnLogError)):
+                    await fails(group, log, consumer, raised)
+                group.net.heal()
+                if by == "commit":
+                    await consumer.commit()
                     continue
-                await consumer.commit()
-                if entry.value == b"2":
-                    break
-            assert given == [b"0", b"1", b"1", b"2"]
-        await group.stop()
-
-    run(main())
-
-
-def test_a_worker_goes_back_and_ahead_as_it_is_told() -> None:
-    async def main() -> None:
-        group = await made(8)
-        async with client(group) as log:
-            first, last = await log.append_many([b"%d" % number for number in range(6)])
-            consumer = log.consumer("billing", from_vlsn="start")
-
-            async def gives(*values: bytes) -> None:
-                assert [entry.value for value in values if (entry := await consumer.poll(5.0))] == list(values)
-
-            consumer.seek(first + 4)
-            await gives(b"4")
-            consumer.rewind()
-            await gives(b"0", b"1")
-            assert (await consumer.commit()).next == first + 2
-            await gives(b"2", b"3")
-            consumer.rewind()
-            assert consumer.next_vlsn == (await consumer.commit()).next == first + 2
-            await gives(b"2", b"3")
-            consumer.seek(last)
-            assert (await consumer.commit()).next == last, "what lies between is passed"
-            await gives(b"5")
-            consumer.seek(first)
-            await gives(b"0")
-            async for entry in consumer:
-                assert entry.value == b"5", "a loop begins at the position"
-                consumer.seek(first + 1)
+            async with log.transaction() as txn:
+                await txn.append(entry.value, key=b"out")
+                await txn.commit_position(consumer)
+            if entry.value == values[-1]:
                 break
-            async for entry in consumer:
-                assert entry.value == b"1"
-                break
+        assert given == values
+        wanted = [b"0", b"2"] if by == "commit" else values
+        assert [each for each in await outputs(log) if each != b"never"] == wanted
+    await group.stop()
+
+
+@virtual
+async def test_an_entry_is_given_again_where_the_loop_caught_what_its_commit_raised() -> None:
+    group = await made(7)
+    async with client(group, timeout_s=0.5) as log:
+        await log.append_many([b"0", b"1", b"2"])
+        consumer = log.consumer("billing", from_vlsn="start")
+        given: list[bytes] = []
+        async for entry in consumer:
+            given.append(entry.value)
+            if len(given) == 2:
+                group.net.split(["client"], group.names)
+                with pytest.raises(VlsnLogError):
+                    await consumer.commit()
+                group.net.heal()
+                continue
             await consumer.commit()
-            assert await taken(log, 4) == [b"2", b"3", b"4", b"5"]
-            for bad in (0, -1, "start", None, 2**63):
-                with pytest.raises(BadArgument):
-                    consumer.seek(bad)  # type: ignore[arg-type]
-        await group.stop()
-
-    run(main())
+            if entry.value == b"2":
+                break
+        assert given == [b"0", b"1", b"1", b"2"]
+    await group.stop()
 
 
-def test_a_poll_that_gave_nothing_in_time_is_asked_again_and_misses_nothing() -> None:
-    async def main() -> None:
-        group = await made(9)
-        loop = asyncio.get_running_loop()
-        async with client(group) as log:
-            await log.append(b"0")
-            consumer = log.consumer("billing", from_vlsn="start")
-            for _ in range(3000):
-                if (entry := await consumer.poll(0)) is not None:
-                    break
-                await asyncio.sleep(0.001)  # of virtual time, which stands still while anything is to be done
-            assert entry is not None and entry.value == b"0"
-            began = loop.time()
-            assert await consumer.poll(0.3) is None
-            assert loop.time() - began == pytest.approx(0.3, abs=0.01)
-            group.net.split(["client"], group.names)
-            began = loop.time()
-            assert await consumer.poll(3.0) is None, "nobody answers"
-            assert loop.time() - began == pytest.approx(3.0, abs=0.01)
-            group.net.heal()
-            waiting = asyncio.create_task(consumer.poll())
-            vlsn = await log.append(b"1")
-            entry = await waiting
-            assert entry is not None and (entry.vlsn, entry.value) == (vlsn, b"1")
-            stream = aiter(consumer)
-            assert (await anext(stream)).value == b"0", "nothing was committed"
-            assert (await anext(stream)).value == b"1"
-            for _ in range(3):
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(anext(stream), 0.7)
-            await log.append(b"2")
-            assert (await asyncio.wait_for(anext(stream), 5.0)).value == b"2"
-            assert await consumer.poll(0.1) is None
+@virtual
+async def test_a_worker_goes_back_and_ahead_as_it_is_told() -> None:
+    group = await made(8)
+    async with client(group) as log:
+        first, last = await log.append_many([b"%d" % number for number in range(6)])
+        consumer = log.consumer("billing", from_vlsn="start")
+
+        async def gives(*values: bytes) -> None:
+            assert [entry.value for value in values if (entry := await consumer.poll(5.0))] == list(values)
+
+        consumer.seek(first + 4)
+        await gives(b"4")
+        consumer.rewind()
+        await gives(b"0", b"1")
+        assert (await consumer.commit()).next == first + 2
+        await gives(b"2", b"3")
+        consumer.rewind()
+        assert consumer.next_vlsn == (await consumer.commit()).next == first + 2
+        await gives(b"2", b"3")
+        consumer.seek(last)
+        assert (await consumer.commit()).next == last, "what lies between is passed"
+        await gives(b"5")
+        consumer.seek(first)
+        await gives(b"0")
+        async for entry in consumer:
+            assert entry.value == b"5", "a loop begins at the position"
+            consumer.seek(first + 1)
+            break
+        async for entry in consumer:
+            assert entry.value == b"1"
+            break
+        await consumer.commit()
+        assert await taken(log, 4) == [b"2", b"3", b"4", b"5"]
+        for bad in (0, -1, "start", None, 2**63):
             with pytest.raises(BadArgument):
-                await consumer.poll(-1)
-        with pytest.raises(LogClosed):
-            await consumer.poll()
-        await group.stop()
+                consumer.seek(bad)  # type: ignore[arg-type]
+    await group.stop()
 
-    run(main())
+
+@virtual
+async def test_a_poll_that_gave_nothing_in_time_is_asked_again_and_misses_nothing() -> None:
+    group = await made(9)
+    loop = asyncio.get_running_loop()
+    async with client(group) as log:
+        await log.append(b"0")
+        consumer = log.consumer("billing", from_vlsn="start")
+        for _ in range(3000):
+            if (entry := await consumer.poll(0)) is not None:
+                break
+            await asyncio.sleep(0.001)  # of virtual time, which stands still while anything is to be done
+        assert entry is not None and entry.value == b"0"
+        began = loop.time()
+        assert await consumer.poll(0.3) is None
+        assert loop.time() - began == pytest.approx(0.3, abs=0.01)
+        group.net.split(["client"], group.names)
+        began = loop.time()
+        assert await consumer.poll(3.0) is None, "nobody answers"
+        assert loop.time() - began == pytest.approx(3.0, abs=0.01)
+        group.net.heal()
+        waiting = asyncio.create_task(consumer.poll())
+        vlsn = await log.append(b"1")
+        entry = await waiting
+        assert entry is not None and (entry.vlsn, entry.value) == (vlsn, b"1")
+        stream = aiter(consumer)
+        assert (await anext(stream)).value == b"0", "nothing was committed"
+        assert (await anext(stream)).value == b"1"
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(stream), 0.7)
+        await log.append(b"2")
+        assert (await asyncio.wait_for(anext(stream), 5.0)).value == b"2"
+        assert await consumer.poll(0.1) is None
+        with pytest.raises(BadArgument):
+            await consumer.poll(-1)
+    with pytest.raises(LogClosed):
+        await consumer.poll()
+    await group.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.seam.nodes import BIG, CLEANS, Group
 from tests.seam.test_membership import fed, has_all, told
 
@@ -87,48 +87,39 @@ async def given_up(group: Group, name: str) -> None:
 JSON = {"Content-Type": "application/json"}
 
 
-def test_entries_known_durable_are_not_given_up_to_a_majority_that_has_forgotten_them() -> None:
+@virtual
+async def test_entries_known_durable_are_not_given_up_to_a_majority_that_has_forgotten_them() -> None:
     """The two have sealed the same term again: one name, two contents, and the majority's is the wrong one."""
-
-    async def main() -> None:
-        group, precious = await parted(91)
-        await group.start("n3")
-        await stays(group, "n3", precious, "most members hold another block")
-        await given_up(group, "n3")
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group, precious = await parted(91)
+    await group.start("n3")
+    await stays(group, "n3", precious, "most members hold another block")
+    await given_up(group, "n3")
+    await group.stop()
+    assert not group.fatal
 
 
-def test_entries_known_durable_are_not_given_up_where_no_matchpoint_is_left() -> None:
+@virtual
+async def test_entries_known_durable_are_not_given_up_where_no_matchpoint_is_left() -> None:
     """n3 has cleaned away what it has in common with the others: they hold other entries under its VLSNs."""
-
-    async def main() -> None:
-        group, precious = await parted(92, cleaned=True)
-        await group.start("n3")
-        await stays(group, "n3", precious, "up to which this node knows its log durable")
-        await given_up(group, "n3")
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group, precious = await parted(92, cleaned=True)
+    await group.start("n3")
+    await stays(group, "n3", precious, "up to which this node knows its log durable")
+    await given_up(group, "n3")
+    await group.stop()
+    assert not group.fatal
 
 
-def test_entries_known_durable_are_not_given_up_to_a_log_that_has_yet_to_pass_them() -> None:
+@virtual
+async def test_entries_known_durable_are_not_given_up_to_a_log_that_has_yet_to_pass_them() -> None:
     """The node waits where the others end below its durable end; past that the difference is plain."""
-
-    async def main() -> None:
-        group, precious = await parted(93, cleaned=True, instead=80)
-        node_of = group.nodes
-        assert node_of["n1"].opened().log.view.range.last < max(precious)
-        await group.start("n3")
-        await asyncio.sleep(10.0)
-        assert node_of["n3"].restoration.progress is None and node_of["n3"].state == "UNKNOWN"
-        for number in range(60):
-            await group.appended(b"more %d" % number + BIG)
-        await stays(group, "n3", precious, "up to which this node knows its log durable")
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group, precious = await parted(93, cleaned=True, instead=80)
+    node_of = group.nodes
+    assert node_of["n1"].opened().log.view.range.last < max(precious)
+    await group.start("n3")
+    await asyncio.sleep(10.0)
+    assert node_of["n3"].restoration.progress is None and node_of["n3"].state == "UNKNOWN"
+    for number in range(60):
+        await group.appended(b"more %d" % number + BIG)
+    await stays(group, "n3", precious, "up to which this node knows its log durable")
+    await group.stop()
+    assert not group.fatal

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from repl.client.connect import Client
 from repl.client.destination import Destination
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.seam.nodes import Group
 from tests.seam.test_destinations import acked, client
 from vlsn.levels import LEVELS
@@ -292,24 +292,22 @@ STEPS = st.lists(
     st.sampled_from([0.0, 2.0]),
 )
 @settings(max_examples=60, deadline=None)
-def test_each_answer_is_what_a_plain_model_says(
+@virtual
+async def test_each_answer_is_what_a_plain_model_says(
     steps: list[tuple[Any, ...]], prefix: bytes, attempts_max: int, max_out: int, delay_s: float
 ) -> None:
-    async def main() -> None:
-        group = Group(1, 1, levels=LEVELS)
-        await group.start()
-        await group.serving()
-        async with client(group) as log:
-            options: dict[str, Any] = {"from_": "start", "ack_timeout_s": TIMEOUT_S, "attempts_max": attempts_max}
-            options |= {"redelivery_delay_s": delay_s, "redelivery_factor": 2.0, "max_out": max_out}
-            await log.destinations.put("orders", prefix=prefix.decode(), dead_letter=DEAD.decode(), **options)
-            drawn = Steps(group, log, Model(prefix, attempts_max, max_out, delay_s))
-            await drawn.do(("append", list(KEYS)))
-            await drawn.do(("take", 0, 2))
-            await drawn.do(("take", 1, 6))
-            for step in steps:
-                await drawn.do(step)
-            await drawn.end()
-        await group.stop()
-
-    run(main())
+    group = Group(1, 1, levels=LEVELS)
+    await group.start()
+    await group.serving()
+    async with client(group) as log:
+        options: dict[str, Any] = {"from_": "start", "ack_timeout_s": TIMEOUT_S, "attempts_max": attempts_max}
+        options |= {"redelivery_delay_s": delay_s, "redelivery_factor": 2.0, "max_out": max_out}
+        await log.destinations.put("orders", prefix=prefix.decode(), dead_letter=DEAD.decode(), **options)
+        drawn = Steps(group, log, Model(prefix, attempts_max, max_out, delay_s))
+        await drawn.do(("append", list(KEYS)))
+        await drawn.do(("take", 0, 2))
+        await drawn.do(("take", 1, 6))
+        for step in steps:
+            await drawn.do(step)
+        await drawn.end()
+    await group.stop()

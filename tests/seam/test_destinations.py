@@ -18,7 +18,7 @@ from repl import connect
 from repl.client.connect import Client
 from repl.client.destination import PREFETCH_MAX, Message
 from repl.destinations.handed import Handed, Holder
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, JSON, SEGMENT, Group
 from tests.seam.test_once_client import disturb
@@ -60,458 +60,422 @@ def values(messages: Sequence[Message]) -> list[bytes]:
     return [message.value for message in messages]
 
 
-def test_an_acknowledgement_is_durable_when_answered_though_the_group_asks_for_less() -> None:
-    async def main() -> None:
-        group = await made(59)
-        body = msgspec.json.encode({"durability": {"local": "no_sync", "replica": "no_sync"}})
-        url = f"{group.url(group.master)}/v1/admin/group/settings"
-        assert (await group.client.request("POST", url, headers=JSON, body=body, timeout_s=5.0)).status == 200
-        async with client(group) as log:
-            told = await log.destinations.put("orders", from_="start")
-            await log.append(b"a")
-            for machine in group.machines.values():
-                machine.disk.latency = lambda call: 1.0 if "sync" in call.name else 0.0
-            dest = log.destination("orders")
-            batch = await dest.take(1, 1.0)
-            await dest.ack(batch)
-            assert acked(group, told["uuid"]).done.has(batch.vlsns).all()
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_an_acknowledgement_is_durable_when_answered_though_the_group_asks_for_less() -> None:
+    group = await made(59)
+    body = msgspec.json.encode({"durability": {"local": "no_sync", "replica": "no_sync"}})
+    url = f"{group.url(group.master)}/v1/admin/group/settings"
+    assert (await group.client.request("POST", url, headers=JSON, body=body, timeout_s=5.0)).status == 200
+    async with client(group) as log:
+        told = await log.destinations.put("orders", from_="start")
+        await log.append(b"a")
+        for machine in group.machines.values():
+            machine.disk.latency = lambda call: 1.0 if "sync" in call.name else 0.0
+        dest = log.destination("orders")
+        batch = await dest.take(1, 1.0)
+        await dest.ack(batch)
+        assert acked(group, told["uuid"]).done.has(batch.vlsns).all()
+    await group.stop()
 
 
-def test_messages_go_out_once_and_come_back_until_they_are_acknowledged() -> None:
-    async def main() -> None:
-        group = await made(1)
-        async with client(group) as log:
-            told = await log.destinations.put("orders", prefix="order-", ack_timeout_s=5.0)
-            assert (await log.destinations.put("orders", ack_timeout_s=6.0))["uuid"] == told["uuid"]
-            await log.append(b"none of it", key=b"other")
-            await log.append_many([b"a", b"b", b"c"], keys=[b"order-1", b"order-2", b"order-3"])
-            one, other = log.destination("orders"), log.destination("orders")
-            first = await one.take(2, 0.0)
-            assert values(first) == [b"a", b"b"] and [each.attempt for each in first] == [1, 1]
-            assert values(await other.take(10, 0.0)) == [b"c"], "a message goes to one asker"
-            assert await other.take(10, 0.0) == []
-            await one.ack(first)
-            await asyncio.sleep(7.0)
-            (again,) = await one.take(10, 0.0)
-            assert (again.value, again.attempt) == (b"c", 2)
-            await again.ack()
-            waiting = asyncio.ensure_future(one.take(10, 20.0))
-            await asyncio.sleep(1.0)
-            await log.append(b"d", key=b"order-4")
-            (late,) = await waiting
-            assert late.value == b"d"
-            await late.nack("not now")
-            (late,) = await one.take(10, 0.0)
-            assert late.attempt == 2
-            await late.ack()
-            known = acked(group, told["uuid"])
-            assert known.done.intervals == 1 and known.floor >= late.vlsn, "in order they are one interval"
-            assert (await log.destinations.get("orders"))["out"] == 0
-            with pytest.raises(NotFound):
-                await log.destination("none").take()
+@virtual
+async def test_messages_go_out_once_and_come_back_until_they_are_acknowledged() -> None:
+    group = await made(1)
+    async with client(group) as log:
+        told = await log.destinations.put("orders", prefix="order-", ack_timeout_s=5.0)
+        assert (await log.destinations.put("orders", ack_timeout_s=6.0))["uuid"] == told["uuid"]
+        await log.append(b"none of it", key=b"other")
+        await log.append_many([b"a", b"b", b"c"], keys=[b"order-1", b"order-2", b"order-3"])
+        one, other = log.destination("orders"), log.destination("orders")
+        first = await one.take(2, 0.0)
+        assert values(first) == [b"a", b"b"] and [each.attempt for each in first] == [1, 1]
+        assert values(await other.take(10, 0.0)) == [b"c"], "a message goes to one asker"
+        assert await other.take(10, 0.0) == []
+        await one.ack(first)
+        await asyncio.sleep(7.0)
+        (again,) = await one.take(10, 0.0)
+        assert (again.value, again.attempt) == (b"c", 2)
+        await again.ack()
+        waiting = asyncio.ensure_future(one.take(10, 20.0))
+        await asyncio.sleep(1.0)
+        await log.append(b"d", key=b"order-4")
+        (late,) = await waiting
+        assert late.value == b"d"
+        await late.nack("not now")
+        (late,) = await one.take(10, 0.0)
+        assert late.attempt == 2
+        await late.ack()
+        known = acked(group, told["uuid"])
+        assert known.done.intervals == 1 and known.floor >= late.vlsn, "in order they are one interval"
+        assert (await log.destinations.get("orders"))["out"] == 0
+        with pytest.raises(NotFound):
+            await log.destination("none").take()
+        with pytest.raises(BadArgument):
+            log.destination("two words")
+        told = await log.destinations.get("orders")
+        assert told["from"] == told["floor"] + 1, "one that is made with it goes on where this one is"
+        for nonsense in (0, -1, 1 << 63, "now", ""):
             with pytest.raises(BadArgument):
-                log.destination("two words")
-            told = await log.destinations.get("orders")
-            assert told["from"] == told["floor"] + 1, "one that is made with it goes on where this one is"
-            for nonsense in (0, -1, 1 << 63, "now", ""):
-                with pytest.raises(BadArgument):
-                    await log.destinations.put("orders", from_=nonsense)
-        await group.stop()
-
-    run(main())
+                await log.destinations.put("orders", from_=nonsense)
+    await group.stop()
 
 
-def test_what_is_acknowledged_is_never_delivered_again_by_the_next_master_and_the_rest_is() -> None:
-    async def main() -> None:
-        group = await made(2)
-        async with client(group) as log:
-            await log.destinations.put("orders", from_="start")
-            await log.append_many([f"{number}".encode() for number in range(10)])
-            dest = log.destination("orders")
-            messages = await dest.take(10, 0.0)
-            await dest.ack([each for each in messages if int(each.value) % 2])
-            group.kill(group.master, power=True)
-            rest = await dest.take(10, 60.0)
-            assert values(rest) == [b"0", b"2", b"4", b"6", b"8"]
-            await dest.ack(messages)  # of the master before, and of this one
-            assert await dest.take(10, 0.0) == []
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_what_is_acknowledged_is_never_delivered_again_by_the_next_master_and_the_rest_is() -> None:
+    group = await made(2)
+    async with client(group) as log:
+        await log.destinations.put("orders", from_="start")
+        await log.append_many([f"{number}".encode() for number in range(10)])
+        dest = log.destination("orders")
+        messages = await dest.take(10, 0.0)
+        await dest.ack([each for each in messages if int(each.value) % 2])
+        group.kill(group.master, power=True)
+        rest = await dest.take(10, 60.0)
+        assert values(rest) == [b"0", b"2", b"4", b"6", b"8"]
+        await dest.ack(messages)  # of the master before, and of this one
+        assert await dest.take(10, 0.0) == []
+    await group.stop()
 
 
-def test_order_in_a_key_while_it_is_shared() -> None:
-    async def main() -> None:
-        group = await made(3)
-        async with client(group) as log:
-            await log.destinations.put("orders", ack_timeout_s=30.0)
-            await log.append_many([b"a1", b"a2", b"b1", b"a3", b"b2"], keys=[b"a", b"a", b"b", b"a", b"b"])
-            one, other = log.destination("orders"), log.destination("orders")
-            (first,) = await one.take(1, 0.0)
-            assert values(await other.take(10, 0.0)) == [b"b1", b"b2"], "a2 waits for a1, which another one has"
-            waiting = asyncio.ensure_future(other.take(10, 20.0))
-            await asyncio.sleep(1.0)
-            assert not waiting.done()
-            await first.ack()
-            later = await waiting
-            assert values(later) == [b"a2", b"a3"]
-            await later[1].ack()
-            await later[0].nack()
-            assert values(await one.take(10, 0.0)) == [b"a2"]
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_order_in_a_key_while_it_is_shared() -> None:
+    group = await made(3)
+    async with client(group) as log:
+        await log.destinations.put("orders", ack_timeout_s=30.0)
+        await log.append_many([b"a1", b"a2", b"b1", b"a3", b"b2"], keys=[b"a", b"a", b"b", b"a", b"b"])
+        one, other = log.destination("orders"), log.destination("orders")
+        (first,) = await one.take(1, 0.0)
+        assert values(await other.take(10, 0.0)) == [b"b1", b"b2"], "a2 waits for a1, which another one has"
+        waiting = asyncio.ensure_future(other.take(10, 20.0))
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        await first.ack()
+        later = await waiting
+        assert values(later) == [b"a2", b"a3"]
+        await later[1].ack()
+        await later[0].nack()
+        assert values(await one.take(10, 0.0)) == [b"a2"]
+    await group.stop()
 
 
-def test_one_that_comes_back_recalls_later_ones_of_its_key() -> None:
-    async def main() -> None:
-        group = await made(4)
-        async with client(group) as log:
-            await log.destinations.put("orders")
-            await log.append_many([b"a1", b"b1", b"a2"], keys=[b"a", b"b", b"a"])
-            one, other = log.destination("orders"), log.destination("orders")
-            messages = await one.take(10, 0.0)
-            assert values(messages) == [b"a1", b"b1", b"a2"]
-            await messages[0].nack()
-            assert values(await other.take(10, 0.0)) == [b"a1", b"a2"]
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_one_that_comes_back_recalls_later_ones_of_its_key() -> None:
+    group = await made(4)
+    async with client(group) as log:
+        await log.destinations.put("orders")
+        await log.append_many([b"a1", b"b1", b"a2"], keys=[b"a", b"b", b"a"])
+        one, other = log.destination("orders"), log.destination("orders")
+        messages = await one.take(10, 0.0)
+        assert values(messages) == [b"a1", b"b1", b"a2"]
+        await messages[0].nack()
+        assert values(await other.take(10, 0.0)) == [b"a1", b"a2"]
+    await group.stop()
 
 
-def test_a_message_that_nobody_can_take_is_dead_and_can_be_tried_again() -> None:
-    async def main() -> None:
-        group = await made(5)
-        async with client(group) as log:
-            await log.destinations.put("orders", attempts_max=2, ack_timeout_s=3.0, dead_letter="dead/orders")
-            await log.append_many([b"bad", b"good"])
-            dest = log.destination("orders")
-            bad, good = await dest.take(10, 0.0)
-            await good.ack()
-            await bad.nack("first")
-            (bad,) = await dest.take(10, 0.0)
-            assert bad.attempt == 2
-            await bad.nack("second")
-            assert await dest.take(10, 1.0) == [], "neither it nor its letter is a message here"
-            (letter,) = [entry async for entry in log.read(key=b"dead/orders")]
-            (commit,) = [entry async for entry in log.read(from_vlsn=letter.vlsn + 1, limit=1, all_kinds=True)]
-            assert commit.kind == EntryKind.COMMIT and commit.txn == letter.vlsn, "one transaction"
-            assert "dead" in msgspec.json.decode(commit.value)["acks"][(await log.destinations.get("orders"))["uuid"]]
-            assert msgspec.json.decode(letter.value) == {
-                "destination": "orders",
-                "vlsn": bad.vlsn,
-                "attempts": 2,
-                "reason": "second",
-            }
-            told = await log.destinations.get("orders")
-            assert told["dead"] == 1 and told["intervals"] == 1
-            await log.destinations.retry_dead("orders")
-            (bad,) = await dest.take(10, 0.0)
-            assert (bad.value, bad.attempt) == (b"bad", 1)
-            await bad.ack()
-            told = await log.destinations.get("orders")
-            assert told["dead"] == 0 and told["floor"] >= bad.vlsn
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_message_that_nobody_can_take_is_dead_and_can_be_tried_again() -> None:
+    group = await made(5)
+    async with client(group) as log:
+        await log.destinations.put("orders", attempts_max=2, ack_timeout_s=3.0, dead_letter="dead/orders")
+        await log.append_many([b"bad", b"good"])
+        dest = log.destination("orders")
+        bad, good = await dest.take(10, 0.0)
+        await good.ack()
+        await bad.nack("first")
+        (bad,) = await dest.take(10, 0.0)
+        assert bad.attempt == 2
+        await bad.nack("second")
+        assert await dest.take(10, 1.0) == [], "neither it nor its letter is a message here"
+        (letter,) = [entry async for entry in log.read(key=b"dead/orders")]
+        (commit,) = [entry async for entry in log.read(from_vlsn=letter.vlsn + 1, limit=1, all_kinds=True)]
+        assert commit.kind == EntryKind.COMMIT and commit.txn == letter.vlsn, "one transaction"
+        assert "dead" in msgspec.json.decode(commit.value)["acks"][(await log.destinations.get("orders"))["uuid"]]
+        assert msgspec.json.decode(letter.value) == {
+            "destination": "orders",
+            "vlsn": bad.vlsn,
+            "attempts": 2,
+            "reason": "second",
+        }
+        told = await log.destinations.get("orders")
+        assert told["dead"] == 1 and told["intervals"] == 1
+        await log.destinations.retry_dead("orders")
+        (bad,) = await dest.take(10, 0.0)
+        assert (bad.value, bad.attempt) == (b"bad", 1)
+        await bad.ack()
+        told = await log.destinations.get("orders")
+        assert told["dead"] == 0 and told["floor"] >= bad.vlsn
+    await group.stop()
 
 
-def test_given_back_with_a_delay_it_goes_out_again_behind_that_and_later_ones_of_its_key_behind_it() -> None:
-    async def main() -> None:
-        group = await made(31)
-        loop = asyncio.get_running_loop()
-        async with client(group) as log:
-            await log.destinations.put("orders", ack_timeout_s=60.0)
-            await log.append_many([b"a1", b"a2", b"b1"], keys=[b"a", b"a", b"b"])
-            dest = log.destination("orders")
-            first, *_ = await dest.take(10, 0.0)
-            await first.nack("not now", delay_s=5.0)
-            given_s = loop.time()
-            assert values(await dest.take(10, 1.0)) == [], "a2 waits for a1, and b1 is out"
-            told = await log.destinations.get("orders")
-            assert (told["out"], told["delayed"]) == (1, 1)
-            await first.nack("not now", delay_s=0.0)  # it is not out: nothing comes of it
-            again = await dest.take(10, 20.0)
-            assert 5.0 <= loop.time() - given_s < 6.0
-            assert [(each.value, each.attempt) for each in again] == [(b"a1", 2), (b"a2", 1)]
-            await again[1].nack("not yet", delay_s=60.0)
-            await again[0].nack()  # at once: none after it is waited for
-            (once_more,) = await dest.take(10, 0.0)
-            assert (once_more.value, once_more.attempt) == (b"a1", 3)
-            await dest.ack([once_more, again[1]])  # whoever it was delivered to, and whenever
-            told = await log.destinations.get("orders")
-            assert (told["out"], told["delayed"]) == (1, 0)
-            for nonsense in (-1.0, 86_401.0, float("nan"), float("inf")):
-                with pytest.raises(BadArgument, match="delay_s"):
-                    await first.nack(delay_s=nonsense)
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_given_back_with_a_delay_it_goes_out_again_behind_that_and_later_ones_of_its_key_behind_it() -> None:
+    group = await made(31)
+    loop = asyncio.get_running_loop()
+    async with client(group) as log:
+        await log.destinations.put("orders", ack_timeout_s=60.0)
+        await log.append_many([b"a1", b"a2", b"b1"], keys=[b"a", b"a", b"b"])
+        dest = log.destination("orders")
+        first, *_ = await dest.take(10, 0.0)
+        await first.nack("not now", delay_s=5.0)
+        given_s = loop.time()
+        assert values(await dest.take(10, 1.0)) == [], "a2 waits for a1, and b1 is out"
+        told = await log.destinations.get("orders")
+        assert (told["out"], told["delayed"]) == (1, 1)
+        await first.nack("not now", delay_s=0.0)  # it is not out: nothing comes of it
+        again = await dest.take(10, 20.0)
+        assert 5.0 <= loop.time() - given_s < 6.0
+        assert [(each.value, each.attempt) for each in again] == [(b"a1", 2), (b"a2", 1)]
+        await again[1].nack("not yet", delay_s=60.0)
+        await again[0].nack()  # at once: none after it is waited for
+        (once_more,) = await dest.take(10, 0.0)
+        assert (once_more.value, once_more.attempt) == (b"a1", 3)
+        await dest.ack([once_more, again[1]])  # whoever it was delivered to, and whenever
+        told = await log.destinations.get("orders")
+        assert (told["out"], told["delayed"]) == (1, 0)
+        for nonsense in (-1.0, 86_401.0, float("nan"), float("inf")):
+            with pytest.raises(BadArgument, match="delay_s"):
+                await first.nack(delay_s=nonsense)
+    await group.stop()
 
 
-def test_an_outage_of_seconds_takes_no_attempts_where_there_is_a_delay_that_grows() -> None:
-    async def main() -> None:
-        group = await made(32)
-        loop = asyncio.get_running_loop()
-        async with client(group) as log:
-            delays = {"redelivery_delay_s": 2.0, "redelivery_factor": 3.0, "redelivery_delay_s_max": 10.0}
-            await log.destinations.put("orders", ack_timeout_s=60.0, attempts_max=4, **delays)
-            await log.append(b"a")
-            dest, over_s, at = log.destination("orders"), loop.time() + 15.0, list[float]()
-            while loop.time() < over_s or not at:
-                (message,) = await dest.take(10, 60.0)
-                at.append(loop.time())
-                if loop.time() < over_s:
-                    await message.nack("no database")
-            await message.ack()
-            assert message.attempt == 4, "2, 6 and 10 seconds: the outage was over by then"
-            waited = [later - sooner for sooner, later in pairwise(at)]
-            assert all(0.0 <= one - delay < 1.0 for one, delay in zip(waited, (2.0, 6.0, 10.0), strict=True)), waited
-            assert (await log.destinations.get("orders"))["dead"] == 0
-            for nonsense in (
-                {"redelivery_delay_s": -1.0},
-                {"redelivery_delay_s": 1e9},
-                {"redelivery_factor": 0.5},
-                {"redelivery_delay_s_max": 1.0},
-                {"max_out": -1},
-                {"max_out": 65_537},
-                {"redelivery_factor": float("nan")},
-            ):
-                with pytest.raises(BadArgument, match=next(iter(nonsense))):
-                    await log.destinations.put("orders", **nonsense)
-        await group.stop()
-
-    run(main())
-
-
-def test_the_next_master_counts_a_delay_anew_and_a_move_ends_it() -> None:
-    async def main() -> None:
-        group = await made(33)
-        loop = asyncio.get_running_loop()
-        async with client(group) as log:
-            await log.destinations.put("orders", from_="start", ack_timeout_s=60.0, redelivery_delay_s=4.0)
-            await log.append_many([b"a1", b"a2", b"b1"], keys=[b"a", b"a", b"b"])
-            dest = log.destination("orders")
-            (first,) = await dest.take(1, 0.0)
-            await first.nack()
-            first, *_ = await dest.take(1, 20.0)  # b1
-            await first.ack()
-            (first,) = await dest.take(1, 20.0)
-            assert (first.value, first.attempt) == (b"a1", 2)
-            await first.nack("no database")
-            await asyncio.sleep(0.5)
-            group.kill(group.master, power=True)
-            await group.serving()
-            leads_s = loop.time()
-            assert values(await dest.take(10, 2.0)) == [], "a1 waits for its delay, and a2 for a1"
-            again = await dest.take(10, 60.0)
-            assert [(each.value, each.attempt) for each in again] == [(b"a1", 3), (b"a2", 1)]
-            assert loop.time() - leads_s >= 4.0
-            await dest.nack(again)
-            assert values(await dest.take(10, 1.0)) == []
-            await log.destinations.move("orders", "start")
-            assert values(await dest.take(10, 1.0)) == [b"a1", b"a2", b"b1"]
-        await group.stop()
-
-    run(main())
-
-
-def test_no_more_messages_are_out_than_it_says() -> None:
-    async def main() -> None:
-        group = await made(34)
-        async with client(group) as log:
-            await log.destinations.put("orders", ack_timeout_s=5.0, max_out=3)
-            await log.append_many([b"%d" % number for number in range(8)])
-            one, other = log.destination("orders"), log.destination("orders")
-            first = await one.take(10, 0.0)
-            assert values(first) == [b"0", b"1", b"2"]
-            assert values(await other.take(10, 0.5)) == []
-            assert (await log.destinations.get("orders"))["blocked_by"] == "max_out: 3 messages are out"
-            waiting = asyncio.ensure_future(other.take(10, 20.0))
-            await asyncio.sleep(0.5)
-            await first[0].ack()
-            assert values(await waiting) == [b"3"]
-            await first[1].nack("later", delay_s=60.0)  # what waits is not out
-            assert values(await other.take(10, 1.0)) == [b"4"]
-            await asyncio.sleep(6.0)
-            assert values(await other.take(10, 0.0)) == [b"2", b"3", b"4"], "they come back in time"
-            await log.destinations.put("orders", max_out=0)
-            assert values(await other.take(10, 1.0)) == [b"5", b"6", b"7"]
-        await group.stop()
-
-    run(main())
-
-
-def test_below_level_4_a_destination_has_neither_a_delay_nor_a_limit_of_what_is_out() -> None:
-    async def main() -> None:
-        group = await made(35, Levels(1, 3))
-        async with client(group, 2.0) as log:
-            await log.destinations.put("orders", attempts_max=2)
-            with pytest.raises(WrongVersion, match="need level 4, the group is at level 3"):
-                await log.destinations.put("orders", redelivery_delay_s=1.0)
-            with pytest.raises(WrongVersion):
-                await log.destinations.put("parts", max_out=5)
-            assert [each["name"] for each in await log.destinations.list()] == ["orders"]
-            await log.append(b"a")
-            (message,) = await log.destination("orders").take(1, 1.0)
-            await message.nack(delay_s=2.0)  # is of this lead alone, and in no log
-            assert values(await log.destination("orders").take(1, 1.0)) == []
-        await group.stop()
-
-    run(main())
-
-
-def test_what_is_recalled_because_of_another_loses_no_attempt() -> None:
-    async def main() -> None:
-        group = await made(15)
-        async with client(group) as log:
-            await log.destinations.put("orders", attempts_max=2, ack_timeout_s=3.0)
-            await log.append_many([b"bad", b"good"], keys=[b"a", b"a"])
-            dest = log.destination("orders")
-            assert len(await dest.take(10, 0.0)) == 2
-            await asyncio.sleep(4.0)
-            bad, good = await dest.take(10, 0.0)
-            assert (bad.attempt, good.attempt) == (2, 2)
-            await bad.nack("it is bad")
-            (good,) = await dest.take(10, 0.0)
-            assert (good.value, good.attempt) == (b"good", 2), "its last attempt, once more"
-            await good.ack()
-            told = await log.destinations.get("orders")
-            assert told["dead"] == 1 and told["floor"] >= good.vlsn
-        await group.stop()
-
-    run(main())
-
-
-def test_the_next_master_goes_on_counting_attempts() -> None:
-    async def main() -> None:
-        group = await made(16)
-        async with client(group) as log:
-            await log.destinations.put("orders", attempts_max=3, ack_timeout_s=3.0, from_="start", dead_letter="dead")
-            await log.append(b"a")
-            dest = log.destination("orders")
-            for attempt in (1, 2):
-                (message,) = await dest.take(10, 1.0)
-                assert message.attempt == attempt
-                await asyncio.sleep(4.0)
-            group.kill(group.master, power=True)
+@virtual
+async def test_an_outage_of_seconds_takes_no_attempts_where_there_is_a_delay_that_grows() -> None:
+    group = await made(32)
+    loop = asyncio.get_running_loop()
+    async with client(group) as log:
+        delays = {"redelivery_delay_s": 2.0, "redelivery_factor": 3.0, "redelivery_delay_s_max": 10.0}
+        await log.destinations.put("orders", ack_timeout_s=60.0, attempts_max=4, **delays)
+        await log.append(b"a")
+        dest, over_s, at = log.destination("orders"), loop.time() + 15.0, list[float]()
+        while loop.time() < over_s or not at:
             (message,) = await dest.take(10, 60.0)
-            assert message.attempt == 3
-            await message.nack("the last one")
-            assert await dest.take(10, 1.0) == []
-            (letter,) = [entry async for entry in log.read(key=b"dead")]
-            assert msgspec.json.decode(letter.value)["attempts"] == 3
-        await group.stop()
-
-    run(main())
-
-
-def test_what_had_its_last_attempt_before_a_change_of_master_holds_nothing_of_its_key_back() -> None:
-    """Seeds 175 and 298 of the simulation: the next master gives it up, and does not wait for its letter."""
-
-    async def main() -> None:
-        group = await made(18)
-        async with client(group) as log:
-            await log.destinations.put("orders", attempts_max=2, ack_timeout_s=30.0, dead_letter="dead")
-            await log.append_many([b"bad", b"good", b"other"], keys=[b"a", b"a", b"b"])
-            dest = log.destination("orders")
-            (bad,) = await dest.take(1, 0.0)
-            await bad.nack("first")
-            (bad,) = await dest.take(1, 0.0)
-            assert bad.attempt == 2
-            await asyncio.sleep(1.0)
-            group.kill(group.master, power=True)
-            assert values(await dest.take(10, 60.0)) == [b"good", b"other"]
-            assert await dest.take(10, 1.0) == []
-            (letter,) = [entry async for entry in log.read(key=b"dead")]
-            assert msgspec.json.decode(letter.value)["vlsn"] == bad.vlsn
-        await group.stop()
-
-    run(main())
+            at.append(loop.time())
+            if loop.time() < over_s:
+                await message.nack("no database")
+        await message.ack()
+        assert message.attempt == 4, "2, 6 and 10 seconds: the outage was over by then"
+        waited = [later - sooner for sooner, later in pairwise(at)]
+        assert all(0.0 <= one - delay < 1.0 for one, delay in zip(waited, (2.0, 6.0, 10.0), strict=True)), waited
+        assert (await log.destinations.get("orders"))["dead"] == 0
+        for nonsense in (
+            {"redelivery_delay_s": -1.0},
+            {"redelivery_delay_s": 1e9},
+            {"redelivery_factor": 0.5},
+            {"redelivery_delay_s_max": 1.0},
+            {"max_out": -1},
+            {"max_out": 65_537},
+            {"redelivery_factor": float("nan")},
+        ):
+            with pytest.raises(BadArgument, match=next(iter(nonsense))):
+                await log.destinations.put("orders", **nonsense)
+    await group.stop()
 
 
-def test_a_dead_one_that_is_acknowledged_after_all_is_not_tried_again() -> None:
-    """By who had it before its time was over: what was acknowledged, durable, is delivered to nobody any more."""
+@virtual
+async def test_the_next_master_counts_a_delay_anew_and_a_move_ends_it() -> None:
+    group = await made(33)
+    loop = asyncio.get_running_loop()
+    async with client(group) as log:
+        await log.destinations.put("orders", from_="start", ack_timeout_s=60.0, redelivery_delay_s=4.0)
+        await log.append_many([b"a1", b"a2", b"b1"], keys=[b"a", b"a", b"b"])
+        dest = log.destination("orders")
+        (first,) = await dest.take(1, 0.0)
+        await first.nack()
+        first, *_ = await dest.take(1, 20.0)  # b1
+        await first.ack()
+        (first,) = await dest.take(1, 20.0)
+        assert (first.value, first.attempt) == (b"a1", 2)
+        await first.nack("no database")
+        await asyncio.sleep(0.5)
+        group.kill(group.master, power=True)
+        await group.serving()
+        leads_s = loop.time()
+        assert values(await dest.take(10, 2.0)) == [], "a1 waits for its delay, and a2 for a1"
+        again = await dest.take(10, 60.0)
+        assert [(each.value, each.attempt) for each in again] == [(b"a1", 3), (b"a2", 1)]
+        assert loop.time() - leads_s >= 4.0
+        await dest.nack(again)
+        assert values(await dest.take(10, 1.0)) == []
+        await log.destinations.move("orders", "start")
+        assert values(await dest.take(10, 1.0)) == [b"a1", b"a2", b"b1"]
+    await group.stop()
 
-    async def main() -> None:
-        group = await made(17)
-        async with client(group) as log:
-            await log.destinations.put("orders", attempts_max=1, ack_timeout_s=3.0)
-            await log.append_many([b"a", b"b"])
-            dest = log.destination("orders")
-            late, _ = await dest.take(10, 0.0)
+
+@virtual
+async def test_no_more_messages_are_out_than_it_says() -> None:
+    group = await made(34)
+    async with client(group) as log:
+        await log.destinations.put("orders", ack_timeout_s=5.0, max_out=3)
+        await log.append_many([b"%d" % number for number in range(8)])
+        one, other = log.destination("orders"), log.destination("orders")
+        first = await one.take(10, 0.0)
+        assert values(first) == [b"0", b"1", b"2"]
+        assert values(await other.take(10, 0.5)) == []
+        assert (await log.destinations.get("orders"))["blocked_by"] == "max_out: 3 messages are out"
+        waiting = asyncio.ensure_future(other.take(10, 20.0))
+        await asyncio.sleep(0.5)
+        await first[0].ack()
+        assert values(await waiting) == [b"3"]
+        await first[1].nack("later", delay_s=60.0)  # what waits is not out
+        assert values(await other.take(10, 1.0)) == [b"4"]
+        await asyncio.sleep(6.0)
+        assert values(await other.take(10, 0.0)) == [b"2", b"3", b"4"], "they come back in time"
+        await log.destinations.put("orders", max_out=0)
+        assert values(await other.take(10, 1.0)) == [b"5", b"6", b"7"]
+    await group.stop()
+
+
+@virtual
+async def test_below_level_4_a_destination_has_neither_a_delay_nor_a_limit_of_what_is_out() -> None:
+    group = await made(35, Levels(1, 3))
+    async with client(group, 2.0) as log:
+        await log.destinations.put("orders", attempts_max=2)
+        with pytest.raises(WrongVersion, match="need level 4, the group is at level 3"):
+            await log.destinations.put("orders", redelivery_delay_s=1.0)
+        with pytest.raises(WrongVersion):
+            await log.destinations.put("parts", max_out=5)
+        assert [each["name"] for each in await log.destinations.list()] == ["orders"]
+        await log.append(b"a")
+        (message,) = await log.destination("orders").take(1, 1.0)
+        await message.nack(delay_s=2.0)  # is of this lead alone, and in no log
+        assert values(await log.destination("orders").take(1, 1.0)) == []
+    await group.stop()
+
+
+@virtual
+async def test_what_is_recalled_because_of_another_loses_no_attempt() -> None:
+    group = await made(15)
+    async with client(group) as log:
+        await log.destinations.put("orders", attempts_max=2, ack_timeout_s=3.0)
+        await log.append_many([b"bad", b"good"], keys=[b"a", b"a"])
+        dest = log.destination("orders")
+        assert len(await dest.take(10, 0.0)) == 2
+        await asyncio.sleep(4.0)
+        bad, good = await dest.take(10, 0.0)
+        assert (bad.attempt, good.attempt) == (2, 2)
+        await bad.nack("it is bad")
+        (good,) = await dest.take(10, 0.0)
+        assert (good.value, good.attempt) == (b"good", 2), "its last attempt, once more"
+        await good.ack()
+        told = await log.destinations.get("orders")
+        assert told["dead"] == 1 and told["floor"] >= good.vlsn
+    await group.stop()
+
+
+@virtual
+async def test_the_next_master_goes_on_counting_attempts() -> None:
+    group = await made(16)
+    async with client(group) as log:
+        await log.destinations.put("orders", attempts_max=3, ack_timeout_s=3.0, from_="start", dead_letter="dead")
+        await log.append(b"a")
+        dest = log.destination("orders")
+        for attempt in (1, 2):
+            (message,) = await dest.take(10, 1.0)
+            assert message.attempt == attempt
             await asyncio.sleep(4.0)
-            assert (await log.destinations.get("orders"))["dead"] == 2
-            await late.ack()
-            assert (await log.destinations.get("orders"))["dead"] == 1
-            await log.destinations.retry_dead("orders")
-            assert values(await dest.take(10, 0.0)) == [b"b"]
-        await group.stop()
-
-    run(main())
-
-
-def test_single_dead_ones_are_tried_again_or_deleted_and_the_others_stay() -> None:
-    async def main() -> None:
-        group = await made(36)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", attempts_max=1))["uuid"]
-            await log.append_many([b"a", b"b", b"c", b"d"])
-            dest = log.destination("orders")
-            dead = await dest.take(10, 0.0)
-            a, b, c, d = (message.vlsn for message in dead)
-            await dest.nack(dead)
-            await group.until(lambda: acked(group, uuid).dead.count == 4, "all are dead")
-            assert (await log.destinations.retry_dead("orders", [b]))["dead"] == 3
-            (again,) = await dest.take(10, 1.0)
-            assert (again.value, again.attempt) == (b"b", 1)
-            assert acked(group, uuid).kept_floor == a - 1, "a may be tried again"
-            assert (await log.destinations.delete_dead("orders", [c, a]))["dead"] == 1
-            assert acked(group, uuid).kept_floor == b - 1
-            for strange in ([a], [b], [d, c], [d, d + 100], [d, 1 << 40]):
-                for order in (log.destinations.retry_dead, log.destinations.delete_dead):
-                    with pytest.raises(NotFound, match="none of the dead messages that orders keeps"):
-                        await order("orders", strange)
-            with pytest.raises(BadArgument, match="delete-dead needs them"):
-                await log.destinations.delete_dead("orders", [])
-            group.kill(group.master, power=True)
-            await group.serving()
-            assert (await log.destinations.get("orders"))["dead"] == 1
-            await log.destinations.retry_dead("orders")
-            assert values(await dest.take(10, 1.0)) == [b"b", b"d"], "b was out at the master before"
-        await group.stop()
-
-    run(main())
+        group.kill(group.master, power=True)
+        (message,) = await dest.take(10, 60.0)
+        assert message.attempt == 3
+        await message.nack("the last one")
+        assert await dest.take(10, 1.0) == []
+        (letter,) = [entry async for entry in log.read(key=b"dead")]
+        assert msgspec.json.decode(letter.value)["attempts"] == 3
+    await group.stop()
 
 
-def test_a_dead_one_whose_acknowledgement_is_on_its_way_is_not_tried_again() -> None:
-    async def main() -> None:
-        group = await made(37)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", attempts_max=1))["uuid"]
-            await log.append_many([b"a", b"b"])
-            dest = log.destination("orders")
-            late, other = await dest.take(10, 0.0)
-            await dest.nack([late, other])
-            await group.until(lambda: acked(group, uuid).dead.count == 2, "both are dead")
-            lead = group.nodes[group.master].lead
-            assert lead is not None
-            group.net.split([group.master], [name for name in group.names if name != group.master])
-            acking = asyncio.ensure_future(late.ack())
-            await group.until(lambda: bool(lead.destinations.notes._under_way), "it is noted, and not durable")
-            retrying = asyncio.ensure_future(log.destinations.retry_dead("orders"))
-            await asyncio.sleep(0.1)
-            assert not acking.done() and not retrying.done()
-            group.net.heal()
-            await acking
-            assert (await retrying)["dead"] == 0
-            assert values(await dest.take(10, 0.5)) == [b"b"], "a was acknowledged, durable"
-        await group.stop()
+@virtual
+async def test_what_had_its_last_attempt_before_a_change_of_master_holds_nothing_of_its_key_back() -> None:
+    """Seeds 175 and 298 of the simulation: the next master gives it up, and does not wait for its letter."""
+    group = await made(18)
+    async with client(group) as log:
+        await log.destinations.put("orders", attempts_max=2, ack_timeout_s=30.0, dead_letter="dead")
+        await log.append_many([b"bad", b"good", b"other"], keys=[b"a", b"a", b"b"])
+        dest = log.destination("orders")
+        (bad,) = await dest.take(1, 0.0)
+        await bad.nack("first")
+        (bad,) = await dest.take(1, 0.0)
+        assert bad.attempt == 2
+        await asyncio.sleep(1.0)
+        group.kill(group.master, power=True)
+        assert values(await dest.take(10, 60.0)) == [b"good", b"other"]
+        assert await dest.take(10, 1.0) == []
+        (letter,) = [entry async for entry in log.read(key=b"dead")]
+        assert msgspec.json.decode(letter.value)["vlsn"] == bad.vlsn
+    await group.stop()
 
-    run(main())
+
+@virtual
+async def test_a_dead_one_that_is_acknowledged_after_all_is_not_tried_again() -> None:
+    """By who had it before its time was over: what was acknowledged, durable, is delivered to nobody any more."""
+    group = await made(17)
+    async with client(group) as log:
+        await log.destinations.put("orders", attempts_max=1, ack_timeout_s=3.0)
+        await log.append_many([b"a", b"b"])
+        dest = log.destination("orders")
+        late, _ = await dest.take(10, 0.0)
+        await asyncio.sleep(4.0)
+        assert (await log.destinations.get("orders"))["dead"] == 2
+        await late.ack()
+        assert (await log.destinations.get("orders"))["dead"] == 1
+        await log.destinations.retry_dead("orders")
+        assert values(await dest.take(10, 0.0)) == [b"b"]
+    await group.stop()
+
+
+@virtual
+async def test_single_dead_ones_are_tried_again_or_deleted_and_the_others_stay() -> None:
+    group = await made(36)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", attempts_max=1))["uuid"]
+        await log.append_many([b"a", b"b", b"c", b"d"])
+        dest = log.destination("orders")
+        dead = await dest.take(10, 0.0)
+        a, b, c, d = (message.vlsn for message in dead)
+        await dest.nack(dead)
+        await group.until(lambda: acked(group, uuid).dead.count == 4, "all are dead")
+        assert (await log.destinations.retry_dead("orders", [b]))["dead"] == 3
+        (again,) = await dest.take(10, 1.0)
+        assert (again.value, again.attempt) == (b"b", 1)
+        assert acked(group, uuid).kept_floor == a - 1, "a may be tried again"
+        assert (await log.destinations.delete_dead("orders", [c, a]))["dead"] == 1
+        assert acked(group, uuid).kept_floor == b - 1
+        for strange in ([a], [b], [d, c], [d, d + 100], [d, 1 << 40]):
+            for order in (log.destinations.retry_dead, log.destinations.delete_dead):
+                with pytest.raises(NotFound, match="none of the dead messages that orders keeps"):
+                    await order("orders", strange)
+        with pytest.raises(BadArgument, match="delete-dead needs them"):
+            await log.destinations.delete_dead("orders", [])
+        group.kill(group.master, power=True)
+        await group.serving()
+        assert (await log.destinations.get("orders"))["dead"] == 1
+        await log.destinations.retry_dead("orders")
+        assert values(await dest.take(10, 1.0)) == [b"b", b"d"], "b was out at the master before"
+    await group.stop()
+
+
+@virtual
+async def test_a_dead_one_whose_acknowledgement_is_on_its_way_is_not_tried_again() -> None:
+    group = await made(37)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", attempts_max=1))["uuid"]
+        await log.append_many([b"a", b"b"])
+        dest = log.destination("orders")
+        late, other = await dest.take(10, 0.0)
+        await dest.nack([late, other])
+        await group.until(lambda: acked(group, uuid).dead.count == 2, "both are dead")
+        lead = group.nodes[group.master].lead
+        assert lead is not None
+        group.net.split([group.master], [name for name in group.names if name != group.master])
+        acking = asyncio.ensure_future(late.ack())
+        await group.until(lambda: bool(lead.destinations.notes._under_way), "it is noted, and not durable")
+        retrying = asyncio.ensure_future(log.destinations.retry_dead("orders"))
+        await asyncio.sleep(0.1)
+        assert not acking.done() and not retrying.done()
+        group.net.heal()
+        await acking
+        assert (await retrying)["dead"] == 0
+        assert values(await dest.take(10, 0.5)) == [b"b"], "a was acknowledged, durable"
+    await group.stop()
 
 
 def test_past_so_many_intervals_nothing_is_delivered_until_a_gap_closes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -546,223 +510,203 @@ def eight_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("eight_intervals")
-def test_acknowledgements_of_others_leave_what_is_out_its_room() -> None:
-    async def main() -> None:
-        group = await made(91)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", ack_timeout_s=60.0, from_="start"))["uuid"]
-            first, _ = await log.append_many([b"%d" % number for number in range(30)])
-            dest = log.destination("orders")
-            messages = await dest.take(10, 0.0)
-            assert len(messages) == 8
-            lead = group.nodes[group.master].lead
-            assert lead is not None
-            delivery = await lead.destinations.of("orders")
-            with pytest.raises(QueueFull, match="intervals of acknowledged VLSNs, 8 are kept"):
-                delivery.ack(range(first + 10, first + 22, 2), wait=False)
-            await dest.ack(messages[1::2])
-            assert acked(group, uuid).done.has([message.vlsn for message in messages[1::2]]).all()
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_acknowledgements_of_others_leave_what_is_out_its_room() -> None:
+    group = await made(91)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", ack_timeout_s=60.0, from_="start"))["uuid"]
+        first, _ = await log.append_many([b"%d" % number for number in range(30)])
+        dest = log.destination("orders")
+        messages = await dest.take(10, 0.0)
+        assert len(messages) == 8
+        lead = group.nodes[group.master].lead
+        assert lead is not None
+        delivery = await lead.destinations.of("orders")
+        with pytest.raises(QueueFull, match="intervals of acknowledged VLSNs, 8 are kept"):
+            delivery.ack(range(first + 10, first + 22, 2), wait=False)
+        await dest.ack(messages[1::2])
+        assert acked(group, uuid).done.has([message.vlsn for message in messages[1::2]]).all()
+    await group.stop()
 
 
 @pytest.mark.usefixtures("eight_intervals")
-def test_a_drop_that_no_table_would_take_is_refused_by_name() -> None:
+@virtual
+async def test_a_drop_that_no_table_would_take_is_refused_by_name() -> None:
     """Each append has one message more than is kept of it, so no two drops are one interval."""
-
-    async def main() -> None:
-        group = await made(92)
-        async with client(group, 5.0) as log:
-            await policed(group, log, "drop", max_messages=1)
-            for kept in range(1, 8):
-                await log.append(b"kept", key=b"o")
-                await log.append(b"dropped", key=b"o")
-                await log.destinations.put("orders", max_messages=kept + 1)
+    group = await made(92)
+    async with client(group, 5.0) as log:
+        await policed(group, log, "drop", max_messages=1)
+        for kept in range(1, 8):
             await log.append(b"kept", key=b"o")
-            with pytest.raises(DestinationFull, match="no more can be dropped: 8 intervals of VLSNs are acknowledged"):
-                await log.append(b"not dropped", key=b"o")
-            said = await log.destinations.get("orders")
-            assert said["refused"]["dropped"] == 7 and said["refused"]["failed"] > 0
-        await group.stop()
-
-    run(main())
+            await log.append(b"dropped", key=b"o")
+            await log.destinations.put("orders", max_messages=kept + 1)
+        await log.append(b"kept", key=b"o")
+        with pytest.raises(DestinationFull, match="no more can be dropped: 8 intervals of VLSNs are acknowledged"):
+            await log.append(b"not dropped", key=b"o")
+        said = await log.destinations.get("orders")
+        assert said["refused"]["dropped"] == 7 and said["refused"]["failed"] > 0
+    await group.stop()
 
 
 @pytest.mark.usefixtures("eight_intervals")
-def test_dead_ones_are_not_tried_again_where_the_table_would_not_take_it() -> None:
-    async def main() -> None:
-        group = await made(93)
-        async with client(group, 5.0) as log:
-            uuid = (await log.destinations.put("orders", prefix="o", attempts_max=1, from_="start"))["uuid"]
-            await log.append_many([b"%d" % number for number in range(24)], keys=[b"o"] * 24)
-            dest, table = log.destination("orders"), acked(group, uuid)
-            while messages := await dest.take(4, 0.0):
-                await log.destinations.nack("orders", [message.vlsn for message in messages[1::2]], "no")
-                await dest.ack(messages[::2])
-            await group.until(lambda: acked(group, uuid).dead.count == 12, "they are dead")
-            table = acked(group, uuid)
-            with pytest.raises(QueueFull, match="more intervals of acknowledged VLSNs, 8 are kept"):
-                await log.destinations.retry_dead("orders")
-            assert acked(group, uuid) == table, "refused means unchanged"
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_dead_ones_are_not_tried_again_where_the_table_would_not_take_it() -> None:
+    group = await made(93)
+    async with client(group, 5.0) as log:
+        uuid = (await log.destinations.put("orders", prefix="o", attempts_max=1, from_="start"))["uuid"]
+        await log.append_many([b"%d" % number for number in range(24)], keys=[b"o"] * 24)
+        dest, table = log.destination("orders"), acked(group, uuid)
+        while messages := await dest.take(4, 0.0):
+            await log.destinations.nack("orders", [message.vlsn for message in messages[1::2]], "no")
+            await dest.ack(messages[::2])
+        await group.until(lambda: acked(group, uuid).dead.count == 12, "they are dead")
+        table = acked(group, uuid)
+        with pytest.raises(QueueFull, match="more intervals of acknowledged VLSNs, 8 are kept"):
+            await log.destinations.retry_dead("orders")
+        assert acked(group, uuid) == table, "refused means unchanged"
+    await group.stop()
 
 
-def test_a_destination_takes_the_dead_letters_of_others_and_none_of_its_own() -> None:
-    async def main() -> None:
-        group = await made(94)
-        async with client(group) as log:
-            await log.destinations.put("orders", prefix="o", attempts_max=1)
-            await log.destinations.put("dlq", prefix="dead_letter", attempts_max=1, full_policy="fail", max_messages=9)
-            await counted(group, log, "dlq")
-            await log.append_many([b"a", b"b"], keys=[b"o1", b"o2"])
-            for message in await log.destination("orders").take(10, 5.0):
-                await message.nack("no stock")
-            dlq = log.destination("dlq")
-            uuid = (await log.destinations.get("orders"))["uuid"]
-            await group.until(lambda: acked(group, uuid).dead.count == 2, "both are dead, durable")
-            letters = await dlq.take(10, 20.0)
-            assert [msgspec.json.decode(each.value)["reason"] for each in letters] == ["no stock", "no stock"]
-            await letters[0].nack("cannot be read")
-            await letters[1].ack()
-            await log.append(b"by hand", key=b"dead_letter")
-            assert values(await dlq.take(10, 20.0)) == [b"by hand"], "its own letter is none of its messages"
-            written = [entry async for entry in log.read() if entry.key == b"dead_letter"]
-            assert [msgspec.json.decode(each.value)["destination"] for each in written[:3]] == [
-                "orders",
-                "orders",
-                "dlq",
-            ]
-            assert (await log.destinations.get("dlq"))["depth"]["messages"] == 1
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_destination_takes_the_dead_letters_of_others_and_none_of_its_own() -> None:
+    group = await made(94)
+    async with client(group) as log:
+        await log.destinations.put("orders", prefix="o", attempts_max=1)
+        await log.destinations.put("dlq", prefix="dead_letter", attempts_max=1, full_policy="fail", max_messages=9)
+        await counted(group, log, "dlq")
+        await log.append_many([b"a", b"b"], keys=[b"o1", b"o2"])
+        for message in await log.destination("orders").take(10, 5.0):
+            await message.nack("no stock")
+        dlq = log.destination("dlq")
+        uuid = (await log.destinations.get("orders"))["uuid"]
+        await group.until(lambda: acked(group, uuid).dead.count == 2, "both are dead, durable")
+        letters = await dlq.take(10, 20.0)
+        assert [msgspec.json.decode(each.value)["reason"] for each in letters] == ["no stock", "no stock"]
+        await letters[0].nack("cannot be read")
+        await letters[1].ack()
+        await log.append(b"by hand", key=b"dead_letter")
+        assert values(await dlq.take(10, 20.0)) == [b"by hand"], "its own letter is none of its messages"
+        written = [entry async for entry in log.read() if entry.key == b"dead_letter"]
+        assert [msgspec.json.decode(each.value)["destination"] for each in written[:3]] == [
+            "orders",
+            "orders",
+            "dlq",
+        ]
+        assert (await log.destinations.get("dlq"))["depth"]["messages"] == 1
+    await group.stop()
 
 
-def test_a_master_that_was_unseated_hands_out_nothing() -> None:
-    async def main() -> None:
-        group = await made(10)
-        async with client(group) as log:
-            await log.destinations.put("orders", from_="start")
-            await log.append(b"a")
-            old = group.master
-            lead = group.nodes[old].lead
-            assert lead is not None
-            delivery = await lead.destinations.of("orders")
-            group.net.split([old], [name for name in group.names if name != old])
-            with suppress(VlsnLogError, TimeoutError):
-                async with asyncio.timeout(5.0):
-                    assert not len((await delivery.messages(10, 0.0, Holder(Handed()))).columns), (
-                        "nobody has confirmed that it leads"
-                    )
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_master_that_was_unseated_hands_out_nothing() -> None:
+    group = await made(10)
+    async with client(group) as log:
+        await log.destinations.put("orders", from_="start")
+        await log.append(b"a")
+        old = group.master
+        lead = group.nodes[old].lead
+        assert lead is not None
+        delivery = await lead.destinations.of("orders")
+        group.net.split([old], [name for name in group.names if name != old])
+        with suppress(VlsnLogError, TimeoutError):
+            async with asyncio.timeout(5.0):
+                assert not len((await delivery.messages(10, 0.0, Holder(Handed()))).columns), (
+                    "nobody has confirmed that it leads"
+                )
+    await group.stop()
 
 
-def test_an_ack_is_not_answered_before_a_majority_has_its_note() -> None:
-    async def main() -> None:
-        group = await made(18)
-        async with client(group) as log:
-            await log.destinations.put("orders", from_="start")
-            vlsn = await log.append(b"a")
-            lead = group.nodes[group.master].lead
-            assert lead is not None
-            delivery = await lead.destinations.of("orders")
-            assert len((await delivery.messages(10, 0.0, Holder(Handed()))).entries) == 1
-            group.net.split([group.master], [name for name in group.names if name != group.master])
-            told = delivery.ack([vlsn], wait=True)
-            assert told is not None
-            with pytest.raises((NotMaster, OutcomeUnknown)):
-                await told
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_an_ack_is_not_answered_before_a_majority_has_its_note() -> None:
+    group = await made(18)
+    async with client(group) as log:
+        await log.destinations.put("orders", from_="start")
+        vlsn = await log.append(b"a")
+        lead = group.nodes[group.master].lead
+        assert lead is not None
+        delivery = await lead.destinations.of("orders")
+        assert len((await delivery.messages(10, 0.0, Holder(Handed()))).entries) == 1
+        group.net.split([group.master], [name for name in group.names if name != group.master])
+        told = delivery.ack([vlsn], wait=True)
+        assert told is not None
+        with pytest.raises((NotMaster, OutcomeUnknown)):
+            await told
+    await group.stop()
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_a_new_lead_knows_what_the_one_before_has_answered(seed: int) -> None:
+@virtual
+async def test_a_new_lead_knows_what_the_one_before_has_answered(seed: int) -> None:
     """The replicas have the note, and do not know yet that it is durable when their master is gone."""
-
-    async def main() -> None:
-        group = await made(seed)
-        async with client(group) as log:
-            await log.destinations.put("orders", from_="start")
-            vlsn = await log.append(b"a")
-            lead = group.nodes[group.master].lead
-            assert lead is not None
-            delivery = await lead.destinations.of("orders")
-            assert len((await delivery.messages(10, 0.0, Holder(Handed()))).entries) == 1
-            await asyncio.sleep(1.0)
-            told = delivery.ack([vlsn], wait=True)
-            assert told is not None
-            await told
-            group.kill(group.master, power=True)
-            await group.until(lambda: any(node.lead is not None for node in group.nodes.values()), "another one leads")
-            (lead,) = [node.lead for node in group.nodes.values() if node.lead is not None]
-            delivery = await lead.destinations.of("orders")
-            assert not (await delivery.messages(10, 0.0, Holder(Handed()))).entries
-        await group.stop()
-
-    run(main())
+    group = await made(seed)
+    async with client(group) as log:
+        await log.destinations.put("orders", from_="start")
+        vlsn = await log.append(b"a")
+        lead = group.nodes[group.master].lead
+        assert lead is not None
+        delivery = await lead.destinations.of("orders")
+        assert len((await delivery.messages(10, 0.0, Holder(Handed()))).entries) == 1
+        await asyncio.sleep(1.0)
+        told = delivery.ack([vlsn], wait=True)
+        assert told is not None
+        await told
+        group.kill(group.master, power=True)
+        await group.until(lambda: any(node.lead is not None for node in group.nodes.values()), "another one leads")
+        (lead,) = [node.lead for node in group.nodes.values() if node.lead is not None]
+        delivery = await lead.destinations.of("orders")
+        assert not (await delivery.messages(10, 0.0, Holder(Handed()))).entries
+    await group.stop()
 
 
-def test_dropped_and_made_anew_it_knows_nothing_of_late_acknowledgements() -> None:
-    async def main() -> None:
-        group = await made(6)
-        async with client(group) as log:
-            await log.destinations.put("orders", from_="start")
-            await log.append(b"a")
-            dest = log.destination("orders")
-            (old,) = await dest.take(10, 0.0)
-            await log.destinations.drop("orders")
-            with pytest.raises(NotFound):
-                await old.ack()
-            await log.destinations.put("orders", from_="start")
-            with pytest.raises(NotFound, match="that one was dropped"):
-                await old.ack()
-            (new,) = await dest.take(10, 0.0)
-            assert new.value == b"a"
-            await new.ack()
-            with pytest.raises(StaleTerm):
-                await log.destinations.put("orders", uuid="0123456789abcdef")
-            with pytest.raises(BadArgument):
-                await log.destinations.put("orders", prefix="x")
-            with pytest.raises(BadArgument):
-                await log.destinations.put("orders", full_policy="drop")
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_dropped_and_made_anew_it_knows_nothing_of_late_acknowledgements() -> None:
+    group = await made(6)
+    async with client(group) as log:
+        await log.destinations.put("orders", from_="start")
+        await log.append(b"a")
+        dest = log.destination("orders")
+        (old,) = await dest.take(10, 0.0)
+        await log.destinations.drop("orders")
+        with pytest.raises(NotFound):
+            await old.ack()
+        await log.destinations.put("orders", from_="start")
+        with pytest.raises(NotFound, match="that one was dropped"):
+            await old.ack()
+        (new,) = await dest.take(10, 0.0)
+        assert new.value == b"a"
+        await new.ack()
+        with pytest.raises(StaleTerm):
+            await log.destinations.put("orders", uuid="0123456789abcdef")
+        with pytest.raises(BadArgument):
+            await log.destinations.put("orders", prefix="x")
+        with pytest.raises(BadArgument):
+            await log.destinations.put("orders", full_policy="drop")
+    await group.stop()
 
 
-def test_it_is_paused_moved_and_shown() -> None:
-    async def main() -> None:
-        group = await made(7)
-        async with client(group) as log:
-            await log.destinations.put("orders", from_="start")
-            first, _ = await log.append_many([b"a", b"b", b"c"])
-            dest = log.destination("orders")
-            assert [row[4] for row in await log.destinations.peek("orders", 2)] == [b"a", b"b"]
-            messages = await dest.take(10, 0.0)
-            await dest.ack(messages)
-            await log.destinations.move("orders", first + 1)
-            assert values(await dest.take(10, 0.0)) == [b"b", b"c"]
-            await log.destinations.pause("orders")
-            await log.append(b"d")
-            assert await dest.take(10, 1.0) == []
-            waiting = asyncio.ensure_future(dest.take(10, 20.0))
-            await asyncio.sleep(0.5)
-            await log.destinations.resume("orders")
-            assert values(await waiting) == [b"d"]
-            await log.destinations.move("orders", "end")
-            assert await dest.take(10, 0.0) == []
-            (told,) = await log.destinations.list()
-            assert told["name"] == "orders" and told["lag_vlsns"] < 3
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_it_is_paused_moved_and_shown() -> None:
+    group = await made(7)
+    async with client(group) as log:
+        await log.destinations.put("orders", from_="start")
+        first, _ = await log.append_many([b"a", b"b", b"c"])
+        dest = log.destination("orders")
+        assert [row[4] for row in await log.destinations.peek("orders", 2)] == [b"a", b"b"]
+        messages = await dest.take(10, 0.0)
+        await dest.ack(messages)
+        await log.destinations.move("orders", first + 1)
+        assert values(await dest.take(10, 0.0)) == [b"b", b"c"]
+        await log.destinations.pause("orders")
+        await log.append(b"d")
+        assert await dest.take(10, 1.0) == []
+        waiting = asyncio.ensure_future(dest.take(10, 20.0))
+        await asyncio.sleep(0.5)
+        await log.destinations.resume("orders")
+        assert values(await waiting) == [b"d"]
+        await log.destinations.move("orders", "end")
+        assert await dest.take(10, 0.0) == []
+        (told,) = await log.destinations.list()
+        assert told["name"] == "orders" and told["lag_vlsns"] < 3
+    await group.stop()
 
 
 async def policed(group: Group, log: Client, policy: str, **settings: Any) -> None:
@@ -779,230 +723,209 @@ async def counted(group: Group, log: Client, name: str = "orders") -> None:
     await group.until(lambda: (found := policies.policy(uuid)) is not None and found.counted, "its depth is counted")
 
 
-def test_a_full_destination_refuses_until_there_is_room() -> None:
-    async def main() -> None:
-        group = await made(11)
-        async with client(group, 20.0) as log:
-            await policed(group, log, "fail", max_messages=3)
-            await log.append_many([b"a", b"b"], keys=[b"o1", b"o2"])
-            with pytest.raises(DestinationFull, match="orders is full") as refused:
-                await log.append_many([b"c", b"d"], keys=[b"o3", b"o4"])
-            assert refused.value.retry_safe
-            await log.append(b"c", key=b"o3")
-            with pytest.raises(DestinationFull):
-                await log.append(b"d", key=b"o4")
-            await log.append(b"of another", key=b"p")
-            with pytest.raises(DestinationFull):
-                async with log.transaction() as txn:
-                    await txn.append(b"d", key=b"o4")
-            told = await log.destinations.get("orders")
-            assert told["depth"]["messages"] == 3 and told["refused"]["failed"] == 4
-            dest = log.destination("orders")
-            messages = await dest.take(10, 0.0)
-            assert values(messages) == [b"a", b"b", b"c"]
-            await messages[0].ack()
+@virtual
+async def test_a_full_destination_refuses_until_there_is_room() -> None:
+    group = await made(11)
+    async with client(group, 20.0) as log:
+        await policed(group, log, "fail", max_messages=3)
+        await log.append_many([b"a", b"b"], keys=[b"o1", b"o2"])
+        with pytest.raises(DestinationFull, match="orders is full") as refused:
+            await log.append_many([b"c", b"d"], keys=[b"o3", b"o4"])
+        assert refused.value.retry_safe
+        await log.append(b"c", key=b"o3")
+        with pytest.raises(DestinationFull):
             await log.append(b"d", key=b"o4")
-            assert values(await dest.take(10, 0.0)) == [b"d"]
-        await group.stop()
-
-    run(main())
-
-
-def test_a_full_destination_blocks_who_appends_to_it_and_nobody_else() -> None:
-    async def main() -> None:
-        group = await made(12)
-        async with client(group) as log, client(group) as other:
-            await policed(group, log, "block", max_messages=1)
-            await log.append(b"a", key=b"o1")
-            waiting = asyncio.ensure_future(log.append(b"b", key=b"o2"))
-            await asyncio.sleep(2.0)
-            assert not waiting.done()
-            await other.append(b"of another", key=b"p")
-            dest = other.destination("orders")
-            (message,) = await dest.take(10, 0.0)
-            await message.ack()
-            await waiting
-            assert values(await dest.take(10, 5.0)) == [b"b"]
-        async with client(group, 3.0) as log:
-            with pytest.raises(VlsnLogError) as late:
-                await log.append(b"c", key=b"o3")
-            assert late.value.retry_safe or isinstance(late.value, OutcomeUnknown)
-        await group.stop()
-
-    run(main())
+        await log.append(b"of another", key=b"p")
+        with pytest.raises(DestinationFull):
+            async with log.transaction() as txn:
+                await txn.append(b"d", key=b"o4")
+        told = await log.destinations.get("orders")
+        assert told["depth"]["messages"] == 3 and told["refused"]["failed"] == 4
+        dest = log.destination("orders")
+        messages = await dest.take(10, 0.0)
+        assert values(messages) == [b"a", b"b", b"c"]
+        await messages[0].ack()
+        await log.append(b"d", key=b"o4")
+        assert values(await dest.take(10, 0.0)) == [b"d"]
+    await group.stop()
 
 
-def test_a_full_destination_drops_what_comes_and_the_log_has_it() -> None:
-    async def main() -> None:
-        group = await made(13)
-        async with client(group) as log:
-            await policed(group, log, "drop", max_bytes=10)
-            await log.append_many([b"12345", b"123"], keys=[b"o", b"o"])
-            await log.append_many([b"1", b"other", b"2"], keys=[b"o", b"p", b"o"])
-            entries = [entry.value async for entry in log.read()]
-            assert entries == [b"12345", b"123", b"1", b"other", b"2"]
-            dest = log.destination("orders")
-            messages = await dest.take(10, 0.0)
-            assert values(messages) == [b"12345", b"123"]
-            await dest.ack(messages)
-            assert (await log.destinations.get("orders"))["refused"]["dropped"] == 2
-            await log.append(b"3", key=b"o")
-            group.kill(group.master, power=True)
-            assert values(await dest.take(10, 60.0)) == [b"3"]
-        await group.stop()
+@virtual
+async def test_a_full_destination_blocks_who_appends_to_it_and_nobody_else() -> None:
+    group = await made(12)
+    async with client(group) as log, client(group) as other:
+        await policed(group, log, "block", max_messages=1)
+        await log.append(b"a", key=b"o1")
+        waiting = asyncio.ensure_future(log.append(b"b", key=b"o2"))
+        await asyncio.sleep(2.0)
+        assert not waiting.done()
+        await other.append(b"of another", key=b"p")
+        dest = other.destination("orders")
+        (message,) = await dest.take(10, 0.0)
+        await message.ack()
+        await waiting
+        assert values(await dest.take(10, 5.0)) == [b"b"]
+    async with client(group, 3.0) as log:
+        with pytest.raises(VlsnLogError) as late:
+            await log.append(b"c", key=b"o3")
+        assert late.value.retry_safe or isinstance(late.value, OutcomeUnknown)
+    await group.stop()
 
-    run(main())
+
+@virtual
+async def test_a_full_destination_drops_what_comes_and_the_log_has_it() -> None:
+    group = await made(13)
+    async with client(group) as log:
+        await policed(group, log, "drop", max_bytes=10)
+        await log.append_many([b"12345", b"123"], keys=[b"o", b"o"])
+        await log.append_many([b"1", b"other", b"2"], keys=[b"o", b"p", b"o"])
+        entries = [entry.value async for entry in log.read()]
+        assert entries == [b"12345", b"123", b"1", b"other", b"2"]
+        dest = log.destination("orders")
+        messages = await dest.take(10, 0.0)
+        assert values(messages) == [b"12345", b"123"]
+        await dest.ack(messages)
+        assert (await log.destinations.get("orders"))["refused"]["dropped"] == 2
+        await log.append(b"3", key=b"o")
+        group.kill(group.master, power=True)
+        assert values(await dest.take(10, 60.0)) == [b"3"]
+    await group.stop()
 
 
-def test_what_is_dropped_among_other_keys_costs_no_acknowledgement() -> None:
+@virtual
+async def test_what_is_dropped_among_other_keys_costs_no_acknowledgement() -> None:
     """98,304 dropped messages, each between two of other keys, beside 25 that are taken and acknowledged."""
-
-    async def main() -> None:
-        group = await made(1301, segment_bytes=64 * SEGMENT)
-        async with client(group) as log:
-            await policed(group, log, "drop", max_messages=25)
-            await log.append_many([b"%d" % each for each in range(25)], keys=[b"o"] * 25)
-            dest = log.destination("orders")
-            messages = await dest.take(100, 0.0)
-            assert len(messages) == 25
-            for _ in range(3):
-                await log.append_many([b"-"] * 65_536, keys=[b"o", b"p"] * 32_768)
-            for message in messages[::2] + messages[1::2]:
-                await message.ack()
-            uuid = str((await log.destinations.get("orders"))["uuid"])
-            assert acked(group, uuid).done.intervals == 1, "gaps of other keys are no intervals"
-            group.kill(group.master, power=True)
-            await group.serving()
-            assert await dest.take(100, 5.0) == [], "what was answered durable never comes again"
-        await group.stop()
-
-    run(main())
+    group = await made(1301, segment_bytes=64 * SEGMENT)
+    async with client(group) as log:
+        await policed(group, log, "drop", max_messages=25)
+        await log.append_many([b"%d" % each for each in range(25)], keys=[b"o"] * 25)
+        dest = log.destination("orders")
+        messages = await dest.take(100, 0.0)
+        assert len(messages) == 25
+        for _ in range(3):
+            await log.append_many([b"-"] * 65_536, keys=[b"o", b"p"] * 32_768)
+        for message in messages[::2] + messages[1::2]:
+            await message.ack()
+        uuid = str((await log.destinations.get("orders"))["uuid"])
+        assert acked(group, uuid).done.intervals == 1, "gaps of other keys are no intervals"
+        group.kill(group.master, power=True)
+        await group.serving()
+        assert await dest.take(100, 5.0) == [], "what was answered durable never comes again"
+    await group.stop()
 
 
-def test_a_new_master_counts_what_was_there_before_it() -> None:
-    async def main() -> None:
-        group = await made(14)
-        async with client(group, 20.0) as log:
-            await policed(group, log, "fail", max_messages=2)
-            await log.append_many([b"a", b"b"], keys=[b"o1", b"o2"])
-            group.kill(group.master, power=True)
-            await group.serving()
-            await counted(group, log)
-            with pytest.raises(VlsnLogError, match="orders is full: 2 messages"):
-                await log.append(b"c", key=b"o3")
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_new_master_counts_what_was_there_before_it() -> None:
+    group = await made(14)
+    async with client(group, 20.0) as log:
+        await policed(group, log, "fail", max_messages=2)
+        await log.append_many([b"a", b"b"], keys=[b"o1", b"o2"])
+        group.kill(group.master, power=True)
+        await group.serving()
+        await counted(group, log)
+        with pytest.raises(VlsnLogError, match="orders is full: 2 messages"):
+            await log.append(b"c", key=b"o3")
+    await group.stop()
 
 
-def test_a_group_with_an_older_member_has_none() -> None:
-    async def main() -> None:
-        group = await made(8, Levels(1, 2))
-        async with client(group, 10.0) as log:
-            with pytest.raises(WrongVersion, match="destinations need level 3, the group is at level 2"):
-                await log.destinations.put("orders")
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_group_with_an_older_member_has_none() -> None:
+    group = await made(8, Levels(1, 2))
+    async with client(group, 10.0) as log:
+        with pytest.raises(WrongVersion, match="destinations need level 3, the group is at level 2"):
+            await log.destinations.put("orders")
+    await group.stop()
 
 
 @pytest.mark.parametrize("seed", seeds(6))
-def test_nothing_is_lost_and_nothing_acknowledged_comes_again_through_any_failure(seed: int) -> None:
+@virtual
+async def test_nothing_is_lost_and_nothing_acknowledged_comes_again_through_any_failure(seed: int) -> None:
     """Two workers, one of whom forgets some messages, while nodes die and come back."""
+    seed_global(seed)
+    group, rng = await made(seed), Random(seed)
+    handled: dict[bytes, int] = {}
+    sent = [f"{number}".encode() for number in range(120)]
+    async with client(group) as log:
+        await log.destinations.put("orders", from_="start", ack_timeout_s=2.0, attempts_max=1000)
+        disturbing = asyncio.create_task(disturb(group, rng, []))
 
-    async def main() -> None:
-        seed_global(seed)
-        group, rng = await made(seed), Random(seed)
-        handled: dict[bytes, int] = {}
-        sent = [f"{number}".encode() for number in range(120)]
-        async with client(group) as log:
-            await log.destinations.put("orders", from_="start", ack_timeout_s=2.0, attempts_max=1000)
-            disturbing = asyncio.create_task(disturb(group, rng, []))
+        async def work(number: int) -> None:
+            dest = log.destination("orders", prefetch=rng.choice([1, 7, 50]))
+            while len(handled) < len(sent):
+                before = set(handled)
+                messages = await dest.take(None, 1.0)
+                assert not before & {message.value for message in messages}, "acknowledged, and here again"
+                for message in messages:
+                    if number and rng.random() < 0.3:
+                        continue
+                    with suppress(VlsnLogError):
+                        await message.ack()
+                        handled[message.value] = message.vlsn
 
-            async def work(number: int) -> None:
-                dest = log.destination("orders", prefetch=rng.choice([1, 7, 50]))
-                while len(handled) < len(sent):
-                    before = set(handled)
-                    messages = await dest.take(None, 1.0)
-                    assert not before & {message.value for message in messages}, "acknowledged, and here again"
-                    for message in messages:
-                        if number and rng.random() < 0.3:
-                            continue
-                        with suppress(VlsnLogError):
-                            await message.ack()
-                            handled[message.value] = message.vlsn
-
-            workers = [asyncio.create_task(work(number)) for number in range(2)]
-            for value in sent:
-                await log.append(value, key=rng.choice([b"a", b"b", None]))
-                await asyncio.sleep(rng.random() / 10)
-            await asyncio.gather(*workers)
-            disturbing.cancel()
-            with suppress(asyncio.CancelledError):
-                await disturbing
-            assert set(handled) == set(sent)
-        await group.stop()
-
-    run(main())
+        workers = [asyncio.create_task(work(number)) for number in range(2)]
+        for value in sent:
+            await log.append(value, key=rng.choice([b"a", b"b", None]))
+            await asyncio.sleep(rng.random() / 10)
+        await asyncio.gather(*workers)
+        disturbing.cancel()
+        with suppress(asyncio.CancelledError):
+            await disturbing
+        assert set(handled) == set(sent)
+    await group.stop()
 
 
-def test_messages_found_for_an_asker_who_is_gone_go_to_the_next_one() -> None:
+@virtual
+async def test_messages_found_for_an_asker_who_is_gone_go_to_the_next_one() -> None:
     """They lie in segments, and take several looks: he goes away at any moment on the way."""
-
-    async def main() -> None:
-        group = Group(19, levels=LEVELS, ring_bytes_max=SEGMENT)
-        await group.start()
-        await group.serving()
-        async with client(group) as log:
-            await log.destinations.put("orders", prefix="o", from_="start", attempts_max=1000)
-            value, keys = 4 * BIG, [b"o1", *[b"none of it"] * 39] * 4
-            wanted = [await log.append(value, key=key) for key in keys][::40]
-            lead = group.nodes[group.master].lead
-            assert lead is not None
-            delivery = await lead.destinations.of("orders")
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            assert (await delivery.messages(10, 0.0, Holder(Handed()))).columns.vlsns.tolist() == wanted
-            span_s, gone = loop.time() - began, 0
-            for part in range(40):
-                delivery.nack(wanted, "again")
-                await asyncio.sleep(1.0)  # nothing that was read is kept any more
-                asking = asyncio.create_task(delivery.messages(10, 0.0, Holder(Handed())))
-                await asyncio.sleep(span_s * part / 40)
-                if asking.done():
-                    continue
-                gone += 1
-                asking.cancel()
-                with suppress(asyncio.CancelledError):
-                    await asking
-                assert (await delivery.messages(10, 0.0, Holder(Handed()))).columns.vlsns.tolist() == wanted, part
-            assert gone > 10
-        await group.stop()
-
-    run(main())
+    group = Group(19, levels=LEVELS, ring_bytes_max=SEGMENT)
+    await group.start()
+    await group.serving()
+    async with client(group) as log:
+        await log.destinations.put("orders", prefix="o", from_="start", attempts_max=1000)
+        value, keys = 4 * BIG, [b"o1", *[b"none of it"] * 39] * 4
+        wanted = [await log.append(value, key=key) for key in keys][::40]
+        lead = group.nodes[group.master].lead
+        assert lead is not None
+        delivery = await lead.destinations.of("orders")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert (await delivery.messages(10, 0.0, Holder(Handed()))).columns.vlsns.tolist() == wanted
+        span_s, gone = loop.time() - began, 0
+        for part in range(40):
+            delivery.nack(wanted, "again")
+            await asyncio.sleep(1.0)  # nothing that was read is kept any more
+            asking = asyncio.create_task(delivery.messages(10, 0.0, Holder(Handed())))
+            await asyncio.sleep(span_s * part / 40)
+            if asking.done():
+                continue
+            gone += 1
+            asking.cancel()
+            with suppress(asyncio.CancelledError):
+                await asking
+            assert (await delivery.messages(10, 0.0, Holder(Handed()))).columns.vlsns.tolist() == wanted, part
+        assert gone > 10
+    await group.stop()
 
 
-def test_more_messages_than_one_call_takes_are_given_back_in_parts() -> None:
-    async def main() -> None:
-        group, most = await made(19), 12_000
-        async with client(group) as log:
-            await log.destinations.put("orders", from_="start", ack_timeout_s=3600.0)
-            for _ in range(6):
-                await log.append_many([b""] * (most // 6), keys=[b"a", b"b"] * (most // 12))
-            dest = log.destination("orders", prefetch=PREFETCH_MAX)
-            async with aclosing(dest.batches()) as batches:
+@virtual
+async def test_more_messages_than_one_call_takes_are_given_back_in_parts() -> None:
+    group, most = await made(19), 12_000
+    async with client(group) as log:
+        await log.destinations.put("orders", from_="start", ack_timeout_s=3600.0)
+        for _ in range(6):
+            await log.append_many([b""] * (most // 6), keys=[b"a", b"b"] * (most // 12))
+        dest = log.destination("orders", prefetch=PREFETCH_MAX)
+        async with aclosing(dest.batches()) as batches:
 
-                async def taken() -> dict[int, Message]:
-                    found: dict[int, Message] = {}
-                    while len(found) < most:
-                        found |= {each.vlsn: each for each in await anext(batches)}
-                    return found
+            async def taken() -> dict[int, Message]:
+                found: dict[int, Message] = {}
+                while len(found) < most:
+                    found |= {each.vlsn: each for each in await anext(batches)}
+                return found
 
-                first = await taken()
-                await dest.nack(list(first.values()), "no stock")
-                again = await taken()
-            assert again.keys() == first.keys()
-            assert {each.attempt for each in again.values()} == {2}, "each attempt counts, whichever part it was in"
-        await group.stop()
-
-    run(main())
+            first = await taken()
+            await dest.nack(list(first.values()), "no stock")
+            again = await taken()
+        assert again.keys() == first.keys()
+        assert {each.attempt for each in again.values()} == {2}, "each attempt counts, whichever part it was in"
+    await group.stop()

@@ -10,7 +10,7 @@ import pytest
 
 from replica import feed
 from replica.syncup import describe
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.seam.nodes import JSON, Group
 from vlsn.format.feed_messages import Syncup, TermRun
 from vlsn.ids import Term
@@ -42,67 +42,60 @@ async def vote(group: Group, to: str, sender: str, **fields: Any) -> dict[str, A
 
 
 @pytest.mark.parametrize("behind", [0, 1])
-def test_a_vote_is_compared_with_all_that_was_acknowledged(behind: int) -> None:
+@virtual
+async def test_a_vote_is_compared_with_all_that_was_acknowledged(behind: int) -> None:
     """A block is on its way to n2's disk when n2 is asked, and it counts. Else it would be acknowledged for the old
     term behind a vote for a log that lacks it."""
-
-    async def main() -> None:
-        group = Group(31)
-        await group.start()
-        await group.serving()
-        status, answer = await group.append(b"everywhere", acks="all")
-        assert status == 200
-        term, synced = answer["term"], answer["last"]
-        group.machines["n2"].process.threads.latency_s = SLOW_S  # type: ignore[union-attr]
-        group.net.block("n1", "n3")
-        status, answer = await group.append(b"on its way", acks="none")
-        assert status == 200
-        await group.until(
-            lambda: group.nodes["n2"].opened().log.view.allocated > synced, "n2 has it, and not on its disk"
-        )
-        assert group.nodes["n2"].opened().log.view.range.last_sync == synced
-        said = await vote(group, "n2", "n3", term=term + 1, last_term=term, last_vlsn=synced + 1 - behind)
-        assert said["last_vlsn"] == synced + 1
-        assert (said["granted"], said["reason"]) == ((False, "shorter-log") if behind else (True, ""))
-        assert group.nodes["n2"].opened().log.node_file.record.term == term + 1
-        group.net.heal()
-        await group.stop()
-
-    run(main())
+    group = Group(31)
+    await group.start()
+    await group.serving()
+    status, answer = await group.append(b"everywhere", acks="all")
+    assert status == 200
+    term, synced = answer["term"], answer["last"]
+    group.machines["n2"].process.threads.latency_s = SLOW_S  # type: ignore[union-attr]
+    group.net.block("n1", "n3")
+    status, answer = await group.append(b"on its way", acks="none")
+    assert status == 200
+    await group.until(lambda: group.nodes["n2"].opened().log.view.allocated > synced, "n2 has it, and not on its disk")
+    assert group.nodes["n2"].opened().log.view.range.last_sync == synced
+    said = await vote(group, "n2", "n3", term=term + 1, last_term=term, last_vlsn=synced + 1 - behind)
+    assert said["last_vlsn"] == synced + 1
+    assert (said["granted"], said["reason"]) == ((False, "shorter-log") if behind else (True, ""))
+    assert group.nodes["n2"].opened().log.node_file.record.term == term + 1
+    group.net.heal()
+    await group.stop()
 
 
-def test_nothing_is_acknowledged_for_an_old_term_behind_a_vote(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        group = Group(32)
-        await group.start()
-        await group.serving()
-        status, answer = await group.append(b"everywhere", acks="all")
-        assert status == 200
-        term, last = answer["term"], answer["last"]
-        group.net.block("n1", "n3")
-        group.net.block("n3", "n1")
-        confirming, confirmed = group.nodes["n2"].confirming, asyncio.Event()
-        hands_over = confirming.hands_over
+@virtual
+async def test_nothing_is_acknowledged_for_an_old_term_behind_a_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(32)
+    await group.start()
+    await group.serving()
+    status, answer = await group.append(b"everywhere", acks="all")
+    assert status == 200
+    term, last = answer["term"], answer["last"]
+    group.net.block("n1", "n3")
+    group.net.block("n3", "n1")
+    confirming, confirmed = group.nodes["n2"].confirming, asyncio.Event()
+    hands_over = confirming.hands_over
 
-        async def and_then(*asked: Any, **fields: Any) -> bool:
-            try:
-                return await hands_over(*asked, **fields)
-            finally:
-                confirmed.set()
+    async def and_then(*asked: Any, **fields: Any) -> bool:
+        try:
+            return await hands_over(*asked, **fields)
+        finally:
+            confirmed.set()
 
-        monkeypatch.setattr(confirming, "hands_over", and_then)
-        asked = asyncio.create_task(vote(group, "n2", "n3", term=term + 1, last_term=term, last_vlsn=last))
-        await confirmed.wait()
-        waiting = asyncio.create_task(group.append(b"too late", to="n1"))
-        assert (await asked)["granted"]
-        status, answer = await waiting
-        leader = group.nodes["n1"].member.role
-        assert leader is None or getattr(leader, "term", 0) != term or group.nodes["n1"].dtvlsn() <= last
-        assert status != 200 or not answer["durable"]
-        group.net.heal()
-        await group.stop()
-
-    run(main())
+    monkeypatch.setattr(confirming, "hands_over", and_then)
+    asked = asyncio.create_task(vote(group, "n2", "n3", term=term + 1, last_term=term, last_vlsn=last))
+    await confirmed.wait()
+    waiting = asyncio.create_task(group.append(b"too late", to="n1"))
+    assert (await asked)["granted"]
+    status, answer = await waiting
+    leader = group.nodes["n1"].member.role
+    assert leader is None or getattr(leader, "term", 0) != term or group.nodes["n1"].dtvlsn() <= last
+    assert status != 200 or not answer["durable"]
+    group.net.heal()
+    await group.stop()
 
 
 def test_no_range_is_sent_while_a_rollback_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,29 +178,26 @@ def test_nobody_asks_for_votes_while_its_log_is_rolled_back() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 5])
-def test_whoever_has_stored_a_higher_term_than_a_master_with_a_majority_finds_back(size: int) -> None:
+@virtual
+async def test_whoever_has_stored_a_higher_term_than_a_master_with_a_majority_finds_back(size: int) -> None:
     """The node gave its vote, or stood, as that master was elected. The others hear a master and refuse every vote, and
     what is fed in a term below the stored one it may not take. So the master has to learn of the term, and step
     down."""
+    group = Group(33, size)
+    await group.start()
+    await group.serving()
+    _, answer = await group.append(b"everywhere", acks="all")
+    term, last, leads = answer["term"], answer["last"], group.master
+    voter, candidate = [name for name in group.names if name != leads][:2]
+    said = await vote(group, voter, candidate, term=term + 1, last_term=term, last_vlsn=last)
+    assert said["granted"]
 
-    async def main() -> None:
-        group = Group(33, size)
-        await group.start()
-        await group.serving()
-        _, answer = await group.append(b"everywhere", acks="all")
-        term, last, leads = answer["term"], answer["last"], group.master
-        voter, candidate = [name for name in group.names if name != leads][:2]
-        said = await vote(group, voter, candidate, term=term + 1, last_term=term, last_vlsn=last)
-        assert said["granted"]
+    def all_are_back() -> bool:
+        terms = {node.opened().log.node_file.record.term for node in group.nodes.values()}
+        states = sorted(group.state(name) for name in group.names)
+        return len(terms) == 1 and min(terms) > term and states == ["MASTER", *["REPLICA"] * (size - 1)]
 
-        def all_are_back() -> bool:
-            terms = {node.opened().log.node_file.record.term for node in group.nodes.values()}
-            states = sorted(group.state(name) for name in group.names)
-            return len(terms) == 1 and min(terms) > term and states == ["MASTER", *["REPLICA"] * (size - 1)]
-
-        await group.until(all_are_back, "all are back, in no term below the one that was stored")
-        assert (await group.append(b"again", acks="all"))[0] == 200
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await group.until(all_are_back, "all are back, in no term below the one that was stored")
+    assert (await group.append(b"again", acks="all"))[0] == 200
+    await group.stop()
+    assert not group.fatal

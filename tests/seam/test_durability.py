@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import msgspec
 import pytest
 
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.seam.nodes import JSON, Group
 from tests.seam.test_group_level import made
 from tests.seam.test_group_settings import asked, shown
@@ -272,22 +272,20 @@ def test_a_setting_goes_with_the_log_to_the_next_master_and_beside_another_one()
     in_a_group(test)
 
 
-def test_less_than_a_sync_waits_for_the_groups_level() -> None:
-    async def main() -> None:
-        group = await made(403)
-        before = log_of(group).view.allocated
-        status, answer = await append(group, b"v", "write_no_sync")
-        assert (status, answer["type"]) == (400, "wrong-version"), answer
-        assert "vlsnlog group upgrade" in answer["detail"]
-        status, answer = await asked(group, {"durability": told("no_sync")})
-        assert (status, answer["type"]) == (400, "wrong-version"), answer
-        assert log_of(group).view.allocated == before
-        status, answer = await append(group, b"v", "sync")
-        assert (status, answer["durable"]) == (200, True)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_less_than_a_sync_waits_for_the_groups_level() -> None:
+    group = await made(403)
+    before = log_of(group).view.allocated
+    status, answer = await append(group, b"v", "write_no_sync")
+    assert (status, answer["type"]) == (400, "wrong-version"), answer
+    assert "vlsnlog group upgrade" in answer["detail"]
+    status, answer = await asked(group, {"durability": told("no_sync")})
+    assert (status, answer["type"]) == (400, "wrong-version"), answer
+    assert log_of(group).view.allocated == before
+    status, answer = await append(group, b"v", "sync")
+    assert (status, answer["durable"]) == (200, True)
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("text", ["", "fast", "SYNC", "sync,", "sync,sync,sync", "sync;no_sync"])

@@ -12,7 +12,7 @@ import pytest
 from repl import connect
 from repl.cli.append import STARTING_S, require_a_node
 from repl.client.connect import Client
-from tests.fakes.loop import VirtualLoop, run
+from tests.fakes.loop import VirtualLoop, run, virtual
 from tests.seam.nodes import Group
 from vlsn.errors import NotInLog, OutcomeUnknown, Unreachable
 from vlsn.format.block import Entry
@@ -80,166 +80,149 @@ async def started(seed: int) -> Group:
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
-def test_the_death_of_the_master_is_over_within_a_second(seed: int) -> None:
-    async def main() -> None:
-        group = await started(seed)
-        clients = Clients(group)
-        killed = group.master
+@virtual
+async def test_the_death_of_the_master_is_over_within_a_second(seed: int) -> None:
+    group = await started(seed)
+    clients = Clients(group)
+    killed = group.master
 
-        async def kill() -> None:
-            group.kill(killed)
-            await group.until(lambda: leads(group), "another leads")
+    async def kill() -> None:
+        group.kill(killed)
+        await group.until(lambda: leads(group), "another leads")
 
-        await clients.during(kill)
-        assert group.master != killed
-        assert clients.longest_s < 1.0
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await clients.during(kill)
+    assert group.master != killed
+    assert clients.longest_s < 1.0
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
-def test_a_planned_transfer_keeps_no_append_waiting_for_long(seed: int) -> None:
-    async def main() -> None:
-        group = await started(seed)
-        clients = Clients(group)
-        before = group.master
-        to = next(name for name in reversed(group.names) if name != before)
+@virtual
+async def test_a_planned_transfer_keeps_no_append_waiting_for_long(seed: int) -> None:
+    group = await started(seed)
+    clients = Clients(group)
+    before = group.master
+    to = next(name for name in reversed(group.names) if name != before)
 
-        async def transfer() -> None:
-            answer = await group.client.request("POST", f"{group.url(before)}/v1/admin/transfer?to={to}", timeout_s=5.0)
-            assert answer.status == 200, bytes(answer.body)
-            await group.until(lambda: group.nodes[to].member.is_master(), "it leads")
+    async def transfer() -> None:
+        answer = await group.client.request("POST", f"{group.url(before)}/v1/admin/transfer?to={to}", timeout_s=5.0)
+        assert answer.status == 200, bytes(answer.body)
+        await group.until(lambda: group.nodes[to].member.is_master(), "it leads")
 
-        await clients.during(transfer)
-        assert clients.longest_s < 0.25
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await clients.during(transfer)
+    assert clients.longest_s < 0.25
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
 @pytest.mark.parametrize("with_clients", [False, True])
-def test_a_master_that_is_cut_off_costs_its_clients_no_error(seed: int, with_clients: bool) -> None:
+@virtual
+async def test_a_master_that_is_cut_off_costs_its_clients_no_error(seed: int, with_clients: bool) -> None:
     """The clients are on the side of the others, or reach everybody: the old master, too."""
+    group = await started(seed)
+    clients = Clients(group)
+    alone = group.master
+    others = [name for name in group.names if name != alone]
 
-    async def main() -> None:
-        group = await started(seed)
-        clients = Clients(group)
-        alone = group.master
-        others = [name for name in group.names if name != alone]
+    async def cut_off() -> None:
+        group.net.split([alone], others if with_clients else [*others, "writer", "reader"])
+        await group.until(lambda: group.master in others, "another leads")
+        await asyncio.sleep(2.0)
+        group.net.heal()
 
-        async def cut_off() -> None:
-            group.net.split([alone], others if with_clients else [*others, "writer", "reader"])
-            await group.until(lambda: group.master in others, "another leads")
-            await asyncio.sleep(2.0)
-            group.net.heal()
-
-        await clients.during(cut_off)
-        assert clients.longest_s < 6.0
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await clients.during(cut_off)
+    assert clients.longest_s < 6.0
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
-def test_a_master_that_stands_still_is_left_as_soon_as_another_leads(seed: int) -> None:
+@virtual
+async def test_a_master_that_stands_still_is_left_as_soon_as_another_leads(seed: int) -> None:
     """Its connections live, and nothing comes from it: the others are asked ten times a second meanwhile."""
+    group = await started(seed)
+    clients = Clients(group)
+    still = group.master
+    loop, process = group.loop, group.machines[still].process
+    assert isinstance(loop, VirtualLoop) and process is not None
 
-    async def main() -> None:
-        group = await started(seed)
-        clients = Clients(group)
-        still = group.master
-        loop, process = group.loop, group.machines[still].process
-        assert isinstance(loop, VirtualLoop) and process is not None
+    elected_s: list[float] = []
 
-        elected_s: list[float] = []
+    async def stand_still() -> None:
+        began = loop.time()
+        loop.pause(process.owner)
+        await group.until(lambda: group.master != still, "another leads")
+        elected_s.append(loop.time() - began)
+        await asyncio.sleep(1.0)
+        loop.resume(process.owner)
 
-        async def stand_still() -> None:
-            began = loop.time()
-            loop.pause(process.owner)
-            await group.until(lambda: group.master != still, "another leads")
-            elected_s.append(loop.time() - began)
-            await asyncio.sleep(1.0)
-            loop.resume(process.owner)
-
-        await clients.during(stand_still)
-        assert clients.longest_s < elected_s[0] + 0.15
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await clients.during(stand_still)
+    assert clients.longest_s < elected_s[0] + 0.15
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
-def test_a_plain_client_does_not_wait_for_a_master_that_stands_still(seed: int) -> None:
+@virtual
+async def test_a_plain_client_does_not_wait_for_a_master_that_stands_still(seed: int) -> None:
     """Its unanswered appends have an unknown end as soon as another leads; the next go there."""
-
-    async def main() -> None:
-        group = await started(seed)
-        still = group.master
-        loop, process = group.loop, group.machines[still].process
-        assert isinstance(loop, VirtualLoop) and process is not None
-        urls = ",".join(group.url(name) for name in group.names)
-        async with connect(urls, network=group.net.host("writer")) as log:
-            await log.append(b"before")
-            began = loop.time()
-            loop.pause(process.owner)
-            sent = asyncio.create_task(log.append(b"sent to it"))
-            await group.until(
-                lambda: group.nodes[group.master].member.is_master() and group.master != still, "another leads"
-            )
-            elected_s = loop.time() - began
-            with pytest.raises(OutcomeUnknown, match="leads now"):
-                await sent
-            assert loop.time() - began < elected_s + 1.0
-            await log.append(b"after it")
-            assert loop.time() - began < elected_s + 1.3
-            loop.resume(process.owner)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = await started(seed)
+    still = group.master
+    loop, process = group.loop, group.machines[still].process
+    assert isinstance(loop, VirtualLoop) and process is not None
+    urls = ",".join(group.url(name) for name in group.names)
+    async with connect(urls, network=group.net.host("writer")) as log:
+        await log.append(b"before")
+        began = loop.time()
+        loop.pause(process.owner)
+        sent = asyncio.create_task(log.append(b"sent to it"))
+        await group.until(
+            lambda: group.nodes[group.master].member.is_master() and group.master != still, "another leads"
+        )
+        elected_s = loop.time() - began
+        with pytest.raises(OutcomeUnknown, match="leads now"):
+            await sent
+        assert loop.time() - began < elected_s + 1.0
+        await log.append(b"after it")
+        assert loop.time() - began < elected_s + 1.3
+        loop.resume(process.owner)
+    await group.stop()
+    assert not group.fatal
 
 
-def test_every_node_cut_off_from_every_other_is_waited_out() -> None:
-    async def main() -> None:
-        group = await started(3)
-        clients = Clients(group)
+@virtual
+async def test_every_node_cut_off_from_every_other_is_waited_out() -> None:
+    group = await started(3)
+    clients = Clients(group)
 
-        async def cut_off() -> None:
-            group.net.split(*([name] for name in group.names))
-            await asyncio.sleep(5.0)
-            group.net.heal()
+    async def cut_off() -> None:
+        group.net.split(*([name] for name in group.names))
+        await asyncio.sleep(5.0)
+        group.net.heal()
 
-        await clients.during(cut_off)
-        assert 5.0 <= clients.longest_s < 8.0
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await clients.during(cut_off)
+    assert 5.0 <= clients.longest_s < 8.0
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_command_waits_for_a_node_that_is_being_started_and_not_for_one_that_is_not() -> None:
-    async def main() -> None:
-        group = Group(6)
-        url = group.url("n1")
-        async with connect(url, network=group.net.host("person")) as log:
-            began = group.loop.time()
-            with pytest.raises(Unreachable, match="start one, or correct --url"):
-                await require_a_node(log, [url])
-            assert STARTING_S < group.loop.time() - began < STARTING_S + 1.0
-            asking = asyncio.create_task(require_a_node(log, [url]))
-            await asyncio.sleep(1.5)
-            assert not asking.done()
-            await group.start("n1")
-            await asking
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_command_waits_for_a_node_that_is_being_started_and_not_for_one_that_is_not() -> None:
+    group = Group(6)
+    url = group.url("n1")
+    async with connect(url, network=group.net.host("person")) as log:
+        began = group.loop.time()
+        with pytest.raises(Unreachable, match="start one, or correct --url"):
+            await require_a_node(log, [url])
+        assert STARTING_S < group.loop.time() - began < STARTING_S + 1.0
+        asking = asyncio.create_task(require_a_node(log, [url]))
+        await asyncio.sleep(1.5)
+        assert not asking.done()
+        await group.start("n1")
+        await asking
+    await group.stop()
 
 
 def test_a_read_gives_up_after_its_time_by_the_clock_of_its_loop() -> None:
@@ -256,37 +239,34 @@ def test_a_read_gives_up_after_its_time_by_the_clock_of_its_loop() -> None:
     run(main(), limit_s=60.0)
 
 
-def test_a_tail_is_told_when_what_it_stood_on_is_in_the_log_no_more() -> None:
+@virtual
+async def test_a_tail_is_told_when_what_it_stood_on_is_in_the_log_no_more() -> None:
     """A person alone can do that. Here two wiped nodes are let found the group anew beside a reader of the old."""
-
-    async def main() -> None:
-        group = await started(4)
-        for number in range(5):
-            await group.append(b"old %d" % number)
-        urls = ",".join(group.url(name) for name in group.names)
-        seen: list[Entry] = []
-        async with connect(urls, network=group.net.host("reader")) as log:
-            async for entry in log.tail():
-                seen.append(entry)
-                if len(seen) == 5:
-                    break
-        term = seen[-1].term
-        group.kill(*group.names)
-        for name in group.names:
-            group.machines[name].disk.wipe()
-        await group.start()
-        await group.serving()
-        group.kill(group.master)  # a term above the old one, and its TERM entry where the reader stood
-        await group.until(lambda: leads(group), "another leads")
-        await group.serving()
-        for number in range(5):
-            await group.append(b"new %d" % number)
-        async with connect(urls, network=group.net.host("reader")) as log:
-            with pytest.raises(NotInLog) as told:
-                async for _ in log.tail(seen[-1].vlsn + 1, after_term=term):
-                    pass
-        assert (told.value.vlsn, told.value.term) == (seen[-1].vlsn, term)
-        assert told.value.found > term
-        await group.stop()
-
-    run(main())
+    group = await started(4)
+    for number in range(5):
+        await group.append(b"old %d" % number)
+    urls = ",".join(group.url(name) for name in group.names)
+    seen: list[Entry] = []
+    async with connect(urls, network=group.net.host("reader")) as log:
+        async for entry in log.tail():
+            seen.append(entry)
+            if len(seen) == 5:
+                break
+    term = seen[-1].term
+    group.kill(*group.names)
+    for name in group.names:
+        group.machines[name].disk.wipe()
+    await group.start()
+    await group.serving()
+    group.kill(group.master)  # a term above the old one, and its TERM entry where the reader stood
+    await group.until(lambda: leads(group), "another leads")
+    await group.serving()
+    for number in range(5):
+        await group.append(b"new %d" % number)
+    async with connect(urls, network=group.net.host("reader")) as log:
+        with pytest.raises(NotInLog) as told:
+            async for _ in log.tail(seen[-1].vlsn + 1, after_term=term):
+                pass
+    assert (told.value.vlsn, told.value.term) == (seen[-1].vlsn, term)
+    assert told.value.found > term
+    await group.stop()

@@ -10,7 +10,7 @@ import pytest
 from repl import connect
 from repl.client.connect import Client
 from repl.read import reads
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.seam.nodes import BIG, Group
 from vlsn.errors import BadArgument
 from vlsn.levels import LEVELS
@@ -60,35 +60,33 @@ def test_each_node_gives_the_entries_of_a_key_and_no_others(ring: int, monkeypat
     run(main())
 
 
-def test_a_key_is_read_by_the_word_that_it_was_appended_by() -> None:
-    async def main() -> None:
-        group = Group(79, size=1, levels=LEVELS)
-        await group.start()
-        await group.serving()
-        url = group.url("n1")
-        async with connect(url, codec="utf8", network=group.client) as log:
-            await log.append("one", key="schlüssel")
-            await log.append_many(["two", "three"], keys=["schlüssel", "schloss"])
-            async with log.transaction() as txn:
-                await txn.append("four", key="schlüssel")
-                await txn.append_many(["five"], keys=["schloss"])
-            for key in ("schlüssel", "schlüssel".encode()):
-                assert [entry.text() async for entry in log.read(key=key)] == ["one", "two", "four"]
-                assert [entry.text() async for entry in log.tail(key=key, limit=3)] == ["one", "two", "four"]
-            assert [entry.text() async for entry in log.read(key_prefix="schlo")] == ["three", "five"]
-        wrong: Any
-        async with connect(url, network=group.client) as log_of_bytes:
-            for wrong in ("schlüssel", 7):
-                with pytest.raises(TypeError):
-                    await log_of_bytes.append(b"never", key=wrong)
-                with pytest.raises(TypeError):
-                    log_of_bytes.read_pages(key=wrong)
-                with pytest.raises(TypeError):
-                    log_of_bytes.tail_pages(key_prefix=wrong)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_key_is_read_by_the_word_that_it_was_appended_by() -> None:
+    group = Group(79, size=1, levels=LEVELS)
+    await group.start()
+    await group.serving()
+    url = group.url("n1")
+    async with connect(url, codec="utf8", network=group.client) as log:
+        await log.append("one", key="schlüssel")
+        await log.append_many(["two", "three"], keys=["schlüssel", "schloss"])
+        async with log.transaction() as txn:
+            await txn.append("four", key="schlüssel")
+            await txn.append_many(["five"], keys=["schloss"])
+        for key in ("schlüssel", "schlüssel".encode()):
+            assert [entry.text() async for entry in log.read(key=key)] == ["one", "two", "four"]
+            assert [entry.text() async for entry in log.tail(key=key, limit=3)] == ["one", "two", "four"]
+        assert [entry.text() async for entry in log.read(key_prefix="schlo")] == ["three", "five"]
+    wrong: Any
+    async with connect(url, network=group.client) as log_of_bytes:
+        for wrong in ("schlüssel", 7):
+            with pytest.raises(TypeError):
+                await log_of_bytes.append(b"never", key=wrong)
+            with pytest.raises(TypeError):
+                log_of_bytes.read_pages(key=wrong)
+            with pytest.raises(TypeError):
+                log_of_bytes.tail_pages(key_prefix=wrong)
+    await group.stop()
+    assert not group.fatal
 
 
 def test_a_read_that_finds_nothing_says_how_far_it_looked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,37 +113,35 @@ def test_a_read_that_finds_nothing_says_how_far_it_looked(monkeypatch: pytest.Mo
     run(main())
 
 
-def test_a_tail_from_the_end_gives_what_comes_with_its_keys() -> None:
-    async def main() -> None:
-        group = Group(79)
-        await group.start()
-        await group.serving()
-        async with connect(",".join(map(group.url, group.names)), network=group.client, exactly_once=True) as log:
-            await fill(log, 3)
-            got: list[bytes] = []
+@virtual
+async def test_a_tail_from_the_end_gives_what_comes_with_its_keys() -> None:
+    group = Group(79)
+    await group.start()
+    await group.serving()
+    async with connect(",".join(map(group.url, group.names)), network=group.client, exactly_once=True) as log:
+        await fill(log, 3)
+        got: list[bytes] = []
 
-            async def follow() -> None:
-                got.extend([each.value async for each in log.tail("end", key_prefix=b"orders", limit=2)])
+        async def follow() -> None:
+            got.extend([each.value async for each in log.tail("end", key_prefix=b"orders", limit=2)])
 
-            following = asyncio.create_task(follow())
-            await asyncio.sleep(0.5)
-            await log.append(b"no", key=b"order")
-            await log.append(b"one", key=b"orders")
-            await log.append(b"no", key=b"")
-            group.kill(group.master)
-            await log.append(b"two", key=b"orders/2")
-            await following
-            assert got == [b"one", b"two"]
-            assert [each async for each in log.read("end")] == []
-            first = [each.value async for each in log.read("start", limit=1)]
-            assert first == [b"0/0"]
-            with pytest.raises(BadArgument):
-                log.read_pages("middle")  # type: ignore[arg-type]
-            with pytest.raises(BadArgument):
-                log.read_pages(1, key=b"a", key_prefix=b"b")
-            with pytest.raises(BadArgument):
-                log.tail_pages("end", after_term=1)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(0.5)
+        await log.append(b"no", key=b"order")
+        await log.append(b"one", key=b"orders")
+        await log.append(b"no", key=b"")
+        group.kill(group.master)
+        await log.append(b"two", key=b"orders/2")
+        await following
+        assert got == [b"one", b"two"]
+        assert [each async for each in log.read("end")] == []
+        first = [each.value async for each in log.read("start", limit=1)]
+        assert first == [b"0/0"]
+        with pytest.raises(BadArgument):
+            log.read_pages("middle")  # type: ignore[arg-type]
+        with pytest.raises(BadArgument):
+            log.read_pages(1, key=b"a", key_prefix=b"b")
+        with pytest.raises(BadArgument):
+            log.tail_pages("end", after_term=1)
+    await group.stop()
+    assert not group.fatal

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.seam.nodes import Group
 from vlsn.format.block import BLOCK_BYTES
 from vlsn.format.frame import FRAME_BYTES
@@ -55,87 +55,78 @@ async def opened(group: Group, first: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_a_node_that_lost_its_state_votes_for_no_log_behind_what_it_acknowledged(at_once: bool) -> None:
+@virtual
+async def test_a_node_that_lost_its_state_votes_for_no_log_behind_what_it_acknowledged(at_once: bool) -> None:
     """The note that its last group was synced is lost, so rot in it passes for a torn tail. The block headers that are
     left there tell its floor; then they rot as well; or all do at once. By n2 and n3 alone nobody is elected, for it
     would be n3, which lacks acknowledged entries."""
-
-    async def main() -> None:
-        group = Group(21, checkpoint_period_s=60.0)
-        first, places = await acknowledged(group)
-        group.kill("n1")
-        group.machines["n2"].stores.contents.pop("/n2/state")
-        rot(group, places[: 3 if at_once else 1])
-        floor = await opened(group, first)
-        assert floor >= (1, first + 3) if at_once else floor == (1, first + 3)
-        group.kill("n2")
-        if not at_once:
-            rot(group, places[1:])
-        assert await opened(group, first) == floor
-        await group.start("n3")
-        await group.until(lambda: "waits for n1" in group.nodes["n2"].member.reason, "n2 waits for n1")
-        await asyncio.sleep(10.0)
-        assert not any(node.member.is_master() for node in group.nodes.values())
-        await group.start("n1")
-        await group.serving()
-        assert list((await group.read(group.master)).values()) == [b"0", b"1", b"2", b"3"]
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = Group(21, checkpoint_period_s=60.0)
+    first, places = await acknowledged(group)
+    group.kill("n1")
+    group.machines["n2"].stores.contents.pop("/n2/state")
+    rot(group, places[: 3 if at_once else 1])
+    floor = await opened(group, first)
+    assert floor >= (1, first + 3) if at_once else floor == (1, first + 3)
+    group.kill("n2")
+    if not at_once:
+        rot(group, places[1:])
+    assert await opened(group, first) == floor
+    await group.start("n3")
+    await group.until(lambda: "waits for n1" in group.nodes["n2"].member.reason, "n2 waits for n1")
+    await asyncio.sleep(10.0)
+    assert not any(node.member.is_master() for node in group.nodes.values())
+    await group.start("n1")
+    await group.serving()
+    assert list((await group.read(group.master)).values()) == [b"0", b"1", b"2", b"3"]
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_floor_that_was_set_high_is_met_by_all_that_the_master_has() -> None:
+@virtual
+async def test_a_floor_that_was_set_high_is_met_by_all_that_the_master_has() -> None:
     """Two of three would wait otherwise for a master that is gone. They would, however long ago they have got all of
     its log."""
-
-    async def main() -> None:
-        group = Group(22, checkpoint_period_s=60.0)
-        first, places = await acknowledged(group)
-        group.machines["n2"].stores.contents.pop("/n2/state")
-        rot(group, places)
-        assert await opened(group, first) > (1, first + 4)
-        log = group.nodes["n2"].opened().log
-        assert log.node_file.record.term == 1
-        await group.until(lambda: log.view.range.last_sync == first + 3, "it is fed")
-        await group.until(lambda: log.node_file.record.floor_vlsn == first + 3, "its floor is met")
-        await group.start("n3")
-        await group.until(lambda: group.nodes["n3"].dtvlsn() == first + 3, "n3 has all")
-        group.kill("n1")
-        await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "one of them leads")
-        assert list((await group.read(group.master)).values()) == [b"0", b"1", b"2", b"3"]
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = Group(22, checkpoint_period_s=60.0)
+    first, places = await acknowledged(group)
+    group.machines["n2"].stores.contents.pop("/n2/state")
+    rot(group, places)
+    assert await opened(group, first) > (1, first + 4)
+    log = group.nodes["n2"].opened().log
+    assert log.node_file.record.term == 1
+    await group.until(lambda: log.view.range.last_sync == first + 3, "it is fed")
+    await group.until(lambda: log.node_file.record.floor_vlsn == first + 3, "its floor is met")
+    await group.start("n3")
+    await group.until(lambda: group.nodes["n3"].dtvlsn() == first + 3, "n3 has all")
+    group.kill("n1")
+    await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "one of them leads")
+    assert list((await group.read(group.master)).values()) == [b"0", b"1", b"2", b"3"]
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_floor_stands_while_the_log_is_behind_its_masters() -> None:
+@virtual
+async def test_a_floor_stands_while_the_log_is_behind_its_masters() -> None:
     """Its master goes while n2 is on the way to what it had. Both n2 and n3, which lack acknowledged entries, wait."""
-
-    async def main() -> None:
-        group = Group(23, checkpoint_period_s=60.0)
-        first, places = await acknowledged(group)
-        group.machines["n2"].stores.contents.pop("/n2/state")
-        rot(group, places)
-        floor = await opened(group, first)
-        process = group.machines["n2"].process
-        assert process is not None
-        process.threads.latency_s = (3.0, 3.0)  # nothing that comes is written soon
-        log = group.nodes["n2"].opened().log
-        await group.until(lambda: group.state("n2") == "REPLICA", "a feed is taken")
-        await asyncio.sleep(0.5)
-        assert log.view.range.last_sync == first
-        group.kill("n1")
-        await group.start("n3")
-        await group.until(lambda: "waits for n1" in group.nodes["n2"].member.reason, "n2 waits for n1")
-        await asyncio.sleep(10.0)
-        assert not any(node.member.is_master() for node in group.nodes.values())
-        assert (log.node_file.record.floor_term, log.node_file.record.floor_vlsn) == floor
-        await group.start("n1")
-        await group.serving()
-        assert list((await group.read(group.master)).values()) == [b"0", b"1", b"2", b"3"]
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = Group(23, checkpoint_period_s=60.0)
+    first, places = await acknowledged(group)
+    group.machines["n2"].stores.contents.pop("/n2/state")
+    rot(group, places)
+    floor = await opened(group, first)
+    process = group.machines["n2"].process
+    assert process is not None
+    process.threads.latency_s = (3.0, 3.0)  # nothing that comes is written soon
+    log = group.nodes["n2"].opened().log
+    await group.until(lambda: group.state("n2") == "REPLICA", "a feed is taken")
+    await asyncio.sleep(0.5)
+    assert log.view.range.last_sync == first
+    group.kill("n1")
+    await group.start("n3")
+    await group.until(lambda: "waits for n1" in group.nodes["n2"].member.reason, "n2 waits for n1")
+    await asyncio.sleep(10.0)
+    assert not any(node.member.is_master() for node in group.nodes.values())
+    assert (log.node_file.record.floor_term, log.node_file.record.floor_vlsn) == floor
+    await group.start("n1")
+    await group.serving()
+    assert list((await group.read(group.master)).values()) == [b"0", b"1", b"2", b"3"]
+    await group.stop()
+    assert not group.fatal

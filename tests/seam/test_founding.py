@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from repl.group.hello import answer_of
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.seam.nodes import Group
 from vlsn.errors import Unreachable
 from vlsn.format.block import EntryKind
@@ -72,23 +72,20 @@ def test_founding_cut_at_every_disk_call(victim: str, power: bool) -> None:
         run(founded(1, victim, number, power=power))
 
 
-def test_an_empty_node_takes_its_first_feed_from_whom_it_told_that_it_is_empty() -> None:
+@virtual
+async def test_an_empty_node_takes_its_first_feed_from_whom_it_told_that_it_is_empty() -> None:
     """Another leader may not have counted it: what it took there could be founded over."""
-
-    async def main() -> None:
-        group = Group(17)
-        await group.start()
-        node = group.nodes["n3"]
-        await group.until(lambda: node.member.founder is not None, "it has told n1")
-        group.net.split(["n3"], ["n1", "n2"])
-        await group.serving("n1")
-        following = node.following
-        assert following is not None and not node.opened().log.view.allocated
-        with pytest.raises(Unreachable, match="n2 is not the process that this empty node answered"):
-            await following._connect(answer_of(group.nodes["n2"].member))
-        group.net.heal()
-        await group.until(lambda: group.state("n3") == "REPLICA", "it is fed by n1")
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = Group(17)
+    await group.start()
+    node = group.nodes["n3"]
+    await group.until(lambda: node.member.founder is not None, "it has told n1")
+    group.net.split(["n3"], ["n1", "n2"])
+    await group.serving("n1")
+    following = node.following
+    assert following is not None and not node.opened().log.view.allocated
+    with pytest.raises(Unreachable, match="n2 is not the process that this empty node answered"):
+        await following._connect(answer_of(group.nodes["n2"].member))
+    group.net.heal()
+    await group.until(lambda: group.state("n3") == "REPLICA", "it is fed by n1")
+    await group.stop()
+    assert not group.fatal

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from repl.repair.integrity import Verdict, agree_where_durable, weigh
 from repl.repair.restoring import Peer
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.seam.nodes import Group
 from tests.seam.test_mending import place
 from vlsn.errors import Halted
@@ -79,22 +79,20 @@ async def healed(group: Group, told: dict[int, bytes], restored: str) -> None:
     assert not group.fatal
 
 
-def test_a_replica_whose_copy_is_the_odd_one_out_is_restored() -> None:
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = await filled(61, told)
-        odd = next(name for name in group.names if name != group.master)
-        forge(group, odd, max(told), byte=0x21)
-        _, answer = await group.append(b"meanwhile")
-        told[answer["first"]] = b"meanwhile"
-        await group.start(odd)
-        await healed(group, told, odd)
-        assert verdicts(group, odd) == ["minority"]
-        assert [name for name in group.machines[odd].disk.list(f"/{odd}") if name.endswith(".vlog.old")]
-        assert set(verdicts(group, group.master)) <= {"sound"}
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_replica_whose_copy_is_the_odd_one_out_is_restored() -> None:
+    told: dict[int, bytes] = {}
+    group = await filled(61, told)
+    odd = next(name for name in group.names if name != group.master)
+    forge(group, odd, max(told), byte=0x21)
+    _, answer = await group.append(b"meanwhile")
+    told[answer["first"]] = b"meanwhile"
+    await group.start(odd)
+    await healed(group, told, odd)
+    assert verdicts(group, odd) == ["minority"]
+    assert [name for name in group.machines[odd].disk.list(f"/{odd}") if name.endswith(".vlog.old")]
+    assert set(verdicts(group, group.master)) <= {"sound"}
+    await group.stop()
 
 
 def test_a_master_whose_copy_is_the_odd_one_out_stops_leading_and_is_restored() -> None:
@@ -128,36 +126,33 @@ def test_a_master_whose_copy_is_the_odd_one_out_stops_leading_and_is_restored() 
 
 
 @pytest.mark.parametrize("seed", [62, 63])
-def test_without_a_majority_of_equal_copies_whoever_meets_it_halts_and_nobody_leads(seed: int) -> None:
+@virtual
+async def test_without_a_majority_of_equal_copies_whoever_meets_it_halts_and_nobody_leads(seed: int) -> None:
     """The third meets nobody any more where the first two to meet have halted (63), and says where to look."""
+    told: dict[int, bytes] = {}
+    group = await filled(seed, told)
+    for number, name in enumerate(group.names):
+        forge(group, name, max(told), byte=0x30 + number)
+    await group.start()
 
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = await filled(seed, told)
-        for number, name in enumerate(group.names):
-            forge(group, name, max(told), byte=0x30 + number)
-        await group.start()
+    def halted() -> list[str]:
+        return [name for name in group.names if group.state(name) == "HALTED"]
 
-        def halted() -> list[str]:
-            return [name for name in group.names if group.state(name) == "HALTED"]
-
-        await group.until(lambda: len(halted()) >= 2, "a majority has halted")
-        await asyncio.sleep(20.0)
-        for name, node in group.nodes.items():
-            if name in halted():
-                assert "no majority" in node.member.reason and "audit" in node.member.reason
-            else:
-                says = "; ".join(f"{other} is HALTED, its status says why" for other in halted())
-                assert (node.state, node.member.reason) == ("UNKNOWN", f"no-master: {says}")
-            assert node.restoration.count == 0
-        for name in halted():
-            asking = next(node for each, node in group.nodes.items() if each != name)
-            peer = Peer(asking.member, NodeName(name), group.url(name))
-            with pytest.raises(Halted, match="nobody restores from it"):
-                await peer.open(Vlsn(1))
-        await group.stop()
-
-    run(main())
+    await group.until(lambda: len(halted()) >= 2, "a majority has halted")
+    await asyncio.sleep(20.0)
+    for name, node in group.nodes.items():
+        if name in halted():
+            assert "no majority" in node.member.reason and "audit" in node.member.reason
+        else:
+            says = "; ".join(f"{other} is HALTED, its status says why" for other in halted())
+            assert (node.state, node.member.reason) == ("UNKNOWN", f"no-master: {says}")
+        assert node.restoration.count == 0
+    for name in halted():
+        asking = next(node for each, node in group.nodes.items() if each != name)
+        peer = Peer(asking.member, NodeName(name), group.url(name))
+        with pytest.raises(Halted, match="nobody restores from it"):
+            await peer.open(Vlsn(1))
+    await group.stop()
 
 
 async def differing(seed: int, *, forged: int, durable: bool) -> tuple[Group, str, int]:
@@ -184,25 +179,22 @@ async def differing(seed: int, *, forged: int, durable: bool) -> tuple[Group, st
 
 
 @pytest.mark.parametrize(("forged", "durable"), [(1, True), (2, False)])
-def test_a_log_is_kept_where_one_knows_another_end_durable_or_a_majority_holds_one(forged: int, durable: bool) -> None:
+@virtual
+async def test_a_log_is_kept_where_one_knows_another_end_durable_or_a_majority_holds_one(
+    forged: int, durable: bool
+) -> None:
     """One that knows another block durable up to just there is enough, and so is a majority that does not know it."""
-
-    async def main() -> None:
-        group, own, last = await differing(64, forged=forged, durable=durable)
-        with pytest.raises(Halted, match=f"at VLSN {last}, up to which this node knows its log durable"):
-            await agree_where_durable(group.nodes[own].member, "a test")
-        await group.stop()
-
-    run(main())
+    group, own, last = await differing(64, forged=forged, durable=durable)
+    with pytest.raises(Halted, match=f"at VLSN {last}, up to which this node knows its log durable"):
+        await agree_where_durable(group.nodes[own].member, "a test")
+    await group.stop()
 
 
-def test_a_log_is_given_up_where_less_than_a_majority_holds_another_end_that_is_not_known_durable() -> None:
-    async def main() -> None:
-        group, own, _ = await differing(65, forged=1, durable=False)
-        assert not await agree_where_durable(group.nodes[own].member, "a test")
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_log_is_given_up_where_less_than_a_majority_holds_another_end_that_is_not_known_durable() -> None:
+    group, own, _ = await differing(65, forged=1, durable=False)
+    assert not await agree_where_durable(group.nodes[own].member, "a test")
+    await group.stop()
 
 
 @given(

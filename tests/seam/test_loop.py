@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.fakes.loop import Deadlock, OutOfTime, run
+from tests.fakes.loop import Deadlock, OutOfTime, run, virtual
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 RUNS: dict[str, Run] = {"virtual": run, "asyncio": asyncio.run, "uvloop": uvloop.run}
@@ -186,29 +186,27 @@ def test_a_program_that_never_waits_runs_out_of_turns(monkeypatch: pytest.Monkey
         run(main())
 
 
-def test_executors_sockets_and_other_threads_are_refused() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with pytest.raises(RuntimeError, match="no executor"):
-            await asyncio.to_thread(int)
-        with pytest.raises(RuntimeError, match="no sockets"):
-            await asyncio.open_connection("127.0.0.1", 1)
-        with pytest.raises(RuntimeError, match="no sockets"):
-            await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        refused: list[BaseException] = []
+@virtual
+async def test_executors_sockets_and_other_threads_are_refused() -> None:
+    loop = asyncio.get_running_loop()
+    with pytest.raises(RuntimeError, match="no executor"):
+        await asyncio.to_thread(int)
+    with pytest.raises(RuntimeError, match="no sockets"):
+        await asyncio.open_connection("127.0.0.1", 1)
+    with pytest.raises(RuntimeError, match="no sockets"):
+        await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    refused: list[BaseException] = []
 
-        def call() -> None:
-            try:
-                loop.call_soon_threadsafe(int)
-            except RuntimeError as error:
-                refused.append(error)
+    def call() -> None:
+        try:
+            loop.call_soon_threadsafe(int)
+        except RuntimeError as error:
+            refused.append(error)
 
-        thread = threading.Thread(target=call)
-        thread.start()
-        thread.join()
-        assert "virtual time" in str(refused[0])
-
-    run(main())
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert "virtual time" in str(refused[0])
 
 
 def test_an_exception_that_nobody_took_fails_the_run() -> None:
@@ -220,13 +218,11 @@ def test_an_exception_that_nobody_took_fails_the_run() -> None:
         run(main())
 
 
-def test_sets_of_tasks_and_futures_iterate_by_their_numbers() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        waiting = {loop.create_task(asyncio.sleep(60), name=str(n)) for n in range(20)}
-        assert [task.get_name() for task in waiting] == [str(n) for n in range(20)]
-        futures = {loop.create_future() for _ in range(20)}
-        numbers = [hash(future) for future in futures]
-        assert numbers == sorted(numbers)
-
-    run(main())
+@virtual
+async def test_sets_of_tasks_and_futures_iterate_by_their_numbers() -> None:
+    loop = asyncio.get_running_loop()
+    waiting = {loop.create_task(asyncio.sleep(60), name=str(n)) for n in range(20)}
+    assert [task.get_name() for task in waiting] == [str(n) for n in range(20)]
+    futures = {loop.create_future() for _ in range(20)}
+    numbers = [hash(future) for future in futures]
+    assert numbers == sorted(numbers)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from repl.group.founding import DISCOVERY, Question, read_answer
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
 from tests.seam.test_membership import fed, ordered, told
 from vlsn.format.feed_messages import FEED_BYTES
@@ -40,97 +40,90 @@ def lists(group: Group, name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_lost_group_is_fetched_and_a_restore_hands_none_on(seed: int) -> None:
-    async def main() -> None:
-        group = await cleaned(seed)
-        crippled, restored = (name for name in group.names if name != group.master)
-        lose_state(group, crippled)
-        await group.start(crippled)
-        await group.until(lambda: group.state(crippled) == "REPLICA", "it follows")
-        node = group.nodes[restored]
-        answer = await group.client.request("POST", f"{group.url(restored)}/v1/admin/restore", timeout_s=5.0)
-        assert answer.status == 200
-        await group.until(lambda: node.restoration.count == 1 and node.state == "REPLICA", "the other one is restored")
-        last = max(await told(group, 2))
-        await group.until(lambda: all(node.dtvlsn() >= last for node in group.nodes.values()), "all have all")
-        for name in (crippled, restored):
-            await group.until(lambda name=name: lists(group, name) == lists(group, group.master), f"{name} knows it")  # type: ignore[misc]
-            assert group.nodes[name].services.monitoring.readiness() == []
-        group.kill(group.master)
-        await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "one of them leads")
-        await told(group, 3)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_lost_group_is_fetched_and_a_restore_hands_none_on(seed: int) -> None:
+    group = await cleaned(seed)
+    crippled, restored = (name for name in group.names if name != group.master)
+    lose_state(group, crippled)
+    await group.start(crippled)
+    await group.until(lambda: group.state(crippled) == "REPLICA", "it follows")
+    node = group.nodes[restored]
+    answer = await group.client.request("POST", f"{group.url(restored)}/v1/admin/restore", timeout_s=5.0)
+    assert answer.status == 200
+    await group.until(lambda: node.restoration.count == 1 and node.state == "REPLICA", "the other one is restored")
+    last = max(await told(group, 2))
+    await group.until(lambda: all(node.dtvlsn() >= last for node in group.nodes.values()), "all have all")
+    for name in (crippled, restored):
+        await group.until(lambda name=name: lists(group, name) == lists(group, group.master), f"{name} knows it")  # type: ignore[misc]
+        assert group.nodes[name].services.monitoring.readiness() == []
+    group.kill(group.master)
+    await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "one of them leads")
+    await told(group, 3)
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("seed", [4, 5])
-def test_two_that_have_lost_their_group_elect_once_the_third_has_told_it(seed: int) -> None:
-    async def main() -> None:
-        group = await cleaned(seed)
-        whole = group.master
-        crippled = [name for name in group.names if name != whole]
-        for name in crippled:
-            lose_state(group, name)
-        group.kill(whole)
-        await group.start(*crippled)
-        for name in crippled:
-            node = group.nodes[name]
-            await group.until(lambda to=node.member: to.reason.startswith("no-master: no-group"), f"{name} says why")  # type: ignore[misc]
-            assert any(reason.startswith("no-group") for reason in node.services.monitoring.readiness())
-        await group.start(whole)
-        await group.serving()
-        group.kill(whole)
-        await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "one of them leads")
-        await told(group, 3)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_two_that_have_lost_their_group_elect_once_the_third_has_told_it(seed: int) -> None:
+    group = await cleaned(seed)
+    whole = group.master
+    crippled = [name for name in group.names if name != whole]
+    for name in crippled:
+        lose_state(group, name)
+    group.kill(whole)
+    await group.start(*crippled)
+    for name in crippled:
+        node = group.nodes[name]
+        await group.until(lambda to=node.member: to.reason.startswith("no-master: no-group"), f"{name} says why")  # type: ignore[misc]
+        assert any(reason.startswith("no-group") for reason in node.services.monitoring.readiness())
+    await group.start(whole)
+    await group.serving()
+    group.kill(whole)
+    await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "one of them leads")
+    await told(group, 3)
+    await group.stop()
+    assert not group.fatal
 
 
-def test_who_is_behind_tells_of_the_group_as_far_as_its_own_log_goes() -> None:
+@virtual
+async def test_who_is_behind_tells_of_the_group_as_far_as_its_own_log_goes() -> None:
     """The node has heard how far the log is durable. Whether another GROUP entry lies on the way there it does not
     know."""
-
-    async def main() -> None:
-        group = Group(6)
-        await group.start()
-        await group.serving()
-        await fed(group, 2)
-        behind, lost = (name for name in group.names if name != group.master)
-        group.kill(behind)
-        for _ in range(2 * FEED_BYTES // len(12 * BIG)):
-            await group.appended(12 * BIG)  # more than one message of the feed
-        assert (await ordered(group, change="priority", name=behind, priority=3))[0] == 200
-        durable = group.nodes[group.master].opened().log.view.history.group_vlsn
-        group.net.bytes_per_s[group.master, behind] = 200_000.0
-        await group.start(behind)
-        node = group.nodes[behind]
-        await group.until(lambda: node.state == "REPLICA", "it is fed")
-        position = node.following.feed.position if node.following is not None and node.following.feed else None
-        assert position is not None and position.dtvlsn >= durable > node.opened().log.view.allocated
-        question = Question(
-            group="sim",
-            sender=lost,
-            to=behind,
-            incarnation=f"{group.nodes[lost].member.incarnation:016x}",
-            process=f"{group.nodes[lost].member.process:016x}",
-            purpose=DISCOVERY,
-            wants_group=True,
-        )
-        response = await group.client.request(
-            "POST",
-            f"{group.url(behind)}/v1/peer/hello",
-            headers=JSON,
-            body=msgspec.json.encode(question),
-            timeout_s=5.0,
-        )
-        answer = read_answer(bytes(response.body))
-        assert answer.known_group is not None
-        assert answer.known_group.vlsn <= answer.known_group.upto < durable
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = Group(6)
+    await group.start()
+    await group.serving()
+    await fed(group, 2)
+    behind, lost = (name for name in group.names if name != group.master)
+    group.kill(behind)
+    for _ in range(2 * FEED_BYTES // len(12 * BIG)):
+        await group.appended(12 * BIG)  # more than one message of the feed
+    assert (await ordered(group, change="priority", name=behind, priority=3))[0] == 200
+    durable = group.nodes[group.master].opened().log.view.history.group_vlsn
+    group.net.bytes_per_s[group.master, behind] = 200_000.0
+    await group.start(behind)
+    node = group.nodes[behind]
+    await group.until(lambda: node.state == "REPLICA", "it is fed")
+    position = node.following.feed.position if node.following is not None and node.following.feed else None
+    assert position is not None and position.dtvlsn >= durable > node.opened().log.view.allocated
+    question = Question(
+        group="sim",
+        sender=lost,
+        to=behind,
+        incarnation=f"{group.nodes[lost].member.incarnation:016x}",
+        process=f"{group.nodes[lost].member.process:016x}",
+        purpose=DISCOVERY,
+        wants_group=True,
+    )
+    response = await group.client.request(
+        "POST",
+        f"{group.url(behind)}/v1/peer/hello",
+        headers=JSON,
+        body=msgspec.json.encode(question),
+        timeout_s=5.0,
+    )
+    answer = read_answer(bytes(response.body))
+    assert answer.known_group is not None
+    assert answer.known_group.vlsn <= answer.known_group.upto < durable
+    await group.stop()
+    assert not group.fatal

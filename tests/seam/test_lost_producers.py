@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 from tests.seam.test_lost_group import lose_state
 from tests.seam.test_membership import changed, fed
@@ -98,25 +98,23 @@ async def is_as_it_was(group: Group, places: dict[tuple[int, int], int]) -> None
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_master_whose_state_was_lost_knows_every_producer_again(seed: int) -> None:
-    async def main() -> None:
-        group, places = await written(seed)
-        crippled = next(name for name in group.names if name != group.master)
-        lose_state(group, crippled)
-        await group.start(crippled)
-        await group.until(lambda: group.state(crippled) == "REPLICA", "it follows")
-        answer = await group.client.request(
-            "POST", f"{group.url(group.master)}/v1/admin/transfer?to={crippled}", timeout_s=5.0
-        )
-        assert answer.status == 200
-        await group.serving(crippled)
-        assert group.nodes[crippled].member.events.counts["producers.found"] == 1
-        await is_as_it_was(group, places)
-        await all_know_the_same(group)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_master_whose_state_was_lost_knows_every_producer_again(seed: int) -> None:
+    group, places = await written(seed)
+    crippled = next(name for name in group.names if name != group.master)
+    lose_state(group, crippled)
+    await group.start(crippled)
+    await group.until(lambda: group.state(crippled) == "REPLICA", "it follows")
+    answer = await group.client.request(
+        "POST", f"{group.url(group.master)}/v1/admin/transfer?to={crippled}", timeout_s=5.0
+    )
+    assert answer.status == 200
+    await group.serving(crippled)
+    assert group.nodes[crippled].member.events.counts["producers.found"] == 1
+    await is_as_it_was(group, places)
+    await all_know_the_same(group)
+    await group.stop()
+    assert not group.fatal
 
 
 async def waits_for_the_third(group: Group, places: dict[tuple[int, int], int]) -> None:
@@ -141,63 +139,57 @@ async def waits_for_the_third(group: Group, places: dict[tuple[int, int], int]) 
 
 
 @pytest.mark.parametrize("seed", [4, 5, 6])
-def test_two_whose_state_was_lost_refuse_nobody_for_good_before_the_third_has_told(seed: int) -> None:
+@virtual
+async def test_two_whose_state_was_lost_refuse_nobody_for_good_before_the_third_has_told(seed: int) -> None:
     """The two serve plain appends, producers whose newest submission is there, and those that are new by their birth.
     What they know is no more for their having written it down, or having been restored from one another."""
-
-    async def main() -> None:
-        group, places = await written(seed)
-        whole = group.master
-        crippled = [name for name in group.names if name != whole]
-        for name in crippled:
-            lose_state(group, name)
-        group.kill(whole)
-        await group.start(*crippled)
-        await group.serving()
-        await waits_for_the_third(group, places)
-        other = next(name for name in crippled if name != group.master)
-        node = group.nodes[other]
-        assert node.restoration.want("a test")
-        await group.until(lambda: node.restoration.count == 1 and node.state == "REPLICA", "it is restored")
-        await waits_for_the_third(group, places)
-        for name in crippled:
-            await group.nodes[name].services.administration.checkpoint()
-        group.kill(*crippled)
-        await group.start(*crippled)
-        await group.serving()
-        await waits_for_the_third(group, places)
-        await group.start(whole)
-        await is_as_it_was(group, places)
-        await all_know_the_same(group)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group, places = await written(seed)
+    whole = group.master
+    crippled = [name for name in group.names if name != whole]
+    for name in crippled:
+        lose_state(group, name)
+    group.kill(whole)
+    await group.start(*crippled)
+    await group.serving()
+    await waits_for_the_third(group, places)
+    other = next(name for name in crippled if name != group.master)
+    node = group.nodes[other]
+    assert node.restoration.want("a test")
+    await group.until(lambda: node.restoration.count == 1 and node.state == "REPLICA", "it is restored")
+    await waits_for_the_third(group, places)
+    for name in crippled:
+        await group.nodes[name].services.administration.checkpoint()
+    group.kill(*crippled)
+    await group.start(*crippled)
+    await group.serving()
+    await waits_for_the_third(group, places)
+    await group.start(whole)
+    await is_as_it_was(group, places)
+    await all_know_the_same(group)
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("seed", [7, 8])
-def test_what_every_node_has_lost_is_forgotten_by_all_alike(seed: int) -> None:
+@virtual
+async def test_what_every_node_has_lost_is_forgotten_by_all_alike(seed: int) -> None:
     """Nobody can ever tell: whoever may have been here is refused, and begins again under another name."""
-
-    async def main() -> None:
-        group, places = await written(seed)
-        for name in group.names:
-            lose_state(group, name)
-        await group.start()
-        await group.serving()
-        await fed(group, 2)
-        master = group.nodes[group.master]
-        await group.until(lambda: master.member.events.counts["producers.forgotten"] == 1, "it is given up")
-        await all_know_the_same(group)
-        for producer, sequence, more in ((LATER, 3, {}), (LATER, 0, {"born": 1}), (ONCE, 0, {"born": 1})):
-            status, said = await send(group, producer, sequence, **more)
-            assert (status, said["type"]) == (409, "unknown-producer")
-        status, said = await send(group, ACROSS, 0)
-        assert (status, said["type"]) == (409, "duplicate-forgotten")
-        assert (await sent(group, ACROSS, 2))["first"] == places[ACROSS, 2]
-        assert "duplicate" not in await sent(group, ACROSS, 3)
-        assert "duplicate" not in await sent(group, 0xD, 0, born=master.dtvlsn())
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group, places = await written(seed)
+    for name in group.names:
+        lose_state(group, name)
+    await group.start()
+    await group.serving()
+    await fed(group, 2)
+    master = group.nodes[group.master]
+    await group.until(lambda: master.member.events.counts["producers.forgotten"] == 1, "it is given up")
+    await all_know_the_same(group)
+    for producer, sequence, more in ((LATER, 3, {}), (LATER, 0, {"born": 1}), (ONCE, 0, {"born": 1})):
+        status, said = await send(group, producer, sequence, **more)
+        assert (status, said["type"]) == (409, "unknown-producer")
+    status, said = await send(group, ACROSS, 0)
+    assert (status, said["type"]) == (409, "duplicate-forgotten")
+    assert (await sent(group, ACROSS, 2))["first"] == places[ACROSS, 2]
+    assert "duplicate" not in await sent(group, ACROSS, 3)
+    assert "duplicate" not in await sent(group, 0xD, 0, born=master.dtvlsn())
+    await group.stop()
+    assert not group.fatal

@@ -9,7 +9,7 @@ import pytest
 
 from repl.web.types import Request, Response
 from tests.fakes.disk import StopHere
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.fakes.machine import Machine, Process
 from tests.fakes.net import FakeNet
 from tests.fakes.seeds import seeds
@@ -51,44 +51,40 @@ async def count_up(process: Process) -> None:
         disk.remove("/n1/count")  # what a killed process must not come to
 
 
-def test_a_killed_process_does_nothing_more_and_its_bytes_stay() -> None:
-    async def main() -> None:
-        machine = new_machine()
-        client = machine.net.host("client")
-        first = machine.boot()
-        task = first.start(count_up(first))
-        await asyncio.sleep(0.5)
-        count = int((await client.request("GET", "http://n1:7701/", timeout_s=1)).body)
-        assert count > 10
-        machine.kill()
-        await asyncio.sleep(1)
-        assert task.done()
-        assert len(machine.disk.content("/n1/count")) >= count
-        with pytest.raises(Unreachable, match="refused"):
-            await client.request("GET", "http://n1:7701/", timeout_s=1)
+@virtual
+async def test_a_killed_process_does_nothing_more_and_its_bytes_stay() -> None:
+    machine = new_machine()
+    client = machine.net.host("client")
+    first = machine.boot()
+    task = first.start(count_up(first))
+    await asyncio.sleep(0.5)
+    count = int((await client.request("GET", "http://n1:7701/", timeout_s=1)).body)
+    assert count > 10
+    machine.kill()
+    await asyncio.sleep(1)
+    assert task.done()
+    assert len(machine.disk.content("/n1/count")) >= count
+    with pytest.raises(Unreachable, match="refused"):
+        await client.request("GET", "http://n1:7701/", timeout_s=1)
 
-        second = machine.boot()
-        second.start(count_up(second))
-        await asyncio.sleep(0.5)
-        assert int((await client.request("GET", "http://n1:7701/", timeout_s=1)).body) > count
-        machine.kill()
-
-    run(main())
+    second = machine.boot()
+    second.start(count_up(second))
+    await asyncio.sleep(0.5)
+    assert int((await client.request("GET", "http://n1:7701/", timeout_s=1)).body) > count
+    machine.kill()
 
 
 @pytest.mark.parametrize("seed", seeds(20))
-def test_a_power_cut_keeps_what_was_synced_and_told(seed: int) -> None:
-    async def main() -> None:
-        machine = new_machine(seed)
-        process = machine.boot()
-        process.start(count_up(process))
-        await asyncio.sleep(0.2)
-        synced = len(machine.disk.durable_content("/n1/count"))
-        assert synced > 10
-        machine.power_cut(tear=True)
-        assert len(machine.disk.content("/n1/count")) >= synced
-
-    run(main())
+@virtual
+async def test_a_power_cut_keeps_what_was_synced_and_told(seed: int) -> None:
+    machine = new_machine(seed)
+    process = machine.boot()
+    process.start(count_up(process))
+    await asyncio.sleep(0.2)
+    synced = len(machine.disk.durable_content("/n1/count"))
+    assert synced > 10
+    machine.power_cut(tear=True)
+    assert len(machine.disk.content("/n1/count")) >= synced
 
 
 def test_the_process_ends_at_a_disk_call_and_the_machine_boots_again() -> None:
@@ -112,43 +108,41 @@ def test_the_process_ends_at_a_disk_call_and_the_machine_boots_again() -> None:
         run(main(number))
 
 
-def test_a_kill_ends_what_the_process_s_tasks_and_timers_have_started() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        machine = new_machine()
-        alive: set[str] = set()
+@virtual
+async def test_a_kill_ends_what_the_process_s_tasks_and_timers_have_started() -> None:
+    loop = asyncio.get_running_loop()
+    machine = new_machine()
+    alive: set[str] = set()
 
-        async def live_on(name: str) -> None:
-            alive.add(name)
-            try:
-                await asyncio.Event().wait()
-            finally:
-                alive.discard(name)
+    async def live_on(name: str) -> None:
+        alive.add(name)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            alive.discard(name)
 
-        async def handler(request: Request) -> Response:
-            loop.create_task(live_on("of a handler"))
-            return Response()
+    async def handler(request: Request) -> Response:
+        loop.create_task(live_on("of a handler"))
+        return Response()
 
-        async def node() -> None:
-            await process.network.serve("n1", 7701, handler)
-            loop.create_task(live_on("of a task"))
-            loop.call_later(0.1, lambda: loop.create_task(live_on("of a timer")))
-            loop.call_later(5.0, lambda: loop.create_task(live_on("of a timer after the kill")))
-            loop.call_later(5.0, lambda: 1 // 0)
+    async def node() -> None:
+        await process.network.serve("n1", 7701, handler)
+        loop.create_task(live_on("of a task"))
+        loop.call_later(0.1, lambda: loop.create_task(live_on("of a timer")))
+        loop.call_later(5.0, lambda: loop.create_task(live_on("of a timer after the kill")))
+        loop.call_later(5.0, lambda: 1 // 0)
 
-        process = machine.boot()
-        await process.start(node())
-        client = machine.net.host("client")
-        await client.request("GET", "http://n1:7701/", timeout_s=1)
-        of_client = loop.create_task(live_on("of the client"))
-        await asyncio.sleep(1)
-        assert alive == {"of a task", "of a timer", "of a handler", "of the client"}
-        machine.kill()
-        await asyncio.sleep(10)
-        assert alive == {"of the client"}
-        of_client.cancel()
-
-    run(main())
+    process = machine.boot()
+    await process.start(node())
+    client = machine.net.host("client")
+    await client.request("GET", "http://n1:7701/", timeout_s=1)
+    of_client = loop.create_task(live_on("of the client"))
+    await asyncio.sleep(1)
+    assert alive == {"of a task", "of a timer", "of a handler", "of the client"}
+    machine.kill()
+    await asyncio.sleep(10)
+    assert alive == {"of the client"}
+    of_client.cancel()
 
 
 def test_a_fault_of_a_live_process_fails_the_run() -> None:
@@ -163,13 +157,11 @@ def test_a_fault_of_a_live_process_fails_the_run() -> None:
         run(main())
 
 
-def test_clocks_are_wrong_by_what_the_machine_says() -> None:
-    async def main() -> None:
-        machine = new_machine()
-        before = machine.boot().clock.wall_us()
-        machine.kill()
-        machine.clock_offset_us = -3_600_000_000
-        await asyncio.sleep(1)
-        assert machine.boot().clock.wall_us() == before + 1_000_000 - 3_600_000_000
-
-    run(main())
+@virtual
+async def test_clocks_are_wrong_by_what_the_machine_says() -> None:
+    machine = new_machine()
+    before = machine.boot().clock.wall_us()
+    machine.kill()
+    machine.clock_offset_us = -3_600_000_000
+    await asyncio.sleep(1)
+    assert machine.boot().clock.wall_us() == before + 1_000_000 - 3_600_000_000

@@ -10,7 +10,7 @@ import pytest
 from repl.group import peers
 from repl.group.founding import DISCOVERY, HoldPosition, read_answer
 from repl.group.member_holds import MemberHolds
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.seam.nodes import CLEANS, SEGMENT, Group
 from tests.seam.test_cleaning import append, first, status
 from tests.seam.test_copies import moved
@@ -40,70 +40,66 @@ async def has_the_last(group: Group, name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_an_absent_replica_is_fed_after_a_change_of_master(seed: int) -> None:
-    async def main() -> None:
-        group = Group(seed, **CLEANS, retention_bytes=5 * SEGMENT, hold_bytes_max=40 * SEGMENT)
-        await group.start()
-        await group.serving()
-        await fed(group, 2)
-        await append(group, 90)
-        await group.until(lambda: all(first(group, name) > 10 for name in group.names), "all clean")
-        away = next(name for name in group.names if name != group.master)
-        log = group.nodes[away].opened().log
-        await group.until(lambda: log.view.dtvlsn == group.nodes[group.master].opened().log.view.dtvlsn, "it has all")
-        had = log.view.range.last
-        group.kill(away)
-        await append(group, 60)
-        await master_changed(group)
-        await append(group, 60)
-        await master_changed(group)
-        await append(group, 60)
-        others = [name for name in group.names if name != away]
-        for name in others:
-            await group.until(
-                lambda name=name: status(group, name)["cleaning"]["blocked_by"] == [f"feeder {away}"],  # type: ignore[misc]
-                f"{name} is held",
-            )
-            assert 10 < first(group, name) <= had
-        await group.start(away)
-        node = group.nodes[away]
-        await group.until(lambda: node.state == "REPLICA", "it is fed")
-        assert node.restoration.count == 0
-        await has_the_last(group, away)
-        await group.until(lambda: all(first(group, name) > had for name in others), "both have cleaned")
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_an_absent_replica_is_fed_after_a_change_of_master(seed: int) -> None:
+    group = Group(seed, **CLEANS, retention_bytes=5 * SEGMENT, hold_bytes_max=40 * SEGMENT)
+    await group.start()
+    await group.serving()
+    await fed(group, 2)
+    await append(group, 90)
+    await group.until(lambda: all(first(group, name) > 10 for name in group.names), "all clean")
+    away = next(name for name in group.names if name != group.master)
+    log = group.nodes[away].opened().log
+    await group.until(lambda: log.view.dtvlsn == group.nodes[group.master].opened().log.view.dtvlsn, "it has all")
+    had = log.view.range.last
+    group.kill(away)
+    await append(group, 60)
+    await master_changed(group)
+    await append(group, 60)
+    await master_changed(group)
+    await append(group, 60)
+    others = [name for name in group.names if name != away]
+    for name in others:
+        await group.until(
+            lambda name=name: status(group, name)["cleaning"]["blocked_by"] == [f"feeder {away}"],  # type: ignore[misc]
+            f"{name} is held",
+        )
+        assert 10 < first(group, name) <= had
+    await group.start(away)
+    node = group.nodes[away]
+    await group.until(lambda: node.state == "REPLICA", "it is fed")
+    assert node.restoration.count == 0
+    await has_the_last(group, away)
+    await group.until(lambda: all(first(group, name) > had for name in others), "both have cleaned")
+    await group.stop()
+    assert not group.fatal
 
 
-def test_past_the_cap_an_absent_replica_is_told_and_restored() -> None:
-    async def main() -> None:
-        group = Group(5, **CLEANS, retention_bytes=4 * SEGMENT, hold_bytes_max=8 * SEGMENT)
-        await group.start()
-        await group.serving()
-        await fed(group, 2)
-        await append(group, 10)
-        away = next(name for name in group.names if name != group.master)
-        group.kill(away)
-        await append(group, 60)
-        others = [name for name in group.names if name != away]
-        assert all(first(group, name) < 10 for name in others)
-        await master_changed(group)
-        await append(group, 150)
-        await group.until(lambda: all(first(group, name) > 60 for name in others), "both have dropped its hold")
-        for name in others:
-            assert away not in {hold["name"] for hold in status(group, name)["holds"]}
-        assert any(status(group, name)["cleaning"]["holds_dropped"] for name in others)
-        await group.start(away)
-        node = group.nodes[away]
-        await group.until(lambda: node.restoration.count == 1 and node.state == "REPLICA", "it is restored")
-        assert node.restoration.history[-1]["why"].startswith("trimmed")
-        await has_the_last(group, away)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_past_the_cap_an_absent_replica_is_told_and_restored() -> None:
+    group = Group(5, **CLEANS, retention_bytes=4 * SEGMENT, hold_bytes_max=8 * SEGMENT)
+    await group.start()
+    await group.serving()
+    await fed(group, 2)
+    await append(group, 10)
+    away = next(name for name in group.names if name != group.master)
+    group.kill(away)
+    await append(group, 60)
+    others = [name for name in group.names if name != away]
+    assert all(first(group, name) < 10 for name in others)
+    await master_changed(group)
+    await append(group, 150)
+    await group.until(lambda: all(first(group, name) > 60 for name in others), "both have dropped its hold")
+    for name in others:
+        assert away not in {hold["name"] for hold in status(group, name)["holds"]}
+    assert any(status(group, name)["cleaning"]["holds_dropped"] for name in others)
+    await group.start(away)
+    node = group.nodes[away]
+    await group.until(lambda: node.restoration.count == 1 and node.state == "REPLICA", "it is restored")
+    assert node.restoration.history[-1]["why"].startswith("trimmed")
+    await has_the_last(group, away)
+    await group.stop()
+    assert not group.fatal
 
 
 def positions(log: Opened) -> dict[str, int]:
@@ -126,42 +122,39 @@ def test_a_replica_holds_what_the_master_says_and_nothing_else() -> None:
     assert positions(opened) == {}
 
 
-def test_a_master_whose_term_is_over_takes_no_hold_away() -> None:
+@virtual
+async def test_a_master_whose_term_is_over_takes_no_hold_away() -> None:
     """The old master stood still while another one was elected, and a member was added that is away now. It says what
     it knows before it hears of all that."""
+    group = Group(6, 5)
+    await group.start()
+    await group.serving()
+    await fed(group, 4)
+    await told(group, 3)
+    old = group.master
+    others = [name for name in group.names if name != old]
+    pause(group, old)
+    await group.until(lambda: group.master != old, "another one leads")
+    await group.serving()
+    await joined(group, "n6")
+    await electable(group, "n6")
+    await told(group, 3, "of six ")
+    group.kill("n6")
+    replica = next(name for name in others if name != group.master)
 
-    async def main() -> None:
-        group = Group(6, 5)
-        await group.start()
-        await group.serving()
-        await fed(group, 4)
-        await told(group, 3)
-        old = group.master
-        others = [name for name in group.names if name != old]
-        pause(group, old)
-        await group.until(lambda: group.master != old, "another one leads")
-        await group.serving()
-        await joined(group, "n6")
-        await electable(group, "n6")
-        await told(group, 3, "of six ")
-        group.kill("n6")
-        replica = next(name for name in others if name != group.master)
+    def held() -> bool:
+        return "n6" in {hold["name"] for hold in status(group, replica)["holds"]}
 
-        def held() -> bool:
-            return "n6" in {hold["name"] for hold in status(group, replica)["holds"]}
-
-        await group.until(held, "the replica knows what n6 needs")
-        asked = asyncio.create_task(peers.ask_all(group.nodes[replica].member, DISCOVERY, [NodeName(old)]))
-        await asyncio.sleep(0.1)
-        resume(group, old)
-        assert (await asked)[NodeName(old)].state == "MASTER"
-        assert held()
-        await group.until(lambda: group.state(old) == "REPLICA", "it follows")
-        assert held()
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await group.until(held, "the replica knows what n6 needs")
+    asked = asyncio.create_task(peers.ask_all(group.nodes[replica].member, DISCOVERY, [NodeName(old)]))
+    await asyncio.sleep(0.1)
+    resume(group, old)
+    assert (await asked)[NodeName(old)].state == "MASTER"
+    assert held()
+    await group.until(lambda: group.state(old) == "REPLICA", "it follows")
+    assert held()
+    await group.stop()
+    assert not group.fatal
 
 
 def listing(**incarnations: str) -> GroupEntry:

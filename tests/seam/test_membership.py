@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from repl.lead.leading import Leading
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
 
 
@@ -84,335 +84,308 @@ def incarnation(group: Group, name: str) -> str:
     return f"{group.nodes[name].member.incarnation:016x}"
 
 
-def test_a_newcomer_is_fed_that_another_newcomer_has_asked_too() -> None:
+@virtual
+async def test_a_newcomer_is_fed_that_another_newcomer_has_asked_too() -> None:
     """n0 is the first by name, and asks whether everybody is empty, just after the master did."""
+    group = Group(40)
+    await group.start()
+    await group.serving()
+    entries = await told(group, 5)
+    master = group.nodes[group.master]
+    names = list(group.names)
+    group.names += ["n0", "n4"]
+    for name in ("n0", "n4"):
+        group.machine(name)
+    await group.start("n4")
+    await group.until(lambda: group.nodes["n4"].member.reason.startswith("not-listed"), "n4 waits to be listed")
+    group.net.delays_s["n4", master.name] = (0.2, 0.2)  # it has no time to be fed at once
+    await changed(group, change="add", name="n4", url=group.url("n4"))
+    group.net.block("n4", master.name)
+    newcomer = group.nodes["n4"]
+    await group.until(
+        lambda: newcomer.member.founder == (master.member.incarnation, master.member.process),
+        "the master has asked it",
+    )
+    group.net.block(master.name, "n4")
+    group.net.unblock([("n4", master.name)])
+    await group.start("n0")
+    await group.until(
+        lambda: newcomer.member.founder == (group.nodes["n0"].member.incarnation, group.nodes["n0"].member.process),
+        "n0 too",
+    )
+    await asyncio.sleep(1.0)
+    group.kill("n0")
+    group.net.heal()
+    await electable(group, "n4")
+    await has_all(group, entries, *names, "n4")
+    await group.stop()
+    assert not group.fatal
 
-    async def main() -> None:
-        group = Group(40)
-        await group.start()
-        await group.serving()
-        entries = await told(group, 5)
-        master = group.nodes[group.master]
-        names = list(group.names)
-        group.names += ["n0", "n4"]
-        for name in ("n0", "n4"):
-            group.machine(name)
-        await group.start("n4")
-        await group.until(lambda: group.nodes["n4"].member.reason.startswith("not-listed"), "n4 waits to be listed")
-        group.net.delays_s["n4", master.name] = (0.2, 0.2)  # it has no time to be fed at once
-        await changed(group, change="add", name="n4", url=group.url("n4"))
-        group.net.block("n4", master.name)
-        newcomer = group.nodes["n4"]
-        await group.until(
-            lambda: newcomer.member.founder == (master.member.incarnation, master.member.process),
-            "the master has asked it",
+
+@virtual
+async def test_a_node_joins_catches_up_and_counts() -> None:
+    group = Group(41)
+    await group.start()
+    await group.serving()
+    entries = await told(group, 30)
+    await joined(group, "n4")
+    assert listed(group)["n4"].joining
+    await electable(group, "n4")
+    await has_all(group, entries)
+    assert listed(group, "n4").keys() == {"n1", "n2", "n3", "n4"}
+    # Of four, three are a majority, and n4 may be one of them.
+    group.kill("n3")
+    entries |= await told(group, 5, "with three ")
+    group.kill("n4")
+    await fed(group, 1)
+    status, answer = await group.append(b"with two")
+    assert (status, answer["type"]) == (503, "insufficient-replicas")
+    await group.start("n3", "n4")
+    await group.serving()
+    entries |= await told(group, 5, "again ")
+    await has_all(group, entries)
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_a_secondary_is_fed_has_no_vote_and_is_promoted_by_a_person() -> None:
+    group = Group(42)
+    await group.start()
+    await group.serving()
+    entries = await told(group, 10)
+    await joined(group, "n4", secondary=True)
+    await has_all(group, entries)
+    await asyncio.sleep(3.0)
+    assert not listed(group)["n4"].electable and not listed(group)["n4"].joining
+    # Its acknowledgement is no part of a majority.
+    others = [name for name in ("n1", "n2", "n3") if name != group.master]
+    group.kill(*others)
+    await asyncio.sleep(3.0)
+    assert group.state("n4") == "UNKNOWN"
+    await group.start(*others)
+    await group.serving()
+    document = await changed(group, change="promote", name="n4")
+    assert document["durable"]
+    await electable(group, "n4")
+    status, refused = await ordered(group, change="promote", name="n4")
+    assert (status, refused["type"]) == (400, "bad-argument")
+    entries |= await told(group, 5)
+    await has_all(group, entries)
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_a_node_joins_a_group_whose_log_does_not_begin_at_1() -> None:
+    segment = 64 << 10
+    group = Group(
+        43,
+        segment_bytes=segment,
+        checkpoint_bytes=segment,
+        checkpoint_period_s=1.0,
+        cleaning_period_s=0.5,
+        ring_bytes_max=segment,
+        retention_bytes=8 * segment,
+    )
+    await group.start()
+    await group.serving()
+    for number in range(200):
+        assert (await group.append(b"%d" % number + b"." * 4000))[0] == 200
+    await group.until(lambda: group.nodes[group.master].opened().log.view.range.first > 1, "the master has cleaned")
+    await joined(group, "n4")
+    await electable(group, "n4")
+    assert group.nodes["n4"].restoration.history
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_a_removed_node_is_refused_says_so_and_does_not_stand() -> None:
+    group = Group(44)
+    await group.start()
+    await group.serving()
+    entries = await told(group, 10)
+    gone = next(name for name in group.names if name != group.master)
+    document = await changed(group, change="remove", name=gone)
+    assert gone not in {each["name"] for each in document["members"]} and document["durable"]
+    await group.until(lambda: group.nodes[gone].member.reason.startswith("not-listed"), "it says why")
+    term = group.nodes[group.master].opened().log.node_file.record.term
+    await asyncio.sleep(10.0)
+    group.kill(gone)
+    await group.start(gone)
+    await asyncio.sleep(10.0)
+    assert group.nodes[gone].member.reason.startswith("not-listed")
+    assert group.nodes[group.master].opened().log.node_file.record.term == term
+    entries |= await told(group, 5)
+    # Told otherwise, it is a member again.
+    await changed(group, change="add", name=gone, url=group.url(gone))
+    await electable(group, gone)
+    await has_all(group, entries)
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_a_node_that_was_away_when_it_was_removed_unseats_nobody() -> None:
+    group = Group(45)
+    await group.start()
+    await group.serving()
+    await told(group, 10)
+    gone = next(name for name in group.names if name != group.master)
+    group.kill(gone)
+    await changed(group, change="remove", name=gone)
+    term = group.nodes[group.master].opened().log.node_file.record.term
+    await group.start(gone)
+    await group.until(lambda: group.nodes[gone].member.reason.startswith("not-listed"), "it says why")
+    await asyncio.sleep(10.0)
+    assert gone in listed(group, gone)  # its own log does not know it
+    assert group.nodes[group.master].opened().log.node_file.record.term == term
+    await told(group, 5)
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_a_removed_node_that_starts_says_so_though_another_member_is_silent() -> None:
+    group = Group(50)
+    await group.start()
+    await group.serving()
+    await told(group, 10)
+    gone, silent = (name for name in group.names if name != group.master)
+    group.kill(gone)
+    await changed(group, change="remove", name=gone)
+    group.kill(silent, power=True)
+    await group.start(gone)
+    await group.until(lambda: group.nodes[gone].member.reason.startswith("not-listed"), "it says why", limit_s=1.0)
+    said = group.nodes[gone].member.events.counts["state"]
+    await asyncio.sleep(20.0)
+    status = group.nodes[gone].services.monitoring.status()
+    assert status["state"] == "UNKNOWN" and status["reason"].startswith("not-listed")
+    assert group.nodes[gone].member.events.counts["state"] <= said + 1  # not at every try
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_a_node_that_was_cut_off_when_it_was_removed_asks_for_votes_no_more_once_a_majority_tells_it() -> None:
+    group = Group(46)
+    await group.start()
+    await group.serving()
+    gone = next(name for name in group.names if name != group.master)
+    rest = [name for name in group.names if name != gone]
+    electing = group.nodes[gone].opened().electing
+    assert electing is not None
+    group.net.split([gone], [*rest, "client"])
+    await changed(group, change="remove", name=gone)
+    await group.until(lambda: electing.core.rounds > 1, "it asks for votes")
+    group.net.heal()
+    await group.until(lambda: group.nodes[gone].member.reason.startswith("not-listed"), "it is told")
+    assert gone in listed(group, gone)  # its own log does not know it
+    asked = electing.core.rounds
+    await asyncio.sleep(20.0)
+    assert electing.core.rounds == asked
+    # Told so by one of three alone it asks: that one may be behind, and need what this node has.
+    group.kill(group.master)
+    await group.until(lambda: electing.core.rounds > asked, "it asks again")
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_a_master_that_removes_itself_hands_over_once_that_is_durable() -> None:
+    group = Group(46)
+    await group.start()
+    await group.serving()
+    entries = await told(group, 10)
+    old = group.master
+    document = await changed(group, change="remove", name=old)
+    assert old not in {each["name"] for each in document["members"]}
+    await group.until(lambda: group.master != old, "another one leads", limit_s=5.0)
+    await group.serving()
+    await group.until(lambda: group.nodes[old].member.reason.startswith("not-listed"), "it says why")
+    entries |= await told(group, 5)
+    await has_all(group, entries, *(name for name in group.names if name != old))
+    # Of the two that are left both are a majority.
+    last = next(name for name in group.names if name not in (old, group.master))
+    group.kill(last)
+    await asyncio.sleep(2.0)
+    status, answer = await group.append(b"alone")
+    assert status == 503, answer
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_the_last_member_is_not_removed() -> None:
+    group = Group(47, size=1)
+    await group.start()
+    await group.serving()
+    status, answer = await ordered(group, change="remove", name="n1")
+    assert (status, answer["type"]) == (400, "bad-argument")
+    await joined(group, "n2")
+    await electable(group, "n2")
+    await changed(group, change="remove", name="n1")
+    await group.until(lambda: group.master == "n2", "n2 leads alone")
+    await group.serving("n2")
+    await told(group, 3)
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_two_changes_at_once_are_refused_and_one_is_made() -> None:
+    group = Group(48, size=5)
+    await group.start()
+    await group.serving()
+    await fed(group, 4)
+    gone = [name for name in group.names if name != group.master][:3]
+    answers = await asyncio.gather(*(ordered(group, change="remove", name=name) for name in gone))
+    assert sorted(status for status, _ in answers) == [200, 409, 409]
+    assert {answer["type"] for status, answer in answers if status == 409} == {"group-busy"}
+    assert len(listed(group)) == 4
+    await told(group, 3)
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_a_change_that_could_not_become_durable_is_not_logged() -> None:
+    group = Group(49)
+    await group.start()
+    await group.serving()
+    master = group.master
+    one, other = (name for name in group.names if name != master)
+    await fed(group, 2)
+    group.kill(other)
+    await fed(group, 1)
+    last = group.nodes[master].opened().log.view.allocated
+    status, answer = await ordered(group, change="remove", name=one)
+    assert (status, answer["type"]) == (503, "insufficient-replicas")
+    assert group.nodes[master].opened().log.view.allocated == last
+    await changed(group, change="remove", name=other)
+    await told(group, 3)
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_who_is_not_the_master_shows_the_way_to_it() -> None:
+    group = Group(50)
+    await group.start()
+    await group.serving()
+    replica = next(name for name in group.names if name != group.master)
+    await group.until(lambda: group.state(replica) == "REPLICA", "it follows")
+    for call in ("admin/group", "admin/transfer?to=n2"):
+        response = await group.client.request(
+            "POST", f"{group.url(replica)}/v1/{call}", headers=JSON, body=b"{}", timeout_s=5.0
         )
-        group.net.block(master.name, "n4")
-        group.net.unblock([("n4", master.name)])
-        await group.start("n0")
-        await group.until(
-            lambda: newcomer.member.founder == (group.nodes["n0"].member.incarnation, group.nodes["n0"].member.process),
-            "n0 too",
-        )
-        await asyncio.sleep(1.0)
-        group.kill("n0")
-        group.net.heal()
-        await electable(group, "n4")
-        await has_all(group, entries, *names, "n4")
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_a_node_joins_catches_up_and_counts() -> None:
-    async def main() -> None:
-        group = Group(41)
-        await group.start()
-        await group.serving()
-        entries = await told(group, 30)
-        await joined(group, "n4")
-        assert listed(group)["n4"].joining
-        await electable(group, "n4")
-        await has_all(group, entries)
-        assert listed(group, "n4").keys() == {"n1", "n2", "n3", "n4"}
-        # Of four, three are a majority, and n4 may be one of them.
-        group.kill("n3")
-        entries |= await told(group, 5, "with three ")
-        group.kill("n4")
-        await fed(group, 1)
-        status, answer = await group.append(b"with two")
-        assert (status, answer["type"]) == (503, "insufficient-replicas")
-        await group.start("n3", "n4")
-        await group.serving()
-        entries |= await told(group, 5, "again ")
-        await has_all(group, entries)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_a_secondary_is_fed_has_no_vote_and_is_promoted_by_a_person() -> None:
-    async def main() -> None:
-        group = Group(42)
-        await group.start()
-        await group.serving()
-        entries = await told(group, 10)
-        await joined(group, "n4", secondary=True)
-        await has_all(group, entries)
-        await asyncio.sleep(3.0)
-        assert not listed(group)["n4"].electable and not listed(group)["n4"].joining
-        # Its acknowledgement is no part of a majority.
-        others = [name for name in ("n1", "n2", "n3") if name != group.master]
-        group.kill(*others)
-        await asyncio.sleep(3.0)
-        assert group.state("n4") == "UNKNOWN"
-        await group.start(*others)
-        await group.serving()
-        document = await changed(group, change="promote", name="n4")
-        assert document["durable"]
-        await electable(group, "n4")
-        status, refused = await ordered(group, change="promote", name="n4")
-        assert (status, refused["type"]) == (400, "bad-argument")
-        entries |= await told(group, 5)
-        await has_all(group, entries)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_a_node_joins_a_group_whose_log_does_not_begin_at_1() -> None:
-    async def main() -> None:
-        segment = 64 << 10
-        group = Group(
-            43,
-            segment_bytes=segment,
-            checkpoint_bytes=segment,
-            checkpoint_period_s=1.0,
-            cleaning_period_s=0.5,
-            ring_bytes_max=segment,
-            retention_bytes=8 * segment,
-        )
-        await group.start()
-        await group.serving()
-        for number in range(200):
-            assert (await group.append(b"%d" % number + b"." * 4000))[0] == 200
-        await group.until(lambda: group.nodes[group.master].opened().log.view.range.first > 1, "the master has cleaned")
-        await joined(group, "n4")
-        await electable(group, "n4")
-        assert group.nodes["n4"].restoration.history
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_a_removed_node_is_refused_says_so_and_does_not_stand() -> None:
-    async def main() -> None:
-        group = Group(44)
-        await group.start()
-        await group.serving()
-        entries = await told(group, 10)
-        gone = next(name for name in group.names if name != group.master)
-        document = await changed(group, change="remove", name=gone)
-        assert gone not in {each["name"] for each in document["members"]} and document["durable"]
-        await group.until(lambda: group.nodes[gone].member.reason.startswith("not-listed"), "it says why")
-        term = group.nodes[group.master].opened().log.node_file.record.term
-        await asyncio.sleep(10.0)
-        group.kill(gone)
-        await group.start(gone)
-        await asyncio.sleep(10.0)
-        assert group.nodes[gone].member.reason.startswith("not-listed")
-        assert group.nodes[group.master].opened().log.node_file.record.term == term
-        entries |= await told(group, 5)
-        # Told otherwise, it is a member again.
-        await changed(group, change="add", name=gone, url=group.url(gone))
-        await electable(group, gone)
-        await has_all(group, entries)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_a_node_that_was_away_when_it_was_removed_unseats_nobody() -> None:
-    async def main() -> None:
-        group = Group(45)
-        await group.start()
-        await group.serving()
-        await told(group, 10)
-        gone = next(name for name in group.names if name != group.master)
-        group.kill(gone)
-        await changed(group, change="remove", name=gone)
-        term = group.nodes[group.master].opened().log.node_file.record.term
-        await group.start(gone)
-        await group.until(lambda: group.nodes[gone].member.reason.startswith("not-listed"), "it says why")
-        await asyncio.sleep(10.0)
-        assert gone in listed(group, gone)  # its own log does not know it
-        assert group.nodes[group.master].opened().log.node_file.record.term == term
-        await told(group, 5)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_a_removed_node_that_starts_says_so_though_another_member_is_silent() -> None:
-    async def main() -> None:
-        group = Group(50)
-        await group.start()
-        await group.serving()
-        await told(group, 10)
-        gone, silent = (name for name in group.names if name != group.master)
-        group.kill(gone)
-        await changed(group, change="remove", name=gone)
-        group.kill(silent, power=True)
-        await group.start(gone)
-        await group.until(lambda: group.nodes[gone].member.reason.startswith("not-listed"), "it says why", limit_s=1.0)
-        said = group.nodes[gone].member.events.counts["state"]
-        await asyncio.sleep(20.0)
-        status = group.nodes[gone].services.monitoring.status()
-        assert status["state"] == "UNKNOWN" and status["reason"].startswith("not-listed")
-        assert group.nodes[gone].member.events.counts["state"] <= said + 1  # not at every try
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_a_node_that_was_cut_off_when_it_was_removed_asks_for_votes_no_more_once_a_majority_tells_it() -> None:
-    async def main() -> None:
-        group = Group(46)
-        await group.start()
-        await group.serving()
-        gone = next(name for name in group.names if name != group.master)
-        rest = [name for name in group.names if name != gone]
-        electing = group.nodes[gone].opened().electing
-        assert electing is not None
-        group.net.split([gone], [*rest, "client"])
-        await changed(group, change="remove", name=gone)
-        await group.until(lambda: electing.core.rounds > 1, "it asks for votes")
-        group.net.heal()
-        await group.until(lambda: group.nodes[gone].member.reason.startswith("not-listed"), "it is told")
-        assert gone in listed(group, gone)  # its own log does not know it
-        asked = electing.core.rounds
-        await asyncio.sleep(20.0)
-        assert electing.core.rounds == asked
-        # Told so by one of three alone it asks: that one may be behind, and need what this node has.
-        group.kill(group.master)
-        await group.until(lambda: electing.core.rounds > asked, "it asks again")
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_a_master_that_removes_itself_hands_over_once_that_is_durable() -> None:
-    async def main() -> None:
-        group = Group(46)
-        await group.start()
-        await group.serving()
-        entries = await told(group, 10)
-        old = group.master
-        document = await changed(group, change="remove", name=old)
-        assert old not in {each["name"] for each in document["members"]}
-        await group.until(lambda: group.master != old, "another one leads", limit_s=5.0)
-        await group.serving()
-        await group.until(lambda: group.nodes[old].member.reason.startswith("not-listed"), "it says why")
-        entries |= await told(group, 5)
-        await has_all(group, entries, *(name for name in group.names if name != old))
-        # Of the two that are left both are a majority.
-        last = next(name for name in group.names if name not in (old, group.master))
-        group.kill(last)
-        await asyncio.sleep(2.0)
-        status, answer = await group.append(b"alone")
-        assert status == 503, answer
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_the_last_member_is_not_removed() -> None:
-    async def main() -> None:
-        group = Group(47, size=1)
-        await group.start()
-        await group.serving()
-        status, answer = await ordered(group, change="remove", name="n1")
-        assert (status, answer["type"]) == (400, "bad-argument")
-        await joined(group, "n2")
-        await electable(group, "n2")
-        await changed(group, change="remove", name="n1")
-        await group.until(lambda: group.master == "n2", "n2 leads alone")
-        await group.serving("n2")
-        await told(group, 3)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_two_changes_at_once_are_refused_and_one_is_made() -> None:
-    async def main() -> None:
-        group = Group(48, size=5)
-        await group.start()
-        await group.serving()
-        await fed(group, 4)
-        gone = [name for name in group.names if name != group.master][:3]
-        answers = await asyncio.gather(*(ordered(group, change="remove", name=name) for name in gone))
-        assert sorted(status for status, _ in answers) == [200, 409, 409]
-        assert {answer["type"] for status, answer in answers if status == 409} == {"group-busy"}
-        assert len(listed(group)) == 4
-        await told(group, 3)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_a_change_that_could_not_become_durable_is_not_logged() -> None:
-    async def main() -> None:
-        group = Group(49)
-        await group.start()
-        await group.serving()
-        master = group.master
-        one, other = (name for name in group.names if name != master)
-        await fed(group, 2)
-        group.kill(other)
-        await fed(group, 1)
-        last = group.nodes[master].opened().log.view.allocated
-        status, answer = await ordered(group, change="remove", name=one)
-        assert (status, answer["type"]) == (503, "insufficient-replicas")
-        assert group.nodes[master].opened().log.view.allocated == last
-        await changed(group, change="remove", name=other)
-        await told(group, 3)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_who_is_not_the_master_shows_the_way_to_it() -> None:
-    async def main() -> None:
-        group = Group(50)
-        await group.start()
-        await group.serving()
-        replica = next(name for name in group.names if name != group.master)
-        await group.until(lambda: group.state(replica) == "REPLICA", "it follows")
-        for call in ("admin/group", "admin/transfer?to=n2"):
-            response = await group.client.request(
-                "POST", f"{group.url(replica)}/v1/{call}", headers=JSON, body=b"{}", timeout_s=5.0
-            )
-            assert response.status == 307
-            assert response.headers["Location"] == f"{group.url(group.master)}/v1/{call}"
-        shown = await group.client.request("GET", f"{group.url(replica)}/v1/group", timeout_s=5.0)
-        assert {each["name"] for each in msgspec.json.decode(bytes(shown.body))["members"]} == set(group.names)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+        assert response.status == 307
+        assert response.headers["Location"] == f"{group.url(group.master)}/v1/{call}"
+    shown = await group.client.request("GET", f"{group.url(replica)}/v1/group", timeout_s=5.0)
+    assert {each["name"] for each in msgspec.json.decode(bytes(shown.body))["members"]} == set(group.names)
+    await group.stop()
+    assert not group.fatal
 
 
 def test_who_has_lost_the_group_before_a_change_does_not_stand_while_that_may_be_rolled_back() -> None:
@@ -449,204 +422,181 @@ def test_who_has_lost_the_group_before_a_change_does_not_stand_while_that_may_be
     assert not run(main(lost=True))
 
 
-def test_a_change_that_met_no_majority_is_rolled_back_under_a_new_master() -> None:
-    async def main() -> None:
-        group = Group(51)
-        await group.start()
-        await group.serving()
-        entries = await told(group, 5)
-        old = group.master
-        left = [name for name in group.names if name != old]
-        group.net.split([old, "client"], left)
-        # It does not see yet that it is alone: the change is logged, and nobody has it.
-        status, answer = await ordered(group, old, change="remove", name=left[0])
-        assert (status, answer["type"]) == (504, "outcome-unknown"), answer
-        assert left[0] not in listed(group, old)
-        await group.until(lambda: group.master in left, "another one leads")
-        group.net.heal()
-        await group.until(lambda: group.state(old) == "REPLICA", "the old master follows")
-        assert set(listed(group, old)) == set(group.names) == set(listed(group))
-        entries |= await told(group, 5)
-        await has_all(group, entries)
-        group.kill(next(name for name in left if name != group.master))
-        entries |= await told(group, 5, "with two ")
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_change_that_met_no_majority_is_rolled_back_under_a_new_master() -> None:
+    group = Group(51)
+    await group.start()
+    await group.serving()
+    entries = await told(group, 5)
+    old = group.master
+    left = [name for name in group.names if name != old]
+    group.net.split([old, "client"], left)
+    # It does not see yet that it is alone: the change is logged, and nobody has it.
+    status, answer = await ordered(group, old, change="remove", name=left[0])
+    assert (status, answer["type"]) == (504, "outcome-unknown"), answer
+    assert left[0] not in listed(group, old)
+    await group.until(lambda: group.master in left, "another one leads")
+    group.net.heal()
+    await group.until(lambda: group.state(old) == "REPLICA", "the old master follows")
+    assert set(listed(group, old)) == set(group.names) == set(listed(group))
+    entries |= await told(group, 5)
+    await has_all(group, entries)
+    group.kill(next(name for name in left if name != group.master))
+    entries |= await told(group, 5, "with two ")
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_wiped_replica_is_restored_and_admitted_as_another_incarnation() -> None:
-    async def main() -> None:
-        group = Group(8)
-        await group.start()
-        await group.serving()
-        entries = await told(group, 20)
-        wiped = next(name for name in group.names if name != group.master)
-        before = listed(group)[wiped].incarnation
-        group.kill(wiped)
-        group.machine(wiped)
-        await group.start(wiped)
-        await group.until(lambda: listed(group)[wiped].incarnation != before, "it is admitted")
-        await electable(group, wiped)
-        assert listed(group)[wiped].incarnation == incarnation(group, wiped)
-        assert group.nodes[wiped].restoration.history
-        assert group.nodes[group.master].member.counts.readmitted == 1
-        # It counts: with the master alone it is a majority.
-        group.kill(next(name for name in group.names if name not in (wiped, group.master)))
-        entries |= await told(group, 5, "with it ")
-        await has_all(group, entries)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_wiped_replica_is_restored_and_admitted_as_another_incarnation() -> None:
+    group = Group(8)
+    await group.start()
+    await group.serving()
+    entries = await told(group, 20)
+    wiped = next(name for name in group.names if name != group.master)
+    before = listed(group)[wiped].incarnation
+    group.kill(wiped)
+    group.machine(wiped)
+    await group.start(wiped)
+    await group.until(lambda: listed(group)[wiped].incarnation != before, "it is admitted")
+    await electable(group, wiped)
+    assert listed(group)[wiped].incarnation == incarnation(group, wiped)
+    assert group.nodes[wiped].restoration.history
+    assert group.nodes[group.master].member.counts.readmitted == 1
+    # It counts: with the master alone it is a majority.
+    group.kill(next(name for name in group.names if name not in (wiped, group.master)))
+    entries |= await told(group, 5, "with it ")
+    await has_all(group, entries)
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_wiped_master_founds_no_second_group_and_is_admitted_by_the_next() -> None:
-    async def main() -> None:
-        group = Group(9)
-        await group.start()
-        await group.serving()
-        entries = await told(group, 20)
-        wiped = group.master
-        await has_all(group, entries)
-        group.kill(wiped)
-        group.machine(wiped)
-        await group.start(wiped)
-        await group.until(lambda: group.master != wiped, "another one leads")
-        await electable(group, wiped)
-        await group.until(lambda: listed(group)[wiped].incarnation == incarnation(group, wiped), "it is admitted")
-        await has_all(group, entries)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_wiped_master_founds_no_second_group_and_is_admitted_by_the_next() -> None:
+    group = Group(9)
+    await group.start()
+    await group.serving()
+    entries = await told(group, 20)
+    wiped = group.master
+    await has_all(group, entries)
+    group.kill(wiped)
+    group.machine(wiped)
+    await group.start(wiped)
+    await group.until(lambda: group.master != wiped, "another one leads")
+    await electable(group, wiped)
+    await group.until(lambda: listed(group)[wiped].incarnation == incarnation(group, wiped), "it is admitted")
+    await has_all(group, entries)
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_wiped_node_admits_itself_to_nothing() -> None:
+@virtual
+async def test_a_wiped_node_admits_itself_to_nothing() -> None:
     """Two of three are there, one of them wiped: nothing becomes durable until the third is back."""
+    group = Group(52)
+    await group.start()
+    await group.serving()
+    entries = await told(group, 20)
+    await has_all(group, entries)
+    wiped, away = (name for name in group.names if name != group.master)
+    group.kill(wiped)
+    group.kill(away)
+    before = listed(group)[wiped].incarnation
+    group.machine(wiped)
+    await group.start(wiped)
+    await asyncio.sleep(20.0)
+    assert all(
+        listed(group, name)[wiped].incarnation == before
+        for name in group.nodes
+        if group.nodes[name].opened().log.view.history.group
+    )
+    assert not any(node.member.is_master() for node in group.nodes.values())
+    await group.start(away)
+    await group.serving()
+    await group.until(lambda: listed(group)[wiped].incarnation == incarnation(group, wiped), "it is admitted")
+    entries |= await told(group, 5)
+    await has_all(group, entries)
+    await group.stop()
+    assert not group.fatal
 
-    async def main() -> None:
-        group = Group(52)
-        await group.start()
+
+@virtual
+async def test_a_node_without_its_node_file_is_another_incarnation_and_keeps_its_log() -> None:
+    group = Group(53)
+    await group.start()
+    await group.serving()
+    entries = await told(group, 20)
+    await has_all(group, entries)
+    lost = next(name for name in group.names if name != group.master)
+    before = incarnation(group, lost)
+    group.kill(lost)
+    group.machines[lost].disk.remove(f"/{lost}/node.id")
+    await group.start(lost)
+    await group.until(lambda: listed(group)[lost].incarnation == incarnation(group, lost) != before, "it is admitted")
+    assert not group.nodes[lost].restoration.history
+    entries |= await told(group, 5)
+    await has_all(group, entries)
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_members_that_are_wiped_one_after_another_lose_nothing() -> None:
+    group = Group(54)
+    await group.start()
+    await group.serving()
+    entries: dict[int, bytes] = {}
+
+    async def wipe(name: str) -> None:
+        group.kill(name)
+        group.machine(name)
+        await group.start(name)
         await group.serving()
-        entries = await told(group, 20)
-        await has_all(group, entries)
-        wiped, away = (name for name in group.names if name != group.master)
-        group.kill(wiped)
-        group.kill(away)
-        before = listed(group)[wiped].incarnation
-        group.machine(wiped)
-        await group.start(wiped)
-        await asyncio.sleep(20.0)
-        assert all(
-            listed(group, name)[wiped].incarnation == before
-            for name in group.nodes
-            if group.nodes[name].opened().log.view.history.group
-        )
-        assert not any(node.member.is_master() for node in group.nodes.values())
-        await group.start(away)
-        await group.serving()
-        await group.until(lambda: listed(group)[wiped].incarnation == incarnation(group, wiped), "it is admitted")
-        entries |= await told(group, 5)
-        await has_all(group, entries)
-        await group.stop()
-        assert not group.fatal
+        await group.until(lambda: listed(group)[name].incarnation == incarnation(group, name), f"{name} is admitted")
+        await electable(group, name)
 
-    run(main())
+    for number in range(6):
+        entries |= await told(group, 5, f"{number} ")
+        await wipe(group.names[number % 3])
+    await has_all(group, entries)
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_node_without_its_node_file_is_another_incarnation_and_keeps_its_log() -> None:
-    async def main() -> None:
-        group = Group(53)
-        await group.start()
-        await group.serving()
-        entries = await told(group, 20)
-        await has_all(group, entries)
-        lost = next(name for name in group.names if name != group.master)
-        before = incarnation(group, lost)
-        group.kill(lost)
-        group.machines[lost].disk.remove(f"/{lost}/node.id")
-        await group.start(lost)
-        await group.until(
-            lambda: listed(group)[lost].incarnation == incarnation(group, lost) != before, "it is admitted"
-        )
-        assert not group.nodes[lost].restoration.history
-        entries |= await told(group, 5)
-        await has_all(group, entries)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_low_priority_only_delays() -> None:
+    group = Group(55)
+    await group.start()
+    await group.serving()
+    old = group.master
+    last, other = (name for name in group.names if name != old)
+    await changed(group, change="priority", name=last, priority=0)
+    await has_all(group, await told(group, 3))
+    group.kill(old)
+    await group.until(lambda: group.nodes[other].member.is_master(), "the other leads")
+    await group.serving()
+    await group.stop()
+    assert not group.fatal
 
 
-def test_members_that_are_wiped_one_after_another_lose_nothing() -> None:
-    async def main() -> None:
-        group = Group(54)
-        await group.start()
-        await group.serving()
-        entries: dict[int, bytes] = {}
-
-        async def wipe(name: str) -> None:
-            group.kill(name)
-            group.machine(name)
-            await group.start(name)
-            await group.serving()
-            await group.until(
-                lambda: listed(group)[name].incarnation == incarnation(group, name), f"{name} is admitted"
-            )
-            await electable(group, name)
-
-        for number in range(6):
-            entries |= await told(group, 5, f"{number} ")
-            await wipe(group.names[number % 3])
-        await has_all(group, entries)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_a_low_priority_only_delays() -> None:
-    async def main() -> None:
-        group = Group(55)
-        await group.start()
-        await group.serving()
-        old = group.master
-        last, other = (name for name in group.names if name != old)
-        await changed(group, change="priority", name=last, priority=0)
-        await has_all(group, await told(group, 3))
-        group.kill(old)
-        await group.until(lambda: group.nodes[other].member.is_master(), "the other leads")
-        await group.serving()
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_a_node_that_was_away_finds_a_master_that_it_never_heard_of() -> None:
-    async def main() -> None:
-        group = Group(56)
-        await group.start()
-        await group.serving()
-        entries = await told(group, 5)
-        await has_all(group, entries)
-        away = next(name for name in group.names if name != group.master)
-        group.kill(away)
-        await joined(group, "n4")
-        await electable(group, "n4")
-        response = await group.client.request(
-            "POST", f"{group.url(group.master)}/v1/admin/transfer?to=n4", timeout_s=5.0
-        )
-        assert response.status == 200, bytes(response.body)
-        await group.serving("n4")
-        entries |= await told(group, 5, "by n4 ")
-        await group.start(away)
-        assert "n4" not in group.nodes[away].member.config.members
-        await has_all(group, entries)
-        assert "n4" in listed(group, away)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_node_that_was_away_finds_a_master_that_it_never_heard_of() -> None:
+    group = Group(56)
+    await group.start()
+    await group.serving()
+    entries = await told(group, 5)
+    await has_all(group, entries)
+    away = next(name for name in group.names if name != group.master)
+    group.kill(away)
+    await joined(group, "n4")
+    await electable(group, "n4")
+    response = await group.client.request("POST", f"{group.url(group.master)}/v1/admin/transfer?to=n4", timeout_s=5.0)
+    assert response.status == 200, bytes(response.body)
+    await group.serving("n4")
+    entries |= await told(group, 5, "by n4 ")
+    await group.start(away)
+    assert "n4" not in group.nodes[away].member.config.members
+    await has_all(group, entries)
+    assert "n4" in listed(group, away)
+    await group.stop()
+    assert not group.fatal

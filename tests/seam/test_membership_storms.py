@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from repl.group.membership import listed_as
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.fakes.machine import Image
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
@@ -195,26 +195,24 @@ class Storm:
 
 
 @pytest.mark.parametrize("seed", seeds(2))
-def test_nothing_acknowledged_is_lost_whoever_comes_and_goes(seed: int) -> None:
-    async def main() -> None:
-        storm = Storm(seed)
-        group = storm.group
-        await group.start()
-        await group.serving()
-        await storm.heal()
-        for _ in range(STEPS):
-            await storm.append(3)
-            await storm.step()
-        await storm.heal()
-        assert len(storm.told) > STEPS, storm.done
-        last = max(storm.told)
-        members = [member.name for member in storm.members().members]
-        logs: list[dict[int, bytes]] = []
-        for name in members:
-            await group.until(lambda name=name: group.nodes[name].dtvlsn() >= last, f"{name} has all")  # type: ignore[misc]
-            logs.append(await group.read(name))
-            assert {vlsn: logs[-1].get(vlsn) for vlsn in storm.told} == storm.told, name
-        await group.stop()
-        assert not group.fatal, msgspec.json.encode(storm.done)
-
-    run(main())
+@virtual
+async def test_nothing_acknowledged_is_lost_whoever_comes_and_goes(seed: int) -> None:
+    storm = Storm(seed)
+    group = storm.group
+    await group.start()
+    await group.serving()
+    await storm.heal()
+    for _ in range(STEPS):
+        await storm.append(3)
+        await storm.step()
+    await storm.heal()
+    assert len(storm.told) > STEPS, storm.done
+    last = max(storm.told)
+    members = [member.name for member in storm.members().members]
+    logs: list[dict[int, bytes]] = []
+    for name in members:
+        await group.until(lambda name=name: group.nodes[name].dtvlsn() >= last, f"{name} has all")  # type: ignore[misc]
+        logs.append(await group.read(name))
+        assert {vlsn: logs[-1].get(vlsn) for vlsn in storm.told} == storm.told, name
+    await group.stop()
+    assert not group.fatal, msgspec.json.encode(storm.done)

@@ -11,7 +11,7 @@ import pytest
 
 from repl.client.connect import Client
 from repl.web.slices import at_once
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.seam.nodes import BIG, Group
 from tests.seam.test_copies import moved
 from tests.seam.test_destinations import client
@@ -50,140 +50,130 @@ def has_all(group: Group, name: str, told: dict[str, Any], held: dict[int, bytes
     return knows and not store.missing and not uncovered(group, name, uuid, held)
 
 
-def test_a_node_whose_log_is_shorter_fetches_what_is_wanted_again_beside_its_pages() -> None:
-    async def main() -> None:
-        group = await made(61, retention_bytes=UNLIMITED)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            held = await mostly_acknowledged(log)
-            name = next(each for each in group.names if each != group.master)
-            await restarted(group, name, retention_bytes=KEPT)
-            await group.until(lambda: first(group, name) > 30 and stored(group, name, uuid).paging, "it has cleaned")
-            assert first(group, group.master) == 1
-            told = await log.destinations.move("orders", "start")
-            await group.until(lambda: has_all(group, name, told, held), "it holds all of it", 60.0)
-            assert first(group, name) > 30
-            await electable(group, name)
-            await moved(group, name)
-            assert await taken(log, len(held)) == sorted(held.items())
-            await group.until(lambda: not stored(group, name, uuid).paging, "page mode is left")
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_node_whose_log_is_shorter_fetches_what_is_wanted_again_beside_its_pages() -> None:
+    group = await made(61, retention_bytes=UNLIMITED)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held = await mostly_acknowledged(log)
+        name = next(each for each in group.names if each != group.master)
+        await restarted(group, name, retention_bytes=KEPT)
+        await group.until(lambda: first(group, name) > 30 and stored(group, name, uuid).paging, "it has cleaned")
+        assert first(group, group.master) == 1
+        told = await log.destinations.move("orders", "start")
+        await group.until(lambda: has_all(group, name, told, held), "it holds all of it", 60.0)
+        assert first(group, name) > 30
+        await electable(group, name)
+        await moved(group, name)
+        assert await taken(log, len(held)) == sorted(held.items())
+        await group.until(lambda: not stored(group, name, uuid).paging, "page mode is left")
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_what_was_paged_before_a_move_and_is_in_the_log_yet_is_paged_again(at_once: bool) -> None:
+@virtual
+async def test_what_was_paged_before_a_move_and_is_in_the_log_yet_is_paged_again(at_once: bool) -> None:
     """A pass has counted, and the log is not cut there yet, as a destination moves back behind it; ``at_once``: while
     the pass is under way."""
-
-    async def main() -> None:
-        group = await made(62, retention_bytes=UNLIMITED)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            held = await mostly_acknowledged(log)
-            paged: list[Vlsn] = []
-            for name in group.names:
-                group.nodes[name].opened().pager.page(Vlsn(90), lambda vlsn, _: paged.append(vlsn))
-            if not at_once:
-                await group.until(lambda: len(paged) == len(group.names), "all have paged")
-            told = await log.destinations.move("orders", "start")
+    group = await made(62, retention_bytes=UNLIMITED)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held = await mostly_acknowledged(log)
+        paged: list[Vlsn] = []
+        for name in group.names:
+            group.nodes[name].opened().pager.page(Vlsn(90), lambda vlsn, _: paged.append(vlsn))
+        if not at_once:
             await group.until(lambda: len(paged) == len(group.names), "all have paged")
-            for name in group.names:
-                node = group.nodes[name].opened()
-                assert stored(group, name, uuid).paged_to >= 90 and node.log.view.range.first == 1
-                await restarted(group, name, retention_bytes=KEPT)
-                await group.serving()
-            await group.until(lambda: all(first(group, name) > 30 for name in group.names), "all have cleaned", 60.0)
-            for name in group.names:
-                await group.until(lambda: has_all(group, name, told, held), f"{name} holds all of it")  # noqa: B023
-            await asyncio.sleep(2.0)
-            assert await taken(log, len(held)) == sorted(held.items())
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
-
-
-def test_nothing_is_moved_to_what_left_the_log_though_pages_have_some_of_it() -> None:
-    async def main() -> None:
-        group = await made(63)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            held = await mostly_acknowledged(log)
-            await group.until(lambda: first(group, group.master) > 30, "the log was cleaned")
-            begins, paged = first(group, group.master), stored(group, group.master, uuid).pages
-            vlsn = min(row.first for row in paged.values())
-            assert vlsn < begins
-            for call in (log.destinations.move("orders", vlsn), log.destinations.put("others", from_=vlsn)):
-                with pytest.raises(Trimmed) as refused:
-                    await call
-                assert refused.value.first == begins
-            url = f"{group.url(group.master)}/v1/destinations/orders/move"
-            body, headers = msgspec.json.encode({"to": vlsn}), {"Content-Type": "application/json"}
-            answer = await group.client.request("POST", url, headers=headers, body=body, timeout_s=5.0)
-            told = msgspec.json.decode(bytes(answer.body))
-            assert (answer.status, told["type"], told["first"]) == (410, "trimmed", begins)
-            left = {each: value for number, (each, value) in enumerate(held.items()) if number % 10 == 0}
-            assert await taken(log, len(left)) == sorted(left.items()), "nothing has changed"
-        await group.stop()
-
-    run(main())
-
-
-def test_a_master_tells_how_much_comes_and_how_long_the_oldest_message_has_waited() -> None:
-    async def main() -> None:
-        group = await made(64)
-        async with client(group) as log:
-            await log.destinations.put("orders", prefix="order-")
-            for number in range(120):
-                await log.append(BIG, key=b"order-1" if number % 2 else b"other")
-                await asyncio.sleep(0.05)
-            told = await log.destinations.get("orders")
-            assert 5.0 < told["in_per_s"] < 11.0, "half of what is appended, some 17 a second"
-            assert first(group, group.master) > told["oldest_vlsn"] > 0, "it lies in a page"
-            assert 5.0 < told["oldest_age_s"] < 20.0
-            metrics = at_once(group.nodes[group.master].services.monitoring.metrics_text()).decode()
-            assert 'vlsnlog_destination_oldest_age_seconds{destination="orders"} ' in metrics
-            assert 'vlsnlog_destination_in_per_second{destination="orders"} ' in metrics
-            assert len(await taken(log, 60)) == 60
-            await asyncio.sleep(5.0)
-            told = await log.destinations.get("orders")
-            assert (told["in_per_s"], told["oldest_vlsn"], told["oldest_age_s"]) == (0.0, 0, 0.0)
-        await group.stop()
-
-    run(main())
-
-
-def test_a_node_that_had_cleaned_what_a_new_destination_begins_at_fetches_it_and_delivers_nothing_before() -> None:
-    """Seed 206 of the simulation: such a node leads before its pager has looked at the destination."""
-
-    async def main() -> None:
-        group = await made(67, retention_bytes=UNLIMITED)
-        async with client(group) as log:
-            held: dict[int, bytes] = {}
-            for number in range(120):
-                value = b"%d" % number + BIG
-                held[await log.append(value, key=b"order-%d" % number)] = value
-            name = next(each for each in group.names if each != group.master)
+        told = await log.destinations.move("orders", "start")
+        await group.until(lambda: len(paged) == len(group.names), "all have paged")
+        for name in group.names:
+            node = group.nodes[name].opened()
+            assert stored(group, name, uuid).paged_to >= 90 and node.log.view.range.first == 1
             await restarted(group, name, retention_bytes=KEPT)
-            await group.until(lambda: first(group, name) > 30, "it has cleaned")
-            await electable(group, name)
-            pager = group.nodes[name].opened().pager
-            async with pager.alone:
-                told = await log.destinations.put("orders", prefix="order-", from_="start")
-                await moved(group, name)
-                assert await taken(log, 1, 5.0) == []
-                assert stored(group, name, told["uuid"]) is None, "it has said nothing yet"
+            await group.serving()
+        await group.until(lambda: all(first(group, name) > 30 for name in group.names), "all have cleaned", 60.0)
+        for name in group.names:
+            await group.until(lambda: has_all(group, name, told, held), f"{name} holds all of it")  # noqa: B023
+        await asyncio.sleep(2.0)
+        assert await taken(log, len(held)) == sorted(held.items())
+    await group.stop()
+    assert not group.fatal
 
-            def said() -> bool:
-                store = stored(group, name, told["uuid"])
-                return store is not None and store.missing != []
 
-            await group.until(said, "it says what it lacks", 2.0)
-            assert await taken(log, len(held)) == sorted(held.items())
-        await group.stop()
-        assert not group.fatal
+@virtual
+async def test_nothing_is_moved_to_what_left_the_log_though_pages_have_some_of_it() -> None:
+    group = await made(63)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held = await mostly_acknowledged(log)
+        await group.until(lambda: first(group, group.master) > 30, "the log was cleaned")
+        begins, paged = first(group, group.master), stored(group, group.master, uuid).pages
+        vlsn = min(row.first for row in paged.values())
+        assert vlsn < begins
+        for call in (log.destinations.move("orders", vlsn), log.destinations.put("others", from_=vlsn)):
+            with pytest.raises(Trimmed) as refused:
+                await call
+            assert refused.value.first == begins
+        url = f"{group.url(group.master)}/v1/destinations/orders/move"
+        body, headers = msgspec.json.encode({"to": vlsn}), {"Content-Type": "application/json"}
+        answer = await group.client.request("POST", url, headers=headers, body=body, timeout_s=5.0)
+        told = msgspec.json.decode(bytes(answer.body))
+        assert (answer.status, told["type"], told["first"]) == (410, "trimmed", begins)
+        left = {each: value for number, (each, value) in enumerate(held.items()) if number % 10 == 0}
+        assert await taken(log, len(left)) == sorted(left.items()), "nothing has changed"
+    await group.stop()
 
-    run(main())
+
+@virtual
+async def test_a_master_tells_how_much_comes_and_how_long_the_oldest_message_has_waited() -> None:
+    group = await made(64)
+    async with client(group) as log:
+        await log.destinations.put("orders", prefix="order-")
+        for number in range(120):
+            await log.append(BIG, key=b"order-1" if number % 2 else b"other")
+            await asyncio.sleep(0.05)
+        told = await log.destinations.get("orders")
+        assert 5.0 < told["in_per_s"] < 11.0, "half of what is appended, some 17 a second"
+        assert first(group, group.master) > told["oldest_vlsn"] > 0, "it lies in a page"
+        assert 5.0 < told["oldest_age_s"] < 20.0
+        metrics = at_once(group.nodes[group.master].services.monitoring.metrics_text()).decode()
+        assert 'vlsnlog_destination_oldest_age_seconds{destination="orders"} ' in metrics
+        assert 'vlsnlog_destination_in_per_second{destination="orders"} ' in metrics
+        assert len(await taken(log, 60)) == 60
+        await asyncio.sleep(5.0)
+        told = await log.destinations.get("orders")
+        assert (told["in_per_s"], told["oldest_vlsn"], told["oldest_age_s"]) == (0.0, 0, 0.0)
+    await group.stop()
+
+
+@virtual
+async def test_a_node_that_had_cleaned_what_a_new_destination_begins_at_fetches_it_and_delivers_nothing_before() -> (
+    None
+):
+    """Seed 206 of the simulation: such a node leads before its pager has looked at the destination."""
+    group = await made(67, retention_bytes=UNLIMITED)
+    async with client(group) as log:
+        held: dict[int, bytes] = {}
+        for number in range(120):
+            value = b"%d" % number + BIG
+            held[await log.append(value, key=b"order-%d" % number)] = value
+        name = next(each for each in group.names if each != group.master)
+        await restarted(group, name, retention_bytes=KEPT)
+        await group.until(lambda: first(group, name) > 30, "it has cleaned")
+        await electable(group, name)
+        pager = group.nodes[name].opened().pager
+        async with pager.alone:
+            told = await log.destinations.put("orders", prefix="order-", from_="start")
+            await moved(group, name)
+            assert await taken(log, 1, 5.0) == []
+            assert stored(group, name, told["uuid"]) is None, "it has said nothing yet"
+
+        def said() -> bool:
+            store = stored(group, name, told["uuid"])
+            return store is not None and store.missing != []
+
+        await group.until(said, "it says what it lacks", 2.0)
+        assert await taken(log, len(held)) == sorted(held.items())
+    await group.stop()
+    assert not group.fatal

@@ -15,7 +15,7 @@ from repl.client.connect import Client
 from repl.destinations.filling import PERIOD_S, RETRY_S, Filling
 from repl.web.slices import at_once
 from tests.fakes.disk import UNLIMITED_BYTES, FakeDisk
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 from tests.seam.test_destinations import client
@@ -109,187 +109,171 @@ def stored(group: Group, name: str, uuid: str) -> Any:
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_the_log_is_cleaned_though_nobody_takes_and_all_is_delivered_in_order(seed: int) -> None:
-    async def main() -> None:
-        group = await made(seed)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            held = await filled(group, log, every=2)
-            for name in group.names:
-                assert uncovered(group, name, uuid, held) == []
-                assert stored(group, name, uuid).paging
-                (told,) = group.nodes[name].services.monitoring.status()["destinations"]
-                assert told["pages"]["mode"] == "paged" and told["pages"]["messages"] > 10
-                metrics = at_once(group.nodes[name].services.monitoring.metrics_text()).decode()
-                assert 'vlsnlog_destination_paging{destination="orders"} 1.0' in metrics
-                assert stored(group, name, uuid).missing == []
-            assert await taken(log, len(held)) == sorted(held.items())
-            await group.until(
-                lambda: not any(stored(group, name, uuid).paging for name in group.names), "page mode is left", 60.0
-            )
-            for name in group.names:
-                directory = f"{group.nodes[name].opened().log.directory}/pages/{uuid}"
-                assert [each for each in group.machines[name].disk.files(directory) if each.endswith(".page")] == []
-            assert await log.destination("orders").take(1, 0.0) == []
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_the_log_is_cleaned_though_nobody_takes_and_all_is_delivered_in_order(seed: int) -> None:
+    group = await made(seed)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held = await filled(group, log, every=2)
+        for name in group.names:
+            assert uncovered(group, name, uuid, held) == []
+            assert stored(group, name, uuid).paging
+            (told,) = group.nodes[name].services.monitoring.status()["destinations"]
+            assert told["pages"]["mode"] == "paged" and told["pages"]["messages"] > 10
+            metrics = at_once(group.nodes[name].services.monitoring.metrics_text()).decode()
+            assert 'vlsnlog_destination_paging{destination="orders"} 1.0' in metrics
+            assert stored(group, name, uuid).missing == []
+        assert await taken(log, len(held)) == sorted(held.items())
+        await group.until(
+            lambda: not any(stored(group, name, uuid).paging for name in group.names), "page mode is left", 60.0
+        )
+        for name in group.names:
+            directory = f"{group.nodes[name].opened().log.directory}/pages/{uuid}"
+            assert [each for each in group.machines[name].disk.files(directory) if each.endswith(".page")] == []
+        assert await log.destination("orders").take(1, 0.0) == []
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_a_new_master_delivers_from_its_own_pages_what_is_not_acknowledged(seed: int) -> None:
-    async def main() -> None:
-        rng = Random(seed)
-        group = await made(seed)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            held = await filled(group, log)
-            done = await taken(log, 40)
-            assert done == sorted(held.items())[: len(done)]
-            dead = group.master
-            group.kill(dead, power=rng.random() < 0.5)
-            rest = await taken(log, len(held) - len(done), 120.0)
-            assert {vlsn for vlsn, _ in done + rest} == held.keys()
-            assert [pair for pair in rest if pair not in done] == sorted(held.items())[len(done) :]
-            await group.start(dead)
-            await group.serving()
-            await group.until(
-                lambda: all(first(group, name) and not uncovered(group, name, uuid, held) for name in group.names),
-                "all hold what is left",
-                60.0,
-            )
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_new_master_delivers_from_its_own_pages_what_is_not_acknowledged(seed: int) -> None:
+    rng = Random(seed)
+    group = await made(seed)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held = await filled(group, log)
+        done = await taken(log, 40)
+        assert done == sorted(held.items())[: len(done)]
+        dead = group.master
+        group.kill(dead, power=rng.random() < 0.5)
+        rest = await taken(log, len(held) - len(done), 120.0)
+        assert {vlsn for vlsn, _ in done + rest} == held.keys()
+        assert [pair for pair in rest if pair not in done] == sorted(held.items())[len(done) :]
+        await group.start(dead)
+        await group.serving()
+        await group.until(
+            lambda: all(first(group, name) and not uncovered(group, name, uuid, held) for name in group.names),
+            "all hold what is left",
+            60.0,
+        )
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_a_damaged_page_is_put_aside_and_the_rest_of_it_fetched(seed: int) -> None:
-    async def main() -> None:
-        rng = Random(seed)
-        group = await made(seed)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            held = await filled(group, log)
-            master = group.master
-            store = stored(group, master, uuid)
-            number = min(store.pages)
-            group.machines[master].disk.flip_bit(store.path(number), rng.randrange(store.pages[number].end))
-            assert await taken(log, len(held)) == sorted(held.items())
-            names = group.machines[master].disk.files(store.directory)
-            assert any(each.endswith(f"{number:09d}.page.damaged") for each in names)
-            events = group.nodes[master].member.events.counts
-            assert events["page.damaged"] == 1 and events["pages.filled"] >= 1
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_damaged_page_is_put_aside_and_the_rest_of_it_fetched(seed: int) -> None:
+    rng = Random(seed)
+    group = await made(seed)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held = await filled(group, log)
+        master = group.master
+        store = stored(group, master, uuid)
+        number = min(store.pages)
+        group.machines[master].disk.flip_bit(store.path(number), rng.randrange(store.pages[number].end))
+        assert await taken(log, len(held)) == sorted(held.items())
+        names = group.machines[master].disk.files(store.directory)
+        assert any(each.endswith(f"{number:09d}.page.damaged") for each in names)
+        events = group.nodes[master].member.events.counts
+        assert events["page.damaged"] == 1 and events["pages.filled"] >= 1
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("short", [True, False])
 @pytest.mark.parametrize("vanished", [True, False])
-def test_a_short_page_or_a_vanished_row_of_one_loses_no_message(short: bool, vanished: bool) -> None:
+@virtual
+async def test_a_short_page_or_a_vanished_row_of_one_loses_no_message(short: bool, vanished: bool) -> None:
     """All nodes stop; two come back with a short page, or without a row of it, or both."""
-
-    async def main() -> None:
-        group = await made(8)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            held = await filled(group, log)
-            stores = {name: stored(group, name, uuid) for name in group.names}
-            for name in group.names:
-                group.kill(name)
-            for name in ("n1", "n2"):
-                machine, (number, row) = group.machines[name], next(iter(stores[name].pages.items()))
-                if vanished:
-                    key = b"g" + bytes.fromhex(uuid) + number.to_bytes(4, "big")
-                    machine.stores.contents[f"/{name}/state"].delete(key)
-                if short:
-                    path = stores[name].path(number)
-                    machine.disk.write_content(path, machine.disk.content(path)[: row.end // 2])
-            for name in group.names:
-                await group.start(name)
-            await group.serving()
-            events = [group.nodes[name].member.events.counts for name in ("n1", "n2")]
-            if short and not vanished:
-                await group.until(lambda: all(each["page.damaged"] == 1 for each in events), "they are salvaged")
-            assert await taken(log, len(held)) == sorted(held.items())
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = await made(8)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held = await filled(group, log)
+        stores = {name: stored(group, name, uuid) for name in group.names}
+        for name in group.names:
+            group.kill(name)
+        for name in ("n1", "n2"):
+            machine, (number, row) = group.machines[name], next(iter(stores[name].pages.items()))
+            if vanished:
+                key = b"g" + bytes.fromhex(uuid) + number.to_bytes(4, "big")
+                machine.stores.contents[f"/{name}/state"].delete(key)
+            if short:
+                path = stores[name].path(number)
+                machine.disk.write_content(path, machine.disk.content(path)[: row.end // 2])
+        for name in group.names:
+            await group.start(name)
+        await group.serving()
+        events = [group.nodes[name].member.events.counts for name in ("n1", "n2")]
+        if short and not vanished:
+            await group.until(lambda: all(each["page.damaged"] == 1 for each in events), "they are salvaged")
+        assert await taken(log, len(held)) == sorted(held.items())
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_page_that_cannot_be_opened_for_now_is_neither_damaged_nor_passed_over() -> None:
-    async def main() -> None:
-        group = await made(4)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            held = await filled(group, log)
-            disk = group.machines[group.master].disk
-            disk.fail_at(lambda call: call.name == "open" and call.path.endswith(".page"), code=errno.EMFILE, times=3)
-            assert await taken(log, len(held)) == sorted(held.items())
-            assert not [each for each in disk.files(stored(group, group.master, uuid).directory) if "damaged" in each]
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_page_that_cannot_be_opened_for_now_is_neither_damaged_nor_passed_over() -> None:
+    group = await made(4)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held = await filled(group, log)
+        disk = group.machines[group.master].disk
+        disk.fail_at(lambda call: call.name == "open" and call.path.endswith(".page"), code=errno.EMFILE, times=3)
+        assert await taken(log, len(held)) == sorted(held.items())
+        assert not [each for each in disk.files(stored(group, group.master, uuid).directory) if "damaged" in each]
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_transaction_lies_whole_in_one_record() -> None:
-    async def main() -> None:
-        group = await made(7)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            sizes: dict[int, int] = {}
-            for number in range(30):
-                async with log.transaction() as txn:
-                    for each in range(1 + number % 4):
-                        await txn.append(b"%d" % each + BIG, key=b"order-%d" % each)
-                    await txn.append(b"beside", key=b"other")
-                assert txn.appended is not None
-                sizes[txn.appended.first] = 1 + number % 4
-            await filled(group, log)
-            for name in group.names:
-                store, disk = stored(group, name, uuid), group.machines[name].disk
-                seen: set[int] = set()
-                for number, row in store.pages.items():
-                    for piece in read_page(disk, store.path(number), uuid, number, row.end).pieces:
-                        found = Counter(txn for txn in piece.messages.txns.tolist() if txn)
-                        assert all(sizes[txn] == count for txn, count in found.items())
-                        assert not seen & found.keys()
-                        seen |= found.keys()
-                assert len(seen) > 10
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_transaction_lies_whole_in_one_record() -> None:
+    group = await made(7)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        sizes: dict[int, int] = {}
+        for number in range(30):
+            async with log.transaction() as txn:
+                for each in range(1 + number % 4):
+                    await txn.append(b"%d" % each + BIG, key=b"order-%d" % each)
+                await txn.append(b"beside", key=b"other")
+            assert txn.appended is not None
+            sizes[txn.appended.first] = 1 + number % 4
+        await filled(group, log)
+        for name in group.names:
+            store, disk = stored(group, name, uuid), group.machines[name].disk
+            seen: set[int] = set()
+            for number, row in store.pages.items():
+                for piece in read_page(disk, store.path(number), uuid, number, row.end).pieces:
+                    found = Counter(txn for txn in piece.messages.txns.tolist() if txn)
+                    assert all(sizes[txn] == count for txn, count in found.items())
+                    assert not seen & found.keys()
+                    seen |= found.keys()
+            assert len(seen) > 10
+    await group.stop()
 
 
-def test_what_is_missing_in_many_pieces_is_fetched_one_after_another() -> None:
+@virtual
+async def test_what_is_missing_in_many_pieces_is_fetched_one_after_another() -> None:
     """Acknowledgements lie between them: a piece a second would hold deliveries up for as many seconds."""
-
-    async def main() -> None:
-        group = await made(7)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-", from_="start"))["uuid"]
-            held = await filled(group, log)
-            dest = log.destination("orders")
-            batch = await dest.take(60, 1.0)
-            await dest.ack([message for number, message in enumerate(batch) if number % 2])
-            lost = next(name for name in group.names if name != group.master)
-            group.kill(lost)
-            group.machine(lost)
-            await group.start(lost)
-            await group.until(lambda: len(missing_of(group, lost, uuid)) > 20, "it misses many pieces", 60.0)
-            await group.until(lambda: not missing_of(group, lost, uuid), "they are there", 10.0)
-            open_ = {vlsn: held[vlsn] for vlsn in held if vlsn not in {each.vlsn for each in batch[1::2]}}
-            assert not uncovered(group, lost, uuid, open_)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = await made(7)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-", from_="start"))["uuid"]
+        held = await filled(group, log)
+        dest = log.destination("orders")
+        batch = await dest.take(60, 1.0)
+        await dest.ack([message for number, message in enumerate(batch) if number % 2])
+        lost = next(name for name in group.names if name != group.master)
+        group.kill(lost)
+        group.machine(lost)
+        await group.start(lost)
+        await group.until(lambda: len(missing_of(group, lost, uuid)) > 20, "it misses many pieces", 60.0)
+        await group.until(lambda: not missing_of(group, lost, uuid), "they are there", 10.0)
+        open_ = {vlsn: held[vlsn] for vlsn in held if vlsn not in {each.vlsn for each in batch[1::2]}}
+        assert not uncovered(group, lost, uuid, open_)
+    await group.stop()
+    assert not group.fatal
 
 
 def test_members_that_have_nothing_of_what_is_missing_are_not_asked_at_once_again(
@@ -328,96 +312,88 @@ def missing_of(group: Group, name: str, uuid: str) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_a_node_whose_disk_is_gone_gets_log_and_pages_again(seed: int) -> None:
-    async def main() -> None:
-        group = await made(seed)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            held = await filled(group, log)
-            lost = next(name for name in group.names if name != group.master)
-            group.kill(lost)
-            group.machine(lost)
-            await group.start(lost)
+@virtual
+async def test_a_node_whose_disk_is_gone_gets_log_and_pages_again(seed: int) -> None:
+    group = await made(seed)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held = await filled(group, log)
+        lost = next(name for name in group.names if name != group.master)
+        group.kill(lost)
+        group.machine(lost)
+        await group.start(lost)
 
-            def whole() -> bool:
-                if not first(group, lost) or group.state(lost) != "REPLICA":
-                    return False
-                store = stored(group, lost, uuid)
-                return store is not None and not store.missing and not uncovered(group, lost, uuid, held)
+        def whole() -> bool:
+            if not first(group, lost) or group.state(lost) != "REPLICA":
+                return False
+            store = stored(group, lost, uuid)
+            return store is not None and not store.missing and not uncovered(group, lost, uuid, held)
 
-            await group.until(whole, "its pages are there again", 120.0)
-            assert first(group, lost) > 30
-            assert stored(group, lost, uuid).paging
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+        await group.until(whole, "its pages are there again", 120.0)
+        assert first(group, lost) > 30
+        assert stored(group, lost, uuid).paging
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_kills_beside_cleanings_lose_no_message(seed: int) -> None:
-    async def main() -> None:
-        rng = Random(seed)
-        group = await made(seed)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            held: dict[int, bytes] = {}
-            for number in range(160):
-                value = b"%d" % number + BIG
-                held[await log.append(value, key=b"order-%d" % number)] = value
-                if rng.random() < 0.05:
-                    name = rng.choice(group.names)
-                    group.kill(name, power=rng.random() < 0.5)
-                    await asyncio.sleep(rng.random())
-                    await group.start(name)
-            await group.serving()
-            await group.until(lambda: all(first(group, name) > 30 for name in group.names), "all have cleaned", 90.0)
-            for name in group.names:
-                assert uncovered(group, name, uuid, held) == []
-            found = await taken(log, len(held), 120.0)
-            assert dict(found) == held
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_kills_beside_cleanings_lose_no_message(seed: int) -> None:
+    rng = Random(seed)
+    group = await made(seed)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held: dict[int, bytes] = {}
+        for number in range(160):
+            value = b"%d" % number + BIG
+            held[await log.append(value, key=b"order-%d" % number)] = value
+            if rng.random() < 0.05:
+                name = rng.choice(group.names)
+                group.kill(name, power=rng.random() < 0.5)
+                await asyncio.sleep(rng.random())
+                await group.start(name)
+        await group.serving()
+        await group.until(lambda: all(first(group, name) > 30 for name in group.names), "all have cleaned", 90.0)
+        for name in group.names:
+            assert uncovered(group, name, uuid, held) == []
+        found = await taken(log, len(held), 120.0)
+        assert dict(found) == held
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_disk_too_full_for_pages_keeps_the_log_and_says_so() -> None:
-    async def main() -> None:
-        group = await made(5)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            disks = [group.machines[name].disk for name in group.names]
-            for disk in disks:
-                disk.capacity_bytes = UNLIMITED_BYTES - disk.free() + (24 << 20)
-            held: dict[int, bytes] = {}
-            for number in range(120):
-                value = b"%d" % number + BIG
-                held[await log.append(value, key=b"order-%d" % number)] = value
-            await asyncio.sleep(15.0)
-            for name in group.names:
-                assert first(group, name) == 1
-                assert "too full for pages" in group.nodes[name].services.monitoring.status()["cleaning"]["paused"]
-            for disk in disks:
-                disk.capacity_bytes = None
-            await group.until(lambda: all(first(group, name) > 30 for name in group.names), "all have cleaned", 60.0)
-            for name in group.names:
-                assert uncovered(group, name, uuid, held) == []
-            assert await taken(log, len(held)) == sorted(held.items())
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_disk_too_full_for_pages_keeps_the_log_and_says_so() -> None:
+    group = await made(5)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        disks = [group.machines[name].disk for name in group.names]
+        for disk in disks:
+            disk.capacity_bytes = UNLIMITED_BYTES - disk.free() + (24 << 20)
+        held: dict[int, bytes] = {}
+        for number in range(120):
+            value = b"%d" % number + BIG
+            held[await log.append(value, key=b"order-%d" % number)] = value
+        await asyncio.sleep(15.0)
+        for name in group.names:
+            assert first(group, name) == 1
+            assert "too full for pages" in group.nodes[name].services.monitoring.status()["cleaning"]["paused"]
+        for disk in disks:
+            disk.capacity_bytes = None
+        await group.until(lambda: all(first(group, name) > 30 for name in group.names), "all have cleaned", 60.0)
+        for name in group.names:
+            assert uncovered(group, name, uuid, held) == []
+        assert await taken(log, len(held)) == sorted(held.items())
+    await group.stop()
 
 
-def test_a_group_without_destinations_has_no_pages() -> None:
-    async def main() -> None:
-        group = await made(6)
-        async with client(group) as log:
-            await filled(group, log)
-            for name in group.names:
-                opened = group.nodes[name].opened()
-                assert not group.machines[name].disk.exists(f"{opened.log.directory}/pages")
-                assert opened.log.care.state.pages().read() == {}
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_group_without_destinations_has_no_pages() -> None:
+    group = await made(6)
+    async with client(group) as log:
+        await filled(group, log)
+        for name in group.names:
+            opened = group.nodes[name].opened()
+            assert not group.machines[name].disk.exists(f"{opened.log.directory}/pages")
+            assert opened.log.care.state.pages().read() == {}
+    await group.stop()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.seam.nodes import Group
 from tests.seam.test_copies import moved
 from tests.seam.test_destinations import client
@@ -77,70 +77,64 @@ WAYS: list[Callable[[Group, str], Awaitable[str]]] = [newcomer, replaced, emptie
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_a_node_leads_with_all_that_is_not_acknowledged(way: Callable[[Group, str], Awaitable[str]]) -> None:
-    async def main() -> None:
-        group = await made(41)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            held = await filled(group, log)
-            for vlsn, _ in await taken(log, 21):
-                held.pop(vlsn)
-            one = await way(group, next(name for name in group.names if name != group.master))
-            await group.until(lambda: whole(group, one, uuid, held), f"{one} holds everything", 120.0)
-            await electable(group, one)
-            await moved(group, one)
-            assert await taken(log, len(held)) == sorted(held.items())
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_node_leads_with_all_that_is_not_acknowledged(way: Callable[[Group, str], Awaitable[str]]) -> None:
+    group = await made(41)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held = await filled(group, log)
+        for vlsn, _ in await taken(log, 21):
+            held.pop(vlsn)
+        one = await way(group, next(name for name in group.names if name != group.master))
+        await group.until(lambda: whole(group, one, uuid, held), f"{one} holds everything", 120.0)
+        await electable(group, one)
+        await moved(group, one)
+        assert await taken(log, len(held)) == sorted(held.items())
+    await group.stop()
+    assert not group.fatal
 
 
-def test_an_old_image_gets_what_was_paged_since() -> None:
-    async def main() -> None:
-        group = await made(42)
-        async with client(group) as log:
-            uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
-            held = await filled(group, log, 80)
-            name = next(each for each in group.names if each != group.master)
-            image = group.machines[name].image()
-            before = stored(group, name, uuid).paged_to
-            held |= await filled(group, log, 120)
-            await group.until(lambda: first(group, name) > before + 20, "more was paged")
-            group.kill(name)
-            group.machines[name].put_back(image)
-            await group.start(name)
-            await group.until(lambda: whole(group, name, uuid, held), f"{name} holds everything", 120.0)
-            await electable(group, name)
-            await moved(group, name)
-            assert await taken(log, len(held)) == sorted(held.items())
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_an_old_image_gets_what_was_paged_since() -> None:
+    group = await made(42)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held = await filled(group, log, 80)
+        name = next(each for each in group.names if each != group.master)
+        image = group.machines[name].image()
+        before = stored(group, name, uuid).paged_to
+        held |= await filled(group, log, 120)
+        await group.until(lambda: first(group, name) > before + 20, "more was paged")
+        group.kill(name)
+        group.machines[name].put_back(image)
+        await group.start(name)
+        await group.until(lambda: whole(group, name, uuid, held), f"{name} holds everything", 120.0)
+        await electable(group, name)
+        await moved(group, name)
+        assert await taken(log, len(held)) == sorted(held.items())
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_master_that_lacks_pages_delivers_nothing_behind_them_and_says_why() -> None:
-    async def main() -> None:
-        group = await made(43)
-        async with client(group) as log:
-            await log.destinations.put("orders", prefix="order-")
-            held = await filled(group, log)
-            group.kill(*group.names)
-            assert [name for name in group.names if removed(group, name)] == group.names
-            await group.start()
-            await group.serving()
-            await asyncio.sleep(12.0)
-            assert await log.destination("orders").take(5, 2.0) == []
-            told: dict[str, Any] = await log.destinations.get("orders")
-            low, high = told["pages"]["missing"][0]
-            assert f"VLSNs {low} to {high} are missing here" in told["pages"]["blocked_by"]
-            assert "in neither log nor pages" in told["pages"]["blocked_by"]
-            await log.destinations.move("orders", "start")  # a person gives them up
-            left = [pair for pair in sorted(held.items()) if pair[0] >= first(group, group.master)]
-            assert 0 < len(left) < len(held)
-            assert await taken(log, len(left)) == left
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_master_that_lacks_pages_delivers_nothing_behind_them_and_says_why() -> None:
+    group = await made(43)
+    async with client(group) as log:
+        await log.destinations.put("orders", prefix="order-")
+        held = await filled(group, log)
+        group.kill(*group.names)
+        assert [name for name in group.names if removed(group, name)] == group.names
+        await group.start()
+        await group.serving()
+        await asyncio.sleep(12.0)
+        assert await log.destination("orders").take(5, 2.0) == []
+        told: dict[str, Any] = await log.destinations.get("orders")
+        low, high = told["pages"]["missing"][0]
+        assert f"VLSNs {low} to {high} are missing here" in told["pages"]["blocked_by"]
+        assert "in neither log nor pages" in told["pages"]["blocked_by"]
+        await log.destinations.move("orders", "start")  # a person gives them up
+        left = [pair for pair in sorted(held.items()) if pair[0] >= first(group, group.master)]
+        assert 0 < len(left) < len(held)
+        assert await taken(log, len(left)) == left
+    await group.stop()
+    assert not group.fatal

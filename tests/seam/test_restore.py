@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.fakes.disk import Call
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.fakes.machine import Machine
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
@@ -62,65 +62,61 @@ async def caught_up(group: Group, name: str, told: dict[int, bytes]) -> None:
     }
 
 
-def test_a_trimmed_replica_is_restored_and_follows() -> None:
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = await trimmed(31, told)
-        await group.start("n3")
-        await group.until(lambda: group.state("n3") == "RESTORING", "n3 restores")
-        await caught_up(group, "n3", told)
-        restored = group.nodes["n3"].services.monitoring.status()["restore"]
-        assert restored["running"] is None
-        assert len(restored["history"]) == 1 and restored["history"][0]["bytes"] > 2 * SEGMENT
-        await append(group, 5, told)
-        await caught_up(group, "n3", told)
-        group.kill("n3")
-        await group.start("n3")
-        await caught_up(group, "n3", told)
-        assert not group.nodes["n3"].restoration.history
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_trimmed_replica_is_restored_and_follows() -> None:
+    told: dict[int, bytes] = {}
+    group = await trimmed(31, told)
+    await group.start("n3")
+    await group.until(lambda: group.state("n3") == "RESTORING", "n3 restores")
+    await caught_up(group, "n3", told)
+    restored = group.nodes["n3"].services.monitoring.status()["restore"]
+    assert restored["running"] is None
+    assert len(restored["history"]) == 1 and restored["history"][0]["bytes"] > 2 * SEGMENT
+    await append(group, 5, told)
+    await caught_up(group, "n3", told)
+    group.kill("n3")
+    await group.start("n3")
+    await caught_up(group, "n3", told)
+    assert not group.nodes["n3"].restoration.history
+    await group.stop()
+    assert not group.fatal
 
 
-def test_the_name_of_a_log_outlives_its_first_entry() -> None:
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = await trimmed(31, told)
-        begun = group.nodes["n1"].opened().log.node_file.record
-        name = f"{begun.incarnation:016x}-1"
-        assert foundings(group) == {"n1": name, "n2": name}
-        await group.start("n3")
-        await caught_up(group, "n3", told)
-        assert len(group.nodes["n3"].restoration.history) == 1
-        lost = next(each for each in group.names if each != group.master)
-        group.kill(*group.names)
-        del group.machines[lost].stores.contents[f"/{lost}/state"]
-        await group.start()
-        await group.serving()
-        await group.until(lambda: foundings(group) == dict.fromkeys(group.names, name), "all say it again")
-        url = group.url("n1")
-        for asked, status in ((name, 200), (f"{begun.incarnation:016x}-2", 409)):
-            for path in ("/v1/status", "/v1/entries", "/v1/spans"):
-                answer = await group.client.request("GET", url + path, headers={FOUNDING_FIELD: asked}, timeout_s=5.0)
-                assert answer.status == status, path
-        said = msgspec.json.decode(answer.body)
-        assert said["type"] == "wrong-group"
-        assert f"group 'sim' that was founded as {name}" in said["detail"], said
-        await group.stop()
-        assert not group.fatal
-        other = Group(32)
-        assert foundings(other) == {}
-        await other.start("n1", "n2")
-        assert foundings(other) == {"n1": "", "n2": ""}, "nothing is founded yet"
-        await other.start("n3")
-        await other.serving()
-        await other.until(lambda: len(set(foundings(other).values())) == 1, "all say it")
-        assert name not in foundings(other).values()
-        await other.stop()
-
-    run(main())
+@virtual
+async def test_the_name_of_a_log_outlives_its_first_entry() -> None:
+    told: dict[int, bytes] = {}
+    group = await trimmed(31, told)
+    begun = group.nodes["n1"].opened().log.node_file.record
+    name = f"{begun.incarnation:016x}-1"
+    assert foundings(group) == {"n1": name, "n2": name}
+    await group.start("n3")
+    await caught_up(group, "n3", told)
+    assert len(group.nodes["n3"].restoration.history) == 1
+    lost = next(each for each in group.names if each != group.master)
+    group.kill(*group.names)
+    del group.machines[lost].stores.contents[f"/{lost}/state"]
+    await group.start()
+    await group.serving()
+    await group.until(lambda: foundings(group) == dict.fromkeys(group.names, name), "all say it again")
+    url = group.url("n1")
+    for asked, status in ((name, 200), (f"{begun.incarnation:016x}-2", 409)):
+        for path in ("/v1/status", "/v1/entries", "/v1/spans"):
+            answer = await group.client.request("GET", url + path, headers={FOUNDING_FIELD: asked}, timeout_s=5.0)
+            assert answer.status == status, path
+    said = msgspec.json.decode(answer.body)
+    assert said["type"] == "wrong-group"
+    assert f"group 'sim' that was founded as {name}" in said["detail"], said
+    await group.stop()
+    assert not group.fatal
+    other = Group(32)
+    assert foundings(other) == {}
+    await other.start("n1", "n2")
+    assert foundings(other) == {"n1": "", "n2": ""}, "nothing is founded yet"
+    await other.start("n3")
+    await other.serving()
+    await other.until(lambda: len(set(foundings(other).values())) == 1, "all say it")
+    assert name not in foundings(other).values()
+    await other.stop()
 
 
 def foundings(group: Group) -> dict[str, str]:
@@ -196,174 +192,156 @@ def test_an_offer_is_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     run(main())
 
 
-def test_no_cancel_is_left_counted_in_the_tasks_that_follow_and_restore() -> None:
+@virtual
+async def test_no_cancel_is_left_counted_in_the_tasks_that_follow_and_restore() -> None:
     """Python 3.11.2 takes each timeout in such a task for a cancel. A restore would end with the first answer that does
     not come, and nobody hear of it."""
-
-    async def main() -> None:
-        group = Group(48, **SETTINGS)
-        await group.start()
-        await group.serving()
-        other = next(name for name in group.names if name != group.master)
-        node = group.nodes[other]
-        await group.until(lambda: node.state == "REPLICA", "it follows")
-        task, following = node.opened().opened.stage._task, node.following
-        assert task is not None and following is not None and following.feeds == 1
-        group.net.cut(group.master, other)
-        await group.until(lambda: following.feeds == 2, "it is fed again")
-        assert node.opened().opened.stage._task is task and not task.cancelling()
-        await group.until(lambda: node.state == "REPLICA", "it follows")
-        node.restoration.want("a test")
-        await group.until(lambda: node.state == "RESTORING", "it restores")
-        assert not node._tasks[0].cancelling()
-        await group.until(lambda: node.state == "REPLICA", "it follows again")
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = Group(48, **SETTINGS)
+    await group.start()
+    await group.serving()
+    other = next(name for name in group.names if name != group.master)
+    node = group.nodes[other]
+    await group.until(lambda: node.state == "REPLICA", "it follows")
+    task, following = node.opened().opened.stage._task, node.following
+    assert task is not None and following is not None and following.feeds == 1
+    group.net.cut(group.master, other)
+    await group.until(lambda: following.feeds == 2, "it is fed again")
+    assert node.opened().opened.stage._task is task and not task.cancelling()
+    await group.until(lambda: node.state == "REPLICA", "it follows")
+    node.restoration.want("a test")
+    await group.until(lambda: node.state == "RESTORING", "it restores")
+    assert not node._tasks[0].cancelling()
+    await group.until(lambda: node.state == "REPLICA", "it follows again")
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = await trimmed(32, told)
-        group.net.default_delay_s = (0.02, 0.03)
-        terms: defaultdict[str, set[int]] = defaultdict(set)
+@virtual
+async def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
+    told: dict[int, bytes] = {}
+    group = await trimmed(32, told)
+    group.net.default_delay_s = (0.02, 0.03)
+    terms: defaultdict[str, set[int]] = defaultdict(set)
 
-        async def look() -> None:
-            """Notes which stored terms a status shows in each state, also where no log is open between two."""
-            while True:
-                said = group.nodes["n3"].services.monitoring.status()
-                terms[said["state"]].add(said["term"])
-                await asyncio.sleep(0.001)
+    async def look() -> None:
+        """Notes which stored terms a status shows in each state, also where no log is open between two."""
+        while True:
+            said = group.nodes["n3"].services.monitoring.status()
+            terms[said["state"]].add(said["term"])
+            await asyncio.sleep(0.001)
 
-        await group.start("n3")
-        looking = asyncio.create_task(look())
-        provider = await until_under_way(group)
-        looking.cancel()
-        assert provider == "n2"  # the master has a feeder to serve
-        ready = group.nodes["n3"].services.monitoring.readiness()
-        assert any("RESTORING" in each or "not open" in each for each in ready), ready
-        running = group.nodes["n3"].services.monitoring.status()["restore"]["running"]
-        assert running["from"] == "n2" and 0 < running["bytes_done"] < running["bytes_total"]
-        assert terms["RESTORING"] and terms["RESTORING"] == {group.nodes["n1"].opened().log.node_file.record.term}
-        group.kill("n2", power=True)
+    await group.start("n3")
+    looking = asyncio.create_task(look())
+    provider = await until_under_way(group)
+    looking.cancel()
+    assert provider == "n2"  # the master has a feeder to serve
+    ready = group.nodes["n3"].services.monitoring.readiness()
+    assert any("RESTORING" in each or "not open" in each for each in ready), ready
+    running = group.nodes["n3"].services.monitoring.status()["restore"]["running"]
+    assert running["from"] == "n2" and 0 < running["bytes_done"] < running["bytes_total"]
+    assert terms["RESTORING"] and terms["RESTORING"] == {group.nodes["n1"].opened().log.node_file.record.term}
+    group.kill("n2", power=True)
 
-        def restored() -> bool:
-            return bool(group.nodes["n3"].restoration.history)
+    def restored() -> bool:
+        return bool(group.nodes["n3"].restoration.history)
 
-        await group.until(restored, "n3 is restored from the other", limit_s=60)
-        assert group.nodes["n3"].restoration.history[-1]["from"] == "n1"
-        await group.start("n2")
-        await group.serving()
-        await caught_up(group, "n3", told)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await group.until(restored, "n3 is restored from the other", limit_s=60)
+    assert group.nodes["n3"].restoration.history[-1]["from"] == "n1"
+    await group.start("n2")
+    await group.serving()
+    await caught_up(group, "n3", told)
+    await group.stop()
+    assert not group.fatal
 
 
-def test_whom_a_log_could_not_be_held_against_is_asked_once_it_is_given_up() -> None:
+@virtual
+async def test_whom_a_log_could_not_be_held_against_is_asked_once_it_is_given_up() -> None:
     """Before the marker a silent member may know of something that only this copy has; behind it nothing is left to
     lose, and it may be the only one to restore from."""
-
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = await trimmed(32, told)
-        group.net.default_delay_s = (0.02, 0.03)
-        await group.start("n3")
-        await caught_up(group, "n3", told)
-        node = group.nodes["n3"]
-        restored = node.restoration.count
-        assert node.restoration.want("a test asks", silent=[NodeName("n1")])
-        assert not node.restoration.want("another one")  # it is wanted already
-        assert await until_under_way(group) == "n2"
-        group.kill("n2")
-        await group.until(lambda: node.restoration.count > restored, "n3 is restored from the other", limit_s=60)
-        assert node.restoration.history[-1]["from"] == "n1"
-        await group.start("n2")
-        await group.serving()
-        await caught_up(group, "n3", told)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    told: dict[int, bytes] = {}
+    group = await trimmed(32, told)
+    group.net.default_delay_s = (0.02, 0.03)
+    await group.start("n3")
+    await caught_up(group, "n3", told)
+    node = group.nodes["n3"]
+    restored = node.restoration.count
+    assert node.restoration.want("a test asks", silent=[NodeName("n1")])
+    assert not node.restoration.want("another one")  # it is wanted already
+    assert await until_under_way(group) == "n2"
+    group.kill("n2")
+    await group.until(lambda: node.restoration.count > restored, "n3 is restored from the other", limit_s=60)
+    assert node.restoration.history[-1]["from"] == "n1"
+    await group.start("n2")
+    await group.serving()
+    await caught_up(group, "n3", told)
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_provider_that_falls_silent_half_way_is_replaced_by_another() -> None:
+@virtual
+async def test_a_provider_that_falls_silent_half_way_is_replaced_by_another() -> None:
     """The log that was open before has ended in a task group, whose task could end no timeout."""
-
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = await trimmed(37, told)
-        group.net.default_delay_s = (0.02, 0.03)
-        await group.start("n3")
-        silent = await until_under_way(group)
-        group.net.split([silent], ["n3"])
-        await caught_up(group, "n3", told)
-        (done,) = group.nodes["n3"].restoration.history
-        assert done["from"] != silent
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    told: dict[int, bytes] = {}
+    group = await trimmed(37, told)
+    group.net.default_delay_s = (0.02, 0.03)
+    await group.start("n3")
+    silent = await until_under_way(group)
+    group.net.split([silent], ["n3"])
+    await caught_up(group, "n3", told)
+    (done,) = group.nodes["n3"].restoration.history
+    assert done["from"] != silent
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_provider_whose_oldest_blocks_nobody_can_mend_is_left_for_another() -> None:
+@virtual
+async def test_a_provider_whose_oldest_blocks_nobody_can_mend_is_left_for_another() -> None:
     """The provider serves no feed and begins earlier than the master, so it is asked first. The master has cleaned away
     what is rotten there."""
+    told: dict[int, bytes] = {}
+    group = await trimmed(34, told)
+    master = group.master
+    other = next(name for name in ("n1", "n2") if name != master)
+    group.settings["retention_bytes"] = 3 * SEGMENT
+    group.kill(master)
+    await group.start(master)
+    await group.serving()
+    if group.master != master:
+        await group.client.request("POST", f"{group.url(group.master)}/v1/admin/transfer?to={master}", timeout_s=5.0)
+    await group.until(lambda: group.master == master, "it leads again")
+    begins = [group.nodes[name].opened().log for name in (other, master)]
+    await group.until(lambda: begins[0].view.range.first + 20 < begins[1].view.range.first, "it has cleaned more")
+    copy = places(group.machines[other].disk, f"/{other}")
+    path, start, end = copy[min(block for block in copy if block.first >= begins[0].view.range.first)]
+    group.machines[other].disk.flip_bit(path, (start + end) // 2)
+    await group.start("n3")
 
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = await trimmed(34, told)
-        master = group.master
-        other = next(name for name in ("n1", "n2") if name != master)
-        group.settings["retention_bytes"] = 3 * SEGMENT
-        group.kill(master)
-        await group.start(master)
-        await group.serving()
-        if group.master != master:
-            await group.client.request(
-                "POST", f"{group.url(group.master)}/v1/admin/transfer?to={master}", timeout_s=5.0
-            )
-        await group.until(lambda: group.master == master, "it leads again")
-        begins = [group.nodes[name].opened().log for name in (other, master)]
-        await group.until(lambda: begins[0].view.range.first + 20 < begins[1].view.range.first, "it has cleaned more")
-        copy = places(group.machines[other].disk, f"/{other}")
-        path, start, end = copy[min(block for block in copy if block.first >= begins[0].view.range.first)]
-        group.machines[other].disk.flip_bit(path, (start + end) // 2)
-        await group.start("n3")
+    def restored() -> bool:
+        return bool(group.nodes["n3"].restoration.history)
 
-        def restored() -> bool:
-            return bool(group.nodes["n3"].restoration.history)
-
-        await group.until(restored, "n3 is restored", limit_s=20)
-        assert group.nodes["n3"].restoration.history[-1]["from"] == master
-        assert group.nodes["n3"].member.events.counts["restore.again"] == 1
-        await caught_up(group, "n3", told)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await group.until(restored, "n3 is restored", limit_s=20)
+    assert group.nodes["n3"].restoration.history[-1]["from"] == master
+    assert group.nodes["n3"].member.events.counts["restore.again"] == 1
+    await caught_up(group, "n3", told)
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_restore_does_not_wait_for_a_member_that_is_gone_without_a_word() -> None:
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = await trimmed(35, told)
-        group.kill(next(name for name in ("n1", "n2") if name != group.master), power=True)
-        await group.start("n3")
+@virtual
+async def test_a_restore_does_not_wait_for_a_member_that_is_gone_without_a_word() -> None:
+    told: dict[int, bytes] = {}
+    group = await trimmed(35, told)
+    group.kill(next(name for name in ("n1", "n2") if name != group.master), power=True)
+    await group.start("n3")
 
-        def restored() -> bool:
-            return bool(group.nodes["n3"].restoration.history)
+    def restored() -> bool:
+        return bool(group.nodes["n3"].restoration.history)
 
-        # A start asks everybody what they have heard of it, and waits so long for one that is silent.
-        await group.until(lambda: group.nodes["n3"].member.recognised, "n3 has asked", limit_s=5.5)
-        await group.until(restored, "n3 is restored", limit_s=4.0)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    # A start asks everybody what they have heard of it, and waits so long for one that is silent.
+    await group.until(lambda: group.nodes["n3"].member.recognised, "n3 has asked", limit_s=5.5)
+    await group.until(restored, "n3 is restored", limit_s=4.0)
+    await group.stop()
+    assert not group.fatal
 
 
 def after_marker(number: int, *, begun: bool) -> Callable[[Call], bool]:
@@ -383,60 +361,55 @@ def after_marker(number: int, *, begun: bool) -> Callable[[Call], bool]:
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_a_restore_survives_the_end_of_its_process_at_any_moment(seed: int) -> None:
+@virtual
+async def test_a_restore_survives_the_end_of_its_process_at_any_moment(seed: int) -> None:
     """n3 is killed, or loses its power, some twenty times while it restores, at any disk call."""
-
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = await trimmed(seed, told)
-        rng = Random(seed)
-        group.net.default_delay_s = (0.001, 0.01)
-        lives = {"old": 0, "marker": 0}
-        for _ in range(20):
-            disk = group.machines["n3"].disk
-            lives["marker" if disk.exists("/n3/restore.marker") else "old"] += 1
-            disk.stop_at(after_marker(rng.randrange(1, 130), begun=disk.exists("/n3/restore.marker")))
-            await group.start("n3")
-            machine = group.machines["n3"]
-
-            def over(machine: Machine = machine) -> bool:
-                return machine.process is None or group.state("n3") == "REPLICA"
-
-            await group.until(over, "n3 stops")
-            if machine.process is not None:
-                break
-            group.kill("n3", power=rng.random() < 0.5)
-        if "n3" in group.nodes:
-            group.kill("n3")  # and with it the stop that it did not come to
+    told: dict[int, bytes] = {}
+    group = await trimmed(seed, told)
+    rng = Random(seed)
+    group.net.default_delay_s = (0.001, 0.01)
+    lives = {"old": 0, "marker": 0}
+    for _ in range(20):
+        disk = group.machines["n3"].disk
+        lives["marker" if disk.exists("/n3/restore.marker") else "old"] += 1
+        disk.stop_at(after_marker(rng.randrange(1, 130), begun=disk.exists("/n3/restore.marker")))
         await group.start("n3")
-        await caught_up(group, "n3", told)
-        assert lives["marker"] >= 1, lives
-        await group.stop()
-        assert not group.fatal
+        machine = group.machines["n3"]
 
-    run(main())
+        def over(machine: Machine = machine) -> bool:
+            return machine.process is None or group.state("n3") == "REPLICA"
+
+        await group.until(over, "n3 stops")
+        if machine.process is not None:
+            break
+        group.kill("n3", power=rng.random() < 0.5)
+    if "n3" in group.nodes:
+        group.kill("n3")  # and with it the stop that it did not come to
+    await group.start("n3")
+    await caught_up(group, "n3", told)
+    assert lives["marker"] >= 1, lives
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_person_may_ask_for_a_restore_and_a_master_refuses() -> None:
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = Group(35, **SETTINGS)
-        await group.start()
-        await group.serving()
-        await append(group, 30, told)
-        answer = await group.client.request("POST", f"{group.url('n1')}/v1/admin/restore", timeout_s=5.0)
-        assert answer.status == 405
-        answer = await group.client.request("POST", f"{group.url('n2')}/v1/admin/restore", timeout_s=5.0)
-        assert answer.status == 200
-        await group.until(lambda: bool(group.nodes["n2"].restoration.history), "n2 is restored")
-        await caught_up(group, "n2", told)
-        assert group.nodes["n2"].opened().log.view.range.first == 1
-        record = group.nodes["n2"].opened().log.node_file.record
-        assert record.floor_vlsn == max(told)  # what it had, it says that it had
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_person_may_ask_for_a_restore_and_a_master_refuses() -> None:
+    told: dict[int, bytes] = {}
+    group = Group(35, **SETTINGS)
+    await group.start()
+    await group.serving()
+    await append(group, 30, told)
+    answer = await group.client.request("POST", f"{group.url('n1')}/v1/admin/restore", timeout_s=5.0)
+    assert answer.status == 405
+    answer = await group.client.request("POST", f"{group.url('n2')}/v1/admin/restore", timeout_s=5.0)
+    assert answer.status == 200
+    await group.until(lambda: bool(group.nodes["n2"].restoration.history), "n2 is restored")
+    await caught_up(group, "n2", told)
+    assert group.nodes["n2"].opened().log.view.range.first == 1
+    record = group.nodes["n2"].opened().log.node_file.record
+    assert record.floor_vlsn == max(told)  # what it had, it says that it had
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize(
@@ -452,66 +425,59 @@ def test_a_person_may_ask_for_a_restore_and_a_master_refuses() -> None:
     ],
 )
 @pytest.mark.long
-def test_what_is_asked_of_a_node_whose_log_is_being_closed_is_answered_or_refused(path: str) -> None:
+@virtual
+async def test_what_is_asked_of_a_node_whose_log_is_being_closed_is_answered_or_refused(path: str) -> None:
     """A restore takes the log away between two questions, and while one is answered."""
+    told: dict[int, bytes] = {}
+    group = Group(47, **SETTINGS)
+    await group.start()
+    await group.serving()
+    await append(group, 40, told)
+    other = next(name for name in group.names if name != group.master)
+    path_there = path.replace("to=n2", f"to={other}").replace("sender=n1", f"sender={group.master}")
+    answers: set[str] = set()
 
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = Group(47, **SETTINGS)
-        await group.start()
-        await group.serving()
-        await append(group, 40, told)
-        other = next(name for name in group.names if name != group.master)
-        path_there = path.replace("to=n2", f"to={other}").replace("sender=n1", f"sender={group.master}")
-        answers: set[str] = set()
+    async def ask() -> None:
+        while True:
+            response = await group.client.request("GET", group.url(other) + path_there, timeout_s=5.0)
+            answers.add("" if response.status == 200 else msgspec.json.decode(bytes(response.body))["type"])
 
-        async def ask() -> None:
-            while True:
-                response = await group.client.request("GET", group.url(other) + path_there, timeout_s=5.0)
-                answers.add("" if response.status == 200 else msgspec.json.decode(bytes(response.body))["type"])
-
-        asking = [asyncio.create_task(ask()) for _ in range(4)]
-        await asyncio.sleep(0.2)
-        for number in range(1, 11):
-            group.nodes[other].restoration.want("a test")
-            await group.until(lambda n=number: group.nodes[other].restoration.count == n, "it is restored")  # type: ignore[misc]
-            await caught_up(group, other, told)
-        for task in asking:
-            task.cancel()
-        await asyncio.wait(asking)
-        assert all(task.cancelled() for task in asking), asking
-        assert answers <= {"", "no-master", "not-ready", "wrong-name"} and "" in answers, answers
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    asking = [asyncio.create_task(ask()) for _ in range(4)]
+    await asyncio.sleep(0.2)
+    for number in range(1, 11):
+        group.nodes[other].restoration.want("a test")
+        await group.until(lambda n=number: group.nodes[other].restoration.count == n, "it is restored")  # type: ignore[misc]
+        await caught_up(group, other, told)
+    for task in asking:
+        task.cancel()
+    await asyncio.wait(asking)
+    assert all(task.cancelled() for task in asking), asking
+    assert answers <= {"", "no-master", "not-ready", "wrong-name"} and "" in answers, answers
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_damaged_log_that_does_not_open_is_restored_when_a_person_asks() -> None:
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = Group(36, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
-        await group.start()
-        await group.serving()
-        await append(group, 30, told)
-        await asyncio.sleep(3.0)
-        group.kill("n2")
-        disk = group.machines["n2"].disk
-        name = max(
-            each for each in disk.list("/n2") if each.endswith(".vlog") and any(disk.content(f"/n2/{each}")[4096:])
-        )
-        disk.flip_bit(f"/n2/{name}", 20)  # its header page, which is nobody else's
-        await group.start("n2")
-        await group.until(lambda: group.state("n2") == "DAMAGED", "n2 is damaged")
-        answer = await group.client.request("POST", f"{group.url('n2')}/v1/admin/restore", timeout_s=5.0)
-        assert answer.status == 200
-        await caught_up(group, "n2", told)
-        assert f"{name}.old" in disk.list("/n2")
-        assert group.nodes["n2"].opened().log.node_file.record.floor_vlsn >= max(told)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_damaged_log_that_does_not_open_is_restored_when_a_person_asks() -> None:
+    told: dict[int, bytes] = {}
+    group = Group(36, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
+    await group.start()
+    await group.serving()
+    await append(group, 30, told)
+    await asyncio.sleep(3.0)
+    group.kill("n2")
+    disk = group.machines["n2"].disk
+    name = max(each for each in disk.list("/n2") if each.endswith(".vlog") and any(disk.content(f"/n2/{each}")[4096:]))
+    disk.flip_bit(f"/n2/{name}", 20)  # its header page, which is nobody else's
+    await group.start("n2")
+    await group.until(lambda: group.state("n2") == "DAMAGED", "n2 is damaged")
+    answer = await group.client.request("POST", f"{group.url('n2')}/v1/admin/restore", timeout_s=5.0)
+    assert answer.status == 200
+    await caught_up(group, "n2", told)
+    assert f"{name}.old" in disk.list("/n2")
+    assert group.nodes["n2"].opened().log.node_file.record.floor_vlsn >= max(told)
+    await group.stop()
+    assert not group.fatal
 
 
 def newest(group: Group, name: str) -> str:
@@ -521,227 +487,207 @@ def newest(group: Group, name: str) -> str:
     return max(each for each in named if any(disk.content(f"/{name}/{each}")[4096:5000]))
 
 
-def test_a_damaged_log_is_restored_by_itself_once_all_that_it_held_is_durable_elsewhere() -> None:
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = Group(37, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
-        await group.start()
-        await group.serving()
-        await append(group, 30, told)
-        await asyncio.sleep(3.0)
-        group.kill("n2")
-        disk, path = group.machines["n2"].disk, f"/n2/{newest(group, 'n2')}"
-        disk.flip_bit(path, 20)
-        disk.flip_bit(path, len(disk.content(path).rstrip(b"\0")) - 1)
-        await group.start("n2")
-        await group.until(lambda: group.state("n2") == "DAMAGED", "n2 is damaged")
-        await asyncio.sleep(40.0)
-        assert group.state("n2") == "DAMAGED"  # nothing says that what it cannot read is anywhere else
-        await append(group, 5, told)
-        await caught_up(group, "n2", told)
-        assert group.nodes["n2"].restoration.count == 1
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+@virtual
+async def test_a_damaged_log_is_restored_by_itself_once_all_that_it_held_is_durable_elsewhere() -> None:
+    told: dict[int, bytes] = {}
+    group = Group(37, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
+    await group.start()
+    await group.serving()
+    await append(group, 30, told)
+    await asyncio.sleep(3.0)
+    group.kill("n2")
+    disk, path = group.machines["n2"].disk, f"/n2/{newest(group, 'n2')}"
+    disk.flip_bit(path, 20)
+    disk.flip_bit(path, len(disk.content(path).rstrip(b"\0")) - 1)
+    await group.start("n2")
+    await group.until(lambda: group.state("n2") == "DAMAGED", "n2 is damaged")
+    await asyncio.sleep(40.0)
+    assert group.state("n2") == "DAMAGED"  # nothing says that what it cannot read is anywhere else
+    await append(group, 5, told)
+    await caught_up(group, "n2", told)
+    assert group.nodes["n2"].restoration.count == 1
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("further", [20, 0])
-def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_restore(further: int) -> None:
+@virtual
+async def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_restore(further: int) -> None:
     """Whether the group goes on past the damaged log's end, or is idle: what it has durable is of a later term."""
+    told: dict[int, bytes] = {}
+    group = Group(38, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
+    await group.start()
+    await group.serving()
+    await append(group, 10, told)
+    group.net.split(["n1", "client"], ["n2", "n3"])
+    lost = [await group.append(b"lost %d" % number + BIG, acks="none") for number in range(4)]
+    assert all(status == 200 for status, _ in lost)
+    path = newest(group, "n1")
+    at = group.machines["n1"].disk.content(f"/n1/{path}").index(b"lost 1")
+    await asyncio.sleep(3.0)
+    group.kill("n1")
+    group.net.heal()
+    group.machines["n1"].disk.flip_bit(f"/n1/{path}", at)
 
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = Group(38, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
-        await group.start()
-        await group.serving()
-        await append(group, 10, told)
-        group.net.split(["n1", "client"], ["n2", "n3"])
-        lost = [await group.append(b"lost %d" % number + BIG, acks="none") for number in range(4)]
-        assert all(status == 200 for status, _ in lost)
-        path = newest(group, "n1")
-        at = group.machines["n1"].disk.content(f"/n1/{path}").index(b"lost 1")
-        await asyncio.sleep(3.0)
-        group.kill("n1")
-        group.net.heal()
-        group.machines["n1"].disk.flip_bit(f"/n1/{path}", at)
+    def leads() -> str:
+        return next((name for name, node in group.nodes.items() if node.member.is_master()), "")
 
-        def leads() -> str:
-            return next((name for name, node in group.nodes.items() if node.member.is_master()), "")
-
-        await group.until(lambda: leads() != "", "another one leads")
-        master = leads()
-        for number in range(further):
-            value = b"on %d" % number + BIG
-            told[await group.appended(value, to=master)] = value
-        log = group.nodes[master].opened().log
-        assert (log.view.dtvlsn > lost[-1][1]["last"]) is bool(further)
-        await group.start("n1")
-        await caught_up(group, "n1", told)
-        assert group.nodes["n1"].restoration.count == 1
-        assert f"{path}.old" in group.machines["n1"].disk.list("/n1")
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await group.until(lambda: leads() != "", "another one leads")
+    master = leads()
+    for number in range(further):
+        value = b"on %d" % number + BIG
+        told[await group.appended(value, to=master)] = value
+    log = group.nodes[master].opened().log
+    assert (log.view.dtvlsn > lost[-1][1]["last"]) is bool(further)
+    await group.start("n1")
+    await caught_up(group, "n1", told)
+    assert group.nodes["n1"].restoration.count == 1
+    assert f"{path}.old" in group.machines["n1"].disk.list("/n1")
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_damaged_log_is_not_given_up_for_less_of_a_term_that_it_may_have_acknowledged_in() -> None:
+@virtual
+async def test_a_damaged_log_is_not_given_up_for_less_of_a_term_that_it_may_have_acknowledged_in() -> None:
     """Its readable blocks are of the term before. It has acknowledged more of the last term than the one that is up."""
-
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = Group(39, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
-        await group.start()
-        await group.serving()
-        behind = group.master
-        await append(group, 3, told)
-        group.kill(behind)
-        await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "another one leads")
-        await group.serving()
-        master = group.master
-        damaged = next(name for name in group.names if name not in (master, behind))
-        await group.start(behind)
-        both = [group.nodes[name] for name in group.names]
-        await group.until(lambda: len({node.dtvlsn() for node in both}) == 1, "all have all")
-        group.net.split([behind], [master, damaged, "client"])
-        told[vlsn := await group.appended(b"precious", to=master)] = b"precious"
-        await asyncio.sleep(3.0)
-        log = group.nodes[damaged].opened().log
-        assert log.view.dtvlsn == vlsn and log.view.history.last_term == log.node_file.record.term == 2
-        group.kill(master, damaged)
-        disk, path = group.machines[damaged].disk, f"/{damaged}/{newest(group, damaged)}"
-        data = disk.content(path)
-        start = data.index(b'"term":2')  # in its TERM entry
-        disk.write_content(path, data[: start - 120] + bytes(len(data) - start + 120))
-        group.net.heal()
-        await group.start(damaged)
-        await group.until(lambda: group.state(damaged) == "DAMAGED", "it is damaged")
-        await asyncio.sleep(40.0)
-        assert group.state(damaged) == "DAMAGED" and group.nodes[behind].dtvlsn() < vlsn
-        await group.start(master)
-        await caught_up(group, damaged, told)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    told: dict[int, bytes] = {}
+    group = Group(39, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
+    await group.start()
+    await group.serving()
+    behind = group.master
+    await append(group, 3, told)
+    group.kill(behind)
+    await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "another one leads")
+    await group.serving()
+    master = group.master
+    damaged = next(name for name in group.names if name not in (master, behind))
+    await group.start(behind)
+    both = [group.nodes[name] for name in group.names]
+    await group.until(lambda: len({node.dtvlsn() for node in both}) == 1, "all have all")
+    group.net.split([behind], [master, damaged, "client"])
+    told[vlsn := await group.appended(b"precious", to=master)] = b"precious"
+    await asyncio.sleep(3.0)
+    log = group.nodes[damaged].opened().log
+    assert log.view.dtvlsn == vlsn and log.view.history.last_term == log.node_file.record.term == 2
+    group.kill(master, damaged)
+    disk, path = group.machines[damaged].disk, f"/{damaged}/{newest(group, damaged)}"
+    data = disk.content(path)
+    start = data.index(b'"term":2')  # in its TERM entry
+    disk.write_content(path, data[: start - 120] + bytes(len(data) - start + 120))
+    group.net.heal()
+    await group.start(damaged)
+    await group.until(lambda: group.state(damaged) == "DAMAGED", "it is damaged")
+    await asyncio.sleep(40.0)
+    assert group.state(damaged) == "DAMAGED" and group.nodes[behind].dtvlsn() < vlsn
+    await group.start(master)
+    await caught_up(group, damaged, told)
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_wiped_member_of_a_group_that_has_cleaned_is_restored_and_counts_again() -> None:
+@virtual
+async def test_a_wiped_member_of_a_group_that_has_cleaned_is_restored_and_counts_again() -> None:
     """Its disk is new: it is another incarnation, and there is no VLSN 1 any more to feed it from."""
+    told: dict[int, bytes] = {}
+    group = await trimmed(39, told)
+    group.machines["n3"] = Machine("n3", group.loop, group.net, group.rng)
+    await group.start("n3")
+    await caught_up(group, "n3", told)
+    node = group.nodes["n3"]
+    assert node.restoration.count == 1
+    assert node.opened().log.view.range.first > 1
 
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = await trimmed(39, told)
-        group.machines["n3"] = Machine("n3", group.loop, group.net, group.rng)
-        await group.start("n3")
-        await caught_up(group, "n3", told)
-        node = group.nodes["n3"]
-        assert node.restoration.count == 1
-        assert node.opened().log.view.range.first > 1
+    def admitted() -> bool:
+        listed = node.opened().log.view.history.group
+        return listed is not None and any(
+            (each.name, each.incarnation) == ("n3", f"{node.member.incarnation:016x}") for each in listed.members
+        )
 
-        def admitted() -> bool:
-            listed = node.opened().log.view.history.group
-            return listed is not None and any(
-                (each.name, each.incarnation) == ("n3", f"{node.member.incarnation:016x}") for each in listed.members
-            )
-
-        await group.until(admitted, "the group lists its new incarnation")
-        group.kill("n2")
-        await append(group, 5, told)  # with n1 it is a majority
-        await caught_up(group, "n3", told)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await group.until(admitted, "the group lists its new incarnation")
+    group.kill("n2")
+    await append(group, 5, told)  # with n1 it is a majority
+    await caught_up(group, "n3", told)
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("apart_s", [0.0, 0.3, 2.0])
-def test_both_replicas_are_restored_at_once(apart_s: float) -> None:
+@virtual
+async def test_both_replicas_are_restored_at_once(apart_s: float) -> None:
     """Both are restored at once, or the second while the first is at it. The master has no majority meanwhile, and
     provides to both. A person is refused the second one: ``test_spared_copies``."""
+    told: dict[int, bytes] = {}
+    group = Group(91, segment_bytes=SEGMENT)
+    await group.start()
+    await group.serving()
+    await append(group, 60, told)
+    await group.until(lambda: all(node.dtvlsn() >= max(told) for node in group.nodes.values()), "all have all")
+    master = group.master
+    others = [name for name in group.names if name != master]
+    for name in others:
+        assert group.nodes[name].restoration.want("a test")
+        await asyncio.sleep(apart_s)
 
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = Group(91, segment_bytes=SEGMENT)
-        await group.start()
-        await group.serving()
-        await append(group, 60, told)
-        await group.until(lambda: all(node.dtvlsn() >= max(told) for node in group.nodes.values()), "all have all")
-        master = group.master
-        others = [name for name in group.names if name != master]
-        for name in others:
-            assert group.nodes[name].restoration.want("a test")
-            await asyncio.sleep(apart_s)
+    def restored() -> bool:
+        return all(len(group.nodes[name].restoration.history) == 1 for name in others)
 
-        def restored() -> bool:
-            return all(len(group.nodes[name].restoration.history) == 1 for name in others)
-
-        await group.until(restored, "both have restored")
-        await group.serving()
-        await group.until(lambda: all(node.dtvlsn() >= max(told) for node in group.nodes.values()), "all have all")
-        for name in group.names:
-            assert await group.read(name) == told
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await group.until(restored, "both have restored")
+    await group.serving()
+    await group.until(lambda: all(node.dtvlsn() >= max(told) for node in group.nodes.values()), "all have all")
+    for name in group.names:
+        assert await group.read(name) == told
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_node_that_finds_nobody_to_be_restored_from_is_there_for_the_others_again() -> None:
+@virtual
+async def test_a_node_that_finds_nobody_to_be_restored_from_is_there_for_the_others_again() -> None:
     """The first, n3, is gone for good, and n2 is to be restored, just as the master ends. Back again, n1 knows less
     durable than n2, and waits for somebody who has heard of it; n2 waits for somebody who knows as much durable as
     itself."""
-
-    async def main() -> None:
-        told: dict[int, bytes] = {}
-        group = Group(1, **SETTINGS)
-        await group.start()
-        await group.serving("n1")
-        await append(group, 5, told)
-        group.kill("n3")
-        await append(group, 5, told)
-        await group.until(lambda: group.nodes["n2"].dtvlsn() >= max(told), "n2 knows it durable")
-        assert group.nodes["n2"].restoration.want("a test")
-        group.kill("n1")
-        await group.start("n1")
-        await group.until(lambda: group.state("n2") == "RESTORING", "n2 looks for a provider")
-        await group.until(lambda: "MASTER" in (group.state("n1"), group.state("n2")), "one of them leads", limit_s=40)
-        for name in ("n1", "n2"):
-            await caught_up(group, name, told)
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    told: dict[int, bytes] = {}
+    group = Group(1, **SETTINGS)
+    await group.start()
+    await group.serving("n1")
+    await append(group, 5, told)
+    group.kill("n3")
+    await append(group, 5, told)
+    await group.until(lambda: group.nodes["n2"].dtvlsn() >= max(told), "n2 knows it durable")
+    assert group.nodes["n2"].restoration.want("a test")
+    group.kill("n1")
+    await group.start("n1")
+    await group.until(lambda: group.state("n2") == "RESTORING", "n2 looks for a provider")
+    await group.until(lambda: "MASTER" in (group.state("n1"), group.state("n2")), "one of them leads", limit_s=40)
+    for name in ("n1", "n2"):
+        await caught_up(group, name, told)
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_log_is_not_given_up_for_one_that_knows_less_durable() -> None:
+@virtual
+async def test_a_log_is_not_given_up_for_one_that_knows_less_durable() -> None:
     """One of the two others is down, and one was cut off before the last entries were acknowledged. The restoring
     node's copy of them is the only one that is up."""
-
-    async def main() -> None:
-        group = Group(28)
-        await group.start()
-        await group.serving()
-        master = group.master
-        name, lacks = (each for each in group.names if each != master)
-        await group.appended(b"everywhere")
-        group.net.split([lacks], [master, name])
-        vlsn = await group.appended(b"precious", to=master)
-        await group.until(lambda: group.nodes[name].dtvlsn() >= vlsn, "it knows that durable")
-        group.kill(master)
-        node = group.nodes[name]
-        node.restoration.want("a person asked for it")
-        await group.until(lambda: group.state(name) == "RESTORING", "it looks for a provider")
-        group.net.heal()
-        await asyncio.sleep(5.0)
-        assert group.state(name) == "RESTORING" and group.nodes[lacks].opened().log.view.range.last < vlsn
-        disk = group.machines[name].disk
-        assert any(b"precious" in disk.content(path) for path in disk.files(f"/{name}") if path.endswith(".vlog"))
-        await group.start(master)
-        await group.until(lambda: node.restoration.count == 1 and node.state == "REPLICA", "it is restored", 60.0)
-        assert (await group.read(name))[vlsn] == b"precious"
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = Group(28)
+    await group.start()
+    await group.serving()
+    master = group.master
+    name, lacks = (each for each in group.names if each != master)
+    await group.appended(b"everywhere")
+    group.net.split([lacks], [master, name])
+    vlsn = await group.appended(b"precious", to=master)
+    await group.until(lambda: group.nodes[name].dtvlsn() >= vlsn, "it knows that durable")
+    group.kill(master)
+    node = group.nodes[name]
+    node.restoration.want("a person asked for it")
+    await group.until(lambda: group.state(name) == "RESTORING", "it looks for a provider")
+    group.net.heal()
+    await asyncio.sleep(5.0)
+    assert group.state(name) == "RESTORING" and group.nodes[lacks].opened().log.view.range.last < vlsn
+    disk = group.machines[name].disk
+    assert any(b"precious" in disk.content(path) for path in disk.files(f"/{name}") if path.endswith(".vlog"))
+    await group.start(master)
+    await group.until(lambda: node.restoration.count == 1 and node.state == "REPLICA", "it is restored", 60.0)
+    assert (await group.read(name))[vlsn] == b"precious"
+    await group.stop()
+    assert not group.fatal

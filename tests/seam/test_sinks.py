@@ -15,7 +15,7 @@ from repl.api import SinkChange
 from repl.client.batch_rows import BatchRows, chunk_of
 from repl.client.connect import Client
 from repl.client.sink_batch import Batch, Written, write_batch
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 from tests.seam.test_consumers import client
@@ -260,55 +260,52 @@ def test_runs_are_remembered_and_the_oldest_finished_one_is_forgotten(monkeypatc
 
 
 @pytest.mark.parametrize("seed", seeds(5))
-def test_every_batch_is_there_once_and_in_order_through_whatever_happens(seed: int) -> None:
+@virtual
+async def test_every_batch_is_there_once_and_in_order_through_whatever_happens(seed: int) -> None:
     """Two drivers of one query, each believing that it is the only one, repeat every batch until it is done; they are
     cancelled anywhere, masters are killed and cut off, and some repeats bring the rows in another order."""
+    group, rng = Group(seed, levels=LEVELS), Random(f"sink/{seed}")
+    seed_global(seed)
+    group.net.cut_rate = 0.01
+    await group.start()
+    await group.serving()
+    disturbing = asyncio.create_task(disturb(group, rng, []))
+    batches = [numbered(number, rng.randint(1, 30)) for number in range(8)]
+    shuffled: set[int] = set()
+    async with client(group) as log, client(group) as other:
 
-    async def main() -> None:
-        group, rng = Group(seed, levels=LEVELS), Random(f"sink/{seed}")
-        seed_global(seed)
-        group.net.cut_rate = 0.01
-        await group.start()
-        await group.serving()
-        disturbing = asyncio.create_task(disturb(group, rng, []))
-        batches = [numbered(number, rng.randint(1, 30)) for number in range(8)]
-        shuffled: set[int] = set()
-        async with client(group) as log, client(group) as other:
+        async def drive(of: Client) -> None:
+            number = 0
+            while number < len(batches):
+                values = list(batches[number])
+                if rng.random() < 0.2:
+                    shuffled.add(number)
+                    rng.shuffle(values)
+                writing = asyncio.create_task(write(of, number, values, part_entries_max=rng.randint(1, 6)))
+                if rng.random() < 0.4:
+                    await asyncio.sleep(rng.random() * 0.2)
+                    writing.cancel()
+                try:
+                    await writing
+                except SinkRefused:
+                    number += 1  # the other driver is further
+                    continue
+                except (VlsnLogError, asyncio.CancelledError):
+                    continue
+                number += 1
 
-            async def drive(of: Client) -> None:
-                number = 0
-                while number < len(batches):
-                    values = list(batches[number])
-                    if rng.random() < 0.2:
-                        shuffled.add(number)
-                        rng.shuffle(values)
-                    writing = asyncio.create_task(write(of, number, values, part_entries_max=rng.randint(1, 6)))
-                    if rng.random() < 0.4:
-                        await asyncio.sleep(rng.random() * 0.2)
-                        writing.cancel()
-                    try:
-                        await writing
-                    except SinkRefused:
-                        number += 1  # the other driver is further
-                        continue
-                    except (VlsnLogError, asyncio.CancelledError):
-                        continue
-                    number += 1
-
-            async with asyncio.timeout(600):
-                await asyncio.gather(drive(log), drive(other))
-            disturbing.cancel()
-            await asyncio.wait([disturbing])
-            group.net.heal()
-            if down := [name for name in group.names if name not in group.nodes]:
-                await group.start(*down)  # killed as the disturbance ended
-            found = await logged(log)
-            assert Counter(found) == Counter(value for values in batches for value in values)
-            assert [value[:1] for value in found] == [value[:1] for values in batches for value in values]
-            for number, values in enumerate(batches):
-                if number not in shuffled:
-                    assert [value for value in found if value in set(values)] == values
-        assert not group.fatal
-        await group.stop()
-
-    run(main())
+        async with asyncio.timeout(600):
+            await asyncio.gather(drive(log), drive(other))
+        disturbing.cancel()
+        await asyncio.wait([disturbing])
+        group.net.heal()
+        if down := [name for name in group.names if name not in group.nodes]:
+            await group.start(*down)  # killed as the disturbance ended
+        found = await logged(log)
+        assert Counter(found) == Counter(value for values in batches for value in values)
+        assert [value[:1] for value in found] == [value[:1] for values in batches for value in values]
+        for number, values in enumerate(batches):
+            if number not in shuffled:
+                assert [value for value in found if value in set(values)] == values
+    assert not group.fatal
+    await group.stop()

@@ -11,7 +11,7 @@ import pytest
 
 from repl.api import FeedHello
 from repl.group.feed_hello import encode_hello
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed, incarnation
 from vlsn.errors import DuplicateFeed, StaleTerm
@@ -57,82 +57,71 @@ async def goes_on(group: Group, before: dict[str, int], master: str) -> None:
 
 @pytest.mark.parametrize("sender", ["n1", "n2", "n3", "n9"])
 @pytest.mark.parametrize("copied", [False, True], ids=["made-up", "copied"])
-def test_a_forged_vote_raises_no_term(sender: str, copied: bool) -> None:
+@virtual
+async def test_a_forged_vote_raises_no_term(sender: str, copied: bool) -> None:
     """The vote has a term next to the last, as a hand-over, for a log beyond every other. Granted, nobody would lead
     again."""
-
-    async def main() -> None:
-        group = await started(401)
-        before, master = terms(group), group.master
-        named = incarnation(group, sender) if copied and sender in group.nodes else MADE_UP
-        forged = {"sender": sender, "incarnation": named, "last_term": 1 << 62, "last_vlsn": 1, "sequence": 1 << 62}
-        for to in group.names:
-            for term in (FAR, before[to] + 1, before[to] + 16, before[to] + 17):
-                for pre in (False, True):
-                    given = {"term": term, "pre": pre, "transfer": True, "highest_of_all": True}
-                    _, answer = await asked(group, to, "/v1/peer/vote", **forged, **given)
-                    assert not answer.get("granted"), answer
-        await goes_on(group, before, master)
-
-    run(main())
-
-
-def test_a_forged_vote_raises_no_term_where_no_master_is_heard() -> None:
-    """A node that hears nobody rises to what members stand in, not to what anybody says."""
-
-    async def main() -> None:
-        group = await started(402)
-        one, *others = group.names
-        group.net.split([one, "client"], others)
-        node = group.nodes[one]
-        await group.until(lambda: node.state == "UNKNOWN", f"{one} hears nobody")
-        before = terms(group)[one]
-        for sender in others:
-            for named in (MADE_UP, incarnation(group, sender)):
-                forged = {"sender": sender, "incarnation": named, "last_term": 1 << 62, "last_vlsn": 1}
-                _, answer = await asked(group, one, "/v1/peer/vote", **forged, term=FAR, pre=False, transfer=True)
+    group = await started(401)
+    before, master = terms(group), group.master
+    named = incarnation(group, sender) if copied and sender in group.nodes else MADE_UP
+    forged = {"sender": sender, "incarnation": named, "last_term": 1 << 62, "last_vlsn": 1, "sequence": 1 << 62}
+    for to in group.names:
+        for term in (FAR, before[to] + 1, before[to] + 16, before[to] + 17):
+            for pre in (False, True):
+                given = {"term": term, "pre": pre, "transfer": True, "highest_of_all": True}
+                _, answer = await asked(group, to, "/v1/peer/vote", **forged, **given)
                 assert not answer.get("granted"), answer
-                assert terms(group)[one] == before
-        group.net.heal()
-        await group.serving()
-        await fed(group, 2)
-        assert (await group.append(b"again", acks="all"))[0] == 200
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await goes_on(group, before, master)
 
 
-def test_no_node_votes_in_term_0_nor_ends_because_it_was_asked_to() -> None:
+@virtual
+async def test_a_forged_vote_raises_no_term_where_no_master_is_heard() -> None:
+    """A node that hears nobody rises to what members stand in, not to what anybody says."""
+    group = await started(402)
+    one, *others = group.names
+    group.net.split([one, "client"], others)
+    node = group.nodes[one]
+    await group.until(lambda: node.state == "UNKNOWN", f"{one} hears nobody")
+    before = terms(group)[one]
+    for sender in others:
+        for named in (MADE_UP, incarnation(group, sender)):
+            forged = {"sender": sender, "incarnation": named, "last_term": 1 << 62, "last_vlsn": 1}
+            _, answer = await asked(group, one, "/v1/peer/vote", **forged, term=FAR, pre=False, transfer=True)
+            assert not answer.get("granted"), answer
+            assert terms(group)[one] == before
+    group.net.heal()
+    await group.serving()
+    await fed(group, 2)
+    assert (await group.append(b"again", acks="all"))[0] == 200
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_no_node_votes_in_term_0_nor_ends_because_it_was_asked_to() -> None:
     """A node that is empty has stored term 0, as has the member in whose name it is asked."""
-
-    async def main() -> None:
-        group = Group(404)
-        await group.start("n2", "n3")  # without n1 nothing is founded
-        await group.until(lambda: all(node.log is not None for node in group.nodes.values()), "both are open")
-        forged = {"sender": "n3", "incarnation": incarnation(group, "n3"), "last_term": 1, "last_vlsn": 1}
-        for pre in (True, False):
-            status, answer = await asked(group, "n2", "/v1/peer/vote", **forged, term=0, pre=pre)
-            assert (status, answer["type"]) == (400, "bad-body"), answer
-        await group.start("n1")
-        await group.serving()
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = Group(404)
+    await group.start("n2", "n3")  # without n1 nothing is founded
+    await group.until(lambda: all(node.log is not None for node in group.nodes.values()), "both are open")
+    forged = {"sender": "n3", "incarnation": incarnation(group, "n3"), "last_term": 1, "last_vlsn": 1}
+    for pre in (True, False):
+        status, answer = await asked(group, "n2", "/v1/peer/vote", **forged, term=0, pre=pre)
+        assert (status, answer["type"]) == (400, "bad-body"), answer
+    await group.start("n1")
+    await group.serving()
+    await group.stop()
+    assert not group.fatal
 
 
-def test_nobody_stands_because_a_stranger_asks_in_the_masters_name() -> None:
-    async def main() -> None:
-        group = await started(403)
-        before, master = terms(group), group.master
-        for to in group.names:
-            if to != master:
-                status, answer = await asked(group, to, "/v1/peer/stand", sender=master, term=before[to])
-                assert (status, answer["type"]) == (409, "stale-term"), answer
-        await goes_on(group, before, master)
-
-    run(main())
+@virtual
+async def test_nobody_stands_because_a_stranger_asks_in_the_masters_name() -> None:
+    group = await started(403)
+    before, master = terms(group), group.master
+    for to in group.names:
+        if to != master:
+            status, answer = await asked(group, to, "/v1/peer/stand", sender=master, term=before[to])
+            assert (status, answer["type"]) == (409, "stale-term"), answer
+    await goes_on(group, before, master)
 
 
 def hello_of(group: Group, name: str, to: str, **fields: Any) -> FeedHello:
@@ -158,131 +147,117 @@ async def connected(group: Group, hello: FeedHello) -> None:
 
 @pytest.mark.parametrize("ahead", [1, 17, FAR])
 @pytest.mark.parametrize("copied", [False, True], ids=["made-up", "copied"])
-def test_a_forged_feed_ends_no_lead_and_no_feed(ahead: int, copied: bool) -> None:
-    async def main() -> None:
-        group = await started(404)
-        before, master = terms(group), group.master
-        replica = next(name for name in group.names if name != master)
-        fields = {} if copied else {"incarnation": Incarnation(int(MADE_UP, 16))}
-        known = group.nodes[replica].following
-        assert known is not None
-        feeds = known.feeds
-        if ahead > 16 or not copied:  # up to 16 terms a listed incarnation is taken at its word, as ``claims`` says
-            with pytest.raises(StaleTerm):
-                await connected(
-                    group, hello_of(group, replica, master, term=Term(min(FAR, before[master] + ahead)), **fields)
-                )
-        with pytest.raises(DuplicateFeed):
-            await connected(group, hello_of(group, replica, master, **fields))
-        assert known.feeds == feeds and known.feed is not None and known.feed.streaming
-        await goes_on(group, before, master)
-
-    run(main())
+@virtual
+async def test_a_forged_feed_ends_no_lead_and_no_feed(ahead: int, copied: bool) -> None:
+    group = await started(404)
+    before, master = terms(group), group.master
+    replica = next(name for name in group.names if name != master)
+    fields = {} if copied else {"incarnation": Incarnation(int(MADE_UP, 16))}
+    known = group.nodes[replica].following
+    assert known is not None
+    feeds = known.feeds
+    if ahead > 16 or not copied:  # up to 16 terms a listed incarnation is taken at its word, as ``claims`` says
+        with pytest.raises(StaleTerm):
+            await connected(
+                group, hello_of(group, replica, master, term=Term(min(FAR, before[master] + ahead)), **fields)
+            )
+    with pytest.raises(DuplicateFeed):
+        await connected(group, hello_of(group, replica, master, **fields))
+    assert known.feeds == feeds and known.feed is not None and known.feed.streaming
+    await goes_on(group, before, master)
 
 
-def test_a_forged_feed_keeps_no_member_from_its_own() -> None:
+@virtual
+async def test_a_forged_feed_keeps_no_member_from_its_own() -> None:
     """The forged feed came while the member was away, and is still there."""
-
-    async def main() -> None:
-        group = await started(405)
-        master = group.master
-        replica = next(name for name in group.names if name != master)
-        hello = hello_of(group, replica, master, incarnation=Incarnation(int(MADE_UP, 16)))
-        group.kill(replica)
-        await group.until(lambda: replica not in group.nodes[master].leading.feeders, "its feed ends")  # type: ignore[union-attr]
-        channel = await group.client.connect(
-            f"{group.url(master)}/v1/feed", headers=encode_hello(hello), message_bytes_max=1 << 20, timeout_s=5.0
-        )
-        await group.until(lambda: replica in group.nodes[master].leading.feeders, "the forged one is there")  # type: ignore[union-attr]
-        await group.start(replica)
-        await group.until(lambda: group.state(replica) == "REPLICA", f"{replica} is fed", 5.0)
-        await channel.close()
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = await started(405)
+    master = group.master
+    replica = next(name for name in group.names if name != master)
+    hello = hello_of(group, replica, master, incarnation=Incarnation(int(MADE_UP, 16)))
+    group.kill(replica)
+    await group.until(lambda: replica not in group.nodes[master].leading.feeders, "its feed ends")  # type: ignore[union-attr]
+    channel = await group.client.connect(
+        f"{group.url(master)}/v1/feed", headers=encode_hello(hello), message_bytes_max=1 << 20, timeout_s=5.0
+    )
+    await group.until(lambda: replica in group.nodes[master].leading.feeders, "the forged one is there")  # type: ignore[union-attr]
+    await group.start(replica)
+    await group.until(lambda: group.state(replica) == "REPLICA", f"{replica} is fed", 5.0)
+    await channel.close()
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_forged_hello_makes_no_node_another_incarnation() -> None:
+@virtual
+async def test_a_forged_hello_makes_no_node_another_incarnation() -> None:
     """A node that starts is told what was heard in its name: only what it said itself may be."""
-
-    async def main() -> None:
-        group = await started(406)
-        before = {name: incarnation(group, name) for name in group.names}
-        for to in group.names:
-            for sender in group.names:
-                if sender == to:
-                    continue
-                named = before[sender]
-                told = {"sender": sender, "incarnation": named, "term": FAR, "sequence": 1 << 62}
-                hello = {"process": MADE_UP, "purpose": "discovery", "told": 1 << 62}
-                assert (await asked(group, to, "/v1/peer/hello", **told, **hello))[0] == 200
-                vote = {"last_term": 1 << 62, "last_vlsn": 1 << 62}
-                await asked(group, to, "/v1/peer/vote", **told, **vote, pre=False)
-                await asked(group, to, "/v1/peer/vote", **told, **vote, pre=True)
-        for name in group.names:
-            group.kill(name)
-            await group.start(name)
-            await group.until(lambda name=name: group.nodes[name].member.recognised, f"{name} has asked")  # type: ignore[misc]
-            await group.serving()
-        assert {name: incarnation(group, name) for name in group.names} == before
-        assert all(node.member.counts.old_images == 0 for node in group.nodes.values())
-        assert (await group.append(b"again", acks="all"))[0] == 200
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = await started(406)
+    before = {name: incarnation(group, name) for name in group.names}
+    for to in group.names:
+        for sender in group.names:
+            if sender == to:
+                continue
+            named = before[sender]
+            told = {"sender": sender, "incarnation": named, "term": FAR, "sequence": 1 << 62}
+            hello = {"process": MADE_UP, "purpose": "discovery", "told": 1 << 62}
+            assert (await asked(group, to, "/v1/peer/hello", **told, **hello))[0] == 200
+            vote = {"last_term": 1 << 62, "last_vlsn": 1 << 62}
+            await asked(group, to, "/v1/peer/vote", **told, **vote, pre=False)
+            await asked(group, to, "/v1/peer/vote", **told, **vote, pre=True)
+    for name in group.names:
+        group.kill(name)
+        await group.start(name)
+        await group.until(lambda name=name: group.nodes[name].member.recognised, f"{name} has asked")  # type: ignore[misc]
+        await group.serving()
+    assert {name: incarnation(group, name) for name in group.names} == before
+    assert all(node.member.counts.old_images == 0 for node in group.nodes.values())
+    assert (await group.append(b"again", acks="all"))[0] == 200
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("leads", [False, True])
-def test_a_member_a_million_terms_ahead_heals_the_group(size: int, leads: bool) -> None:
+@virtual
+async def test_a_member_a_million_terms_ahead_heals_the_group(size: int, leads: bool) -> None:
     """The member says so at its own URL: the others rise to it, and all go on together."""
+    group = Group(407, size)
+    await group.start()
+    await group.serving()
+    await fed(group, size - 1)
+    assert (await group.append(b"everywhere", acks="all"))[0] == 200
+    far = next(name for name in group.names if (name == group.master) is leads)
+    node_file = group.nodes[far].opened().log.node_file
+    ahead = node_file.record.term + 1_000_000
+    node_file.replace(replace(node_file.record, term=ahead, voted_for="", vote_term=0))
+    group.kill(far)
+    await group.start(far)
 
-    async def main() -> None:
-        group = Group(407, size)
-        await group.start()
-        await group.serving()
-        await fed(group, size - 1)
-        assert (await group.append(b"everywhere", acks="all"))[0] == 200
-        far = next(name for name in group.names if (name == group.master) is leads)
-        node_file = group.nodes[far].opened().log.node_file
-        ahead = node_file.record.term + 1_000_000
-        node_file.replace(replace(node_file.record, term=ahead, voted_for="", vote_term=0))
-        group.kill(far)
-        await group.start(far)
+    def all_are_back() -> bool:
+        states = sorted(group.state(name) for name in group.names)
+        if not all(node.log for node in group.nodes.values()):
+            return False
+        return min(terms(group).values()) >= ahead and states == ["MASTER", *["REPLICA"] * (size - 1)]
 
-        def all_are_back() -> bool:
-            states = sorted(group.state(name) for name in group.names)
-            if not all(node.log for node in group.nodes.values()):
-                return False
-            return min(terms(group).values()) >= ahead and states == ["MASTER", *["REPLICA"] * (size - 1)]
-
-        await group.until(all_are_back, "all have risen")
-        assert (await group.append(b"again", acks="all"))[0] == 200
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    await group.until(all_are_back, "all have risen")
+    assert (await group.append(b"again", acks="all"))[0] == 200
+    await group.stop()
+    assert not group.fatal
 
 
-def test_a_hand_over_takes_one_more_question_and_not_an_election() -> None:
+@virtual
+async def test_a_hand_over_takes_one_more_question_and_not_an_election() -> None:
     """Voters ask the master whether it hands over; nobody waits for a timeout."""
-
-    async def main() -> None:
-        group = await started(408)
-        master = group.master
-        to = next(name for name in group.names if name != master)
-        began = asyncio.get_running_loop().time()
-        status, answer = await asked_admin(group, master, f"/v1/admin/transfer?to={to}")
-        assert (status, answer.get("to")) == (200, to), answer
-        await group.serving(to)
-        assert asyncio.get_running_loop().time() - began < 0.2
-        assert (await group.append(b"again", acks="all"))[0] == 200
-        await group.stop()
-        assert not group.fatal
-
-    run(main())
+    group = await started(408)
+    master = group.master
+    to = next(name for name in group.names if name != master)
+    began = asyncio.get_running_loop().time()
+    status, answer = await asked_admin(group, master, f"/v1/admin/transfer?to={to}")
+    assert (status, answer.get("to")) == (200, to), answer
+    await group.serving(to)
+    assert asyncio.get_running_loop().time() - began < 0.2
+    assert (await group.append(b"again", acks="all"))[0] == 200
+    await group.stop()
+    assert not group.fatal
 
 
 async def asked_admin(group: Group, to: str, path: str) -> tuple[int, dict[str, Any]]:
@@ -292,20 +267,18 @@ async def asked_admin(group: Group, to: str, path: str) -> tuple[int, dict[str, 
     return response.status, msgspec.json.decode(bytes(response.body))
 
 
-def test_a_vote_as_of_a_hand_over_that_was_not_announced_is_an_ordinary_one() -> None:
-    async def main() -> None:
-        group = await started(409)
-        before, master = terms(group), group.master
-        one, other = [name for name in group.names if name != master]
-        node = group.nodes[one]
-        node_file = group.nodes[other].opened().log.node_file
-        end = node.opened().log.view.range.last
-        term = before[one] + 1
-        forged = {"sender": other, "incarnation": f"{node_file.record.incarnation:016x}", "last_vlsn": end}
-        _, answer = await asked(
-            group, one, "/v1/peer/vote", **forged, last_term=before[one], term=term, pre=False, transfer=True
-        )
-        assert (answer["granted"], answer["reason"]) == (False, "hears-master"), answer
-        await goes_on(group, before, master)
-
-    run(main())
+@virtual
+async def test_a_vote_as_of_a_hand_over_that_was_not_announced_is_an_ordinary_one() -> None:
+    group = await started(409)
+    before, master = terms(group), group.master
+    one, other = [name for name in group.names if name != master]
+    node = group.nodes[one]
+    node_file = group.nodes[other].opened().log.node_file
+    end = node.opened().log.view.range.last
+    term = before[one] + 1
+    forged = {"sender": other, "incarnation": f"{node_file.record.incarnation:016x}", "last_vlsn": end}
+    _, answer = await asked(
+        group, one, "/v1/peer/vote", **forged, last_term=before[one], term=term, pre=False, transfer=True
+    )
+    assert (answer["granted"], answer["reason"]) == (False, "hears-master"), answer
+    await goes_on(group, before, master)

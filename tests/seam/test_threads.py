@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from tests.fakes.disk import FakeDisk, StopHere
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.fakes.seeds import seeds
 from tests.fakes.threads import FakeThreads, InlineThreads
 from vlsn.errors import LogClosed
@@ -327,53 +327,47 @@ def test_a_second_job_may_run_before_the_first_one_is_told() -> None:
     assert False in ahead
 
 
-def test_a_killed_process_runs_and_tells_nothing_more() -> None:
-    async def main() -> None:
-        threads = FakeThreads(asyncio.get_running_loop(), rng=Random(3), latency_s=(0.1, 0.2))
-        worker = threads.worker("w")
-        ran: list[int] = []
-        told: list[int] = []
-        for number in range(10):
-            worker.submit(partial(ran.append, number), lambda _: told.append(len(ran)), never)
-        await asyncio.sleep(0.5)
-        threads.kill()
-        before = list(ran), list(told)
-        assert 0 < len(ran) < 10
-        await asyncio.sleep(10)
-        worker.close()
-        assert (ran, told) == before
-
-    run(main())
+@virtual
+async def test_a_killed_process_runs_and_tells_nothing_more() -> None:
+    threads = FakeThreads(asyncio.get_running_loop(), rng=Random(3), latency_s=(0.1, 0.2))
+    worker = threads.worker("w")
+    ran: list[int] = []
+    told: list[int] = []
+    for number in range(10):
+        worker.submit(partial(ran.append, number), lambda _: told.append(len(ran)), never)
+    await asyncio.sleep(0.5)
+    threads.kill()
+    before = list(ran), list(told)
+    assert 0 < len(ran) < 10
+    await asyncio.sleep(10)
+    worker.close()
+    assert (ran, told) == before
 
 
-def test_a_job_that_dies_at_a_disk_call_is_never_told() -> None:
-    async def main() -> None:
-        disk = FakeDisk()
-        file = disk.open("/a", create=True)
-        threads = FakeThreads(asyncio.get_running_loop(), disk=disk)
-        worker = threads.worker("w")
-        disk.stop_at(lambda call: call.name == "sync")
-        worker.submit(file.sync, never, never)
-        worker.submit(lambda: never(None), never, never)
-        await asyncio.sleep(1)
-        assert threads.killed
-        assert disk.stopped
-
-    run(main())
+@virtual
+async def test_a_job_that_dies_at_a_disk_call_is_never_told() -> None:
+    disk = FakeDisk()
+    file = disk.open("/a", create=True)
+    threads = FakeThreads(asyncio.get_running_loop(), disk=disk)
+    worker = threads.worker("w")
+    disk.stop_at(lambda call: call.name == "sync")
+    worker.submit(file.sync, never, never)
+    worker.submit(lambda: never(None), never, never)
+    await asyncio.sleep(1)
+    assert threads.killed
+    assert disk.stopped
 
 
-def test_a_slow_disk_takes_virtual_time() -> None:
-    async def main() -> None:
-        loop, disk = asyncio.get_running_loop(), FakeDisk()
-        file = disk.open("/a", create=True)
-        disk.latency = lambda call: 5.0 if call.name == "sync" else 0.0
-        worker = FakeThreads(loop, disk=disk).worker("w")
-        began, finish = loop.time(), Finish()
-        worker.submit(file.sync, finish.set, never)
-        await finish.wait()
-        assert loop.time() - began == pytest.approx(5.0)
-
-    run(main())
+@virtual
+async def test_a_slow_disk_takes_virtual_time() -> None:
+    loop, disk = asyncio.get_running_loop(), FakeDisk()
+    file = disk.open("/a", create=True)
+    disk.latency = lambda call: 5.0 if call.name == "sync" else 0.0
+    worker = FakeThreads(loop, disk=disk).worker("w")
+    began, finish = loop.time(), Finish()
+    worker.submit(file.sync, finish.set, never)
+    await finish.wait()
+    assert loop.time() - began == pytest.approx(5.0)
 
 
 def test_inline_threads_let_a_crash_come_out_of_submit() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from repl.lead.leading import Leading
 from repl.web.limits import STAGED_S
-from tests.fakes.loop import VirtualLoop, run
+from tests.fakes.loop import VirtualLoop, run, virtual
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import JSON, Group
 from tests.seam.test_membership import fed
@@ -496,22 +496,20 @@ def test_a_begin_that_is_sent_again_begins_nothing_twice() -> None:
     played(story)
 
 
-def test_a_group_below_their_level_has_no_transactions() -> None:
-    async def main() -> None:
-        group = Group(9, levels=LEVEL_1)
-        await group.start()
-        await group.serving()
-        for status, said in (
-            await ask(group, "POST", ""),
-            await stage(group, NOBODYS, b"a"),
-            await commit(group, NOBODYS),
-            await ask(group, "DELETE", f"/{NOBODYS}"),
-        ):
-            assert (status, said["type"]) == (400, "wrong-version")
-            assert "vlsnlog group upgrade" in said["detail"]
-        await group.stop()
-
-    run(main())
+@virtual
+async def test_a_group_below_their_level_has_no_transactions() -> None:
+    group = Group(9, levels=LEVEL_1)
+    await group.start()
+    await group.serving()
+    for status, said in (
+        await ask(group, "POST", ""),
+        await stage(group, NOBODYS, b"a"),
+        await commit(group, NOBODYS),
+        await ask(group, "DELETE", f"/{NOBODYS}"),
+    ):
+        assert (status, said["type"]) == (400, "wrong-version")
+        assert "vlsnlog group upgrade" in said["detail"]
+    await group.stop()
 
 
 def test_what_no_master_gave_out_is_no_handle() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.sim.books import Promises, may_miss
 from tests.sim.group import SimGroup, Violation
 from tests.sim.logs import Block
@@ -76,21 +76,19 @@ def test_what_a_restore_has_brought_back_is_not_forgotten() -> None:
     assert "its vote for n1" in promises.forgotten(no_vote, [early, acknowledged], end=(5, 65))
 
 
-def test_what_all_have_is_on_everybodys_disk() -> None:
-    async def main() -> None:
-        group = SimGroup(1, 3, lambda _: None)
-        await group.start()
-        await group.serving()
-        since = group.books.listed_so_far()
-        _, answer = await group.append(b"on all", acks="all")
+@virtual
+async def test_what_all_have_is_on_everybodys_disk() -> None:
+    group = SimGroup(1, 3, lambda _: None)
+    await group.start()
+    await group.serving()
+    since = group.books.listed_so_far()
+    _, answer = await group.append(b"on all", acks="all")
+    group.books.all_have(answer, since)
+    group.net.split(["n3"], ["n1", "n2", "client"])
+    _, answer = await group.append(b"on two", to=group.master)
+    with pytest.raises(Violation, match=r"\['n3'\] have never synced it"):
         group.books.all_have(answer, since)
-        group.net.split(["n3"], ["n1", "n2", "client"])
-        _, answer = await group.append(b"on two", to=group.master)
-        with pytest.raises(Violation, match=r"\['n3'\] have never synced it"):
-            group.books.all_have(answer, since)
-        await group.stop()
-
-    run(main())
+    await group.stop()
 
 
 def of_transactions(**rows: int) -> tuple[bytes, BlockHeader]:
@@ -103,40 +101,38 @@ def of_transactions(**rows: int) -> tuple[bytes, BlockHeader]:
     return bytes(data), header
 
 
-def test_half_of_a_transaction_is_found_in_a_block_in_a_page_and_in_the_end() -> None:
-    async def main() -> None:
-        watch = SimGroup(1, 3, lambda _: None).watch
-        books = watch.transactions
-        for half in of_transactions(_4=EntryKind.DATA), of_transactions(_2=EntryKind.COMMIT):
-            with pytest.raises(Violation, match=r"half of transaction|where 11 goes on|where 13 goes on"):
-                books.durable(*half)
-        books = watch.transactions = Transactions(watch)
-        books.durable(*of_transactions())
-        assert books.ends == {11: 14} and books.inside == {11, 12, 13}
-        for ends, durable in ((10, 14), (14, 14), (13, 10)):
-            headers = {"Vlsnlog-Next": str(ends + 1), "Vlsnlog-Durable": str(durable)}
-            if ends in books.inside:
-                books.shown("a reader", PAGE_ENTRIES, headers)
-                with pytest.raises(Violation, match="up to VLSN 13, and not its end"):
-                    books.shown("a reader", 3, headers)
-            else:
+@virtual
+async def test_half_of_a_transaction_is_found_in_a_block_in_a_page_and_in_the_end() -> None:
+    watch = SimGroup(1, 3, lambda _: None).watch
+    books = watch.transactions
+    for half in of_transactions(_4=EntryKind.DATA), of_transactions(_2=EntryKind.COMMIT):
+        with pytest.raises(Violation, match=r"half of transaction|where 11 goes on|where 13 goes on"):
+            books.durable(*half)
+    books = watch.transactions = Transactions(watch)
+    books.durable(*of_transactions())
+    assert books.ends == {11: 14} and books.inside == {11, 12, 13}
+    for ends, durable in ((10, 14), (14, 14), (13, 10)):
+        headers = {"Vlsnlog-Next": str(ends + 1), "Vlsnlog-Durable": str(durable)}
+        if ends in books.inside:
+            books.shown("a reader", PAGE_ENTRIES, headers)
+            with pytest.raises(Violation, match="up to VLSN 13, and not its end"):
                 books.shown("a reader", 3, headers)
-        with pytest.raises(Violation, match="a durable end within a transaction: 12"):
-            books.shown("a reader", 3, {"Vlsnlog-Next": "11", "Vlsnlog-Durable": "12"})
-        places = watch.ledger.places
-        places.update({b"one": 11, b"{}": 12, b"three": 13})
-        books.sent = [Sent([b"one", b"{}", b"three"], first=11), Sent([b"never"], nowhere="gone"), Sent([b"unknown"])]
-        books.check()
-        for sent, said in (
-            (Sent([b"one", b"{}"]), "its COMMIT is 14"),
-            (Sent([b"{}", b"one"]), "is at VLSNs"),
-            (Sent([b"one", b"lost"]), "is at VLSNs"),
-            (Sent([b"lost"], first=11), "was acknowledged at 11"),
-            (Sent([b"one", b"{}", b"three"], first=21), "was acknowledged at 21"),
-            (Sent([b"one", b"{}", b"three"], nowhere="gone"), "nothing of it was to be logged: gone"),
-        ):
-            books.sent = [sent]
-            with pytest.raises(Violation, match=said):
-                books.check()
-
-    run(main())
+        else:
+            books.shown("a reader", 3, headers)
+    with pytest.raises(Violation, match="a durable end within a transaction: 12"):
+        books.shown("a reader", 3, {"Vlsnlog-Next": "11", "Vlsnlog-Durable": "12"})
+    places = watch.ledger.places
+    places.update({b"one": 11, b"{}": 12, b"three": 13})
+    books.sent = [Sent([b"one", b"{}", b"three"], first=11), Sent([b"never"], nowhere="gone"), Sent([b"unknown"])]
+    books.check()
+    for sent, said in (
+        (Sent([b"one", b"{}"]), "its COMMIT is 14"),
+        (Sent([b"{}", b"one"]), "is at VLSNs"),
+        (Sent([b"one", b"lost"]), "is at VLSNs"),
+        (Sent([b"lost"], first=11), "was acknowledged at 11"),
+        (Sent([b"one", b"{}", b"three"], first=21), "was acknowledged at 21"),
+        (Sent([b"one", b"{}", b"three"], nowhere="gone"), "nothing of it was to be logged: gone"),
+    ):
+        books.sent = [sent]
+        with pytest.raises(Violation, match=said):
+            books.check()

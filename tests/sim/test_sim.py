@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.fakes.seeds import seeds
 from tests.sim.group import SimGroup
 from tests.sim.nemesis import Nemesis, Rot
@@ -46,62 +46,56 @@ def test_every_kind_of_fault_has_a_floor() -> None:
     assert run(main()) <= STRUCK.keys()
 
 
-def test_who_is_struck_as_something_happens_in_it_is_back_soon() -> None:
+@virtual
+async def test_who_is_struck_as_something_happens_in_it_is_back_soon() -> None:
     """A fault is drawn in the middle of a node's work; it outlives that node's process."""
+    group = SimGroup(1, 3, lambda _: None)
+    nemesis = Nemesis(group, Report(1), lambda _: None, rot="none")
+    nemesis.ambush = 0.0
+    await group.start()
+    await group.serving()
+    struck: dict[str, Callable[[str], object]] = {
+        "killed": lambda name: nemesis.die(name, power=False),
+        "stopped": lambda name: nemesis.stand_still(name, 4.0),
+    }
+    for what, strike in struck.items():
+        name = group.master
+        process = group.machines[name].process
+        assert process is not None
 
-    async def main() -> None:
-        group = SimGroup(1, 3, lambda _: None)
-        nemesis = Nemesis(group, Report(1), lambda _: None, rot="none")
-        nemesis.ambush = 0.0
-        await group.start()
-        await group.serving()
-        struck: dict[str, Callable[[str], object]] = {
-            "killed": lambda name: nemesis.die(name, power=False),
-            "stopped": lambda name: nemesis.stand_still(name, 4.0),
-        }
-        for what, strike in struck.items():
-            name = group.master
-            process = group.machines[name].process
-            assert process is not None
+        async def itself(name: str = name, strike: Callable[[str], object] = strike) -> None:
+            strike(name)
 
-            async def itself(name: str = name, strike: Callable[[str], object] = strike) -> None:
-                strike(name)
+        process.start(itself())
 
-            process.start(itself())
+        def is_back(name: str = name) -> bool:
+            return name in group.nodes and group.nodes[name].state == "REPLICA"
 
-            def is_back(name: str = name) -> bool:
-                return name in group.nodes and group.nodes[name].state == "REPLICA"
-
-            await group.until(is_back, f"{name}, {what}, is back and follows")
-        await group.stop()
-
-    run(main())
+        await group.until(is_back, f"{name}, {what}, is back and follows")
+    await group.stop()
 
 
-def test_a_person_asks_for_a_restore_while_a_node_is_not_whole_and_no_longer() -> None:
+@virtual
+async def test_a_person_asks_for_a_restore_while_a_node_is_not_whole_and_no_longer() -> None:
     """A restore that begins as the end is judged would be the check's own."""
-
-    async def main() -> None:
-        group = SimGroup(1, 3, lambda _: None)
-        nemesis = Nemesis(group, Report(1), lambda _: None, rot="none")
-        nemesis.active = False
-        await group.start()
-        await group.serving()
-        name, *others = sorted(group.names, key=lambda each: each == group.master)
-        await group.until(lambda: group.nodes[name].state == "REPLICA", "it follows")
-        for each in others:
-            nemesis.die(each, power=False, back=False)
-        person = asyncio.ensure_future(nemesis.ask_for_restore(name))
-        await asyncio.sleep(1.0)
-        assert not person.done(), "too few others are there"
-        for each in others:
-            nemesis.start(each)
-        await person
-        await asyncio.sleep(3.0)
-        assert group.nodes[name].state == "REPLICA" and group.watch.restored == 0
-        await group.stop()
-
-    run(main())
+    group = SimGroup(1, 3, lambda _: None)
+    nemesis = Nemesis(group, Report(1), lambda _: None, rot="none")
+    nemesis.active = False
+    await group.start()
+    await group.serving()
+    name, *others = sorted(group.names, key=lambda each: each == group.master)
+    await group.until(lambda: group.nodes[name].state == "REPLICA", "it follows")
+    for each in others:
+        nemesis.die(each, power=False, back=False)
+    person = asyncio.ensure_future(nemesis.ask_for_restore(name))
+    await asyncio.sleep(1.0)
+    assert not person.done(), "too few others are there"
+    for each in others:
+        nemesis.start(each)
+    await person
+    await asyncio.sleep(3.0)
+    assert group.nodes[name].state == "REPLICA" and group.watch.restored == 0
+    await group.stop()
 
 
 def test_a_run_that_never_strikes_with_something_fails() -> None:

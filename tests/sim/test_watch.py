@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from tests.sim.group import SimGroup
 
 
@@ -59,11 +59,9 @@ class GivenUp:
 
 
 @pytest.mark.parametrize("restarts", [True, False])
-def test_what_a_node_has_rolled_back_may_become_durable_without_it(restarts: bool) -> None:
-    async def main() -> None:
-        story = GivenUp()
-        await story.play(restarts=restarts)
-        assert story.group.watch.violation is None
-        assert story.group.watch.writing.rolled_back == 1
-
-    run(main())
+@virtual
+async def test_what_a_node_has_rolled_back_may_become_durable_without_it(restarts: bool) -> None:
+    story = GivenUp()
+    await story.play(restarts=restarts)
+    assert story.group.watch.violation is None
+    assert story.group.watch.writing.rolled_back == 1

@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from vlsn.together import together
 
 
@@ -34,38 +34,32 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     assert task.cancelled()
 
 
-def test_returns_when_every_part_has() -> None:
-    async def main() -> None:
-        told: list[int] = []
+@virtual
+async def test_returns_when_every_part_has() -> None:
+    told: list[int] = []
 
-        async def tell(number: int) -> None:
-            await asyncio.sleep(0.01 * number)
-            told.append(number)
+    async def tell(number: int) -> None:
+        await asyncio.sleep(0.01 * number)
+        told.append(number)
 
-        await together(first=tell(2), second=tell(1))
-        assert told == [1, 2]
-
-    run(main())
+    await together(first=tell(2), second=tell(1))
+    assert told == [1, 2]
 
 
-def test_one_that_fails_ends_the_others_first() -> None:
-    async def main() -> None:
-        ended: list[str] = []
-        with pytest.raises(ExceptionGroup) as raised:
-            await together(fails=_fail(0.01, ValueError("no")), sleeps=_sleep(ended))
-        assert ended == ["slept"]
-        assert [str(error) for error in raised.value.exceptions] == ["no"]
-
-    run(main())
+@virtual
+async def test_one_that_fails_ends_the_others_first() -> None:
+    ended: list[str] = []
+    with pytest.raises(ExceptionGroup) as raised:
+        await together(fails=_fail(0.01, ValueError("no")), sleeps=_sleep(ended))
+    assert ended == ["slept"]
+    assert [str(error) for error in raised.value.exceptions] == ["no"]
 
 
-def test_all_that_fail_in_one_turn_are_told_of() -> None:
-    async def main() -> None:
-        with pytest.raises(ExceptionGroup) as raised:
-            await together(first=_fail(0, ValueError("one")), second=_fail(0, KeyError("two")))
-        assert [type(error) for error in raised.value.exceptions] == [ValueError, KeyError]
-
-    run(main())
+@virtual
+async def test_all_that_fail_in_one_turn_are_told_of() -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        await together(first=_fail(0, ValueError("one")), second=_fail(0, KeyError("two")))
+    assert [type(error) for error in raised.value.exceptions] == [ValueError, KeyError]
 
 
 def test_a_failure_leaves_no_cancel_behind() -> None:
@@ -85,36 +79,32 @@ def test_a_failure_leaves_no_cancel_behind() -> None:
     asyncio.run(main())
 
 
-def test_a_cancel_that_meets_a_failing_part_is_not_lost() -> None:
-    async def main() -> None:
-        ended: list[str] = []
-        task = asyncio.create_task(together(fails=_fail(0, ValueError("no")), sleeps=_sleep(ended)))
-        await asyncio.sleep(0.005)  # it has failed, and the other one takes its time to end
-        await _cancel(task)
-        assert ended == ["slept"]
-
-    run(main())
+@virtual
+async def test_a_cancel_that_meets_a_failing_part_is_not_lost() -> None:
+    ended: list[str] = []
+    task = asyncio.create_task(together(fails=_fail(0, ValueError("no")), sleeps=_sleep(ended)))
+    await asyncio.sleep(0.005)  # it has failed, and the other one takes its time to end
+    await _cancel(task)
+    assert ended == ["slept"]
 
 
-def test_a_cancel_ends_the_parts_and_is_passed_on_again_to_one_that_lost_it() -> None:
-    async def main() -> None:
-        ended: list[str] = []
+@virtual
+async def test_a_cancel_ends_the_parts_and_is_passed_on_again_to_one_that_lost_it() -> None:
+    ended: list[str] = []
 
-        async def loses_one() -> None:
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                pass
-            await _sleep(ended)
+    async def loses_one() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+        await _sleep(ended)
 
-        task = asyncio.create_task(together(loses=loses_one()))
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.sleep(0.02)
-        await _cancel(task)
-        assert ended == ["slept"]
-
-    run(main())
+    task = asyncio.create_task(together(loses=loses_one()))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0.02)
+    await _cancel(task)
+    assert ended == ["slept"]
 
 
 @pytest.mark.parametrize("while_ending", [False, True])

@@ -23,7 +23,7 @@ from repl.cdc.child_feed import (
 )
 from repl.cdc.messages import Commit, Hello, Ready, Start, Stop, ToNode
 from tests.fakes.clock import FakeClock
-from tests.fakes.loop import run
+from tests.fakes.loop import virtual
 from vlsn.errors import BadBody, ChannelClosed
 from vlsn.ids import Vlsn
 from vlsn.seams import Buffer
@@ -125,32 +125,28 @@ def switched(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize(("words", "began"), [((), False), ((Hello(),), True)])
-def test_a_start_that_takes_too_long_says_whose_time_it_was(words: tuple[ToNode, ...], began: bool) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        begins = loop.time()
-        with pytest.raises(ConsumerSlow, match="30 s") as raised:
-            await feed_of(Says(*words), FakeClock(loop.time)).run(START, asyncio.Event(), switched)
-        assert raised.value.began is began
-        assert 30 <= loop.time() - begins <= 30 + 2 * WATCH_S
-
-    run(main())
+@virtual
+async def test_a_start_that_takes_too_long_says_whose_time_it_was(words: tuple[ToNode, ...], began: bool) -> None:
+    loop = asyncio.get_running_loop()
+    begins = loop.time()
+    with pytest.raises(ConsumerSlow, match="30 s") as raised:
+        await feed_of(Says(*words), FakeClock(loop.time)).run(START, asyncio.Event(), switched)
+    assert raised.value.began is began
+    assert 30 <= loop.time() - begins <= 30 + 2 * WATCH_S
 
 
-def test_a_node_that_was_stopped_itself_goes_on_waiting_for_its_child() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        clock = FakeClock(loop.time)
-        begins = loop.time()
-        running = asyncio.create_task(feed_of(Says(Hello()), clock).run(START, asyncio.Event(), switched))
-        for _ in range(5):
-            await asyncio.sleep(2)
-            clock.advance(3600)
-        await asyncio.wait([running])
-        assert isinstance(running.exception(), ConsumerFailed)
-        assert 30 - 5 * GAP_S - WATCH_S <= loop.time() - begins <= 30 + 2 * WATCH_S
-
-    run(main())
+@virtual
+async def test_a_node_that_was_stopped_itself_goes_on_waiting_for_its_child() -> None:
+    loop = asyncio.get_running_loop()
+    clock = FakeClock(loop.time)
+    begins = loop.time()
+    running = asyncio.create_task(feed_of(Says(Hello()), clock).run(START, asyncio.Event(), switched))
+    for _ in range(5):
+        await asyncio.sleep(2)
+        clock.advance(3600)
+    await asyncio.wait([running])
+    assert isinstance(running.exception(), ConsumerFailed)
+    assert 30 - 5 * GAP_S - WATCH_S <= loop.time() - begins <= 30 + 2 * WATCH_S
 
 
 class Babbles(Says):
@@ -177,16 +173,14 @@ class Deaf(Says):
         (Deaf(Hello()), "closed its connection"),
     ],
 )
-def test_a_child_that_breaks_its_connection_is_ended_and_has_failed(child: Says, said: str) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        begins = loop.time()
-        with pytest.raises(ConsumerFailed, match=said):
-            await feed_of(child, FakeClock(loop.time)).run(START, asyncio.Event(), switched)
-        assert loop.time() - begins <= END_S + 2 * WATCH_S
-        assert await child.ended() == -9
-
-    run(main())
+@virtual
+async def test_a_child_that_breaks_its_connection_is_ended_and_has_failed(child: Says, said: str) -> None:
+    loop = asyncio.get_running_loop()
+    begins = loop.time()
+    with pytest.raises(ConsumerFailed, match=said):
+        await feed_of(child, FakeClock(loop.time)).run(START, asyncio.Event(), switched)
+    assert loop.time() - begins <= END_S + 2 * WATCH_S
+    assert await child.ended() == -9
 
 
 class DiesCommitted(Says):
@@ -199,35 +193,33 @@ class DiesCommitted(Says):
             raise ChannelClosed("it has died")
 
 
-def test_a_store_under_way_is_waited_for_where_the_child_died_as_it_was_to_stop() -> None:
-    async def main() -> None:
-        storing, may_store, kept = asyncio.Event(), asyncio.Event(), list[int]()
+@virtual
+async def test_a_store_under_way_is_waited_for_where_the_child_died_as_it_was_to_stop() -> None:
+    storing, may_store, kept = asyncio.Event(), asyncio.Event(), list[int]()
 
-        async def store(next_vlsn: int, final: bool) -> bool:
-            storing.set()
-            await may_store.wait()
-            kept.append(next_vlsn)
-            return True
+    async def store(next_vlsn: int, final: bool) -> bool:
+        storing.set()
+        await may_store.wait()
+        kept.append(next_vlsn)
+        return True
 
-        child = DiesCommitted(Hello(), Ready(1, 0), Commit(1, 1))
-        stop = asyncio.Event()
-        feed = feed_of(
-            child,
-            FakeClock(asyncio.get_running_loop().time),
-            store=store,
-            make_source=lambda *_: cast("Source", Empty()),
-        )
-        running = asyncio.create_task(feed.run(START, stop, switched))
-        await storing.wait()
-        stop.set()
-        await child.ended()
-        await asyncio.sleep(WATCH_S)
-        assert not running.done(), "the next child would begin behind a store that is still to come"
-        may_store.set()
-        await running
-        assert kept == [1]
-
-    run(main())
+    child = DiesCommitted(Hello(), Ready(1, 0), Commit(1, 1))
+    stop = asyncio.Event()
+    feed = feed_of(
+        child,
+        FakeClock(asyncio.get_running_loop().time),
+        store=store,
+        make_source=lambda *_: cast("Source", Empty()),
+    )
+    running = asyncio.create_task(feed.run(START, stop, switched))
+    await storing.wait()
+    stop.set()
+    await child.ended()
+    await asyncio.sleep(WATCH_S)
+    assert not running.done(), "the next child would begin behind a store that is still to come"
+    may_store.set()
+    await running
+    assert kept == [1]
 
 
 def test_patience_counts_what_lies_between_looks_and_no_gap() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from repl.destinations.delivery import Blocks, Delivery, DeliveryParts, PageSource
 from repl.destinations.handed import Handed, Holder
 from repl.destinations.notes import Notes
-from tests.fakes.loop import run
+from tests.fakes.loop import run, virtual
 from tests.repl.destinations.test_window import FIRST, sealed
 from vlsn.errors import NoSpace, NotMaster, QueueFull, Trimmed
 from vlsn.format.block import Entry
@@ -85,26 +85,24 @@ class Made:
         self.delivery.follow(self.delivery.settings)
 
 
-def test_one_that_comes_back_while_others_are_looked_up_goes_out_before_later_ones_of_its_key() -> None:
-    async def main() -> None:
-        log = Log([b"a", b"b"], [b"a"], [b"c"])
-        delivery = Made(log).delivery
-        worker = delivery.worker()
-        first, _ = await worker.take(2, 0.0, Holder(Handed()))
-        assert first.columns.vlsns.tolist() == [FIRST, FIRST + 1]
+@virtual
+async def test_one_that_comes_back_while_others_are_looked_up_goes_out_before_later_ones_of_its_key() -> None:
+    log = Log([b"a", b"b"], [b"a"], [b"c"])
+    delivery = Made(log).delivery
+    worker = delivery.worker()
+    first, _ = await worker.take(2, 0.0, Holder(Handed()))
+    assert first.columns.vlsns.tolist() == [FIRST, FIRST + 1]
 
-        async def nacked(from_vlsn: int) -> None:
-            if from_vlsn == FIRST + 3:  # the second message of a is found, and nobody has it yet
-                log.before = None
-                delivery.nack([FIRST], "again")
+    async def nacked(from_vlsn: int) -> None:
+        if from_vlsn == FIRST + 3:  # the second message of a is found, and nobody has it yet
+            log.before = None
+            delivery.nack([FIRST], "again")
 
-        log.before = nacked
-        found, _ = await worker.take(10, 1.0, Holder(Handed()))
-        assert delivery.counts.nacked == 1
-        assert found.columns.vlsns.tolist() == [FIRST, FIRST + 2, FIRST + 3]
-        assert found.attempts == {FIRST: 2}
-
-    run(main())
+    log.before = nacked
+    found, _ = await worker.take(10, 1.0, Holder(Handed()))
+    assert delivery.counts.nacked == 1
+    assert found.columns.vlsns.tolist() == [FIRST, FIRST + 2, FIRST + 3]
+    assert found.attempts == {FIRST: 2}
 
 
 def test_what_was_looked_up_before_a_move_does_not_go_out_behind_it() -> None:
@@ -127,29 +125,27 @@ def test_what_was_looked_up_before_a_move_does_not_go_out_behind_it() -> None:
         run(main())
 
 
-def test_a_shorter_time_to_acknowledge_holds_for_what_is_out_and_what_comes_behind_it() -> None:
-    async def main() -> None:
-        made = Made(Log([b"a", b"b"], [b"a"], [b"c"]))
-        delivery, loop = made.delivery, asyncio.get_running_loop()
-        await delivery.hand_out(1, 0.0, Holder(Handed()))
-        delivery.follow(replace(SETTINGS, ack_timeout_s=5.0))
-        await asyncio.sleep(3.0)
-        second, _ = await delivery.hand_out(1, 0.0, Holder(Handed()))
-        assert second.columns.vlsns.tolist() == [FIRST + 1]
-        await asyncio.sleep(3.0)
-        delivery.tick(loop.time())
-        assert delivery.counts.expired == 1, "6 s ago, and 5 of them may pass"
-        await asyncio.sleep(3.0)
-        delivery.tick(loop.time())
-        assert delivery.counts.expired == 2
-        delivery.follow(SETTINGS)
-        again, _ = await delivery.hand_out(10, 0.0, Holder(Handed()))
-        assert len(again.columns) == 4
-        await asyncio.sleep(30.0)
-        delivery.tick(loop.time())
-        assert delivery.counts.expired == 2, "a longer one holds from then on"
-
-    run(main())
+@virtual
+async def test_a_shorter_time_to_acknowledge_holds_for_what_is_out_and_what_comes_behind_it() -> None:
+    made = Made(Log([b"a", b"b"], [b"a"], [b"c"]))
+    delivery, loop = made.delivery, asyncio.get_running_loop()
+    await delivery.hand_out(1, 0.0, Holder(Handed()))
+    delivery.follow(replace(SETTINGS, ack_timeout_s=5.0))
+    await asyncio.sleep(3.0)
+    second, _ = await delivery.hand_out(1, 0.0, Holder(Handed()))
+    assert second.columns.vlsns.tolist() == [FIRST + 1]
+    await asyncio.sleep(3.0)
+    delivery.tick(loop.time())
+    assert delivery.counts.expired == 1, "6 s ago, and 5 of them may pass"
+    await asyncio.sleep(3.0)
+    delivery.tick(loop.time())
+    assert delivery.counts.expired == 2
+    delivery.follow(SETTINGS)
+    again, _ = await delivery.hand_out(10, 0.0, Holder(Handed()))
+    assert len(again.columns) == 4
+    await asyncio.sleep(30.0)
+    delivery.tick(loop.time())
+    assert delivery.counts.expired == 2, "a longer one holds from then on"
 
 
 class Pages:
@@ -199,49 +195,43 @@ def test_acknowledgements_past_the_limit_of_intervals_are_refused_and_none_of_th
     run(main())
 
 
-def test_pages_that_were_read_before_a_move_are_not_looked_at_behind_it() -> None:
-    async def main() -> None:
-        log = Log([b"a", b"b"], [b"a"], [b"c"])
-        pages = Pages(FIRST + 2)
-        made = Made(log, pages=pages)
-        pages.entries = log.entries[-1:]  # what lies before it was acknowledged when they were written
+@virtual
+async def test_pages_that_were_read_before_a_move_are_not_looked_at_behind_it() -> None:
+    log = Log([b"a", b"b"], [b"a"], [b"c"])
+    pages = Pages(FIRST + 2)
+    made = Made(log, pages=pages)
+    pages.entries = log.entries[-1:]  # what lies before it was acknowledged when they were written
 
-        async def trimmed(from_vlsn: int) -> None:
-            if from_vlsn < FIRST + 2:
-                raise Trimmed("cleaned", first=Vlsn(FIRST + 2))
+    async def trimmed(from_vlsn: int) -> None:
+        if from_vlsn < FIRST + 2:
+            raise Trimmed("cleaned", first=Vlsn(FIRST + 2))
 
-        async def moved() -> None:
-            made.moved(99, FIRST + 1)
+    async def moved() -> None:
+        made.moved(99, FIRST + 1)
 
-        log.before, pages.before = trimmed, moved
-        found, _ = await made.delivery.hand_out(10, 1.0, Holder(Handed()))
-        assert found.columns.vlsns.tolist() == [FIRST + 2, FIRST + 3]
-
-    run(main())
+    log.before, pages.before = trimmed, moved
+    found, _ = await made.delivery.hand_out(10, 1.0, Holder(Handed()))
+    assert found.columns.vlsns.tolist() == [FIRST + 2, FIRST + 3]
 
 
-def test_what_ends_a_delivery_keeps_nobody_who_waited_for_it() -> None:
-    async def main() -> None:
-        delivery = Made(Log([b"a"])).delivery
-        await delivery.hand_out(1, 0.0, Holder(Handed()))
-        waiting = [asyncio.create_task(delivery.hand_out(1, 60.0, Holder(Handed()))) for _ in range(2)]
-        await asyncio.sleep(1.0)
-        over = NotMaster("over")
-        delivery.close(over)
-        errors = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [str(error) for error in errors] == ["over", "over"]
-        assert over.__traceback__ is None, "its frames would keep the workers for as long as it is kept"
-
-    run(main())
+@virtual
+async def test_what_ends_a_delivery_keeps_nobody_who_waited_for_it() -> None:
+    delivery = Made(Log([b"a"])).delivery
+    await delivery.hand_out(1, 0.0, Holder(Handed()))
+    waiting = [asyncio.create_task(delivery.hand_out(1, 60.0, Holder(Handed()))) for _ in range(2)]
+    await asyncio.sleep(1.0)
+    over = NotMaster("over")
+    delivery.close(over)
+    errors = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [str(error) for error in errors] == ["over", "over"]
+    assert over.__traceback__ is None, "its frames would keep the workers for as long as it is kept"
 
 
 @pytest.mark.parametrize(("value_bytes", "count"), [(MIB // 2, 7), (3 * MIB // 2, 2), (5 * MIB, 1)])
-def test_a_look_at_messages_shows_no_more_bytes_than_an_answer_has(value_bytes: int, count: int) -> None:
-    async def main() -> None:
-        delivery = Made(Log(*[[b"a", b"b", b"c"]] * 4, value_bytes=value_bytes)).delivery
-        shown = await delivery.peek(10_000)
-        assert shown.columns.vlsns.tolist() == list(range(FIRST, FIRST + count)), "from the first on, none passed over"
-        few = await delivery.peek(2)
-        assert len(few.columns) == min(2, count)
-
-    run(main())
+@virtual
+async def test_a_look_at_messages_shows_no_more_bytes_than_an_answer_has(value_bytes: int, count: int) -> None:
+    delivery = Made(Log(*[[b"a", b"b", b"c"]] * 4, value_bytes=value_bytes)).delivery
+    shown = await delivery.peek(10_000)
+    assert shown.columns.vlsns.tolist() == list(range(FIRST, FIRST + count)), "from the first on, none passed over"
+    few = await delivery.peek(2)
+    assert len(few.columns) == min(2, count)
