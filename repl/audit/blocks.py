@@ -6,21 +6,32 @@ bodies are held to their crc.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from repl.audit.digest import U64, Digests
-from repl.audit.frames import Bools, Frames
+from repl.audit.digest import DIGEST_BYTES, U64, Checksums, Digests, block_digests, compared_bytes
+from repl.audit.plan import Part
+from repl.audit.source import Source
 from vlsn.format import scan
-from vlsn.format.block import BLOCK_BYTES, KIND_COLUMN, NUMBER_MAX, SUPPORTED, VERSION, BlockFlag, EntryKind
-from vlsn.format.columns import layouts
+from vlsn.format.block import BLOCK_BYTES
+from vlsn.format.block_heads import heads_good
 from vlsn.format.frame import OVERMARKED, FrameKind
-from vlsn.limits import BATCH_ENTRIES_MAX
 from vlsn.seams import Buffer
+from vlsn.verify.frames import Bools, Frames, read_frames
 
 I64 = NDArray[np.int64]
+ROW: Final = np.dtype(
+    [
+        *(("first", "<u8"), ("term", "<u8"), ("digest", f"S{DIGEST_BYTES}"), ("last", "<u8"), ("visible", "?")),
+        *(("source", "<i8"), ("place", "<i8"), ("offset", "<i8"), ("size", "<i8")),
+    ]
+)
+"""A block of one copy, ``size`` bytes behind the header of the frame at ``offset``."""
+Rows = NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +58,38 @@ class Blocks:
     def only(self, which: Bools) -> Blocks:
         return Blocks(*(getattr(self, field.name)[which] for field in fields(self)))
 
+    def rows(self, source: int, place: int) -> Rows:
+        """Returns a ``ROW`` for each, of that source and place among those that are looked into."""
+        rows = np.empty(len(self), ROW)
+        rows["first"], rows["last"], rows["term"] = self.first, self.last, self.headers["term"]
+        rows["digest"], rows["offset"], rows["visible"] = self.digests, self.offsets, self.visible
+        rows["size"] = self.headers["body_bytes"].astype(np.int64) + BLOCK_BYTES
+        rows["source"], rows["place"] = source, place
+        return rows
 
-def read_blocks(buf: Buffer, frames: Frames, base: int = 0) -> Blocks:
-    """Reads the blocks in ``buf``, which begins at file offset ``base``, as for ``read_frames``."""
+
+def frames_of(buf: Buffer, part: Part, base: int = 0, checksums: Checksums | None = None) -> Frames:
+    """Reads the frames in ``buf``, which holds the segment's file from offset ``base`` to ``part.end``; there is less
+    where the file is cut short. Without ``checksums`` nothing is made to compare them by."""
+    return read_frames(
+        buf,
+        size=len(buf),
+        salt=part.salt,
+        end=part.end if part.stated == part.end else None,
+        name=part.file,
+        stated=part.stated,
+        base=base,
+        compared=partial(compared_bytes, checksums),
+    )
+
+
+def read_blocks(frames: Frames, checksums: Checksums | None = None) -> Blocks:
+    """Returns the blocks of ``frames``, and their digests."""
     mine = frames.good & (frames.headers["kind"] == FrameKind.BLOCK)
-    offsets, envelopes = frames.offsets[mine], frames.headers[mine]
-    headers = scan.block_headers(buf, base, offsets) if frames.heads is None else frames.heads[mine]
+    offsets, envelopes, headers = frames.offsets[mine], frames.headers[mine], frames.heads[mine]
     first, count = headers["first_vlsn"], headers["count"].astype(np.uint64)
-    sums = frames.sums
-    whole = (sums.header[mine] == headers["header_crc"]) & (sums.body[mine] == headers["body_crc"])
+    sums = frames.sums.only(mine)
+    whole = (sums.header == headers["header_crc"]) & (sums.body == headers["body_crc"])
     whole &= envelopes["length"].astype(np.int64) == headers["body_bytes"].astype(np.int64) + BLOCK_BYTES
     return Blocks(
         offsets,
@@ -64,21 +98,17 @@ def read_blocks(buf: Buffer, frames: Frames, base: int = 0) -> Blocks:
         first,
         first + count - np.uint64(1),
         envelopes["flag"] == OVERMARKED,
-        whole & sound(headers),
-        sums.digests[mine],
+        whole & heads_good(headers),
+        block_digests(checksums, frames.sums.payload, frames.compared)[mine],
     )
 
 
-def sound(headers: scan.Headers) -> Bools:
-    """Fields that can be together, and lengths that add up."""
-    flags, kind, count = headers["flags"], headers["kind"], headers["count"]
-    right: Bools = (headers["version"] == VERSION) & (headers["zero"] == 0) & (flags & ~np.uint8(SUPPORTED) == 0)
-    right &= (kind == KIND_COLUMN) == (flags & np.uint8(BlockFlag.KINDS) != 0)
-    right &= (kind == KIND_COLUMN) | (kind < len(EntryKind))
-    right &= (count >= 1) & (count <= BATCH_ENTRIES_MAX) & (headers["submissions"] <= count)
-    right &= (flags & np.uint8(BlockFlag.PRODUCERS) == 0) | (headers["submissions"] > 0)
-    right &= (headers["term"] >= 1) & (headers["term"] <= NUMBER_MAX) & (headers["clock_us"] <= NUMBER_MAX)
-    right &= (headers["dtvlsn"] < headers["first_vlsn"]) & (headers["first_vlsn"] <= NUMBER_MAX - BATCH_ENTRIES_MAX)
-    right &= (flags & np.uint8(BlockFlag.KEYS) != 0) == (headers["key_bytes"] != 0)
-    right &= layouts(headers).end == headers["body_bytes"].astype(np.int64) + BLOCK_BYTES
-    return right
+def blocks_at(
+    source: Source, part: Part, start: int, end: int, checksums: Checksums | None = None
+) -> tuple[Buffer, Blocks]:
+    """Reads bytes ``start`` to ``end`` of a segment, which are whole frames, or all of it from 0 on. Returns with the
+    blocks the bytes that they lie in. Raises ``Unreadable``."""
+    buf = source.read(part, start, end)
+    if start:
+        part = replace(part, end=end, stated=end)
+    return buf, read_blocks(frames_of(buf, part, start, checksums), checksums)

@@ -22,20 +22,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from repl.audit.blocks import read_blocks, sound
-from repl.audit.frames import Bools, read_frames
+from repl.audit.blocks import frames_of, read_blocks
 from repl.audit.plan import Part
 from repl.audit.source import Source
 from vlsn.errors import BadBody
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, BlockFlag, EntryKind, decode_header
+from vlsn.format.block_heads import heads_good
 from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.rows import I64, Rows
-from vlsn.format.segment import FIRST_FRAME
 from vlsn.format.sidecar import Sidecar
 from vlsn.ids import lsn
 from vlsn.seams import Buffer
+from vlsn.verify.frames import Bools
 
 SCHEMA: Final = pa.schema(
     [
@@ -103,13 +103,13 @@ class _Placed:
 
 def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, set[int]]:
     """Returns the blocks that are whole, and where something is not."""
-    frames = proven_frames(buf, part, sidecar) if sidecar is not None else _whole(buf, part)
+    frames = proven_frames(buf, part, sidecar) if sidecar is not None else None
     if frames is not None:
         frames = frames.only(frames.headers["kind"] == FrameKind.BLOCK)
         lengths = frames.headers["length"].astype(np.int64)
         return _Placed(frames.offsets, lengths, np.zeros(len(frames), np.bool_)), set()
-    found = read_frames(buf, part)
-    blocks = read_blocks(buf, found)
+    found = frames_of(buf, part)
+    blocks = read_blocks(found)
     bad = {*found.damage, *blocks.offsets[~blocks.whole].tolist()}
     blocks = blocks.only(blocks.whole)
     return _Placed(blocks.offsets, blocks.headers["body_bytes"].astype(np.int64) + BLOCK_BYTES, blocks.overmarked), bad
@@ -131,27 +131,10 @@ def proven_frames(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
     return found if crc(memoryview(buf)[: part.end]) == sidecar.crc else None
 
 
-def _whole(buf: Buffer, part: Part) -> scan.Walk | None:
-    """Finds the frames of a segment without a sidecar when all are right up to its known end. Its process was killed,
-    or it is the last. This costs half of finding out what is not right."""
-    if not part.closed or len(buf) < part.end or part.end <= FIRST_FRAME:
-        return None
-    found = scan.walk(buf, base=0, start=FIRST_FRAME, end=part.end, salt=part.salt)
-    if found.end != part.end or found.headers["flag"].any() or scan.check_crcs(buf, 0, found) is not None:
-        return None
-    blocks = found.only(found.headers["kind"] == FrameKind.BLOCK)
-    headers = scan.block_headers(buf, 0, blocks.offsets)
-    bodies = blocks.offsets + FRAME_BYTES + BLOCK_BYTES
-    right = (scan.header_crcs(headers) == headers["header_crc"]) & (headers["body_bytes"] <= blocks.headers["length"])
-    if not right.all() or (scan.piece_crcs(buf, bodies, bodies + headers["body_bytes"]) != headers["body_crc"]).any():
-        return None
-    return found
-
-
 def _window(buf: Buffer, some: _Placed, bad: set[int]) -> _Window | None:
     """Returns the blocks of these that can be decoded; ``bad`` gets the others. None where there is none."""
     headers = scan.block_headers(buf, 0, some.offsets)
-    right = sound(headers) & (headers["body_bytes"].astype(np.int64) + BLOCK_BYTES == some.lengths)
+    right = heads_good(headers) & (headers["body_bytes"].astype(np.int64) + BLOCK_BYTES == some.lengths)
     if right.all():
         window = _Window(buf, some, headers)
         right = window.rising()

@@ -10,33 +10,18 @@ open reads again; one not cut yet after a rollback that nothing was logged behin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from repl.audit.blocks import Blocks
-from repl.audit.findings import FINDINGS_MAX, Finding
-from repl.audit.plan import Noted, TermRun
-from repl.audit.segment_audit import Pointed, SegmentAudit
-from vlsn.format.records import RollbackStart
+from repl.audit.findings import FINDINGS_MAX, Finding, finding_of
+from repl.audit.plan import Indexed, Noted
+from repl.audit.segment_audit import Pointed, SegmentAudit, rollbacks_of
 from vlsn.format.rollback_periods import end_of
 from vlsn.ids import lsn
-from vlsn.recover.recovery import INDEX_NAME, NODE_FILE_NAME, STATE_NAME
-from vlsn.verify.index_mappings import Bounds as TimeBounds
+from vlsn.recover.recovery import INDEX_NAME
 from vlsn.verify.inspection import Rule
-from vlsn.verify.noted_terms import first_difference, told
-
-I64 = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Indexed:
-    """The index of one segment: ``vlsns`` and the ``offsets`` of their blocks, and the time index's bounds."""
-
-    vlsns: I64
-    offsets: I64
-    times: TimeBounds | None = None
+from vlsn.verify.noted_terms import check_noted, check_term
 
 
 def check_index(blocks: Blocks, damage: Sequence[int], end: int, indexed: Indexed) -> Iterator[Pointed]:
@@ -63,14 +48,8 @@ def check_index(blocks: Blocks, damage: Sequence[int], end: int, indexed: Indexe
 
 def check_pointed(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:
     """Names what the index of a source says wrongly, now that its rollbacks are known."""
-    started = [
-        (lsn(segment.number, at), record)
-        for segment in segments
-        for at, record in segment.rollbacks
-        if isinstance(record, RollbackStart)
-    ]
-    last = max((lsn(segment.number, marks.last) for segment in segments for marks in segment.marks), default=0)
-    due = [(record.first_lsn, end_of(at, record)) for at, record in started if at > last]
+    starts, _, last = rollbacks_of(segments)
+    due = [(record.first_lsn, end_of(at, record)) for at, record in starts.items() if at > last]
     for segment in segments:
         for pointed in segment.pointed:
             place = lsn(segment.number, pointed.offset)
@@ -87,43 +66,12 @@ def check_pointed(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Fin
                 )
 
 
-def term_runs(visible: Blocks) -> tuple[TermRun, ...]:
-    """Returns the terms of a segment's visible blocks, ascending."""
-    terms = visible.headers["term"]
-    if not len(terms):
-        return ()
-    starts = [0, *(np.flatnonzero(terms[1:] != terms[:-1]) + 1).tolist()]
-    ends = [*starts[1:], len(terms)]
-    pairs = zip(starts, ends, strict=True)
-    return tuple((int(terms[low]), int(visible.first[low]), int(visible.last[high - 1])) for low, high in pairs)
-
-
-def check_noted(source: str, stated: Noted, segments: Sequence[SegmentAudit], *, ordered: bool) -> Iterator[Finding]:
+def check_notes(source: str, stated: Noted, segments: Sequence[SegmentAudit], *, ordered: bool) -> Iterator[Finding]:
     """Holds the terms that ``state`` and the node file note against those of the log; those of ``state`` where no block
     is lost, and the log is ``ordered``."""
     runs = [run for segment in segments for run in segment.terms]
-    highest = max((run[0] for run in runs), default=0)
-    if stated.term is not None and stated.term < highest:
-        yield Finding(
-            rule=Rule.NODE_FILE,
-            source=source,
-            file=NODE_FILE_NAME,
-            offset=0,
-            vlsn=0,
-            detail=f"its term is {stated.term}, the log has blocks of term {highest}",
-            more={"term": stated.term, "highest": highest},
-        )
-    if not runs or not stated.terms or not ordered or any(segment.damaged for segment in segments):
-        return
-    differ = first_difference(stated.terms, runs, stated.upto)
-    if differ is not None:
-        vlsn, said, real = differ
-        yield Finding(
-            rule=Rule.STATE,
-            source=source,
-            file=STATE_NAME,
-            offset=0,
-            vlsn=vlsn,
-            detail=told(said, real),
-            more={"noted": list(said), "there": list(real)},
-        )
+    faults = [] if stated.term is None else [*check_term(stated.term, max((run[0] for run in runs), default=0))]
+    if ordered and not any(segment.damaged for segment in segments):
+        faults += check_noted(stated.terms, runs, stated.upto)
+    for fault in faults:
+        yield finding_of(source, fault.file, fault)

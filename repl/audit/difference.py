@@ -8,16 +8,17 @@ unless the other copies' blocks there are named differently.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
-from repl.audit.blocks import read_blocks
-from repl.audit.digest import RANGE_BITS, Checksums, Place
+import numpy as np
+from numpy.typing import NDArray
+
+from repl.audit.blocks import ROW, Rows, blocks_at
+from repl.audit.digest import RANGE_BITS, U64, Checksums, Place
 from repl.audit.findings import Finding, shown
-from repl.audit.frames import read_frames
+from repl.audit.majority import most
 from repl.audit.plan import Bounds, Part
 from repl.audit.rules import AuditRule
 from repl.audit.source import Source
@@ -26,11 +27,28 @@ from vlsn.format.block import BLOCK_BYTES, BlockHeader, Entry, EntryKind, decode
 from vlsn.format.frame import FRAME_BYTES
 from vlsn.ids import padded
 from vlsn.repair.replacing import is_summed_up
+from vlsn.verify.frames import Bools
 from vlsn.verify.inspection import Rule
 
 _BYTES = {"key", "value"}
 RANGES_SHOWN = 16
 """Ranges that are looked into; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """One block of one source, ``size`` bytes behind the header of the frame at ``offset``."""
+
+    source: int
+    part: Part
+    offset: int
+    size: int
+    first: int
+
+    @classmethod
+    def of(cls, row: np.void, task: RangeTask) -> Self:
+        part = task.places[int(row["place"])][0]
+        return cls(part.source, part, *(int(row[name]) for name in ("offset", "size", "first")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,68 +61,62 @@ class RangeTask:
     places: tuple[tuple[Part, Place], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
-    """One block of one source, ``size`` bytes behind the header of the frame at ``offset``."""
-
-    source: int
-    part: Part
-    offset: int
-    size: int
-    first: int
-    last: int
-    digest: bytes
-
-
 def first_differences(task: RangeTask, sources: Sequence[Source]) -> list[Finding]:
     """Returns one finding for each source whose blocks are other than the ones most sources have."""
-    copies: list[list[Located]] = [[] for _ in sources]
-    for part, place in task.places:
-        copies[part.source] += _blocks(sources[part.source], part, place, task)
-    for blocks in copies:
-        blocks.sort(key=_first)
-    for vlsn in sorted({block.first for blocks in copies for block in blocks}):
-        here = [block for blocks in copies if (block := _covering(blocks, vlsn)) is not None]
-        votes = Counter(block.digest for block in here)
-        if len(votes) > 1:
-            most = votes.most_common(1)[0][0]
-            model = next(block for block in here if block.digest == most)
-            return [difference(model, other, sources) for other in here if other.digest != most]
-    return []
+    rows = rows_of(task, sources)
+    rows = rows[rows["visible"] & inside(rows, task) & (rows["last"] > task.bounds.after)]
+    rows = rows[np.argsort(rows["first"], kind="stable")]  # of two at one VLSN the log's last one counts
+    copies = [rows[rows["source"] == index] for index in range(len(sources))]
+    vlsns = np.unique(rows["first"])
+    digests = np.stack([_covering(copy, vlsns) for copy in copies])
+    there = digests != b""
+    differ = (there & (digests != digests[there.argmax(axis=0), np.arange(len(vlsns))])).any(axis=0)
+    if not differ.any():
+        return []
+    at = int(differ.argmax())
+    having = [copy for copy, has in zip(copies, there[:, at], strict=True) if has]
+    here = [copy[np.searchsorted(copy["first"], vlsns[at], "right") - 1] for copy in having]
+    right, _ = most(block["digest"] for block in here)
+    model = next(block for block in here if block["digest"] == right)
+    return [difference(task, model, other, sources) for other in here if other["digest"] != right]
 
 
-def _blocks(source: Source, part: Part, place: Place, task: RangeTask) -> Iterator[Located]:
-    """Yields the visible, whole blocks of the range that are compared."""
-    buf = source.read(part, place.start, place.end)
-    frames = read_frames(buf, replace(part, end=place.end, stated=place.end), place.start, task.checksums)
-    blocks = read_blocks(buf, frames, base=place.start)
-    blocks = blocks.only(
-        blocks.visible
-        & (blocks.first >> RANGE_BITS == task.range)
-        & (blocks.first >= task.bounds.first)
-        & (blocks.last <= task.bounds.last)
-        & (blocks.last > task.bounds.after)
-    )
-    sizes = blocks.headers["body_bytes"].astype(int) + BLOCK_BYTES
-    columns = (blocks.offsets, sizes, blocks.first, blocks.last, blocks.digests)
-    for row in zip(*(column.tolist() for column in columns), strict=True):
-        yield Located(part.source, part, *row)
+def rows_of(task: RangeTask, sources: Sequence[Source]) -> Rows:
+    """Reads the whole blocks of a range in every source, visible or not."""
+    pieces = [np.empty(0, ROW)]
+    for index, (part, place) in enumerate(task.places):
+        _, blocks = blocks_at(sources[part.source], part, place.start, place.end, task.checksums)
+        blocks = blocks.only(blocks.whole & (blocks.first >> np.uint64(RANGE_BITS) == task.range))
+        pieces.append(blocks.rows(part.source, index))
+    return np.concatenate(pieces)
 
 
-def _covering(blocks: list[Located], vlsn: int) -> Located | None:
-    """Returns the block that holds ``vlsn``; none where it is damaged or missing, which is a finding of its own."""
-    at = bisect_right(blocks, vlsn, key=_first) - 1
-    return blocks[at] if at >= 0 and vlsn <= blocks[at].last else None
+def inside(rows: Rows, task: RangeTask) -> Bools:
+    """Marks the blocks that lie in what is compared."""
+    marked: Bools = (rows["first"] >= task.bounds.first) & (rows["last"] <= task.bounds.last)
+    return marked
 
 
-def _first(block: Located) -> int:
-    return block.first
+def _covering(copy: Rows, vlsns: U64) -> NDArray[np.bytes_]:
+    """Returns the digests of the blocks that hold ``vlsns``; empty ones where a block is damaged or missing, which is a
+    finding of its own."""
+    digests = np.zeros(len(vlsns), copy["digest"].dtype)
+    if len(copy):
+        at = np.searchsorted(copy["first"], vlsns, "right") - 1
+        there = (at >= 0) & (vlsns <= copy["last"][at])
+        digests[there] = copy["digest"][at[there]]
+    return digests
 
 
 def difference(
-    model: Located, other: Located, sources: Sequence[Source], rule: Rule | AuditRule = AuditRule.DIVERGENCE
+    task: RangeTask,
+    model_row: np.void,
+    other_row: np.void,
+    sources: Sequence[Source],
+    rule: Rule | AuditRule = AuditRule.DIVERGENCE,
 ) -> Finding:
-    """Says how ``other`` differs from ``model``: the first VLSN, and both values."""
+    """Says how one block differs from the model: the first VLSN, and both values."""
+    model, other = (_Located.of(row, task) for row in (model_row, other_row))
     try:
         ours, theirs = _entries(model, sources), _entries(other, sources)
     except BadBody as error:  # right by its checksums, and yet no block
@@ -136,14 +148,14 @@ def _first_byte(one: bytes | None, two: bytes | None) -> int:
     return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
 
 
-def _is_replaceable(model: Located, other: Located, sources: Sequence[Source]) -> bool:
+def _is_replaceable(model: _Located, other: _Located, sources: Sequence[Source]) -> bool:
     """Says whether a repair may put the one in the other's place: it has its size, and neither is summed up outside of
     the log."""
     heads = [_header(each, sources) for each in (model, other)]
     return padded(model.size) == padded(other.size) and not any(head is None or is_summed_up(head) for head in heads)
 
 
-def _header(block: Located, sources: Sequence[Source]) -> BlockHeader | None:
+def _header(block: _Located, sources: Sequence[Source]) -> BlockHeader | None:
     start = block.offset + FRAME_BYTES
     try:
         return decode_header(sources[block.source].read(block.part, start, start + BLOCK_BYTES))
@@ -151,7 +163,7 @@ def _header(block: Located, sources: Sequence[Source]) -> BlockHeader | None:
         return None
 
 
-def _entries(block: Located, sources: Sequence[Source]) -> dict[int, Entry]:
+def _entries(block: _Located, sources: Sequence[Source]) -> dict[int, Entry]:
     start = block.offset + FRAME_BYTES
     data = bytes(sources[block.source].read(block.part, start, start + block.size))
     return {int(entry.vlsn): entry for entry in entries(data, decode(data))}
@@ -165,7 +177,7 @@ def _fields(mine: Entry, yours: Entry) -> list[str]:
     return [name for name in Entry.__struct_fields__ if getattr(mine, name) != getattr(yours, name)]
 
 
-def _place(block: Located, sources: Sequence[Source]) -> dict[str, Any]:
+def _place(block: _Located, sources: Sequence[Source]) -> dict[str, Any]:
     return {"source": sources[block.source].text, "file": block.part.file, "offset": block.offset}
 
 

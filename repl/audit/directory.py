@@ -16,12 +16,11 @@ from typing import Final
 
 import numpy as np
 
-from repl.audit.derived import Indexed
+from repl.audit.blocks import frames_of
 from repl.audit.findings import Finding
-from repl.audit.frames import read_frames
 from repl.audit.members import group_at
 from repl.audit.mends import CONFIG_FILE
-from repl.audit.plan import Noted, Part, Survey
+from repl.audit.plan import Indexed, Noted, Part, Survey
 from repl.audit.report import Sizes
 from repl.audit.segment_buffer import segment_buffer
 from repl.audit.source import Unreadable
@@ -316,7 +315,7 @@ def _ends(buf: Buffer, part: Part) -> tuple[int, int, int]:
     found = scan.walk(buf, base=0, start=FIRST_FRAME, end=end, salt=part.salt)
     offsets, headers = found.offsets, found.headers
     if found.reason in (scan.Stop.BAD, scan.Stop.SHORT):
-        frames = read_frames(buf, part)
+        frames = frames_of(buf, part)
         offsets, headers = frames.offsets[frames.good], frames.headers[frames.good]
     visible = offsets[(headers["kind"] == FrameKind.BLOCK) & (headers["flag"] != OVERMARKED)]
     upwards = (block for offset in visible.tolist() if (block := _block(buf, offset)))

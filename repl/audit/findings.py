@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-FINDINGS_MAX: Final = 100
+from vlsn.verify.facts import FAULTS_MAX
+from vlsn.verify.inspection import Fault
+
+FINDINGS_MAX: Final = FAULTS_MAX
 """A rule that fails everywhere in one segment is named this many times there, then counted."""
 VALUE_BYTES_SHOWN: Final = 200
 _BYTES_BEFORE: Final = 40
@@ -36,6 +39,13 @@ class Finding:
         place = {name: getattr(self, name) for name in ("rule", "source", "file", "offset", "vlsn")}
         said = {name: value for name in ("detail", "owner", "mend") if (value := getattr(self, name))}
         return place | said | dict(self.more)
+
+
+def finding_of(source: str, file: str, fault: Fault) -> Finding:
+    """Returns the finding that a fault is: at the lower one of the VLSN that is due and the one that is there."""
+    vlsn = min(fault.vlsn, fault.there) if fault.there else fault.vlsn
+    place = {"source": source, "file": fault.file or file}
+    return Finding(rule=fault.rule, offset=fault.offset, vlsn=vlsn, detail=fault.detail, more=fault.more, **place)
 
 
 def told(more: Mapping[str, Any]) -> list[tuple[str, str]]:

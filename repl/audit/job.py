@@ -27,11 +27,10 @@ from typing import Any, Final, Protocol, TypeVar
 
 from repl.audit import once, tasks
 from repl.audit.causes import causes
-from repl.audit.claims import check_claims
 from repl.audit.copies import source_reports
-from repl.audit.derived import check_noted
+from repl.audit.derived import check_notes
 from repl.audit.difference import RANGES_SHOWN, RangeTask
-from repl.audit.digest import RANGE_BITS, Checksums, Place, differing, merged
+from repl.audit.digest import RANGE_BITS, Checksums, Place, RangeDigest, differing, merged
 from repl.audit.findings import Finding
 from repl.audit.history import HistoryPart, parts_of
 from repl.audit.history_order import check_spans
@@ -39,9 +38,9 @@ from repl.audit.joints import check_joints, pending_rollback
 from repl.audit.majority import End, check_ends
 from repl.audit.members import GroupAt
 from repl.audit.mends import Mender
-from repl.audit.names import NameTask, places_of, ranges_of
+from repl.audit.names import places_of, ranges_of
 from repl.audit.outputs import check_outputs, write_outputs
-from repl.audit.plan import Bounds, Part, Survey, common_bounds, packed
+from repl.audit.plan import Part, Survey, common_bounds, packed
 from repl.audit.profile import samples_max
 from repl.audit.proof import Extent, Prover, read_history
 from repl.audit.report import AuditReport, HistoryReport, NotAudited, SourceReport
@@ -55,6 +54,7 @@ from repl.audit.unread import Missed, Read, blanked, read_of
 from vlsn.errors import BadArgument
 from vlsn.ids import lsn
 from vlsn.verify.inspection import Rule
+from vlsn.verify.joined import claimed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -62,6 +62,7 @@ GROUPS_MAX: Final = 1024
 """Tasks that hold a history against the copies."""
 HISTORY_FINDINGS_MAX: Final = 1000
 """Named in a report; all are counted."""
+_COUNTED: Final = ("appends", "everywhere", "cleaned", "once", "reads")
 _OF_ORDER: Final = (Rule.GAP, Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER)
 """Faults of such a kind make terms that are not those of ``state``."""
 _OF_ROLLBACKS: Final = (Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER, Rule.PRODUCER_SEQUENCE)
@@ -173,86 +174,201 @@ def audit(
 ) -> AuditReport:
     """Audits the sources, wherever the jobs run; ``report`` is the JSON file that the caller writes it to, if any.
     Raises ``BadArgument`` and ``Unreadable``."""
-    texts = [source.text for source in sources]
     begun = monotonic()
-    surveys = succeeded(jobs.run("survey", tasks.survey, list(enumerate(sources))))
-    if len({survey.group for survey in surveys}) > 1:
-        groups = ", ".join(f"{source.text}: {survey.group}" for source, survey in zip(sources, surveys, strict=True))
-        raise BadArgument(f"the sources are of different groups ({groups})")
-    bounds = common_bounds(surveys)
-    reading = [Reading(survey) for survey in surveys]
-    if since is not None:
-        reading = readings(since, surveys, texts)
-        surveys = [each.survey for each in reading]
-        bounds = replace(bounds, after=0 if since.deep else since.upto, past=since.upto)
-    parts = packed(surveys, cores=jobs.cores)
-    samples = samples_max(sum(len(survey.parts) for survey in surveys))
-    results = succeeded(jobs.run("read", partial(tasks.read, sources, bounds, samples, checksums), parts))
-    audited = _by_source(results, reading, texts)
-    missing = [each for read in audited for each in read.missing]
-    findings = [finding for survey in surveys for finding in survey.findings]
-    for source, survey, read in zip(sources, surveys, audited, strict=True):
-        found = [finding for segment in read.segments for finding in segment.findings]
-        found += check_joints(source.text, read.runs)
-        stated = replace(survey.stated, terms=()) if read.missing else survey.stated
-        ordered = not any(finding.rule in _OF_ORDER for finding in (*survey.findings, *found))
-        findings += check_noted(source.text, stated, [segment for run in read.runs for segment in run], ordered=ordered)
-        judged, left = _judged(source, read, survey, found, jobs)
-        findings, missing = findings + judged, missing + left
-    shares = [merged(share for segment in read.segments for share in segment.digests) for read in audited]
-    digests = [{at: share.sum for at, share in each.items()} for each in shares]
-    copies = source_reports(sources, surveys, audited, shares)
-    if since is not None:
-        copies = [joined(since, *each) for each in zip(copies, reading, shares, strict=True)]
-        findings += check_past(since, reading, audited, texts)
-    copies = [blanked(copy) for copy in copies]
-    members = _groups(surveys, audited)
-    findings += check_ends(list(_ends(copies, surveys, audited, bounds.past)), members)
-    found, left = _reused(sources, surveys, audited, bounds, checksums, jobs)
-    findings, missing = findings + found, missing + left
-    proof = None
-    if history is not None:
-        if any(read.missing for read in audited):
-            missing.append(NotAudited(what="history", file=history[0].path, why="not all of the copies could be read"))
-        else:
-            proof, found, left = _proven(history, sources, surveys, copies, _places(surveys, audited), jobs)
-            findings, missing = findings + found, missing + left
-    ranges = differing(digests, [read.knows for read in audited]) if bounds else []
-    found, left = _differences(sources, surveys, audited, ranges, bounds, checksums, jobs)
-    findings, missing = findings + found, missing + left
-    if ranges and not findings:
-        findings.append(_unexplained(ranges[0], bounds, sources))
-    changed = any(finding.rule == AuditRule.CHANGED_PAST for finding in findings)
-    compared = (
-        bounds.first if since is None else max(bounds.first, since.report.compared_from),
-        max(bounds.last, bounds.past),
-    )
+    run = _Audit(sources, jobs, since, checksums)
+    run.judge_each()
+    run.make_copies()
+    members = run.members()
+    run.findings += check_ends(list(run.ends()), members)
+    run.look_for_names()
+    proof = run.prove(history) if history is not None else None
+    ranges = run.compare()
+    since_first = run.bounds.first if since is None else max(run.bounds.first, since.report.compared_from)
+    compared = since_first, max(run.bounds.last, run.bounds.past)
     mender = Mender(
-        {copy.source: copy for copy in copies},
-        frozenset(text for text, survey in zip(texts, surveys, strict=True) if survey.configured),
+        {copy.source: copy for copy in run.copies},
+        frozenset(text for text, survey in zip(run.texts, run.surveys, strict=True) if survey.configured),
         max(members, key=lambda each: each.vlsn, default=GroupAt(0, ())),
-        surveys[0].group,
+        run.surveys[0].group,
         compared,
         report,
     )
-    segments = {text: read.segments for text, read in zip(texts, audited, strict=True)}
+    changed = any(finding.rule == AuditRule.CHANGED_PAST for finding in run.findings)
+    segments = {text: read.segments for text, read in zip(run.texts, run.audited, strict=True)}
     return AuditReport(
-        equal=(bool(bounds) or since is not None) and not (ranges or changed or missing),
+        equal=(bool(run.bounds) or since is not None) and not (ranges or changed or run.missing),
         compared_from=compared[0],
         compared_to=compared[1],
-        sources=copies,
-        findings=sorted(mender.mended(causes(findings, segments)), key=_told),
+        sources=run.copies,
+        findings=sorted(mender.mended(causes(run.findings, segments)), key=_told),
         ranges_differing=len(ranges),
         tasks=jobs.tasks,
         seconds=monotonic() - begun,
         history=proof,
         checksums=checksums,
         tool=version("vlsnlog"),
-        group=surveys[0].group,
+        group=run.surveys[0].group,
         made_us=time_ns() // 1000,
-        since=None if since is None else told(since, reading),
-        not_audited=missing,
+        since=None if since is None else told(since, run.reading),
+        not_audited=run.missing,
     )
+
+
+class _Audit:
+    """One audit: what is read of each copy, in the order of ``sources``, and what is found so far."""
+
+    def __init__(self, sources: list[Source], jobs: Jobs, since: Since | None, checksums: Checksums) -> None:
+        """Surveys the sources and reads them."""
+        self.sources, self.texts = sources, [source.text for source in sources]
+        self._jobs, self._since, self._checksums = jobs, since, checksums
+        surveys = succeeded(jobs.run("survey", tasks.survey, list(enumerate(sources))))
+        if len({survey.group for survey in surveys}) > 1:
+            groups = ", ".join(f"{text}: {survey.group}" for text, survey in zip(self.texts, surveys, strict=True))
+            raise BadArgument(f"the sources are of different groups ({groups})")
+        self.bounds = common_bounds(surveys)
+        self.reading = [Reading(survey) for survey in surveys]
+        if since is not None:
+            self.reading = readings(since, surveys, self.texts)
+            self.bounds = replace(self.bounds, after=0 if since.deep else since.upto, past=since.upto)
+        self.surveys = [each.survey for each in self.reading]
+        parts = packed(self.surveys, cores=jobs.cores)
+        samples = samples_max(sum(len(survey.parts) for survey in self.surveys))
+        work = partial(tasks.read, sources, self.bounds, samples, checksums)
+        self.audited = _by_source(succeeded(jobs.run("read", work, parts)), self.reading, self.texts)
+        self.missing = [each for read in self.audited for each in read.missing]
+        self.findings = [finding for survey in self.surveys for finding in survey.findings]
+        self.copies: list[SourceReport] = []
+        self._digests: list[dict[int, RangeDigest]] = []
+
+    def judge_each(self) -> None:
+        """Joins the segments of each copy by itself."""
+        for source, survey, read in zip(self.sources, self.surveys, self.audited, strict=True):
+            found = [finding for segment in read.segments for finding in segment.findings]
+            found += check_joints(source.text, read.runs)
+            stated = replace(survey.stated, terms=()) if read.missing else survey.stated
+            ordered = not any(finding.rule in _OF_ORDER for finding in (*survey.findings, *found))
+            segments = [segment for run in read.runs for segment in run]
+            self.findings += check_notes(source.text, stated, segments, ordered=ordered)
+            self._take(_judged(source, read, survey, found, self._jobs))
+
+    def make_copies(self) -> None:
+        """Reports each copy, and holds it against what an earlier audit has read."""
+        since = self._since
+        shares = [merged(share for segment in read.segments for share in segment.digests) for read in self.audited]
+        self._digests = [{at: share.sum for at, share in each.items()} for each in shares]
+        copies = source_reports(self.sources, self.surveys, self.audited, shares)
+        if since is not None:
+            copies = [joined(since, *each) for each in zip(copies, self.reading, shares, strict=True)]
+            self.findings += check_past(since, self.reading, self.audited, self.texts)
+        self.copies = [blanked(copy) for copy in copies]
+
+    def members(self) -> list[GroupAt]:
+        noted = [survey.stated.group for survey in self.surveys if survey.stated.group is not None]
+        return noted + [group for read in self.audited for segment in read.segments for group in segment.groups]
+
+    def ends(self) -> Iterator[End]:
+        for copy, survey, read in zip(self.copies, self.surveys, self.audited, strict=True):
+            segments = read.segments
+            said, _ = claimed(segments)
+            cut = any(finding.rule == Rule.GAP and finding.vlsn > copy.last for finding in survey.findings)
+            yield End(
+                source=copy.source,
+                node=copy.node,
+                file=segments[-1].file if segments else "",
+                last=copy.last,
+                said=max(said, survey.stated.dtvlsn, self.bounds.past),
+                live=copy.live,
+                damaged=bool(read.missing) or (bool(segments) and segments[-1].damaged) or cut,
+                owes=survey.stated.floor > copy.last,
+            )
+
+    def look_for_names(self) -> None:
+        """Names blocks that have another's name, where digests and what was rolled back say that there may be some."""
+        segments = [each.segments for each in self.audited]
+        others = [[digest for segment in each for digest in segment.others] for each in segments]
+        hidden = [[place for segment in each for place in segment.hidden] for each in segments]
+        ranges = ranges_of(others, hidden)
+        self._look(tasks.look_for_names, "names", {at: places_of(at, self.surveys, segments) for at in ranges})
+
+    def compare(self) -> list[int]:
+        """Looks into the ranges that differ. Returns all of these."""
+        ranges = differing(self._digests, [read.knows for read in self.audited]) if self.bounds else []
+        places = self._places() if ranges else {}
+        looked = {at: tuple(places[at]) for at in ranges[:RANGES_SHOWN] if at in places}
+        self._look(tasks.compare, "differences", looked)
+        if ranges and not self.findings:
+            self.findings.append(self._unexplained(ranges[0]))
+        return ranges
+
+    def _look(
+        self,
+        work: Callable[[list[Source], RangeTask], list[Finding] | Failure],
+        what: str,
+        places: Mapping[int, tuple[tuple[Part, Place], ...]],
+    ) -> None:
+        """Looks into ranges, a task each."""
+        looked = [RangeTask(at, self.bounds, self._checksums, each) for at, each in places.items()]
+        results = self._jobs.run(what, partial(work, self.sources), looked)
+        parted(results)  # a failure that is fatal ends it
+        for result, at in zip(results, places, strict=True):
+            if isinstance(result, Failure):
+                first, last = max(at << RANGE_BITS, 1), ((at + 1) << RANGE_BITS) - 1
+                self.missing.append(NotAudited(what=what, why=result.reason, first=first, last=last))
+            else:
+                self.findings += result
+
+    def _take(self, found: tuple[list[Finding], list[NotAudited]]) -> None:
+        self.findings += found[0]
+        self.missing += found[1]
+
+    def _unexplained(self, at: int) -> Finding:
+        """Says that digests differ even where no single block does: copies that begin or end inside a block."""
+        bounds = self.bounds
+        detail = f"the copies do not hold the same blocks from VLSN {bounds.first} to {bounds.last}"
+        place = {"source": self.texts[0], "file": "", "vlsn": max(at << RANGE_BITS, bounds.first)}
+        return Finding(rule=AuditRule.DIVERGENCE, offset=0, detail=detail, **place)  # type: ignore[arg-type]
+
+    def _places(self) -> dict[int, list[tuple[Part, Place]]]:
+        """Finds where each range of VLSNs lies in every source that was read there."""
+        places: dict[int, list[tuple[Part, Place]]] = defaultdict(list)
+        for survey, read in zip(self.surveys, self.audited, strict=True):
+            parts = {part.number: part for part in survey.parts}
+            for segment in read.segments:
+                for place in (place for place in segment.places if read.knows(place.range)):
+                    places[place.range].append((parts[segment.number], place))
+        return dict(places)
+
+    def prove(self, history: Sequence[HistoryPart]) -> HistoryReport | None:
+        """Holds a client's history against the copies; None where not all of them could be read."""
+        file, copies = history[0].path, self.copies
+        if any(read.missing for read in self.audited):
+            self.missing.append(NotAudited(what="history", file=file, why="not all of the copies could be read"))
+            return None
+        places = self._places()
+        extents = [Extent(copy.first, min(copy.dtvlsn, copy.last), copy.last) for copy in copies]
+        prover = Prover(self.sources, extents, places, file)
+        groups = min(GROUPS_MAX, max(1, len(places)))
+        proofs, failures = parted(self._jobs.grouped("history", read_history, history, prover, groups))
+        if any(proof.once for proof in proofs):
+            most = max(range(len(copies)), key=lambda index: copies[index].entries)
+            survey, source = self.surveys[most], self.sources[most]
+            items = once.items(history, source, survey.parts, extents[most])
+            groups = min(once.BUCKETS, max(1, survey.bytes // once.BUCKET_BYTES))
+            results = self._jobs.grouped("once", once.read_digests, items, once.OnceProver(source.text), groups)
+            found, without = parted(results)
+            proofs, failures = proofs + found, failures + without
+        apart = list(check_spans([proof.span for proof in proofs if proof.span is not None], file))
+        report = HistoryReport(
+            file=file,
+            **{name: sum(getattr(proof, name) for proof in proofs) for name in _COUNTED},
+            findings=sum(proof.broken for proof in proofs) + len(apart),
+        )
+        if not failures and not report.appends and not report.once and not report.reads:
+            raise BadArgument(f"{file} has no line: a history has one for each acknowledged entry")
+        findings = [*apart, *(finding for proof in proofs for finding in proof.findings)]
+        missing = [NotAudited(what="history", file=file, why=why) for why in failures]
+        self._take((findings[:HISTORY_FINDINGS_MAX], missing))
+        return report
 
 
 def _by_source(results: list[list[SegmentAudit | Missed]], reading: list[Reading], texts: list[str]) -> list[Read]:
@@ -300,134 +416,6 @@ def _judged(
     return left, [NotAudited(what="rollbacks", source=source.text, why=why) for why in failures]
 
 
-def _differences(
-    sources: list[Source],
-    surveys: list[Survey],
-    audited: list[Read],
-    ranges: list[int],
-    bounds: Bounds,
-    checksums: Checksums,
-    jobs: Jobs,
-) -> tuple[list[Finding], list[NotAudited]]:
-    places = _places(surveys, audited) if ranges else {}
-    looked = [RangeTask(at, bounds, checksums, tuple(places[at])) for at in ranges[:RANGES_SHOWN] if at in places]
-    results = jobs.run("differences", partial(tasks.compare, sources), looked)
-    return _found(results, "differences", [each.range for each in looked])
-
-
-def _reused(
-    sources: list[Source],
-    surveys: list[Survey],
-    audited: list[Read],
-    bounds: Bounds,
-    checksums: Checksums,
-    jobs: Jobs,
-) -> tuple[list[Finding], list[NotAudited]]:
-    """Names blocks that have another's name, where digests and what was rolled back say that there may be some."""
-    segments = [each.segments for each in audited]
-    others = [[digest for segment in each for digest in segment.others] for each in segments]
-    hidden = [[place for segment in each for place in segment.hidden] for each in segments]
-    ranges = ranges_of(others, hidden)
-    looked = [NameTask(at, bounds, checksums, places_of(at, surveys, segments)) for at in ranges]
-    return _found(jobs.run("names", partial(tasks.look_for_names, sources), looked), "names", ranges)
-
-
-def _found(
-    results: list[list[Finding] | Failure], what: str, ranges: list[int]
-) -> tuple[list[Finding], list[NotAudited]]:
-    """Returns the findings of tasks of a range each, and what could not be looked into."""
-    parted(results)  # a failure that is fatal ends it
-    findings: list[Finding] = []
-    missing: list[NotAudited] = []
-    for result, at in zip(results, ranges, strict=True):
-        if isinstance(result, Failure):
-            first, last = max(at << RANGE_BITS, 1), ((at + 1) << RANGE_BITS) - 1
-            missing.append(NotAudited(what=what, why=result.reason, first=first, last=last))
-        else:
-            findings += result
-    return findings, missing
-
-
-def _ends(copies: list[SourceReport], surveys: list[Survey], audited: list[Read], compared: int) -> Iterator[End]:
-    for copy, survey, read in zip(copies, surveys, audited, strict=True):
-        segments = read.segments
-        said, _ = check_claims(copy.source, segments)
-        yield End(
-            source=copy.source,
-            node=copy.node,
-            file=segments[-1].file if segments else "",
-            last=copy.last,
-            said=max(said, survey.stated.dtvlsn, compared),
-            live=copy.live,
-            damaged=bool(read.missing) or (bool(segments) and segments[-1].damaged) or _is_cut(survey, copy.last),
-            owes=survey.stated.floor > copy.last,
-        )
-
-
-def _is_cut(survey: Survey, last: int) -> bool:
-    """Says whether a segment is missing behind the last VLSN."""
-    return any(finding.rule == Rule.GAP and finding.vlsn > last for finding in survey.findings)
-
-
-def _groups(surveys: list[Survey], audited: list[Read]) -> list[GroupAt]:
-    noted = [survey.stated.group for survey in surveys if survey.stated.group is not None]
-    return noted + [group for read in audited for segment in read.segments for group in segment.groups]
-
-
 def _told(finding: Finding) -> tuple[bool, int, int, str, str, int]:
     """The order of findings: by VLSN, and of one VLSN what explains the others first; those without a VLSN last."""
     return not finding.vlsn, finding.vlsn, RANKS[finding.rule], finding.source, finding.file, finding.offset
-
-
-def _places(surveys: list[Survey], audited: list[Read]) -> dict[int, list[tuple[Part, Place]]]:
-    """Finds where each range of VLSNs lies in every source that was read there."""
-    places: dict[int, list[tuple[Part, Place]]] = defaultdict(list)
-    for survey, read in zip(surveys, audited, strict=True):
-        parts = {part.number: part for part in survey.parts}
-        for segment in read.segments:
-            for place in (place for place in segment.places if read.knows(place.range)):
-                places[place.range].append((parts[segment.number], place))
-    return dict(places)
-
-
-def _proven(
-    history: Sequence[HistoryPart],
-    sources: list[Source],
-    surveys: list[Survey],
-    copies: list[SourceReport],
-    places: Mapping[int, Sequence[tuple[Part, Place]]],
-    jobs: Jobs,
-) -> tuple[HistoryReport, list[Finding], list[NotAudited]]:
-    extents = [Extent(copy.first, min(copy.dtvlsn, copy.last), copy.last) for copy in copies]
-    prover = Prover(sources, extents, places, history[0].path)
-    groups = min(GROUPS_MAX, max(1, len(places)))
-    proofs, failures = parted(jobs.grouped("history", read_history, history, prover, groups))
-    if any(proof.once for proof in proofs):
-        most = max(range(len(copies)), key=lambda index: copies[index].entries)
-        items = once.items(history, sources[most], surveys[most].parts, extents[most])
-        groups = min(once.BUCKETS, max(1, surveys[most].bytes // once.BUCKET_BYTES))
-        prover_once = once.OnceProver(sources[most].text)
-        found, without = parted(jobs.grouped("once", once.read_digests, items, prover_once, groups))
-        proofs, failures = proofs + found, failures + without
-    apart = list(check_spans([proof.span for proof in proofs if proof.span is not None], history[0].path))
-    report = HistoryReport(
-        file=history[0].path,
-        appends=sum(proof.appends for proof in proofs),
-        everywhere=sum(proof.everywhere for proof in proofs),
-        cleaned=sum(proof.cleaned for proof in proofs),
-        once=sum(proof.once for proof in proofs),
-        reads=sum(proof.reads for proof in proofs),
-        findings=sum(proof.broken for proof in proofs) + len(apart),
-    )
-    if not failures and not report.appends and not report.once and not report.reads:
-        raise BadArgument(f"{report.file} has no line: a history has one for each acknowledged entry")
-    missing = [NotAudited(what="history", file=report.file, why=why) for why in failures]
-    findings = [*apart, *(finding for proof in proofs for finding in proof.findings)]
-    return report, findings[:HISTORY_FINDINGS_MAX], missing
-
-
-def _unexplained(at: int, bounds: Bounds, sources: list[Source]) -> Finding:
-    """Digests that differ say so even where no single block does: copies that begin or end inside a block."""
-    detail = f"the copies do not hold the same blocks from VLSN {bounds.first} to {bounds.last}"
-    vlsn = max(at << RANGE_BITS, bounds.first)
-    return Finding(rule=AuditRule.DIVERGENCE, source=sources[0].text, file="", offset=0, vlsn=vlsn, detail=detail)

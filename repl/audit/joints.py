@@ -9,96 +9,46 @@ must be.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from repl.audit.claims import check_claims
 from repl.audit.derived import check_pointed
-from repl.audit.findings import Finding
-from repl.audit.producer_order import check_producers
-from repl.audit.segment_audit import Edge, SegmentAudit
+from repl.audit.findings import Finding, finding_of
+from repl.audit.segment_audit import SegmentAudit, rollbacks_of
 from vlsn.format.records import RollbackStart
 from vlsn.format.rollback_periods import end_of
 from vlsn.format.segment import segment_name
 from vlsn.ids import Lsn, lsn, lsn_offset
-from vlsn.verify.inspection import Rule
+from vlsn.verify.inspection import Fault, Rule
+from vlsn.verify.joined import Joined, claimed
 
 
 def check_joints(source: str, runs: Sequence[Sequence[SegmentAudit]]) -> Iterator[Finding]:
     """Checks the seams of one source's segments, by rising number: ``runs`` of them, between which something could not
     be read. Behind the last run everything was."""
+    files = {segment_name(each.number): each.file for segments in runs for each in segments}
+    faults: list[Fault] = []
     for segments in runs:
-        missing = {after.number: finding for after, finding in _missing(source, segments)}
-        yield from missing.values()
-        yield from _order(source, segments, missing.keys())
-        yield from check_producers(source, segments)
+        joined = Joined(over_loss=True)
+        for each in reversed(segments):
+            faults += joined.take(each)
+    faults += claimed(each for segments in runs for each in segments)[1]
+    for fault in faults:
+        yield finding_of(source, files.get(fault.file, fault.file), replace(fault, file=""))
     yield from _overmarks(source, runs[-1])
     yield from check_pointed(source, runs[-1])
-    yield from check_claims(source, [segment for segments in runs for segment in segments])[1]
 
 
 def pending_rollback(segments: Sequence[SegmentAudit]) -> tuple[int, int]:
     """Returns where the ROLLBACK_START lies that nothing was logged behind, not even its end, and its matchpoint. 0 and
     0 for none: at most one is under way."""
-    last = max((lsn(segment.number, marks.last) for segment in segments for marks in segment.marks), default=0)
-    started: dict[int, int] = {}
-    for segment in segments:
-        for offset, record in segment.rollbacks:
-            if isinstance(record, RollbackStart):
-                started[lsn(segment.number, offset)] = record.matchpoint
-            else:
-                started.pop(record.start_lsn, None)
-    return max(((at, matchpoint) for at, matchpoint in started.items() if at > last), default=(0, 0))
-
-
-def _missing(source: str, segments: Sequence[SegmentAudit]) -> Iterator[tuple[SegmentAudit, Finding]]:
-    """Finds segments that the next one's header names and that are not there. What came before the first one was
-    trimmed away."""
-    vlsn = 0
-    for before, after in pairwise(segments):
-        vlsn = before.last.vlsn if before.last else vlsn
-        if after.prev_number > before.number:
-            file = segment_name(after.prev_number)
-            detail = f"{after.file} follows on it, and it is not there"
-            yield (
-                after,
-                Finding(rule=Rule.GAP, source=source, file=file, offset=0, vlsn=vlsn + 1, detail=detail),
-            )
-
-
-def _order(source: str, segments: Sequence[SegmentAudit], after_missing: Collection[int]) -> Iterator[Finding]:
-    """Checks that one segment's visible blocks follow on those before it; terms never fall."""
-    before: Edge | None = None
-    damaged = False
-    for segment in segments:
-        damaged |= segment.number in after_missing
-        if segment.first is None or segment.last is None:
-            damaged |= segment.damaged
-            continue
-        at = segment.first
-        if before is not None:
-            explained = (damaged or before.damaged or at.damaged) and at.vlsn > before.vlsn
-            place: dict[str, Any] = {"source": source, "file": segment.file, "offset": at.offset}
-            place["vlsn"] = min(at.vlsn, before.vlsn + 1)
-            if at.vlsn != before.vlsn + 1 and not explained:
-                yield Finding(rule=Rule.CONTIGUITY, detail=f"VLSN {at.vlsn} follows on {before.vlsn}", **place)
-            elif at.term < before.term:
-                detail, more = f"term {at.term} follows on term {before.term}", {"term": at.term, "before": before.term}
-                yield Finding(rule=Rule.TERM_ORDER, detail=detail, more=more, **place)
-        before, damaged = segment.last, False
+    starts, ended, last = rollbacks_of(segments)
+    pending = ((at, record.matchpoint) for at, record in starts.items() if at > last and at not in ended)
+    return max(pending, default=(0, 0))
 
 
 def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:
-    starts: dict[Lsn, RollbackStart] = {}
-    ended: set[int] = set()
-    last = max((lsn(segment.number, marks.last) for segment in segments for marks in segment.marks), default=0)
-    for segment in segments:
-        for offset, record in segment.rollbacks:
-            if isinstance(record, RollbackStart):
-                starts[lsn(segment.number, offset)] = record
-            else:
-                ended.add(record.start_lsn)
+    starts, ended, last = rollbacks_of(segments)
     for segment in segments:
         for marks in segment.marks:
             begin, end = lsn(segment.number, marks.start), lsn(segment.number, marks.last)

@@ -30,9 +30,8 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from repl.audit.derived import Indexed
 from repl.audit.findings import Finding
-from repl.audit.plan import Part, Survey
+from repl.audit.plan import Indexed, Part, Survey
 from repl.audit.report import Sizes
 from repl.audit.source import Gone, Unreadable
 from vlsn.errors import BadBody, WrongGroup, said_of

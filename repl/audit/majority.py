@@ -1,4 +1,4 @@
-"""The majority that had to have what a group said to be durable: as many copies must have it.
+"""The majority: what most copies hold is right, and what a group said to be durable as many must have.
 
     members n1 n2 n3     n1 says: durable up to 90     n1 ends at 95, n2 at 60, n3 at 40
                          a majority had 90 on disk, one has it: n2 or n3 has lost something, and does not lag
@@ -10,12 +10,22 @@ person had it restored from a copy with less): then nothing is said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from repl.audit.findings import Finding
 from repl.audit.members import GroupAt
 from vlsn.verify.inspection import Rule
+
+T = TypeVar("T")
+
+
+def most(votes: Iterable[T]) -> tuple[T, int]:
+    """Decides which copy is right: what most of the votes say, the first one said of those that are as many. Returns
+    with it how many say it."""
+    return Counter(votes).most_common(1)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,39 +11,21 @@ what lies above the common DTVLSN against itself:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from repl.audit.blocks import read_blocks
-from repl.audit.difference import Located, difference
-from repl.audit.digest import DIGEST_BYTES, RANGE_BITS, Checksums, Place, Share, summed
+from repl.audit.difference import RangeTask, difference, inside, rows_of
+from repl.audit.digest import Place, Share, summed
 from repl.audit.findings import Finding
-from repl.audit.frames import read_frames
-from repl.audit.plan import Bounds, Part, Survey
+from repl.audit.majority import most
+from repl.audit.plan import Part, Survey
 from repl.audit.segment_audit import SegmentAudit
 from repl.audit.source import Source
-from vlsn.format.block import BLOCK_BYTES
 from vlsn.verify.inspection import Rule
 
 NAME_RANGES_MAX: Final = 512
 """Ranges that are looked into; of more the newest."""
-
-
-@dataclass(frozen=True, slots=True)
-class NameTask:
-    """A range to look into, and where each source keeps its blocks, visible or not."""
-
-    range: int
-    bounds: Bounds
-    checksums: Checksums
-    places: tuple[tuple[Part, Place], ...]
-
-
-_NUMBERS = ("first", "term", "place", "offset", "last", "size")
-_ROW = np.dtype([*((name, "<u8") for name in _NUMBERS), ("digest", f"S{DIGEST_BYTES}"), ("compared", "?")])
 
 
 def ranges_of(others: Sequence[Sequence[Share]], hidden: Sequence[Sequence[Place]]) -> list[int]:
@@ -70,41 +52,15 @@ def places_of(
     return tuple(found)
 
 
-def reused(task: NameTask, sources: Sequence[Source]) -> list[Finding]:
+def reused(task: RangeTask, sources: Sequence[Source]) -> list[Finding]:
     """Returns one finding for each block whose name has other content elsewhere, at the first such VLSN."""
-    pieces = [np.empty(0, _ROW)]
-    for index, (part, place) in enumerate(task.places):
-        pieces.append(_rows(sources[part.source], part, place, index, task))
-    rows = np.sort(np.concatenate(pieces), order=["first", "term", "digest"])
+    rows = np.sort(rows_of(task, sources), order=["first", "term", "digest"])
     same = (rows["first"][1:] == rows["first"][:-1]) & (rows["term"][1:] == rows["term"][:-1])
     for row in np.flatnonzero(same & (rows["digest"][1:] != rows["digest"][:-1])).tolist():
-        first, term = rows["first"][row], rows["term"][row]
-        named = rows[(rows["first"] == first) & (rows["term"] == term)]
-        digests, counts = np.unique(named["digest"], return_counts=True)
-        model = named[named["digest"] == digests[counts.argmax()]][0]
-        odd = named[(named["digest"] != model["digest"]) & ~(named["compared"] & model["compared"])]
+        named = rows[(rows["first"] == rows["first"][row]) & (rows["term"] == rows["term"][row])]
+        model = named[named["digest"] == most(named["digest"])[0]][0]
+        compared = named["visible"] & inside(named, task)  # with one another: that is a divergence
+        odd = named[(named["digest"] != model["digest"]) & ~(compared & model["visible"] & inside(model, task))]
         if len(odd):
-            return [
-                difference(_located(model, task), _located(other, task), sources, Rule.NAME_REUSED) for other in odd
-            ]
+            return [difference(task, model, other, sources, Rule.NAME_REUSED) for other in odd]
     return []
-
-
-def _rows(source: Source, part: Part, place: Place, index: int, task: NameTask) -> NDArray[np.void]:
-    buf = source.read(part, place.start, place.end)
-    frames = read_frames(buf, replace(part, end=place.end, stated=place.end), place.start, task.checksums)
-    blocks = read_blocks(buf, frames, base=place.start)
-    blocks = blocks.only(blocks.whole & (blocks.first >> np.uint64(RANGE_BITS) == task.range))
-    rows = np.empty(len(blocks), _ROW)
-    rows["first"], rows["last"], rows["term"] = blocks.first, blocks.last, blocks.headers["term"]
-    rows["digest"], rows["offset"], rows["place"] = blocks.digests, blocks.offsets, index
-    rows["size"] = blocks.headers["body_bytes"].astype(np.uint64) + np.uint64(BLOCK_BYTES)
-    inside = (blocks.first >= task.bounds.first) & (blocks.last <= task.bounds.last)
-    rows["compared"] = ~blocks.overmarked & inside
-    return rows
-
-
-def _located(row: np.void, task: NameTask) -> Located:
-    part = task.places[int(row["place"])][0]
-    offset, size, first, last = (int(row[name]) for name in ("offset", "size", "first", "last"))
-    return Located(part.source, part, offset, size, first, last, bytes(row["digest"]))

@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from repl.audit.findings import Finding
 from repl.audit.members import GroupAt
 from repl.audit.report import Sizes
+from vlsn.verify.index_mappings import Bounds as TimeBounds
+from vlsn.verify.noted_terms import Run
 
-TermRun = tuple[int, int, int]
-"""Term, first and last VLSN."""
 PARTITION_BYTES: Final = 512_000_000
 """Bytes of a task: Spark takes some 35 ms for each, as long as it takes to check 60 MB."""
 WAVES: Final = 4
@@ -65,11 +68,20 @@ class Noted:
 
     dtvlsn: int = 0
     upto: int = 0
-    terms: tuple[TermRun, ...] = ()
+    terms: tuple[Run, ...] = ()
     group: GroupAt | None = None
     term: int | None = None
     floor: int = 0
     """The vote floor's VLSN, of a stopped node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """The index of one segment: ``vlsns`` and the ``offsets`` of their blocks, and the time index's bounds."""
+
+    vlsns: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    times: TimeBounds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

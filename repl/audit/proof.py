@@ -18,10 +18,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from repl.audit.blocks import read_blocks
+from repl.audit.blocks import blocks_at
 from repl.audit.digest import U64, Place, entry_digests
 from repl.audit.findings import FINDINGS_MAX, Finding
-from repl.audit.frames import Bools, read_frames
 from repl.audit.history import Appends, HistoryPart, by_range, merged_appends, read_lines
 from repl.audit.history_order import Span, check_order
 from repl.audit.plan import Part
@@ -31,6 +30,7 @@ from vlsn.format.block import BlockFlag, EntryKind
 from vlsn.format.frame import FRAME_BYTES
 from vlsn.format.rows import Rows
 from vlsn.format.segment import segment_name
+from vlsn.verify.frames import Bools
 
 FAILED: Final = -1
 """A key in place of a range: why a part of the history could not be read."""
@@ -126,11 +126,7 @@ class Prover:
 def data_entries(source: Source, part: Part, start: int, end: int, wanted: U64 | None = None) -> NDArray[np.void]:
     """Finds the ``THERE`` rows of the DATA entries at the ``wanted`` VLSNs, or of all. They lie in blocks that are
     visible and whole, in frames from ``start`` (0: the first) to ``end``."""
-    buf = source.read(part, start, end)
-    if start:
-        part = replace(part, end=end, stated=end)
-    frames = read_frames(buf, part, base=start)
-    blocks = read_blocks(buf, frames, base=start)
+    buf, blocks = blocks_at(source, part, start, end)
     blocks = blocks.only(blocks.visible)
     rows = Rows(buf, blocks.offsets - start + FRAME_BYTES, blocks.headers)
     right = rows.kinds() == EntryKind.DATA

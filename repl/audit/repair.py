@@ -14,18 +14,15 @@ Reads a segment at a time, of this copy and of one of the others; holds what it 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from repl.audit.blocks import Blocks, read_blocks
+from repl.audit.blocks import ROW, Blocks, Rows, frames_of, read_blocks
 from repl.audit.digest import (
-    DIGEST_BYTES,
     RANGE_BITS,
     Checksums,
     Digests,
@@ -38,13 +35,13 @@ from repl.audit.digest import (
 )
 from repl.audit.directory import DirectorySource
 from repl.audit.findings import Finding
-from repl.audit.frames import Bools, Frames, read_frames
+from repl.audit.majority import most
 from repl.audit.mends import is_replaceable
 from repl.audit.plan import Part, Survey
 from repl.audit.report import AuditReport, SourceReport
 from repl.audit.source import Source, Unreadable, source_of
 from vlsn.errors import BadArgument, IntegrityFault
-from vlsn.format.block import BLOCK_BYTES, BlockHeader, decode_header
+from vlsn.format.block import BlockHeader, decode_header
 from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.records import RollbackStart
@@ -56,18 +53,9 @@ from vlsn.repair.replacing import REPLACED_BYTES_MAX, Replacement, filled, repla
 from vlsn.seams import Disk, Stores
 from vlsn.segments.restore_marker import check_no_restore
 from vlsn.state import node_file
+from vlsn.verify.frames import Bools, Frames
 
 AGAIN: Final = "audit again, and repair from that report"
-
-
-BLOCK: Final = np.dtype(
-    [
-        *(("first", "<u8"), ("last", "<u8"), ("digest", f"S{DIGEST_BYTES}")),
-        *(("part", "<u4"), ("offset", "<i8"), ("size", "<i8")),
-    ]
-)
-"""A copy's block: ``part`` is the place of its segment among those that are read, ``size`` that of the block itself."""
-BlockRows = NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +189,7 @@ class Repair:
         every = sorted(set().union(*digests.values()))
         wanted: dict[int, RangeDigest] = {}
         for at in every:
-            votes = Counter(found.get(at) for found in digests.values())
+            votes = [found.get(at) for found in digests.values()]
             right = self._judged(at, votes, digests[id(self._named())].get(at) if self._right else None)
             if right != digests[id(mine)].get(at):
                 if right is None:
@@ -209,17 +197,17 @@ class Repair:
                 wanted[at] = right
         return wanted
 
-    def _judged(self, at: int, votes: Counter[RangeDigest | None], named: RangeDigest | None) -> RangeDigest | None:
+    def _judged(self, at: int, votes: list[RangeDigest | None], named: RangeDigest | None) -> RangeDigest | None:
         if self._right:
             return named
-        ((most, count), *_) = votes.most_common()
-        if 2 * count <= votes.total():
-            of = f"{count} of {votes.total()} copies agree"
+        right, count = most(votes)
+        if 2 * count <= len(votes):
+            of = f"{count} of {len(votes)} copies agree"
             raise BadArgument(
                 f"VLSN {at << RANGE_BITS} to {((at + 1) << RANGE_BITS) - 1}: no majority says what is right ({of}); "
                 "--right SOURCE names the copy that is"
             )
-        return most
+        return right
 
     def _named(self) -> SourceReport:
         found = [each for each in self._report.sources if self._right in (each.source, each.node, each.path)]
@@ -281,18 +269,14 @@ class _Copy:
         self._bounds = bounds
         self._checksums = checksums
         self._parts = [part for part in survey.parts if self._may_hold(part)]
-        pieces = [np.empty(0, BLOCK)]
+        pieces = [np.empty(0, ROW)]
         shares: list[Share] = []
         for index, part in enumerate(self._parts):
             _, _, blocks = self._read(part)
             blocks = blocks.only(blocks.visible)
             blocks = blocks.only(self._compared(blocks))
             shares += shares_of(blocks.first, blocks.headers["count"].astype(np.uint64), blocks.digests)
-            rows = np.empty(len(blocks), BLOCK)
-            rows["first"], rows["last"], rows["digest"] = blocks.first, blocks.last, blocks.digests
-            rows["part"], rows["offset"] = index, blocks.offsets
-            rows["size"] = blocks.headers["body_bytes"].astype(np.int64) + BLOCK_BYTES
-            pieces.append(rows)
+            pieces.append(blocks.rows(0, index))
         self.blocks = np.sort(np.concatenate(pieces), order="first")
         self.digests = summed(shares)
 
@@ -306,8 +290,8 @@ class _Copy:
                 )
 
     def block(self, row: Any) -> bytes:
-        """Reads the block of a ``BLOCK`` row, whose digest must be what it was. Raises ``Unreadable``."""
-        part, start = self._parts[int(row["part"])], int(row["offset"]) + FRAME_BYTES
+        """Reads the block of a ``ROW``, whose digest must be what it was. Raises ``Unreadable``."""
+        part, start = self._parts[int(row["place"])], int(row["offset"]) + FRAME_BYTES
         data = bytes(self.source.read(part, start, start + int(row["size"])))
         compared = compared_bytes(self._checksums, [data])
         if block_digests(self._checksums, np.array([crc(data)], np.uint32), compared)[0] != row["digest"]:
@@ -350,8 +334,8 @@ class _Copy:
 
     def _read(self, part: Part) -> tuple[memoryview, Frames, Blocks]:
         buf = memoryview(self.source.read(part, 0, part.end))
-        frames = read_frames(buf, part, checksums=self._checksums)
-        return buf, frames, read_blocks(buf, frames)
+        frames = frames_of(buf, part, checksums=self._checksums)
+        return buf, frames, read_blocks(frames, self._checksums)
 
     def _may_hold(self, part: Part) -> bool:
         """Says whether the segment may hold blocks of the ranges, as the report has it: it lies between visible blocks
@@ -385,7 +369,7 @@ def _between(frames: Frames, blocks: Blocks, stays: Bools, log_end: int) -> Iter
 
 
 def _assigned(
-    places: Sequence[Place], missing: BlockRows, there: _Copy, path: str
+    places: Sequence[Place], missing: Rows, there: _Copy, path: str
 ) -> tuple[list[Replacement], list[tuple[int, int]]]:
     """Assigns the missing blocks to the places, both in their order. Places that get none are left: damage that was not
     compared."""

@@ -5,26 +5,16 @@ Its size does not grow with the segment's entries: it travels from a task to the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repl.audit.digest import Place, Share
 from repl.audit.findings import Finding
 from repl.audit.members import GroupAt
-from repl.audit.plan import TermRun
 from repl.audit.profile import Profile
 from vlsn.format.records import RollbackEnd, RollbackStart
-from vlsn.verify.durable_claims import Claims
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A segment's first or last visible block; ``vlsn`` is its first or last one."""
-
-    vlsn: int
-    term: int
-    offset: int
-    damaged: bool
-    """Something damaged lies between it and the segment's end on that side."""
+from vlsn.ids import Lsn, lsn
+from vlsn.verify.facts import Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +30,6 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """The producers of one segment, ``ROW`` each, by rising id: their ``first`` submissions there, and their last."""
-
-    first: bytes
-    last: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Pointed:
     """A mapping that does not hold: at ``offset`` lies no block that begins with ``vlsn``, or one that is
     ``overmarked``."""
@@ -59,16 +41,10 @@ class Pointed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentAudit:
-    """All that is known of one segment."""
+class SegmentAudit(Facts):
+    """All that is known of one segment: its facts, and what copies are compared by."""
 
     source: int
-    number: int
-    file: str
-    prev_number: int
-    first: Edge | None
-    last: Edge | None
-    damaged: bool
     dtvlsn: int
     blocks: int
     entries: int
@@ -83,11 +59,6 @@ class SegmentAudit:
     past_ranges: tuple[Share, ...]
     places: tuple[Place, ...]
     marks: tuple[Marks, ...]
-    rollbacks: tuple[tuple[int, RollbackStart | RollbackEnd], ...]
-    """Each with its offset."""
-    claims: Claims
-    heard: Heard
-    terms: tuple[TermRun, ...]
     pointed: tuple[Pointed, ...]
     groups: tuple[GroupAt, ...]
     others: tuple[Share, ...]
@@ -96,3 +67,14 @@ class SegmentAudit:
     """Where overmarked blocks lie."""
     findings: tuple[Finding, ...]
     profile: Profile
+
+
+def rollbacks_of(segments: Sequence[SegmentAudit]) -> tuple[dict[Lsn, RollbackStart], set[int], int]:
+    """Returns the rollbacks of one copy that have begun, by their places, the places of those that have ended, and
+    where its last block lies."""
+    records = [(lsn(segment.number, at), record) for segment in segments for at, record in segment.rollbacks]
+    return (
+        {at: record for at, record in records if isinstance(record, RollbackStart)},
+        {int(record.start_lsn) for _, record in records if isinstance(record, RollbackEnd)},
+        max((lsn(segment.number, marks.last) for segment in segments for marks in segment.marks), default=0),
+    )

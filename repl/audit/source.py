@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from repl.audit.derived import Indexed
-from repl.audit.plan import Part, Survey
+from repl.audit.plan import Indexed, Part, Survey
 from vlsn.errors import BadArgument, VlsnLogError
 from vlsn.format.records import RollbackStart
 from vlsn.ids import Lsn

@@ -10,12 +10,11 @@ from functools import partial
 from typing import TypeVar
 
 from repl.audit.check import check_segment
-from repl.audit.derived import Indexed
 from repl.audit.difference import RangeTask, first_differences
 from repl.audit.digest import Checksums
 from repl.audit.findings import Finding
-from repl.audit.names import NameTask, reused
-from repl.audit.plan import Bounds, Part, Survey
+from repl.audit.names import reused
+from repl.audit.plan import Bounds, Indexed, Part, Survey
 from repl.audit.segment_audit import SegmentAudit
 from repl.audit.segment_buffer import segment_buffer
 from repl.audit.source import Failure, Gone, Source, Unreadable
@@ -83,7 +82,7 @@ def compare(sources: list[Source], task: RangeTask) -> list[Finding] | Failure:
     return tried(lambda: first_differences(task, sources))
 
 
-def look_for_names(sources: list[Source], task: NameTask) -> list[Finding] | Failure:
+def look_for_names(sources: list[Source], task: RangeTask) -> list[Finding] | Failure:
     return tried(lambda: reused(task, sources))
 
 

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from repl.audit.blocks import Blocks, read_blocks
 from repl.audit.digest import Checksums, compared_bytes
-from repl.audit.frames import Frames, last_words, payloads_in, sums_of
 from repl.audit.plan import Part
 from repl.audit.source import Source
 from vlsn.format import scan
@@ -28,6 +27,7 @@ from vlsn.format.block import BLOCK_BYTES, BlockFlag, EntryKind
 from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES, MAGIC, FrameKind
 from vlsn.format.segment import FIRST_FRAME
+from vlsn.verify.frames import Frames, last_words, payloads_in, sums_of
 
 WINDOW_BYTES: Final = 1 << 20
 """A window; a frame that is larger makes its segment none that is read like this."""
@@ -104,11 +104,11 @@ def _take(
 
 def _right(found: _Found, part: Part, checksums: Checksums | None) -> tuple[Frames, Blocks] | None:
     offsets, headers, heads = np.concatenate(found.offsets), scan.joined(found.headers), scan.joined(found.heads)
-    compared = b"".join(found.compared)
-    sums, good = sums_of(headers, heads, np.concatenate(found.lasts), found.crc32c_of, checksums, compared)
+    sums, good = sums_of(headers, heads, np.concatenate(found.lasts), found.crc32c_of)
     good &= scan.headers_good(headers, offsets, part.salt, first_prev=0)
     if not good.all():
         return None
-    frames = Frames(offsets, headers, good, sums, [], part.end, False, heads, found.content)
-    blocks = read_blocks(b"", frames)
+    compared = b"".join(found.compared)
+    frames = Frames(offsets, headers, heads, good, sums, compared, [], part.end, False, found.content)
+    blocks = read_blocks(frames, checksums)
     return (frames, blocks) if blocks.whole.all() else None

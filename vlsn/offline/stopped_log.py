@@ -32,8 +32,8 @@ from vlsn.seams import Disk, Stores
 from vlsn.segments.directory import LOCK_NAME
 from vlsn.segments.reader import DATA_ONLY
 from vlsn.segments.restore_marker import check_no_restore
-from vlsn.verify.dump import inspected
 from vlsn.verify.index_mappings import read_times
+from vlsn.verify.inspection import inspected
 from vlsn.verify.segment_chain import Link, log_chain, read_stated
 
 TAIL_BYTES = 8 * MIB

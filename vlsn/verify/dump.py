@@ -31,8 +31,8 @@ from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
 from vlsn.recover.versions import check_versions
 from vlsn.seams import Disk, Stores
 from vlsn.segments.directory import LOCK_NAME
-from vlsn.verify.inspection import Fault, Inspected, Rule, inspect
-from vlsn.verify.segment_chain import Chain, Link, Stated, log_chain, read_segment, read_stated
+from vlsn.verify.inspection import Inspected, inspected
+from vlsn.verify.segment_chain import Chain, Link, Stated, log_chain, read_stated
 
 UNREADABLE = "UNREADABLE"
 TORN_TAIL = "TORN_TAIL"
@@ -145,20 +145,6 @@ def _last_vlsn_before(disk: Disk, chain: Chain, position: int, stated: Stated, b
         if len(visible) or link.prev_last_vlsn:
             return int(visible[-1]) if len(visible) else link.prev_last_vlsn
     return 0
-
-
-def inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[Inspected, int]:
-    """Inspects a segment, whose bytes are in ``buf`` afterwards, and returns how many there are."""
-    size, lost = read_segment(disk, link, buf)
-    found = inspect(
-        buf, size=size, salt=link.salt, end=link.end, name=link.info.path, stated=stated.offset_in(link.number)
-    )
-    for start, end in lost:
-        # Beside what else is wrong there: nothing tells whether it had been synced, only that it cannot be read.
-        if start not in [gap for gap, _ in found.gaps]:
-            found.gaps.append((start, end))
-        found.faults.insert(0, Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
-    return found, size
 
 
 def _used(buf: bytearray, start: int, end: int) -> int:

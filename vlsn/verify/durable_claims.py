@@ -9,10 +9,9 @@ another with DTVLSNs that do not fall, since a master knows what the log says th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackStart
 from vlsn.format.scan import Offsets
 from vlsn.format.segment import segment_name
 from vlsn.ids import U32_MAX, Lsn, lsn_file, lsn_offset
-from vlsn.verify.inspection import Rule
+from vlsn.verify.inspection import Fault, Rule
 
 Placed = tuple[int, object]
 """A local record, and the offset that it lies at."""
@@ -35,28 +34,6 @@ class Claims:
     first: int
     highest: int
     between: tuple[int, ...]
-
-
-class ClaimingSegment(NamedTuple):
-    """A segment's claims, with what they are compared by: the place of its first visible block, and its rollbacks."""
-
-    file: str
-    offset: int
-    vlsn: int
-    claims: Claims
-    starts: Sequence[tuple[int, RollbackStart]]
-
-
-class Unheld(NamedTuple):
-    """A claim that does not hold, where, and its facts."""
-
-    rule: Rule
-    offset: int
-    vlsn: int
-    detail: str
-    more: Mapping[str, Any]
-    file: str = ""
-    """Empty: of the segment at hand."""
 
 
 def claims_of(offsets: Offsets, dtvlsns: Offsets, shown: Offsets, records: Sequence[Placed]) -> Claims:
@@ -77,16 +54,16 @@ def starts_in(records: Iterable[Placed]) -> list[tuple[int, RollbackStart]]:
     return [(at, record) for at, record in records if isinstance(record, RollbackStart)]
 
 
-def falls(offsets: Offsets, firsts: Offsets, dtvlsns: Offsets) -> Iterator[Unheld]:
+def falls(offsets: Offsets, firsts: Offsets, dtvlsns: Offsets) -> Iterator[Fault]:
     """Yields the visible blocks of one segment that say less than a block before them."""
     if not (dtvlsns[1:] < dtvlsns[:-1]).any():
         return
     highest = np.maximum.accumulate(dtvlsns)
     for row in np.flatnonzero(dtvlsns[1:] < highest[:-1]).tolist():
-        yield _fallen(int(offsets[row + 1]), int(firsts[row + 1]), int(dtvlsns[row + 1]), int(highest[row]))
+        yield fallen(int(offsets[row + 1]), int(firsts[row + 1]), int(dtvlsns[row + 1]), int(highest[row]))
 
 
-def ahead(offsets: Offsets, lasts: Offsets, records: Iterable[Placed], before: int) -> Iterator[Unheld]:
+def ahead(offsets: Offsets, lasts: Offsets, records: Iterable[Placed], before: int) -> Iterator[Fault]:
     """Yields checkpoints that say more than is logged before them, in a segment without damage. ``offsets`` and
     ``lasts`` are of its blocks; its log begins behind VLSN ``before``."""
     stated = [(at, record) for at, record in records if isinstance(record, CheckpointStart | CheckpointEnd)]
@@ -98,40 +75,21 @@ def ahead(offsets: Offsets, lasts: Offsets, records: Iterable[Placed], before: i
         end = max(before, int(highest[row - 1]) if row else 0)
         if record.dtvlsn > end:
             detail = f"a checkpoint says durable up to VLSN {record.dtvlsn}, and the log ends at {end} there"
-            yield Unheld(Rule.DTVLSN, at, end + 1, detail, {"dtvlsn": record.dtvlsn, "end": end})
+            yield Fault(Rule.DTVLSN, at, detail, end + 1, {"dtvlsn": record.dtvlsn, "end": end})
 
 
-def together(segments: Iterable[ClaimingSegment], shown: int = 0) -> tuple[int, list[Unheld]]:
-    """Compares segments by rising number. Returns with what does not hold what must be there by all that was said.
-    ``shown`` is what was said to be durable before the first of them."""
-    unheld: list[Unheld] = []
-    said = shown
-    for segment in segments:
-        claims = segment.claims
-        if segment.vlsn and claims.first < shown:
-            unheld.append(_fallen(segment.offset, segment.vlsn, claims.first, shown, segment.file))
-        shown = max(shown, claims.highest)
-        for (at, record), before in zip(segment.starts, claims.between[:-1], strict=True):
-            said = max(said, before)
-            if record.matchpoint < said:
-                unheld.append(_given_up(segment.file, at, record, said))
-                said = record.matchpoint  # named once
-        said = max(said, claims.between[-1])
-    return said, unheld
-
-
-def _fallen(offset: int, vlsn: int, said: int, before: int, file: str = "") -> Unheld:
+def fallen(offset: int, vlsn: int, said: int, before: int, file: str = "") -> Fault:
     detail = f"it says durable up to VLSN {said}, a block before it said {before}"
-    return Unheld(Rule.DTVLSN, offset, vlsn, detail, {"dtvlsn": said, "before": before}, file)
+    return Fault(Rule.DTVLSN, offset, detail, vlsn, {"dtvlsn": said, "before": before}, file)
 
 
-def _given_up(file: str, at: int, record: RollbackStart, durable: int) -> Unheld:
+def given_up(file: str, at: int, record: RollbackStart, durable: int) -> Fault:
     begun = Lsn(record.first_lsn)
-    return Unheld(
+    return Fault(
         Rule.OVERMARKED_DURABLE,
         lsn_offset(begun),
-        record.matchpoint + 1,
         f"the rollback at {file} offset {at} went back to VLSN {record.matchpoint}; {durable} was durable",
+        record.matchpoint + 1,
         {"durable": durable, "matchpoint": record.matchpoint, "rollback_file": file, "rollback_offset": at},
         segment_name(lsn_file(begun)),
     )

@@ -6,6 +6,7 @@ log is still verified.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,19 +59,15 @@ def read_mappings(stores: Stores, directory: str, first: int = 0, last: int = U6
     no index. Raises ``WrongVersion``."""
     found = Mappings()
     try:
-        store = stores.open(f"{directory}/{INDEX_NAME}", map_bytes=INDEX_MAP_BYTES, read_only=True)
+        with closing(_opened(stores, directory)) as store:
+            _read_buckets(store, found, first, last)
+            found.bounds = _read_bounds(store)
     except FileNotFoundError:
-        return found
+        pass
     except Damaged as error:
         found.faults.append(error)
-        return found
-    try:
-        _read_buckets(store, found, first, last)
-        found.bounds = _read_bounds(store)
     except WrongVersion as error:
         raise named(error, f"{directory}/{INDEX_NAME}") from None
-    finally:
-        store.close()
     return found
 
 
@@ -79,16 +76,15 @@ def read_times(stores: Stores, directory: str, owner: int) -> TimeIndex:
     there, or cannot be read."""
     times = TimeIndex()
     try:
-        store = stores.open(f"{directory}/{INDEX_NAME}", map_bytes=INDEX_MAP_BYTES, read_only=True)
-    except (FileNotFoundError, Damaged):
-        return times
-    try:
-        _load(times, store, owner)
-    except WrongVersion:
+        with closing(_opened(stores, directory)) as store:
+            _load(times, store, owner)
+    except (FileNotFoundError, Damaged, WrongVersion):
         times.forget()
-    finally:
-        store.close()
     return times
+
+
+def _opened(stores: Stores, directory: str) -> KeyValue:
+    return stores.open(f"{directory}/{INDEX_NAME}", map_bytes=INDEX_MAP_BYTES, read_only=True)
 
 
 def _read_bounds(store: KeyValue) -> Bounds | None:

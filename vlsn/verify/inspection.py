@@ -1,39 +1,31 @@
-"""The inspection of one segment: every frame found, and everything that is wrong with it.
+"""The inspection of one segment: every frame found (``frames``), and everything that is wrong with it.
 
-Unlike an open (``torn_tail``), which stops at the first bad frame, it goes on behind it: a bad frame whose
-length still leads to the next one is marked, anything else is a gap up to the next whole frame, looked for
-at every 8 bytes.
-
-    |good|good|crc wrong|good|…garbage…|good|000000
-              bad=[2]         gap (start, end)
-
-Damage or a torn tail: in a segment whose end is known all that is bad is damage.  In the last one a bad place
-is damage only if something says that its offset had been synced (a frame's ``synced``, or ``stated``);
-the first that is not ends the log there.
-
-The segment is held in memory whole; only offline tools come here, and only with what no sidecar proves
-(``by_sidecar``).
+Unlike an open (``torn_tail``), which stops at the first bad frame, it goes on behind it.  The segment is held in memory
+whole; only offline tools come here, and only with what no sidecar proves (``by_sidecar``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from vlsn.errors import BadBody, BadTransaction
 from vlsn.format import block as block_format
-from vlsn.format import scan
-from vlsn.format.block import BLOCK_BYTES, VERSION
+from vlsn.format.block import BLOCK_BYTES
 from vlsn.format.block_heads import heads_good
 from vlsn.format.checksum import crc
 from vlsn.format.columns import KEYS, PRODUCERS, TXNS
-from vlsn.format.frame import FRAME_BYTES, FRAME_DTYPE, OVERMARKED, FrameKind
+from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind
 from vlsn.format.rows import Rows
-from vlsn.format.scan import Headers, Offsets, Stop
-from vlsn.format.segment import FIRST_FRAME
+from vlsn.format.scan import Headers, Offsets
+from vlsn.seams import Disk
+from vlsn.verify.frames import Sums, read_frames
+from vlsn.verify.segment_chain import Link, Stated, read_segment
 from vlsn.verify.submissions import ROW, Submissions, submissions_of
 
 Mask = npt.NDArray[np.bool_]
@@ -95,6 +87,12 @@ class Fault:
     offset: int
     detail: str
     vlsn: int = 0
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """The facts that only its rule can say."""
+    file: str = ""
+    """Empty: of the segment at hand."""
+    there: int = 0
+    """The VLSN that lies where ``vlsn`` is due; 0 where its rule says nothing of that."""
 
 
 @dataclass(slots=True)
@@ -131,74 +129,31 @@ def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, name: str, sta
     """Inspects a segment; the first ``size`` bytes of ``buf`` are the file from 0 on. ``end`` is where its log ends,
     None for the last segment. ``stated`` says how far that one was synced, as far as anything outside of it knows.
     Raises ``WrongVersion``, naming the file."""
-    found = _locate(buf, size, salt, end, name)
-    if end is None:
-        _cut_torn_tail(found, stated)
+    frames = read_frames(buf, size=size, salt=salt, end=end, name=name, stated=stated)
+    end = frames.end if end is None else end
+    found = Inspected(frames.offsets, frames.headers, ~frames.good, frames.gaps, end, frames.torn)
     is_block = found.headers["kind"] == FrameKind.BLOCK
     _check_frames(found)
-    _check_blocks(buf, found, is_block, name)
-    for index in np.flatnonzero(~is_block & ~found.bad).tolist():
-        begin = int(found.offsets[index]) + FRAME_BYTES
-        payload = bytes(buf[begin : begin + int(found.headers["length"][index])])
-        found.records.append((begin - FRAME_BYTES, FrameKind(int(found.headers["kind"][index])), payload))
+    _check_blocks(buf, found, is_block, frames.heads[is_block], frames.sums.only(is_block))
+    found.records = frames.records(buf)
     return found
 
 
-# Where the frames are.
-
-
-def _locate(buf: Bytes, size: int, salt: int, end: int | None, name: str) -> Inspected:
-    limit = (size if end is None else min(end, size)) & ~7
-    view = memoryview(buf)[:limit]
-    walks, bads, gaps = [], [], []
-    at, stop = FIRST_FRAME, FIRST_FRAME
-    while at < limit:
-        walk = scan.walk(buf, base=0, start=at, end=limit, salt=salt)
-        scan.check_kind(view, 0, walk.end, salt, name)
-        bad = scan.bad_frames(buf, 0, walk)
-        # A bad frame that leads nowhere may have a wrong length: what lies behind it is to be looked for.
-        kept = len(walk) if walk.reason is Stop.END else _without_bad_tail(bad)
-        stop = int(walk.offsets[kept]) if kept < len(walk) else walk.end
-        walks.append((walk.offsets[:kept], walk.headers[:kept]))
-        bads.append(bad[:kept])
-        if stop >= limit or (end is None and not np.frombuffer(view[stop:], dtype=np.uint8).any()):
-            break
-        after = scan.find_frame_after(view, 0, stop + 8, salt)
-        gaps.append((stop, after or limit))
-        at = after or limit
-        stop = at
-    if end is not None and limit < end:
-        start = gaps.pop()[0] if gaps and gaps[-1][1] == limit else max(limit, FIRST_FRAME)
-        gaps.append((start, end))
-    if not walks:
-        nothing = np.zeros(0, dtype=np.int64)
-        return Inspected(nothing, np.zeros(0, dtype=FRAME_DTYPE), nothing.astype(np.bool_), gaps, end or stop, False)
-    offsets = np.concatenate([each for each, _ in walks])
-    headers = scan.joined([each for _, each in walks])
-    return Inspected(offsets, headers, np.concatenate(bads), gaps, stop if end is None else end, False)
-
-
-def _without_bad_tail(bad: Mask) -> int:
-    good = np.flatnonzero(~bad)
-    return int(good[-1]) + 1 if len(good) else 0
-
-
-def _cut_torn_tail(found: Inspected, stated: int) -> None:
-    """Ends the log before the first bad place of which nothing says that it had been synced."""
-    good = found.headers["synced"][~found.bad]
-    synced = max(stated, int(good.max()) if len(good) else 0)
-    places = sorted([*found.offsets[found.bad].tolist(), *(start for start, _ in found.gaps)])
-    cut = next((place for place in places if place >= synced), None)
-    if cut is not None:
-        kept = found.offsets < cut
-        found.offsets, found.headers, found.bad = found.offsets[kept], found.headers[kept], found.bad[kept]
-        found.gaps = [gap for gap in found.gaps if gap[0] < cut]
-        found.end, found.torn = cut, True
-    elif synced > found.end:
-        found.gaps.append((found.end, synced))
-
-
 # What is wrong with them.
+
+
+def inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[Inspected, int]:
+    """Inspects a segment of a chain, whose bytes are in ``buf`` afterwards, and returns how many there are."""
+    size, lost = read_segment(disk, link, buf)
+    found = inspect(
+        buf, size=size, salt=link.salt, end=link.end, name=link.info.path, stated=stated.offset_in(link.number)
+    )
+    for start, end in lost:
+        # Beside what else is wrong there: nothing tells whether it had been synced, only that it cannot be read.
+        if start not in [gap for gap, _ in found.gaps]:
+            found.gaps.append((start, end))
+        found.faults.insert(0, Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
+    return found, size
 
 
 def _check_frames(found: Inspected) -> None:
@@ -213,7 +168,7 @@ def _check_frames(found: Inspected) -> None:
         found.faults.append(Fault(Rule.FRAME_HEADER, offset, "the frame says that it was synced before it was written"))
 
 
-def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask, name: str) -> None:
+def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask, headers: Headers, sums: Sums) -> None:
     offsets, bad = found.offsets[is_block], found.bad[is_block]
     lengths = found.headers["length"][is_block].astype(np.int64)
     readable, wrong = np.empty(len(offsets), dtype=np.bool_), np.empty(len(offsets), dtype=np.bool_)
@@ -221,13 +176,10 @@ def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask, name: str) -> No
     firsts, counts, terms, dtvlsns, clocks = np.empty((5, len(offsets)), dtype=np.int64)
     for low in range(0, len(offsets), _RUN_BLOCKS):
         run = slice(low, low + _RUN_BLOCKS)
-        heads = scan.block_headers(buf, 0, offsets[run])
-        good = heads_good(heads) & fills_frame(heads, lengths[run])
-        good &= scan.header_crcs(heads) == heads["header_crc"]
-        other = (heads["version"] != VERSION) & ~bad[run]
-        if other.any():
-            scan.check_versions(heads[other], offsets[run][other], name)
-        wrong[run] = ~good | _bodies_bad(buf, offsets[run], heads, skip=bad[run] | ~good)
+        heads = headers[run]
+        good = heads_good(heads) & fills_frame(heads, lengths[run]) & (sums.header[run] == heads["header_crc"])
+        right = good & (sums.body[run] == heads["body_crc"])
+        wrong[run] = ~right | _columns_bad(buf, offsets[run], heads, skip=bad[run] | ~right)
         readable[run] = good
         named = good & ~wrong[run] & ~bad[run] & (heads["flags"] & PRODUCERS != 0)
         if named.any():
@@ -257,21 +209,19 @@ def fills_frame(heads: Headers, lengths: Offsets) -> Mask:
     return filled
 
 
-def _bodies_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) -> Mask:
-    """Marks the blocks with a wrong body checksum or wrong columns. Blocks of one plain entry, what a quiet log is made
-    of, and of few entries, are done by column."""
+def _columns_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) -> Mask:
+    """Marks the blocks, right by their checksums, with wrong columns. Blocks of one plain entry, what a quiet log is
+    made of, and of few entries, are done by column."""
     wrong = np.zeros(len(offsets), dtype=np.bool_)
     plain = (heads["flags"] == 0) & (heads["count"] == 1) & ~skip
     starts = offsets[plain] + FRAME_BYTES + BLOCK_BYTES
-    crcs = scan.piece_crcs(buf, starts, starts + heads["body_bytes"][plain])
     words = np.frombuffer(buf, dtype="<u8", count=len(buf) // 8)[starts >> 3]
-    columns = words == heads["value_bytes"][plain].astype(np.uint64) << np.uint64(32)
-    wrong[plain] = (crcs != heads["body_crc"][plain]) | ~columns
+    wrong[plain] = words != heads["value_bytes"][plain].astype(np.uint64) << np.uint64(32)
     view = memoryview(buf)
     few = (heads["flags"] & ~np.uint8(KEYS) == 0) & (heads["count"] <= _FEW_ENTRIES) & ~plain & ~skip
     for low in range(0, int(np.count_nonzero(few)), _FEW_RUN):
         run = np.flatnonzero(few)[low : low + _FEW_RUN]
-        wrong[run] = _columns_bad(Rows(buf, offsets[run] + FRAME_BYTES, heads[run]))
+        wrong[run] = _few_columns_bad(Rows(buf, offsets[run] + FRAME_BYTES, heads[run]))
     for index in np.flatnonzero(~plain & ~few & ~skip).tolist():
         at = int(offsets[index]) + FRAME_BYTES
         try:
@@ -281,11 +231,10 @@ def _bodies_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) -> 
     return wrong
 
 
-def _columns_bad(rows: Rows) -> Mask:
-    """Says of blocks with right headers, and no columns but keys and values, what ``check_body`` says of each."""
-    headers, lay, starts = rows.headers, rows.layouts, rows.at + BLOCK_BYTES
-    crcs = scan.piece_crcs(rows.buf, starts, starts + headers["body_bytes"])
-    bad: Mask = (crcs != headers["body_crc"]) | ~rows.rising()
+def _few_columns_bad(rows: Rows) -> Mask:
+    """Says of blocks with right checksums, and no columns but keys and values, what ``check_body`` says of each."""
+    headers, lay = rows.headers, rows.layouts
+    bad: Mask = ~rows.rising()
     words = np.frombuffer(rows.buf, "<u4", len(rows.buf) // 4)
     keyed, even = rows.has(KEYS), rows.count & 1 == 0
     for columns, has in (lay.value_offsets, even), (lay.key_offsets, even & keyed):
@@ -333,6 +282,4 @@ def _name_bad_blocks(found: Inspected, offsets: Offsets, firsts: Offsets) -> Non
     if not len(offsets):
         return
     known = dict(zip(offsets.tolist(), firsts.tolist(), strict=True))
-    found.faults = [
-        Fault(fault.rule, fault.offset, fault.detail, known.get(fault.offset, fault.vlsn)) for fault in found.faults
-    ]
+    found.faults = [replace(fault, vlsn=known.get(fault.offset, fault.vlsn)) for fault in found.faults]

@@ -1,4 +1,4 @@
-"""The order of producers' submissions in one directory: within a segment, and from each to those behind it.
+"""The order of producers' submissions: within a segment, and from each to those behind it (``submissions``).
 
 Segments come from the last to the first; of what lies behind the one at hand the first submissions of
 ``PRODUCERS_KEPT`` producers are kept, those that come soonest:
@@ -8,14 +8,15 @@ Segments come from the last to the first; of what lies behind the one at hand th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
 import numpy as np
 
 from vlsn.format.segment import segment_name
 from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
-from vlsn.verify.inspection import Inspected, Rule
-from vlsn.verify.order import Visible
-from vlsn.verify.rollbacks import Add
-from vlsn.verify.segment_chain import Link
+from vlsn.verify.inspection import Fault, Rule
 from vlsn.verify.submissions import (
     PRODUCERS_KEPT,
     ROW,
@@ -28,37 +29,62 @@ from vlsn.verify.submissions import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The producers of one segment, ``ROW`` each, by rising id: their ``first`` submissions there, and their last. Of
+    more than ``PRODUCERS_KEPT`` those that were heard of last."""
+
+    first: bytes
+    last: bytes
+
+
+NOTHING_HEARD: Final = Heard(b"", b"")
+
+
+def check_submissions(rows: Submissions) -> tuple[Heard, list[Fault]]:
+    """Checks one segment's submissions, in the log's order. Returns with the faults what is to be compared with other
+    segments; handles are compared within a segment."""
+    if not len(rows):
+        return NOTHING_HEARD, []
+    handles = is_handle(rows)
+    named = by_producer(rows[~handles])
+    faults = [*_faults(by_producer(rows[handles]), anew=False), *_faults(named)]
+    starts, lasts = ends_of(named)
+    if len(starts) > PRODUCERS_KEPT:
+        newest = np.sort(np.argsort(named["first"][lasts])[-PRODUCERS_KEPT:])
+        starts, lasts = starts[newest], lasts[newest]
+    return Heard(named[starts].tobytes(), named[lasts].tobytes()), faults
+
+
 class ProducerOrder:
-    def __init__(self, add: Add) -> None:
-        self._add = add
+    def __init__(self) -> None:
         self._known: Submissions = np.empty(0, ROW)
         """First submissions of producers behind the segment at hand; their offsets are LSNs."""
 
-    def check(self, link: Link, found: Inspected, visible: Visible, *, cut: bool) -> None:
-        """Checks one segment. ``cut``: another one is missing behind it. Where a block is lost a submission may be, so
-        nothing is said over that place."""
-        if cut or len(found.lost):
-            self._known = self._known[:0]
-        if len(found.lost) or not len(found.submissions):
+    def cut(self) -> None:
+        """Forgets what lies behind: something between may be missing."""
+        self._known = self._known[:0]
+
+    def check(self, heard: Heard, number: int) -> Iterator[Fault]:
+        """Checks the producers of segment ``number`` with those behind it."""
+        if not heard.first:
             return
-        rows = found.submissions.copy()
-        if len(visible) < len(found.block_offsets):
-            rows = rows[np.isin(rows["offset"], visible.places)]
-        rows["offset"] += lsn(link.number, 0)
-        handles = is_handle(rows)
-        named = by_producer(rows[~handles])
-        self._name(by_producer(rows[handles]), anew=False)
-        self._name(named)
-        starts, lasts = ends_of(named)
-        if not len(starts):
-            return
-        self._name(by_producer(np.concatenate((named[lasts], self._known))))
-        known = np.concatenate((named[starts], self._known[~np.isin(self._known["producer"], named["producer"])]))
+        firsts, lasts = _placed(heard.first, number), _placed(heard.last, number)
+        yield from _faults(by_producer(np.concatenate((lasts, self._known))))
+        known = np.concatenate((firsts, self._known[~np.isin(self._known["producer"], firsts["producer"])]))
         self._known = known[np.argsort(known["first"])[:PRODUCERS_KEPT]]
 
-    def _name(self, rows: Submissions, *, anew: bool = True) -> None:
-        for before, after in wrong_pairs(rows, anew=anew):
-            at = Lsn(int(after["offset"]))
-            detail = said_of(before, after)[0]
-            file = segment_name(lsn_file(at))
-            self._add(Rule.PRODUCER_SEQUENCE, file, lsn_offset(at), int(after["first"]), detail)
+
+def _placed(rows: bytes, number: int) -> Submissions:
+    placed = np.frombuffer(rows, ROW).copy()
+    placed["offset"] += np.uint64(lsn(number, 0))
+    return placed
+
+
+def _faults(rows: Submissions, *, anew: bool = True) -> Iterator[Fault]:
+    """Yields the pairs that cannot be; where their offsets are LSNs, each names its file."""
+    for before, after in wrong_pairs(rows, anew=anew):
+        at = Lsn(int(after["offset"]))
+        detail, more = said_of(before, after)
+        file = segment_name(lsn_file(at)) if lsn_file(at) else ""
+        yield Fault(Rule.PRODUCER_SEQUENCE, lsn_offset(at), detail, int(after["first"]), more, file)

@@ -8,19 +8,19 @@ Segments come from the last to the first, so the records that judge a block were
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from vlsn.errors import BadBody
 from vlsn.format import rollback_periods
-from vlsn.format.records import RollbackEnd, RollbackStart, decode_record
+from vlsn.format.records import RollbackEnd, RollbackStart
 from vlsn.format.rollback_periods import Ended, Started
 from vlsn.format.scan import Offsets
 from vlsn.format.segment import segment_name
 from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
 from vlsn.seams import Disk
-from vlsn.verify.inspection import Fault, Inspected, Mask, Rule
+from vlsn.verify.durable_claims import Placed
+from vlsn.verify.inspection import Inspected, Mask, Rule
 from vlsn.verify.segment_chain import Link, rollback_starts
 
 Add = Callable[[Rule, str, int, int, str], None]
@@ -41,18 +41,13 @@ class Rollbacks:
         self._unexplained: list[tuple[Link, Offsets, Offsets]] = []
         """Offsets and first VLSNs of overmarked blocks that no rollback record read so far explains."""
 
-    def read(self, link: Link, found: Inspected) -> None:
-        """Reads the records of one segment; one that cannot be read is a fault of it."""
+    def read(self, link: Link, found: Inspected, records: Sequence[Placed]) -> None:
+        """Notes the records of one segment."""
         self._first_number = link.number
         self._lost |= len(found.lost) > 0
         if len(found.block_offsets):
             self._last_block_lsn = max(self._last_block_lsn, lsn(link.number, int(found.block_offsets[-1])))
-        for offset, kind, payload in found.records:
-            try:
-                record = decode_record(kind, payload)
-            except BadBody as error:
-                found.faults.append(Fault(Rule.RECORD, offset, str(error)))
-                continue
+        for offset, record in records:
             if isinstance(record, RollbackStart):
                 self._read.append((lsn(link.number, offset), record))
                 if record.matchpoint:

@@ -20,13 +20,14 @@ page that the disk does not give is then an error, not the end of the process.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from vlsn.errors import BadBody, Damaged, LogInUse, WrongVersion
 from vlsn.format.frame import FrameKind
-from vlsn.format.segment import segment_name, sidecar_name
+from vlsn.format.segment import SegmentHeader, segment_name, sidecar_name
 from vlsn.format.sidecar import SIDECAR_BYTES_MAX, Sidecar, content_crc
 from vlsn.ids import lsn_file, lsn_offset
 from vlsn.levels import named
@@ -38,18 +39,19 @@ from vlsn.segments.directory import LOCK_NAME, segment_numbers
 from vlsn.segments.restore_marker import check_no_restore
 from vlsn.state import node_file
 from vlsn.verify.by_sidecar import Columns, inspect_sealed
-from vlsn.verify.claims import DirectoryClaims
+from vlsn.verify.durable_claims import Placed
+from vlsn.verify.facts import Facts, Visible, facts_of, read_records, visible_of
 from vlsn.verify.index_mappings import Bounds, read_mappings
 from vlsn.verify.index_mappings import Columns as Mappings
-from vlsn.verify.inspection import Fault, Inspected, Mask, Rule, inspect
+from vlsn.verify.inspection import Fault, Inspected, Mask, Rule, inspected
+from vlsn.verify.joined import Joined, claimed
 from vlsn.verify.names import GivenUp, names_of
-from vlsn.verify.noted_terms import first_difference, told
-from vlsn.verify.order import Order, Visible, visible_of
+from vlsn.verify.noted_terms import Run, check_noted, check_term
 from vlsn.verify.pages import page_faults
-from vlsn.verify.producer_order import ProducerOrder
+from vlsn.verify.producer_order import NOTHING_HEARD
 from vlsn.verify.report import Finding, TermRun, VerifyReport, kept_aside
 from vlsn.verify.rollbacks import Rollbacks
-from vlsn.verify.segment_chain import Chain, Link, Stated, log_chain, read_segment, read_stated
+from vlsn.verify.segment_chain import Chain, Link, Stated, log_chain, read_stated
 
 Progress = Callable[[int, int], None]
 """Bytes done, bytes in all."""
@@ -103,9 +105,11 @@ class _Verifier:
         self._columns = Columns()
         self._counts: Counter[tuple[Rule, str]] = Counter()
         self._rollbacks = Rollbacks(self.add)
-        self._order = Order(self.add)
-        self._claims = DirectoryClaims(self.add)
-        self._producers = ProducerOrder(self.add)
+        self._joined = Joined()
+        self._facts: list[Facts] = []
+        self._next_header: SegmentHeader | None = None
+        self._odd_terms: set[int] = set()
+        """Those of blocks before or behind which terms fall."""
         self._given_up = GivenUp(self.add)
         self._links: dict[int, tuple[Link, int, int]] = {}
         """Segments with visible blocks, and their first and last VLSN."""
@@ -118,6 +122,12 @@ class _Verifier:
         self._counts[rule, file] += 1
         if self._counts[rule, file] <= FINDINGS_MAX:
             self.report.findings.append(Finding(rule, file, int(offset), int(vlsn), detail))
+
+    def _name(self, file: str, faults: Iterable[Fault]) -> None:
+        for each in faults:
+            if each.rule is Rule.TERM_ORDER:
+                self._odd_terms |= {each.more["term"], each.more["before"]}
+            self.add(each.rule, each.file or file, each.offset, each.vlsn, each.detail)
 
     def finished(self) -> VerifyReport:
         report = self.report
@@ -135,7 +145,7 @@ class _Verifier:
         chain = log_chain(self._disk, self._directory, live=self._live, stated=stated.ends)
         self.report.torn_tail = chain.unsynced_segment
         total, done = sum(link.end or link.size for link in chain.links), 0
-        self._order.missing = stated.missing_after(chain.links)
+        self._joined = Joined(stated.missing_after(chain.links))
         self._check_files(chain)
         self._check_beginning(chain.links, stated)
         for link in reversed(chain.links):
@@ -145,18 +155,19 @@ class _Verifier:
                 if self._live and self._is_head(link):
                     break  # cleaned away since it was listed, like all before it
                 raise
-            self._order.missing = [segment_name(number) for number in link.missing_before]
             done += link.end or link.size
             if progress is not None:
                 progress(done, total)
         last_number = chain.links[-1].number if chain.links else 0
         self._rollbacks.check_records(gaps=any(rule is Rule.GAP for rule, _ in self._counts))
         self._rollbacks.check_unexplained(self._disk, self._directory, last_number, live=self._live)
-        self._check_end(stated, self._claims.finish(), chain.links)
+        said, unheld = claimed(reversed(self._facts))
+        self._name("", unheld)
+        self._check_end(stated, said, chain.links)
         self._check_names(stated)
         self.report.dtvlsn = max(self.report.dtvlsn, min(stated.dtvlsn, self.report.last))
         if not chain.links:
-            for name in self._order.missing:
+            for name in self._joined.missing:
                 self.add(Rule.GAP, name, 0, 1, "the segment is missing")
 
     def _check_beginning(self, links: Sequence[Link], stated: Stated) -> None:
@@ -187,15 +198,15 @@ class _Verifier:
         sidecar = self._sidecar(link)
         found = self._proven(link, sidecar) if sidecar is not None else None
         if found is None:
-            found = self._inspected(link, stated)
-        self._rollbacks.read(link, found)
+            found, _ = inspected(self._disk, link, stated, self._buf)
+        records, unread = read_records(found.records)
+        found.faults += unread
+        self._rollbacks.read(link, found, records)
         self._check_checkpoint(link, found, stated)
         hidden = self._rollbacks.hidden(link, found)
         visible = visible_of(found, hidden)
         self._name_faults(link, found, visible)
-        self._producers.check(link, found, visible, cut=bool(self._order.missing))
-        self._order.check(link, found, visible)
-        self._claims.check(link, found, visible)
+        self._join(link, found, visible, records)
         gone = hidden | found.marked
         if gone.any() and not found.by_sidecar:
             self._given_up.read(names_of(self._buf, link.number, found, gone))
@@ -207,7 +218,39 @@ class _Verifier:
         self._check_bounds(link, found, hidden)
         if sidecar is not None and not self._voided(link):
             self._check_sidecar(link, found, sidecar)
-        self._count(found, visible, last=link.last)
+        self._count(found, visible, self._facts[-1].terms, last=link.last)
+
+    def _join(self, link: Link, found: Inspected, visible: Visible, records: Sequence[Placed]) -> None:
+        """Judges the segment, and its joint with those behind it."""
+        submissions = found.submissions
+        if len(visible) < len(found.block_offsets):
+            submissions = submissions[np.isin(submissions["offset"], visible.places)]
+        facts = facts_of(
+            link.number,
+            link.name,
+            prev_number=link.header.prev_number if link.header is not None and link.info.active else 0,
+            before=link.prev_last_vlsn,
+            blocks=visible_of(found, np.zeros(len(found.marked), dtype=np.bool_)),
+            visible=visible,
+            lost=found.lost,
+            records=records,
+            submissions=submissions,
+        )
+        self._name(link.name, facts.faults if facts.damaged else (*facts.repeated, *facts.faults))
+        self._name("", self._joined.take(facts))
+        self._check_stated_end(link, found, facts)
+        self._facts.append(replace(facts, heard=NOTHING_HEARD, faults=(), repeated=()))
+
+    def _check_stated_end(self, link: Link, found: Inspected, facts: Facts) -> None:
+        """Checks the VLSN that the next segment's header says this one to end with."""
+        header, self._next_header = self._next_header, link.header
+        lost = self._joined.missing or (facts.last.damaged if facts.last is not None else facts.damaged)
+        if header is None or header.prev_number != link.number or not len(found.lasts) or lost:
+            return
+        said, real = header.prev_last_vlsn, int(found.lasts[-1])
+        if said != real and not found.marked[-1]:
+            detail = f"the header says that segment {link.number} ends with VLSN {said}, it ends with {real}"
+            self.add(Rule.SEGMENT_HEADER, segment_name(header.number), 0, real, detail)
 
     def _check_checkpoint(self, link: Link, found: Inspected, stated: Stated) -> None:
         at = stated.checkpoint_end
@@ -243,12 +286,11 @@ class _Verifier:
         if last < durable and not self._owes(last):
             detail = f"the log ends at VLSN {last}, and said that {durable} was durable"
             self.add(Rule.SHORTER, links[-1].name, 0, last + 1, detail)
-        if stated.record is not None and self._whole and not self._order.odd_terms:
-            differ = first_difference(stated.record.term_runs, self._runs(), stated.record.vlsn)
-            if differ is not None:
-                vlsn, noted, there = differ
-                self._order.odd_terms |= {run.term for run in self.report.term_runs if run.first <= vlsn <= run.last}
-                self.add(Rule.STATE, STATE_NAME, 0, vlsn, told(noted, there))
+        if stated.record is not None and self._whole and not self._odd_terms:
+            for fault in check_noted(stated.record.term_runs, self._runs(), stated.record.vlsn):
+                at = fault.vlsn
+                self._odd_terms |= {run.term for run in self.report.term_runs if run.first <= at <= run.last}
+                self._name(STATE_NAME, (fault,))
 
     def _owes(self, last: int) -> bool:
         """Says whether the node knows that it lacks something: its vote floor lies past its end."""
@@ -267,7 +309,7 @@ class _Verifier:
         for number in self._given_up.segments(self._runs(), spans):
             link = self._links[number][0]
             try:
-                found = self._inspected(link, stated)
+                found, _ = inspected(self._disk, link, stated, self._buf)
             except FileNotFoundError:
                 continue  # cleaned away meanwhile
             self._given_up.take(names_of(self._buf, number, found, ~found.marked))
@@ -316,20 +358,6 @@ class _Verifier:
             return None  # frame by frame it is told where the disk gives nothing
         finally:
             file.close()
-
-    def _inspected(self, link: Link, stated: Stated) -> Inspected:
-        size, lost = read_segment(self._disk, link, self._buf)
-        found = inspect(
-            self._buf,
-            size=size,
-            salt=link.salt,
-            end=link.end,
-            name=link.info.path,
-            stated=stated.offset_in(link.number),
-        )
-        for start, end in lost:
-            found.faults.append(Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
-        return found
 
     def _sidecar(self, link: Link) -> Sidecar | None:
         name = sidecar_name(link.number)
@@ -389,11 +417,10 @@ class _Verifier:
             for number, fault in faults.items():
                 what = f"{NODE_FILE_NAME}: slot {number} of 2 cannot be read ({fault})"
                 self.report.notes.append(f"{what}; the other one is whole, and the next start writes both")
-            if record.term < highest and highest not in self._order.odd_terms:
-                detail = f"its term is {record.term}, the log has blocks of term {highest}"
-                self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, detail)
+            if highest not in self._odd_terms:
+                self._name(NODE_FILE_NAME, check_term(record.term, highest))
 
-    def _count(self, found: Inspected, visible: Visible, *, last: bool) -> None:
+    def _count(self, found: Inspected, visible: Visible, terms: Sequence[Run], *, last: bool) -> None:
         report = self.report
         report.segments += 1
         report.torn_tail |= found.torn and last
@@ -401,15 +428,13 @@ class _Verifier:
         report.bytes += found.end
         if not len(visible):
             return
-        firsts, lasts, terms = visible.firsts, visible.lasts, visible.terms
+        firsts, lasts = visible.firsts, visible.lasts
         report.blocks += len(firsts)
         report.entries += int((lasts - firsts).sum()) + len(firsts)
         report.first = int(firsts[0])
         report.last = report.last or int(lasts[-1])
         report.dtvlsn = max(report.dtvlsn, int(visible.dtvlsns.max()))
-        starts = [0, *(np.flatnonzero(terms[1:] != terms[:-1]) + 1).tolist()]
-        for start, end in reversed(list(zip(starts, [*starts[1:], len(terms)], strict=True))):
-            run = TermRun(int(terms[start]), int(firsts[start]), int(lasts[end - 1]))
+        for run in (TermRun(*each) for each in reversed(terms)):
             if report.term_runs and report.term_runs[-1].term == run.term:
                 run = TermRun(run.term, run.first, report.term_runs.pop().last)
             report.term_runs.append(run)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from repl.audit.digest import RANGE_BITS, differing
+from repl.audit.majority import most
 from repl.audit.page.figures import count
 from repl.audit.page.markup import Children, Markup, tag
 from repl.audit.report import AuditReport, SourceReport
@@ -191,11 +192,11 @@ def _differing(report: AuditReport) -> dict[int, Spans]:
     for at in differing(digests, [each.knows for each in report.sources]):
         votes = [each.get(at) for each in digests]
         said = [vote for vote, each in zip(votes, report.sources, strict=True) if each.knows(at)]
-        most = max(said, key=said.count)
+        right, _ = most(said)
         first = max(at << RANGE_BITS, report.compared_from)
         last = min(((at + 1) << RANGE_BITS) - 1, report.compared_to)
         for index, vote in enumerate(votes):
-            if vote != most and report.sources[index].knows(at):
+            if vote != right and report.sources[index].knows(at):
                 spans = found.setdefault(index, [])
                 if spans and spans[-1][1] + 1 == first:
                     spans[-1] = spans[-1][0], last

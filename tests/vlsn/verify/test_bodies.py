@@ -1,4 +1,4 @@
-"""Bodies of many blocks at once: the same verdict as on each alone, whatever lies in them."""
+"""Bodies with right checksums, of many blocks at once: the same verdict as on each alone, whatever lies in them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from vlsn.errors import BadBody
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, build, check_body, columns_of, decode_header, seal_body
+from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES
-from vlsn.verify.inspection import _bodies_bad
+from vlsn.verify.inspection import _columns_bad
 
 ENTRY = st.tuples(st.none() | st.binary(min_size=1, max_size=9), st.binary(max_size=9))
 CHANGE = st.none() | st.tuples(st.integers(0, 300), st.integers(0, 7), st.booleans())
@@ -50,17 +51,22 @@ def is_bad(data: bytes) -> bool:
     return False
 
 
+def is_summed(data: bytes) -> bool:
+    header = decode_header(data)
+    return crc(data[BLOCK_BYTES:]) == header.body_crc
+
+
 @given(st.lists(st.tuples(st.lists(ENTRY, min_size=1, max_size=9), CHANGE, st.booleans()), min_size=1, max_size=9))
 def test_bodies_are_judged_as_each_alone(
     written: list[tuple[list[tuple[bytes | None, bytes]], tuple[int, int, bool] | None, bool]],
 ) -> None:
-    buf, offsets, model = bytearray(), [], []
+    buf, offsets, model, passed_over = bytearray(), [], [], []
     for first, (entries, change, skipped) in enumerate(written, 1):
         data = block(entries, first, change)
         offsets.append(len(buf))
-        model.append(not skipped and is_bad(data))
+        passed_over.append(skipped or not is_summed(data))
+        model.append(not passed_over[-1] and is_bad(data))
         buf += bytes(FRAME_BYTES) + data + bytes(-len(data) & 7)
     places = np.array(offsets, np.int64)
     heads = scan.block_headers(buf, 0, places)
-    skip = np.array([skipped for _, _, skipped in written])
-    assert _bodies_bad(bytes(buf), places, heads, skip=skip).tolist() == model
+    assert _columns_bad(bytes(buf), places, heads, skip=np.array(passed_over)).tolist() == model

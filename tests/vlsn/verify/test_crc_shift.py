@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from zlib import crc32
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.audit.crc32 import crc32
-from repl.audit.crc_shift import followed, shifted
 from vlsn.format.checksum import crc
+from vlsn.verify.crc_shift import followed, shifted
 
 LENGTHS = st.sampled_from([0, 1, 7, 255, 256, 257, 65_535, 65_536, 1 << 20, (1 << 24) + 3])
 

@@ -1,0 +1,250 @@
+"""The frames of one segment with every checksum recomputed, and what of it is damage or a torn tail.
+
+1. A frame that cannot be read is *damage* if something says that it had been synced: the ``synced`` of a later frame,
+   or ``stated``.  Else the log ends there, in a torn tail, whatever lies behind it.  In a segment whose end is known
+   all that is bad is damage.
+2. Damage is passed: what follows is found again by magic, salt and crc, at every 8 bytes, so that one flipped bit hides
+   no other.  A bad frame whose length still leads to the next one is marked, anything else is a gap:
+
+    |good|good|crc wrong|good|…garbage…|good|000000
+              good=False      gap (start, end)
+
+Checksums are made in runs of frames that fit the processor's cache, by ``map`` over C functions: the crc32c once over
+a frame's payload.  Those of its parts, and of the whole frame, follow by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vlsn.format import scan
+from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, VERSION
+from vlsn.format.checksum import crc
+from vlsn.format.frame import FRAME_BYTES, FRAME_DTYPE, FrameKind
+from vlsn.format.scan import Stop
+from vlsn.format.segment import FIRST_FRAME
+from vlsn.limits import KIB
+from vlsn.seams import Buffer
+from vlsn.verify.crc_shift import U32, followed, shifted
+
+Bools = NDArray[np.bool_]
+Compared = Callable[[Sequence[Buffer]], bytes]
+"""Makes of payloads what they are compared by, one behind the other: as many bytes of each."""
+
+_RUN_BYTES: Final = 256 * KIB
+_RUN_FRAMES: Final = 4096
+"""Frames whose checksums are made together of those of their payloads."""
+_VIEW_FROM: Final = 4 * KIB
+"""Payloads longer than this on the average are not copied for their checksums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """A column a checksum, a row a frame: the crc of a block's two parts, and of a frame's payload."""
+
+    header: U32
+    body: U32
+    payload: U32
+
+    def only(self, which: Bools | slice) -> Sums:
+        return Sums(self.header[which], self.body[which], self.payload[which])
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Frames up to ``end`` by file offset; ``good``: crc and padding are right.  ``gaps`` are places, ascending, in
+    which a frame should be and is not.  ``torn``: a torn tail lies behind ``end``."""
+
+    offsets: scan.Offsets
+    headers: scan.Headers
+    heads: scan.Headers
+    """The header of each frame's block; a row of a local record says nothing."""
+    good: Bools
+    sums: Sums
+    compared: bytes
+    gaps: list[tuple[int, int]]
+    end: int
+    torn: bool
+    content: int | None = None
+    """The crc32c of the file up to ``end``, where it was made already and no flag is set."""
+
+    @property
+    def damage(self) -> list[int]:
+        """Where, ascending, a frame should be and is not, or is not good."""
+        return sorted({*(start for start, _ in self.gaps), *self.offsets[~self.good].tolist()})
+
+    def records(self, buf: Buffer) -> list[tuple[int, FrameKind, bytes]]:
+        """Returns offset, kind and payload of the good local records; ``buf`` is the file from its first byte on."""
+        rows = np.flatnonzero(self.good & (self.headers["kind"] != FrameKind.BLOCK))
+        kinds, lengths = self.headers["kind"][rows].tolist(), self.headers["length"][rows].tolist()
+        columns = zip(self.offsets[rows].tolist(), kinds, lengths, strict=True)
+        view, head = memoryview(buf), FRAME_BYTES
+        return [(at, FrameKind(kind), bytes(view[at + head : at + head + length])) for at, kind, length in columns]
+
+
+def read_frames(
+    buf: Buffer,
+    *,
+    size: int,
+    salt: int,
+    end: int | None,
+    name: str,
+    stated: int = 0,
+    base: int = 0,
+    compared: Compared | None = None,
+) -> Frames:
+    """Reads the frames of segment ``name`` in ``buf``, whose first ``size`` bytes are the file from offset ``base`` on:
+    0, or where a frame begins. ``end`` is where its log ends, None for the last segment; ``stated`` says how far that
+    one was synced, as far as anything outside of it knows. Raises ``WrongVersion``, naming the file."""
+    limit = (base + size if end is None else min(end, base + size)) & ~7
+    view = memoryview(buf)[: max(limit - base, 0)]
+    pieces = [_nothing()]
+    gaps: list[tuple[int, int]] = []
+    at = stop = max(base, FIRST_FRAME)
+    while at < limit:
+        found = scan.walk(buf, base=base, start=at, end=limit, salt=salt)
+        scan.check_kind(view, base, found.end, salt, name)
+        piece = _checked(buf, base, found, compared)
+        # A bad frame that leads nowhere may have a wrong length: what lies behind it is to be looked for.
+        kept = len(found) if found.reason is Stop.END else _without_bad_tail(piece.good)
+        stop = int(found.offsets[kept]) if kept < len(found) else found.end
+        pieces.append(_cut(piece, kept))
+        if stop >= limit or (end is None and not np.frombuffer(view[stop - base :], np.uint8).any()):
+            break
+        after = scan.find_frame_after(view, base, stop + 8, salt)
+        gaps.append((stop, after or limit))
+        at = after or limit
+        if after is not None or end is None:
+            stop = at
+    if end is not None and limit < end:
+        start = gaps.pop()[0] if gaps and gaps[-1][1] == limit else max(limit, FIRST_FRAME)
+        gaps.append((start, end))
+    frames = _joined(pieces, gaps, stop)
+    if end is None:
+        frames = _without_torn_tail(frames, stated)
+    blocks = frames.good & (frames.headers["kind"] == FrameKind.BLOCK)
+    if (frames.heads["version"][blocks] != VERSION).any():
+        scan.check_versions(frames.heads[blocks], frames.offsets[blocks], name)
+    return frames
+
+
+def _without_torn_tail(frames: Frames, stated: int) -> Frames:
+    """Ends the log before the first bad place of which nothing says that it had been synced."""
+    synced = max(stated, int(frames.headers["synced"][frames.good].max(initial=0)))
+    cut = next((place for place in frames.damage if place >= synced), None)
+    if cut is not None:
+        gaps = [gap for gap in frames.gaps if gap[0] < cut]
+        return replace(_cut(frames, int(np.searchsorted(frames.offsets, cut))), gaps=gaps, end=cut, torn=True)
+    return frames if synced <= frames.end else replace(frames, gaps=[*frames.gaps, (frames.end, synced)])
+
+
+def _without_bad_tail(good: Bools) -> int:
+    right = np.flatnonzero(good)
+    return int(right[-1]) + 1 if len(right) else 0
+
+
+def _nothing() -> Frames:
+    none = np.empty(0, np.uint32)
+    columns = np.empty(0, np.int64), np.empty(0, FRAME_DTYPE), np.empty(0, BLOCK_DTYPE), np.empty(0, np.bool_)
+    return Frames(*columns, Sums(none, none, none), b"", [], 0, False)
+
+
+def _cut(frames: Frames, count: int) -> Frames:
+    """Keeps the first ``count`` frames."""
+    width = len(frames.compared) // max(1, len(frames.offsets))
+    return replace(
+        frames,
+        offsets=frames.offsets[:count],
+        headers=frames.headers[:count],
+        heads=frames.heads[:count],
+        good=frames.good[:count],
+        sums=frames.sums.only(slice(count)),
+        compared=frames.compared[: count * width],
+    )
+
+
+def _joined(pieces: Sequence[Frames], gaps: list[tuple[int, int]], end: int) -> Frames:
+    sums = (np.concatenate([getattr(each.sums, name) for each in pieces]) for name in Sums.__slots__)
+    return Frames(
+        np.concatenate([each.offsets for each in pieces]),
+        scan.joined([each.headers for each in pieces]),
+        scan.joined([each.heads for each in pieces]),
+        np.concatenate([each.good for each in pieces]),
+        Sums(*sums),
+        b"".join([each.compared for each in pieces]),
+        gaps,
+        end,
+        False,
+    )
+
+
+def _checked(buf: Buffer, base: int, found: scan.Walk, compared: Compared | None) -> Frames:
+    view = memoryview(buf)
+    firsts = found.offsets + (FRAME_BYTES - base)
+    starts, stops = firsts.tolist(), (firsts + found.headers["length"]).tolist()
+    payload_crcs: list[int] = []
+    made: list[bytes] = []
+    for low, high in _runs(found.offsets):
+        payloads = payloads_in(view, starts[low:high], stops[low:high])
+        payload_crcs += map(crc, payloads)
+        if compared is not None:
+            made.append(compared(payloads))
+    heads = np.zeros(len(found), BLOCK_DTYPE)
+    is_block = found.headers["kind"] == FrameKind.BLOCK
+    heads[is_block] = scan.block_headers(buf, base, found.offsets[is_block])
+    lasts = np.frombuffer(buf, "<u8", len(buf) // 8)[last_words(found.offsets - base, found.headers)]
+    sums, good = sums_of(found.headers, heads, lasts, payload_crcs)
+    return Frames(found.offsets, found.headers, heads, good, sums, b"".join(made), [], found.end, False)
+
+
+def payloads_in(view: memoryview, starts: Sequence[int], stops: Sequence[int]) -> list[Buffer]:
+    """Cuts what lies from each start to its stop out of ``view``, ascending and close to one another."""
+    first, data = starts[0], view[starts[0] : stops[-1]]
+    if len(data) > len(starts) * _VIEW_FROM:
+        return [data[start - first : stop - first] for start, stop in zip(starts, stops, strict=True)]
+    plain = bytes(data)  # its slices cost half of those of a view, as long as they are short
+    return [plain[start - first : stop - first] for start, stop in zip(starts, stops, strict=True)]
+
+
+def last_words(offsets: scan.Offsets, headers: scan.Headers) -> scan.Offsets:
+    """Returns the place of each frame's last 8 bytes, in words of 8 bytes, in which its padding lies."""
+    places: scan.Offsets = (scan.frame_ends(offsets, headers) >> 3) - 1
+    return places
+
+
+def sums_of(
+    headers: scan.Headers, heads: scan.Headers, lasts: NDArray[np.uint64], payload_crcs: Sequence[int]
+) -> tuple[Sums, Bools]:
+    """Makes of the crc32c of each frame's payload all others, and says whether its crc and padding are right.
+    ``heads`` are the blocks' headers, ``lasts`` the frames' last words."""
+    whole = np.array(payload_crcs, np.uint32)
+    runs = (slice(low, low + _RUN_FRAMES) for low in range(0, max(1, len(whole)), _RUN_FRAMES))
+    pieces = [_sums_of_run(headers[run], heads[run], lasts[run], whole[run]) for run in runs]
+    header, body, good = (np.concatenate(each) for each in zip(*pieces, strict=True))
+    return Sums(header, body, whole), good
+
+
+def _sums_of_run(
+    headers: scan.Headers, heads: scan.Headers, lasts: NDArray[np.uint64], whole: U32
+) -> tuple[U32, U32, Bools]:
+    lengths = headers["length"].astype(np.int64)
+    good = (shifted(scan.head_crcs(headers), lengths) ^ whole) == headers["crc"]
+    used = (lengths & 7).astype(np.uint64) << np.uint64(3)
+    good &= (used == 0) | (lasts >> used == 0)
+    header = scan.header_crcs(heads)
+    own = np.ascontiguousarray(heads["header_crc"], "<u4").view(np.uint8).reshape(-1, 4)
+    body = whole ^ shifted(followed(header, own), np.maximum(lengths - BLOCK_BYTES, 0))
+    return header, body, good
+
+
+def _runs(offsets: scan.Offsets) -> Iterator[tuple[int, int]]:
+    low = 0
+    while low < len(offsets):
+        high = max(low + 1, int(np.searchsorted(offsets, offsets[low] + _RUN_BYTES)))
+        yield low, high
+        low = high

@@ -1,0 +1,85 @@
+"""The rules that join a log's segments: visible blocks follow on, terms do not fall, producers go on, what was said to
+be durable is kept.
+
+Segments come from the last to the first, since what judges a segment lies behind it.  Of those behind the one at hand
+a few values are kept:
+
+    00000001.vlog   … 3 4 │ edge = 5   00000002.vlog        4 + 1 = 5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from vlsn.format.records import RollbackStart
+from vlsn.format.segment import segment_name
+from vlsn.verify.durable_claims import fallen, given_up
+from vlsn.verify.facts import Edge, Facts, broken
+from vlsn.verify.inspection import Fault, Rule
+from vlsn.verify.producer_order import ProducerOrder
+
+
+class Joined:
+    """The joints of one log. ``missing`` are the files that are missing behind its last segment; then those between the
+    segment at hand and the one taken before. With ``over_loss`` producers are compared over places where a block is
+    lost, too."""
+
+    def __init__(self, missing: Sequence[str] = (), *, over_loss: bool = False) -> None:
+        self.missing = list(missing)
+        self._over_loss = over_loss
+        self._producers = ProducerOrder()
+        self._after: Facts | None = None
+        self._edge: Edge | None = None
+        """The first visible block behind."""
+        self._edge_file = ""
+        self._lost = False
+        """Something between the segment at hand and that block may be missing."""
+
+    def take(self, facts: Facts) -> Iterator[Fault]:
+        """Yields what does not hold between this segment and those behind it; each fault names its file."""
+        after = self._after
+        if after is not None:
+            self.missing = [segment_name(after.prev_number)] if after.prev_number > facts.number else []
+        yield from self._order(facts)
+        if not self._over_loss and (self.missing or facts.damaged):
+            self._producers.cut()
+        if self._over_loss or not facts.damaged:
+            yield from self._producers.check(facts.heard, facts.number)
+        self._after = facts
+
+    def _order(self, facts: Facts) -> Iterator[Fault]:
+        edge, mine = self._edge, facts.last
+        last = mine.vlsn if mine is not None else facts.before
+        for name in self.missing:
+            yield Fault(Rule.GAP, 0, "the segment is missing", last + 1, file=name)
+        if edge is not None and mine is not None:
+            excused = self.missing or mine.damaged or self._lost
+            if edge.vlsn <= last or (edge.vlsn != last + 1 and not excused):
+                yield broken(self._edge_file, edge.offset, edge.vlsn, last)
+            if edge.term < mine.term:
+                detail, more = f"term {edge.term} follows on term {mine.term}", {"term": edge.term, "before": mine.term}
+                yield Fault(Rule.TERM_ORDER, edge.offset, detail, edge.vlsn, more, self._edge_file)
+        if facts.first is not None:
+            self._edge, self._edge_file, self._lost = facts.first, facts.file, facts.first.damaged
+        else:
+            self._lost |= facts.damaged or bool(self.missing)
+
+
+def claimed(segments: Iterable[Facts]) -> tuple[int, list[Fault]]:
+    """Compares what segments, by rising number, say to be durable. Returns with what does not hold what must be there
+    by all that was said."""
+    unheld: list[Fault] = []
+    said = shown = 0
+    for segment in segments:
+        claims, first = segment.claims, segment.first
+        if first is not None and claims.first < shown:
+            unheld.append(fallen(first.offset, first.vlsn, claims.first, shown, segment.file))
+        shown = max(shown, claims.highest)
+        starts = [(at, record) for at, record in segment.rollbacks if isinstance(record, RollbackStart)]
+        for (at, record), before in zip(starts, claims.between[:-1], strict=True):
+            said = max(said, before)
+            if record.matchpoint < said:
+                unheld.append(given_up(segment.file, at, record, said))
+                said = record.matchpoint  # named once
+        said = max(said, claims.between[-1])
+    return said, unheld
