@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from repl.audit.blocks import Blocks
-from repl.audit.findings import FINDINGS_MAX, Finding
+from repl.audit.findings import FINDINGS_MAX, Finding, finding_of
 from repl.audit.plan import Indexed, Noted
 from repl.audit.segment_audit import Pointed, SegmentAudit, rollbacks_of
 from vlsn.format.rollback_periods import end_of
 from vlsn.ids import lsn
-from vlsn.recover.recovery import INDEX_NAME, NODE_FILE_NAME, STATE_NAME
+from vlsn.recover.recovery import INDEX_NAME
 from vlsn.verify.inspection import Rule
-from vlsn.verify.noted_terms import first_difference, told
+from vlsn.verify.noted_terms import check_noted, check_term
 
 
 def check_index(blocks: Blocks, damage: Sequence[int], end: int, indexed: Indexed) -> Iterator[Pointed]:
@@ -66,32 +66,12 @@ def check_pointed(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Fin
                 )
 
 
-def check_noted(source: str, stated: Noted, segments: Sequence[SegmentAudit], *, ordered: bool) -> Iterator[Finding]:
+def check_notes(source: str, stated: Noted, segments: Sequence[SegmentAudit], *, ordered: bool) -> Iterator[Finding]:
     """Holds the terms that ``state`` and the node file note against those of the log; those of ``state`` where no block
     is lost, and the log is ``ordered``."""
     runs = [run for segment in segments for run in segment.terms]
-    highest = max((run[0] for run in runs), default=0)
-    if stated.term is not None and stated.term < highest:
-        yield Finding(
-            rule=Rule.NODE_FILE,
-            source=source,
-            file=NODE_FILE_NAME,
-            offset=0,
-            vlsn=0,
-            detail=f"its term is {stated.term}, the log has blocks of term {highest}",
-            more={"term": stated.term, "highest": highest},
-        )
-    if not runs or not stated.terms or not ordered or any(segment.damaged for segment in segments):
-        return
-    differ = first_difference(stated.terms, runs, stated.upto)
-    if differ is not None:
-        vlsn, said, real = differ
-        yield Finding(
-            rule=Rule.STATE,
-            source=source,
-            file=STATE_NAME,
-            offset=0,
-            vlsn=vlsn,
-            detail=told(said, real),
-            more={"noted": list(said), "there": list(real)},
-        )
+    faults = [] if stated.term is None else [*check_term(stated.term, max((run[0] for run in runs), default=0))]
+    if ordered and not any(segment.damaged for segment in segments):
+        faults += check_noted(stated.terms, runs, stated.upto)
+    for fault in faults:
+        yield finding_of(source, fault.file, fault)

@@ -28,7 +28,7 @@ from typing import Any, Final, Protocol, TypeVar
 from repl.audit import once, tasks
 from repl.audit.causes import causes
 from repl.audit.copies import source_reports
-from repl.audit.derived import check_noted
+from repl.audit.derived import check_notes
 from repl.audit.difference import RANGES_SHOWN, RangeTask
 from repl.audit.digest import RANGE_BITS, Checksums, Place, RangeDigest, differing, merged
 from repl.audit.findings import Finding
@@ -248,7 +248,7 @@ class _Audit:
             stated = replace(survey.stated, terms=()) if read.missing else survey.stated
             ordered = not any(finding.rule in _OF_ORDER for finding in (*survey.findings, *found))
             segments = [segment for run in read.runs for segment in run]
-            self.findings += check_noted(source.text, stated, segments, ordered=ordered)
+            self.findings += check_notes(source.text, stated, segments, ordered=ordered)
             self._take(_judged(source, read, survey, found, self._jobs))
 
     def make_copies(self) -> None:

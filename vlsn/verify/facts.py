@@ -82,7 +82,7 @@ class Facts:
     terms: tuple[Run, ...]
     """The terms of its visible blocks, ascending."""
     faults: tuple[Fault, ...]
-    """Faults that its visible blocks show against one another."""
+    """Faults of its visible blocks: their order, terms and DTVLSNs."""
     repeated: tuple[Fault, ...]
     """Submissions of producers that cannot follow on one another. Where a block is lost one may be."""
 

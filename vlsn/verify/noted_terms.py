@@ -1,18 +1,21 @@
-"""The terms that ``state`` notes, against those of the log's visible blocks.
+"""The terms that ``state`` and the node file note, against those of the log's visible blocks.
 
 state   term 3 from 7 to 40          the visible blocks of 7 to 40, and no others, are of term 3
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+
+from vlsn.recover.recovery import NODE_FILE_NAME, STATE_NAME
+from vlsn.verify.inspection import Fault, Rule
 
 Run = tuple[int, int, int]
 """Term, first and last VLSN."""
 
 
-def first_difference(noted: Sequence[Run], found: Sequence[Run], upto: int) -> tuple[int, Run, Run] | None:
+def _first_difference(noted: Sequence[Run], found: Sequence[Run], upto: int) -> tuple[int, Run, Run] | None:
     """Returns the first VLSN up to ``upto`` at which they are not the same, and both runs there. None where they are,
     or share no VLSN."""
     if not noted or not found:
@@ -25,10 +28,21 @@ def first_difference(noted: Sequence[Run], found: Sequence[Run], upto: int) -> t
     return None
 
 
-def told(said: Run, real: Run) -> str:
-    """Returns that difference in words."""
-    detail = f"state notes term {said[0]} from VLSN {said[1]} to {said[2]}, the log has term {real[0]}"
-    return f"{detail} from {real[1]} to {real[2]}"
+def check_noted(noted: Sequence[Run], found: Sequence[Run], upto: int) -> Iterator[Fault]:
+    """Holds the terms that ``state`` notes up to a VLSN against those of the log."""
+    differ = _first_difference(noted, found, upto)
+    if differ is not None:
+        vlsn, said, real = differ
+        detail = f"state notes term {said[0]} from VLSN {said[1]} to {said[2]}, the log has term {real[0]}"
+        detail = f"{detail} from {real[1]} to {real[2]}"
+        yield Fault(Rule.STATE, 0, detail, vlsn, {"noted": list(said), "there": list(real)}, STATE_NAME)
+
+
+def check_term(term: int, highest: int) -> Iterator[Fault]:
+    """Holds the node file's term against the ``highest`` one of the log."""
+    if term < highest:
+        detail = f"its term is {term}, the log has blocks of term {highest}"
+        yield Fault(Rule.NODE_FILE, 0, detail, 0, {"term": term, "highest": highest}, NODE_FILE_NAME)
 
 
 def _between(runs: Sequence[Run], first: int, last: int) -> list[Run]:

@@ -46,7 +46,7 @@ from vlsn.verify.index_mappings import Columns as Mappings
 from vlsn.verify.inspection import Fault, Inspected, Mask, Rule, inspected
 from vlsn.verify.joined import Joined, claimed
 from vlsn.verify.names import GivenUp, names_of
-from vlsn.verify.noted_terms import Run, first_difference, told
+from vlsn.verify.noted_terms import Run, check_noted, check_term
 from vlsn.verify.pages import page_faults
 from vlsn.verify.producer_order import NOTHING_HEARD
 from vlsn.verify.report import Finding, TermRun, VerifyReport, kept_aside
@@ -287,11 +287,10 @@ class _Verifier:
             detail = f"the log ends at VLSN {last}, and said that {durable} was durable"
             self.add(Rule.SHORTER, links[-1].name, 0, last + 1, detail)
         if stated.record is not None and self._whole and not self._odd_terms:
-            differ = first_difference(stated.record.term_runs, self._runs(), stated.record.vlsn)
-            if differ is not None:
-                vlsn, noted, there = differ
-                self._odd_terms |= {run.term for run in self.report.term_runs if run.first <= vlsn <= run.last}
-                self.add(Rule.STATE, STATE_NAME, 0, vlsn, told(noted, there))
+            for fault in check_noted(stated.record.term_runs, self._runs(), stated.record.vlsn):
+                at = fault.vlsn
+                self._odd_terms |= {run.term for run in self.report.term_runs if run.first <= at <= run.last}
+                self._name(STATE_NAME, (fault,))
 
     def _owes(self, last: int) -> bool:
         """Says whether the node knows that it lacks something: its vote floor lies past its end."""
@@ -418,9 +417,8 @@ class _Verifier:
             for number, fault in faults.items():
                 what = f"{NODE_FILE_NAME}: slot {number} of 2 cannot be read ({fault})"
                 self.report.notes.append(f"{what}; the other one is whole, and the next start writes both")
-            if record.term < highest and highest not in self._odd_terms:
-                detail = f"its term is {record.term}, the log has blocks of term {highest}"
-                self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, detail)
+            if highest not in self._odd_terms:
+                self._name(NODE_FILE_NAME, check_term(record.term, highest))
 
     def _count(self, found: Inspected, visible: Visible, terms: Sequence[Run], *, last: bool) -> None:
         report = self.report

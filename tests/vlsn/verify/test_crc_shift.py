@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from zlib import crc32
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.audit.crc32 import crc32
 from vlsn.format.checksum import crc
 from vlsn.verify.crc_shift import followed, shifted
 
