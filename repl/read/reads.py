@@ -22,7 +22,7 @@ from vlsn.ids import Lsn, Vlsn
 from vlsn.index.waiters import Waiters, Wake
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
-from vlsn.segments.read_page import NO_LIMIT, Gathering
+from vlsn.segments.gathering import NO_LIMIT, Gathering
 from vlsn.segments.reader import DATA_ONLY, EntryRun, LogReader, ReadRun, TimeRun
 from vlsn.segments.time_search import LOOK_BYTES, TimeSearch
 from vlsn.write.local_log import LocalLog

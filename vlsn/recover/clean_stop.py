@@ -12,8 +12,8 @@ from vlsn.format.records import CheckpointEnd
 from vlsn.format.segment import FIRST_FRAME, SegmentState
 from vlsn.recover.torn_tail import Found
 from vlsn.seams import Disk, File
-from vlsn.segments.current_segment import PAGE_BYTES, Frame, Tail
 from vlsn.segments.directory import SegmentInfo
+from vlsn.segments.tail import PAGE_BYTES, Frame, Tail
 
 
 def resumed(disk: Disk, segment: SegmentInfo, found: Found) -> Tail | None:

@@ -53,12 +53,12 @@ from vlsn.recover.stored_index import Reread, StoredIndex
 from vlsn.recover.versions import check_segments, check_versions
 from vlsn.recover.vote_floor import floor_of, with_floor
 from vlsn.seams import DirectoryLock, Disk, Seams
-from vlsn.segments.current_segment import Tail
 from vlsn.segments.cut_bytes import cut_name, free_name, is_kept, keep_cut
 from vlsn.segments.directory import LOCK_NAME, SegmentInfo, make_directory, survey
 from vlsn.segments.holes import give_back
 from vlsn.segments.overmarks import finish_rollback
 from vlsn.segments.restore_marker import check_no_restore
+from vlsn.segments.tail import Tail
 from vlsn.segments.visible_blocks import first_damage
 from vlsn.state.history import History
 from vlsn.state.node_file import NodeFile

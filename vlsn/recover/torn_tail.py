@@ -28,9 +28,9 @@ from vlsn.ids import Lsn, lsn, lsn_file
 from vlsn.limits import MIB
 from vlsn.recover.vote_floor import BlockName
 from vlsn.seams import Buffer, Disk
-from vlsn.segments.current_segment import PAGE_BYTES
 from vlsn.segments.directory import SegmentInfo
 from vlsn.segments.log_end import Ending, ending, synced_end
+from vlsn.segments.tail import PAGE_BYTES
 
 USED_BYTES = MIB
 

@@ -38,7 +38,7 @@ from vlsn.limits import KIB
 from vlsn.seams import Disk, File
 from vlsn.segments.bad_sectors import is_unread, read_around
 from vlsn.segments.directory import segment_numbers
-from vlsn.segments.read_page import NO_LIMIT, Gathering
+from vlsn.segments.gathering import NO_LIMIT, Gathering
 from vlsn.segments.window import WINDOW_BYTES_MAX, Stopped, Taking, Window
 
 SINGLE_BYTES = 8 * KIB

@@ -14,7 +14,7 @@ import numpy as np
 from vlsn.format.segment import sidecar_name
 from vlsn.format.sidecar import Sidecar
 from vlsn.seams import Disk
-from vlsn.segments.current_segment import Tail
+from vlsn.segments.tail import Tail
 
 
 class Sealing:

@@ -20,7 +20,7 @@ from vlsn.format.scan import Offsets, Walk
 from vlsn.format.segment import segment_name
 from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn
 from vlsn.limits import KIB, MIB
-from vlsn.segments.read_page import Gathering
+from vlsn.segments.gathering import Gathering
 
 WINDOW_BYTES_MIN = 16 * KIB
 WINDOW_BYTES_MAX = MIB

@@ -24,10 +24,10 @@ from vlsn.format.segment import FIRST_FRAME, SegmentHeader, SegmentState, sideca
 from vlsn.ids import Lsn, Vlsn, padded
 from vlsn.recover.recovery import Recovered
 from vlsn.seams import Buffer, Seams
-from vlsn.segments.current_segment import Chunk, Group, Tail
 from vlsn.segments.holes import Holes
 from vlsn.segments.sealing import Sealing
-from vlsn.segments.standby_segment import Standby, Taken, active
+from vlsn.segments.standby import Standby, Taken, active
+from vlsn.segments.tail import Chunk, Group, Tail
 from vlsn.state.options import LogOptions, LogStats
 from vlsn.write.log_life import LogLife
 from vlsn.write.log_view import LogView

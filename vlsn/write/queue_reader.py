@@ -18,7 +18,7 @@ from vlsn.format.seal import Sealed, seal, seal_local
 from vlsn.ids import NULL_TERM, Term, Vlsn, padded
 from vlsn.limits import UNSYNCED_BYTES_MAX
 from vlsn.seams import Clock
-from vlsn.segments.current_segment import Group, Record
+from vlsn.segments.tail import Group, Record
 from vlsn.state.options import Durability, LogOptions
 from vlsn.write.log_view import LogView
 from vlsn.write.placement import Placement

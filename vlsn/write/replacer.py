@@ -35,8 +35,8 @@ from vlsn.format.records import RollbackEnd
 from vlsn.format.segment import FIRST_FRAME, segment_name
 from vlsn.ids import Lsn, Vlsn, lsn
 from vlsn.seams import Buffer, Disk, Worker
-from vlsn.segments.current_segment import Chunk, Frame, Group, Tail
-from vlsn.segments.standby_segment import Taken, active
+from vlsn.segments.standby import Taken, active
+from vlsn.segments.tail import Chunk, Frame, Group, Tail
 from vlsn.state.options import LogStats
 from vlsn.write.log_life import LogLife
 from vlsn.write.log_view import LogView

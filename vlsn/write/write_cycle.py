@@ -19,7 +19,7 @@ from vlsn.format.frame import FrameKind
 from vlsn.ids import NULL_TERM, Lsn, Vlsn
 from vlsn.limits import FLUSH_BYTES
 from vlsn.seams import Worker
-from vlsn.segments.current_segment import Group
+from vlsn.segments.tail import Group
 from vlsn.state.options import LogStats
 from vlsn.write.log_life import LogLife
 from vlsn.write.log_view import LogView

@@ -13,7 +13,7 @@ from vlsn.format.block import Entry, EntryKind
 from vlsn.format.seal import seal
 from vlsn.format.submission import Values
 from vlsn.limits import BATCH_ENTRIES_MAX
-from vlsn.segments.read_page import Gathering
+from vlsn.segments.gathering import Gathering
 
 KINDS = st.none() | st.frozensets(st.sampled_from([int(kind) for kind in EntryKind]))
 

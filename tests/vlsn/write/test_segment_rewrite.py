@@ -28,9 +28,9 @@ from vlsn.real.threads import CallerThreads
 from vlsn.recover import clean_stop, torn_tail
 from vlsn.recover.recovery import recover
 from vlsn.seams import Seams
-from vlsn.segments import current_segment
-from vlsn.segments.current_segment import PAGE_BYTES
+from vlsn.segments import tail as tail_module
 from vlsn.segments.reader import LogReader, SegmentFile
+from vlsn.segments.tail import PAGE_BYTES
 from vlsn.state.options import LogOptions
 from vlsn.verify.verify import verify
 
@@ -143,7 +143,7 @@ def test_a_larger_page_that_a_failed_write_destroyed_is_not_needed_any_more(
     page_bytes: int, resumes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kernels of ARM and POWER write pages of 16 and 64 KiB."""
-    for module in (current_segment, torn_tail, clean_stop):
+    for module in (tail_module, torn_tail, clean_stop):
         monkeypatch.setattr(module, "PAGE_BYTES", page_bytes)
     machine = Machine()
     options = replace(SMALL, segment_bytes=1 << 20)
@@ -174,7 +174,7 @@ def test_a_larger_page_that_a_failed_write_destroyed_is_not_needed_any_more(
 
 def test_a_larger_first_page_that_a_failed_write_destroyed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The header page lies in it, and nothing has taken its place: damage, to be mended from a member."""
-    for module in (current_segment, torn_tail, clean_stop):
+    for module in (tail_module, torn_tail, clean_stop):
         monkeypatch.setattr(module, "PAGE_BYTES", 64 << 10)
     machine = Machine()
     opened = Opened(machine, replace(SMALL, segment_bytes=1 << 20))

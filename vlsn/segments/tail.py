@@ -9,7 +9,7 @@ known synced when the frame was built, so that a later open can tell an unsynced
       prev = 0          prev = 88         ^ tail.offset
 
 ``frames`` keeps what a failed write could take with it: every frame that is not synced, and those that
-reach into the page in which the next write begins (see ``segment_rewrite``): of 4 KiB, or of the kernel's pages where
+reach into the page in which the next write begins (see ``replacer``): of 4 KiB, or of the kernel's pages where
 those are larger.  A segment's header page is one of its own only where pages have 4 KiB: of a larger first page that
 a failed write destroys the header goes too, and the next open says so (``Damaged``).
 """
