@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from repl.api import Appended
-from repl.destinations.delivery import Dead, Delivery, DeliveryParts, PageSource, Source
+from repl.destinations.delivered import Dead, Source
+from repl.destinations.delivery import Delivery, DeliveryParts
 from repl.destinations.full import FullPolicies
 from repl.destinations.gauges import PERIOD_S, SAMPLED_ROWS
 from repl.destinations.limits import REASON_BYTES_MAX
@@ -26,6 +27,7 @@ from vlsn.format.submission import Transaction, Values
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import Vlsn
 from vlsn.levels import DESTINATIONS
+from vlsn.pages.source import PageSource
 from vlsn.state.destinations import PREFIX, DestinationSettings, key_of, settings_of
 from vlsn.write.local_log import LocalLog
 

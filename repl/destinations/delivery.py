@@ -23,13 +23,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from repl.destinations.delays import Delays
+from repl.destinations.delivered import Answer, Dead, Delivered, DeliveryCounts, Found, Pace, Source
 from repl.destinations.flight import NOBODY, Flight, Removed
 from repl.destinations.gauges import WINDOWS, Incoming, Oldest
 from repl.destinations.limits import (
@@ -38,7 +39,6 @@ from repl.destinations.limits import (
     BLOCKED_MAX,
     BLOCKED_S,
     LOOK_S,
-    PACE_S,
     SKIPPED_NOTED,
     TRIES_MAX,
     WINDOW_BYTES,
@@ -50,12 +50,11 @@ from repl.destinations.service import Room
 from repl.destinations.window import NO_KEY, Hashes, Window
 from repl.web.limits import MESSAGE_BYTES, READ_BYTES_MAX
 from vlsn.errors import BadArgument, Damaged, NotFound, QueueFull, Trimmed, VlsnLogError, anew
-from vlsn.format.block import Entry
 from vlsn.format.messages import MessageFilter
 from vlsn.format.rows import Mask
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
-from vlsn.ids import Vlsn
 from vlsn.limits import ACK_INTERVALS_MAX, REDELIVERY_DELAY_S_MAX
+from vlsn.pages.source import PageSource
 from vlsn.state.acks import Acked
 from vlsn.state.destinations import DestinationSettings
 from vlsn.write.ring import Ring
@@ -63,88 +62,6 @@ from vlsn.write.ring import Ring
 LATE: Final = "not acknowledged in time"
 PAGED_MESSAGES: Final = 10_000
 """Messages that are read of pages at once."""
-
-
-class Blocks(Protocol):
-    """Whole blocks, and the first VLSN behind them."""
-
-    @property
-    def data(self) -> list[bytes]: ...
-
-    @property
-    def next_vlsn(self) -> int: ...
-
-    @property
-    def durable(self) -> int: ...
-
-
-class Source(Protocol):
-    """The durable log, to be read."""
-
-    @property
-    def durable(self) -> Vlsn: ...
-
-    async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> Blocks: ...
-
-
-class PagedRun(Protocol):
-    """Messages in VLSN order, and the first VLSN that was not looked at; at or past the log's first one the log has it.
-    ``lacks`` are VLSNs from there on that lie neither in this node's log nor in its pages yet."""
-
-    @property
-    def entries(self) -> list[Entry]: ...
-
-    @property
-    def next_vlsn(self) -> Vlsn: ...
-
-    @property
-    def lacks(self) -> tuple[int, int] | None: ...
-
-
-class PagedSizes(Protocol):
-    """VLSNs of messages, and the bytes of each."""
-
-    @property
-    def vlsns(self) -> Vlsns: ...
-
-    @property
-    def sizes(self) -> Vlsns: ...
-
-    @property
-    def next_vlsn(self) -> Vlsn: ...
-
-
-class PageSource(Protocol):
-    """Messages that the log lost when it was cleaned (``vlsn/pages``)."""
-
-    @property
-    def pressed(self) -> bool: ...
-
-    def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str: ...
-
-    async def sizes(self, uuid: str, from_vlsn: int) -> PagedSizes: ...
-
-    async def messages(self, uuid: str, from_vlsn: int, *, since: int, limit: int, bytes_max: int) -> PagedRun: ...
-
-
-class Delivered(NamedTuple):
-    """Messages of one answer, in VLSN order; ``attempts`` of those that are not delivered for the first time."""
-
-    columns: MessageColumns
-    attempts: dict[int, int]
-    uuid: str
-
-    @property
-    def entries(self) -> list[Entry]:
-        return self.columns.entries()
-
-
-class Dead(NamedTuple):
-    """A message that nobody could take."""
-
-    vlsn: int
-    attempts: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,82 +79,6 @@ class DeliveryParts:
     freed: Callable[[], None]
     """Hears that messages were acknowledged: there may be room for others."""
     event: Callable[..., None]
-
-
-@dataclass(slots=True, eq=False)
-class _Answer:
-    """One answer, some of whose messages are out yet."""
-
-    deadline: float
-    left: int
-    attempts: dict[int, int]
-
-
-@dataclass(slots=True)
-class DeliveryCounts:
-    """Counters since this node leads."""
-
-    delivered: int = 0
-    again: int = 0
-    acked: int = 0
-    nacked: int = 0
-    expired: int = 0
-    dead: int = 0
-    dropped: int = 0
-    lost: int = 0
-
-
-@dataclass(slots=True)
-class Pace:
-    """Messages a second, of late: over the last whole ``PACE_S``."""
-
-    delivered: float = 0.0
-    acked: float = 0.0
-    _since: float = 0.0
-    _counted: tuple[int, int] = (0, 0)
-
-    def tick(self, now: float, counts: DeliveryCounts) -> None:
-        if now - self._since < PACE_S:
-            return
-        delivered, acked = self._counted
-        span = now - self._since if self._since else PACE_S
-        self.delivered, self.acked = (counts.delivered - delivered) / span, (counts.acked - acked) / span
-        self._since, self._counted = now, (counts.delivered, counts.acked)
-
-
-@dataclass(slots=True)
-class _Found:
-    """Messages that may go out, put together over several looks."""
-
-    owner: int
-    parts: list[MessageColumns] = field(default_factory=list)
-    before: list[Vlsns] = field(default_factory=list)
-    keys: list[Hashes | None] = field(default_factory=list)
-    count: int = 0
-    bytes: int = 0
-    blocked: int = 0
-    """Messages that were passed over because of their keys."""
-
-    def add(self, part: MessageColumns, before: Vlsns, keys: Hashes | None) -> None:
-        self.parts.append(part)
-        self.before.append(before)
-        self.keys.append(keys)
-        self.count += len(part)
-        self.bytes += part.bytes
-
-    def clear(self) -> None:
-        for columns in (self.parts, self.before, self.keys):
-            columns.clear()
-        self.count = self.bytes = 0
-
-    def all_keys(self) -> Hashes | None:
-        if all(keys is None for keys in self.keys):
-            return None
-        filled = [
-            np.zeros(len(part), np.uint64) if keys is None else keys
-            for part, keys in zip(self.parts, self.keys, strict=True)
-        ]
-        return np.concatenate(filled)
 
 
 class Delivery:
@@ -277,7 +118,7 @@ class Delivery:
         self._delays = Delays()
         self._barren_until = 0.0
         """The loop's time until which nobody looks again but who has keys: all that was met waits for its key."""
-        self._answers: dict[int, _Answer] = {}
+        self._answers: dict[int, Answer] = {}
         """The answers of which some are out, by number, the one first that comes back first."""
         self._tries: dict[int, int] = {}
         """Attempts by VLSN, of messages that came back."""
@@ -456,7 +297,7 @@ class Delivery:
                 barren_until = self._barren_until
                 self._rewind(int(self._waiting_from[own].min()))
                 self._barren_until = barren_until
-        found = _Found(owner)
+        found = Found(owner)
         loop, most = asyncio.get_running_loop(), min(most, max(room, 1))
         if self.settings.max_out:
             most = min(most, self.settings.max_out - self.out)
@@ -487,7 +328,7 @@ class Delivery:
     def _nothing(self) -> tuple[Delivered, int]:
         return Delivered(MessageColumns(), {}, self.uuid), 0
 
-    async def _look(self, found: _Found, limit: int, *, first_only: bool) -> bool:
+    async def _look(self, found: Found, limit: int, *, first_only: bool) -> bool:
         """Looks at what comes next; False where there is nothing more to be had now."""
         at, since = self._at, self.since
         window = await self._window_at(at)
@@ -605,7 +446,7 @@ class Delivery:
         tried = self._tries.get(vlsn)
         return acked.tries.of(vlsn) if tried is None else tried
 
-    def _hand_out(self, found: _Found) -> tuple[Delivered, int]:
+    def _hand_out(self, found: Found) -> tuple[Delivered, int]:
         columns, acked = MessageColumns.joined(found.parts), self._acked()
         vlsns = columns.vlsns
         attempts: dict[int, int] = {}
@@ -618,7 +459,7 @@ class Delivery:
         before = found.before[0] if len(found.before) == 1 else np.concatenate(found.before)
         self._flight.add(vlsns, before, found.all_keys(), answer=number, owner=found.owner or number)
         deadline = asyncio.get_running_loop().time() + self.settings.ack_timeout_s
-        self._answers[number] = _Answer(deadline, len(vlsns), attempts)
+        self._answers[number] = Answer(deadline, len(vlsns), attempts)
         self.counts.delivered += len(vlsns)
         if attempts:
             self.counts.again += len(attempts)

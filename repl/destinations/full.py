@@ -25,13 +25,15 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from repl.destinations.delivery import Delivery, PageSource
+from repl.destinations.delivered import Source
+from repl.destinations.delivery import Delivery
 from repl.destinations.depth import Depth
 from vlsn.errors import DestinationFull, NotMaster, QueueFull, Trimmed, VlsnLogError
 from vlsn.format.submission import Submission
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.limits import ACK_INTERVALS_MAX, MIB
+from vlsn.pages.source import PageSource
 from vlsn.seams import Buffer
 from vlsn.state.destinations import FULL_POLICIES, DestinationSettings
 from vlsn.write.local_log import LocalLog
@@ -62,20 +64,6 @@ class Held(Protocol):
         ...
 
     def refuse(self, error: VlsnLogError) -> None: ...
-
-
-class Blocks(Protocol):
-    """Whole blocks of the log."""
-
-    @property
-    def data(self) -> list[bytes]: ...
-
-    @property
-    def next_vlsn(self) -> int: ...
-
-
-class BlockSource(Protocol):
-    async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> Blocks: ...
 
 
 class Queued(NamedTuple):
@@ -152,7 +140,7 @@ class FullPolicies(Generic[A]):
     def __init__(
         self,
         log: LocalLog,
-        source: BlockSource,
+        source: Source,
         put: Callable[[A, int | None], None],
         event: Callable[..., None],
         pages: Callable[[], PageSource | None] = lambda: None,

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 from repl.api import DestinationChange, Puts
 from repl.destinations import orders
+from repl.destinations.delivered import Delivered
 from repl.destinations.deliveries import Deliveries
-from repl.destinations.delivery import Delivered, Delivery, Worker
+from repl.destinations.delivery import Delivery, Worker
 from repl.destinations.description import destinations_of, told
 from repl.destinations.pager import Pager
 from repl.destinations.service import Room

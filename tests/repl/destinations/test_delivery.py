@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from repl.destinations.delivery import Blocks, Delivery, DeliveryParts, PageSource
+from repl.destinations.delivered import Blocks
+from repl.destinations.delivery import Delivery, DeliveryParts
 from repl.destinations.handed import Handed, Holder
 from repl.destinations.notes import Notes
 from tests.fakes.loop import run, virtual
@@ -20,7 +21,7 @@ from vlsn.format.block import Entry
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import Vlsn
 from vlsn.limits import MIB
-from vlsn.pages.source import PagedRun, PagedSizes
+from vlsn.pages.source import PagedRun, PagedSizes, PageSource
 from vlsn.state.acks import Acked
 from vlsn.state.destinations import DestinationSettings
 

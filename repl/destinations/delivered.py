@@ -1,0 +1,135 @@
+"""The parts of a delivery: what it reads, what it has found, what it gives out and counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from repl.destinations.limits import (
+    PACE_S,
+)
+from repl.destinations.message_batch import MessageColumns
+from repl.destinations.window import Hashes
+from vlsn.format.block import Entry
+from vlsn.format.vlsn_set import Vlsns
+from vlsn.ids import Vlsn
+
+
+class Blocks(Protocol):
+    """Whole blocks, and the first VLSN behind them."""
+
+    @property
+    def data(self) -> list[bytes]: ...
+
+    @property
+    def next_vlsn(self) -> int: ...
+
+    @property
+    def durable(self) -> int: ...
+
+
+class Source(Protocol):
+    """The durable log, to be read."""
+
+    @property
+    def durable(self) -> Vlsn: ...
+
+    async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> Blocks: ...
+
+
+class Delivered(NamedTuple):
+    """Messages of one answer, in VLSN order; ``attempts`` of those that are not delivered for the first time."""
+
+    columns: MessageColumns
+    attempts: dict[int, int]
+    uuid: str
+
+    @property
+    def entries(self) -> list[Entry]:
+        return self.columns.entries()
+
+
+class Dead(NamedTuple):
+    """A message that nobody could take."""
+
+    vlsn: int
+    attempts: int
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """One answer, some of whose messages are out yet."""
+
+    deadline: float
+    left: int
+    attempts: dict[int, int]
+
+
+@dataclass(slots=True)
+class DeliveryCounts:
+    """Counters since this node leads."""
+
+    delivered: int = 0
+    again: int = 0
+    acked: int = 0
+    nacked: int = 0
+    expired: int = 0
+    dead: int = 0
+    dropped: int = 0
+    lost: int = 0
+
+
+@dataclass(slots=True)
+class Pace:
+    """Messages a second, of late: over the last whole ``PACE_S``."""
+
+    delivered: float = 0.0
+    acked: float = 0.0
+    _since: float = 0.0
+    _counted: tuple[int, int] = (0, 0)
+
+    def tick(self, now: float, counts: DeliveryCounts) -> None:
+        if now - self._since < PACE_S:
+            return
+        delivered, acked = self._counted
+        span = now - self._since if self._since else PACE_S
+        self.delivered, self.acked = (counts.delivered - delivered) / span, (counts.acked - acked) / span
+        self._since, self._counted = now, (counts.delivered, counts.acked)
+
+
+@dataclass(slots=True)
+class Found:
+    """Messages that may go out, put together over several looks."""
+
+    owner: int
+    parts: list[MessageColumns] = field(default_factory=list)
+    before: list[Vlsns] = field(default_factory=list)
+    keys: list[Hashes | None] = field(default_factory=list)
+    count: int = 0
+    bytes: int = 0
+    blocked: int = 0
+    """Messages that were passed over because of their keys."""
+
+    def add(self, part: MessageColumns, before: Vlsns, keys: Hashes | None) -> None:
+        self.parts.append(part)
+        self.before.append(before)
+        self.keys.append(keys)
+        self.count += len(part)
+        self.bytes += part.bytes
+
+    def clear(self) -> None:
+        for columns in (self.parts, self.before, self.keys):
+            columns.clear()
+        self.count = self.bytes = 0
+
+    def all_keys(self) -> Hashes | None:
+        if all(keys is None for keys in self.keys):
+            return None
+        filled = [
+            np.zeros(len(part), np.uint64) if keys is None else keys
+            for part, keys in zip(self.parts, self.keys, strict=True)
+        ]
+        return np.concatenate(filled)
