@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import chain
+from typing import Any
 
 from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -13,11 +14,13 @@ from prometheus_client.registry import Collector
 
 from repl.cdc.metrics import buckets_of, cdc_metrics
 from repl.destinations.metrics import destination_metrics
+from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
 from repl.node.status import readiness, status
 from repl.web.limits import PIECE_BYTES
 from vlsn.histogram import Histogram
 from vlsn.segments.background import WORKS
+from vlsn.write.local_log import LocalLog
 
 _STATES = ("MASTER", "REPLICA", "UNKNOWN", "DAMAGED", "RESTORING", "HALTED")
 
@@ -74,16 +77,14 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
     yield from cdc_metrics(parts.cdc)
     yield from destination_metrics(said["destinations"])
     yield _gauge("ready", "1 when the node serves durable reads", not readiness(parts))
-    for name, key, text in (
+    yield from _gauges(
+        said["feeders"],
+        {"replica": "replica"},
         ("feeder_lag_vlsns", "lag_vlsns", "VLSNs that a replica has not acknowledged"),
         ("feeder_lag_seconds", "lag_s", "Seconds since a replica was caught up"),
         ("feeder_vlsns_per_second", "vlsns_per_s", "VLSNs that a replica acknowledged in a second, of late"),
         ("feeder_acked_vlsn", "acked", "Last VLSN that a replica has synced"),
-    ):
-        family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=["replica"])
-        for feeder in said["feeders"]:
-            family.add_metric([feeder["replica"]], feeder[key])
-        yield family
+    )
     events = parts.member.events.counts
     yield _counter("elections", "Elections in which this node stood", events["stands"])
     yield _counter("elections_won", "Elections that this node has won", events["elected"])
@@ -102,10 +103,15 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
         yield _gauge("untaken_bytes", "Sent to readers that have not taken it", listener.untaken_bytes)
         yield _counter("readers_given_up", "Readers cut off, whose bytes lay untaken", listener.given_up)
         yield _histogram("loop_late_seconds", "How late the event loop came to a timer", listener.lateness)
-    opened = parts.open
-    if opened is None:
-        return
-    log = opened.log
+    if parts.open is not None:
+        yield from _of_appends(parts, parts.open.log, said)
+        yield from _of_files(parts.open.log, said)
+        yield from _of_care(parts, parts.open, said)
+        yield from _of_log(parts.open.log)
+
+
+def _of_appends(parts: NodeParts, log: LocalLog, said: Mapping[str, Any]) -> Iterator[Metric]:
+    counts = parts.member.counts
     yield _gauge("queue_entries", "Entries that wait for VLSNs", log.queue.entries)
     yield _gauge("queue_bytes", "Bytes that wait for VLSNs", log.queue.bytes)
     yield _gauge("producers", "Exactly-once producers that the log knows", len(log.view.history.producers))
@@ -119,6 +125,9 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
     yield _counter("transactions_aborted", "Transactions taken back by their clients", counts.aborted)
     yield _counter("transactions_expired", "Transactions that nobody called for too long", counts.expired)
     yield _counter("transactions_gone", "Calls for transactions that are neither staged nor logged", counts.gone)
+
+
+def _of_files(log: LocalLog, said: Mapping[str, Any]) -> Iterator[Metric]:
     yield _gauge("segments", "Live segment files", said["log"]["segments"])
     yield _gauge("disk_bytes", "What all segment files take of the disk", said["log"]["bytes_on_disk"])
     yield _counter("given_back_bytes", "Disk given back behind sealed ends", log.placement.holes.given_bytes)
@@ -148,6 +157,10 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
         failing.add_metric([work], now[work])
     yield failures
     yield failing
+
+
+def _of_care(parts: NodeParts, opened: OpenNode, said: Mapping[str, Any]) -> Iterator[Metric]:
+    log, counts = opened.log, parts.member.counts
     yield _gauge("damaged_segments", "Segments with damage that is not mended yet", len(said["damage"]))
     yield _counter("mended_blocks", "Damaged blocks put back from a peer", opened.mending.mended)
     yield _counter("scrubbed_bytes", "Bytes of sealed segments looked at for rot", opened.scrub.bytes)
@@ -159,24 +172,22 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
     yield _counter("cleaned_bytes", "Bytes of files that cleaning freed", log.care.cleaner.bytes)
     yield _counter("holds_dropped", "Holds dropped for lying too far behind", log.care.cleaner.drops)
     yield _gauge("cleaning_blocked_segments", "Segments that a hold or limit keeps", said["cleaning"]["blocked"])
-    for name, key, text in (
+    yield from _gauges(
+        said["holds"],
+        {"owner": "owner", "name": "name"},
         ("hold_vlsn", "vlsn", "VLSN from which on a hold keeps the log"),
         ("hold_age_seconds", "age_s", "Since when a hold stands at its VLSN"),
-    ):
-        family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=["owner", "name"])
-        for hold in said["holds"]:
-            family.add_metric([hold["owner"], hold["name"]], hold[key])
-        yield family
-    for name, key, text in (
+    )
+    yield from _gauges(
+        said["consumers"],
+        {"consumer": "name"},
         ("consumer_next_vlsn", "next", "VLSN that a named consumer reads next"),
         ("consumer_lag_vlsns", "lag_vlsns", "Durable VLSNs from a consumer's next entry on"),
         ("consumer_lag_seconds", "lag_s", "Since when a consumer's next entry lies there"),
-    ):
-        family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=["consumer"])
-        for consumer in said["consumers"]:
-            if consumer[key] is not None:
-                family.add_metric([consumer["name"]], consumer[key])
-        yield family
+    )
+
+
+def _of_log(log: LocalLog) -> Iterator[Metric]:
     rolls = CounterMetricFamily("vlsnlog_rolls", "Segments rolled, by reason", labels=["reason"])
     for reason, count in log.stats.rolls.items():
         rolls.add_metric([reason], count)
@@ -191,6 +202,19 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
     yield _histogram("appends_per_sync", "Submissions that shared a sync", log.stats.appends_per_sync)
     yield _histogram("group_bytes", "Bytes of a group as it was written", log.stats.group_bytes)
     yield _histogram("fdatasync_seconds", "Write and sync of one group", log.stats.sync_seconds)
+
+
+def _gauges(
+    rows: Iterable[Mapping[str, Any]], labels: Mapping[str, str], *named: tuple[str, str, str]
+) -> Iterator[Metric]:
+    """Yields a gauge for each of ``named`` (name, key, text), with a value for each row that has one. ``labels`` name
+    the row's key of each label."""
+    for name, key, text in named:
+        family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=[*labels])
+        for row in rows:
+            if row[key] is not None:
+                family.add_metric([row[label] for label in labels.values()], row[key])
+        yield family
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

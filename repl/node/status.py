@@ -20,6 +20,7 @@ from repl.lead.logged_settings import settings_of
 from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
 from vlsn.durability import SYNCED
+from vlsn.format.records import GroupEntry
 from vlsn.format.segment import segment_name
 from vlsn.ids import NodeName
 from vlsn.limits import PRODUCERS_AT_LEVEL_1
@@ -35,7 +36,54 @@ def version() -> str:
 def status(parts: NodeParts, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Makes the object of ``GET /v1/status``; an empty log's range is all 0. ``long`` is what ``long_status`` has made
     of late, made anew where there is none."""
-    base: dict[str, Any] = {
+    base = _unopened(parts)
+    base["restore"] = restore_status(parts)
+    base["alarms"] = _alarms(parts.member)
+    base["elections"] = _elections(parts)
+    base["syncups"] = parts.member.events.recent("syncup", "syncup")
+    if parts.member.reason:
+        base["reason"] = parts.member.reason
+    base.update(long_status(parts) if long is None else long)
+    opened = parts.open
+    if opened is None:
+        return base
+    log = opened.log
+    base["founding"] = founding(parts)
+    base["level"] = log.view.level
+    span = log.view.range
+    base["range"] = {
+        "first": span.first,
+        "last": span.last,
+        "last_sync": span.last_sync,
+        "last_txn_end": span.last_txn_end,
+    }
+    # As far as this node can show it: a replica may hear of a durable end before it has the blocks.
+    base["dtvlsn"] = parts.dtvlsn()
+    base["checkpoint"] = _checkpoint(log)
+    base["log"] = _log(log)
+    base["settings"] = settings_of(log)
+    base["damage"] = opened.mending.status()
+    base["scrub"] = opened.scrub.status()
+    base["cleaning"] = _cleaning(opened)
+    group = log.view.history.group
+    if group is not None:
+        listed = listed_as(group, parts.member.config.name, parts.member.incarnation) is not None
+        base["listed"] = listed and not parts.member.removed()
+        base["members_at"] = log.view.history.group_vlsn if log.view.dtvlsn >= log.view.history.group_vlsn else 0
+        base["members"] = _members(parts.member, group)
+    if parts.leading is not None:
+        base["feeders"] = _feeders(parts.leading)
+        open_ones = parts.leading.transactions
+        base["transactions"] = {"open": len(open_ones), "staged_bytes": open_ones.staged_bytes}
+    if parts.following is not None:
+        base["replica"] = _replica(parts.following)
+    _place(parts, log, base["members"])
+    return base
+
+
+def _unopened(parts: NodeParts) -> dict[str, Any]:
+    """Makes what a status says while no log is open."""
+    return {
         "group": parts.member.config.group,
         "node": parts.member.config.name,
         "url": parts.member.config.url,
@@ -75,42 +123,29 @@ def status(parts: NodeParts, long: Mapping[str, Any] | None = None) -> dict[str,
             for name, url in parts.member.config.members.items()
         ],
     }
-    base["restore"] = restore_status(parts)
-    base["alarms"] = _alarms(parts.member)
-    base["elections"] = _elections(parts)
-    base["syncups"] = parts.member.events.recent("syncup", "syncup")
-    if parts.member.reason:
-        base["reason"] = parts.member.reason
-    base.update(long_status(parts) if long is None else long)
-    opened = parts.open
-    if opened is None:
-        return base
-    log = opened.log
-    base["founding"] = founding(parts)
-    base["level"] = log.view.level
-    span = log.view.range
-    base["range"] = {
-        "first": span.first,
-        "last": span.last,
-        "last_sync": span.last_sync,
-        "last_txn_end": span.last_txn_end,
-    }
-    # As far as this node can show it: a replica may hear of a durable end before it has the blocks.
-    base["dtvlsn"] = parts.dtvlsn()
+
+
+def _checkpoint(log: LocalLog) -> dict[str, Any] | None:
+    """Formats the last checkpoint, None before the first."""
     last = log.care.checkpointer.last
-    if last is not None:
-        base["checkpoint"] = {
-            "id": last.id,
-            "start_lsn": last.start_lsn,
-            "end_lsn": last.end_lsn,
-            "last": last.last_vlsn,
-            "dtvlsn": last.dtvlsn,
-            "time": last.time_us,
-            "home_ms": round(log.care.checkpointer.home_s * 1e3, 3),
-            "running": log.care.checkpointer.running,
-        }
+    if last is None:
+        return None
+    return {
+        "id": last.id,
+        "start_lsn": last.start_lsn,
+        "end_lsn": last.end_lsn,
+        "last": last.last_vlsn,
+        "dtvlsn": last.dtvlsn,
+        "time": last.time_us,
+        "home_ms": round(log.care.checkpointer.home_s * 1e3, 3),
+        "running": log.care.checkpointer.running,
+    }
+
+
+def _log(log: LocalLog) -> dict[str, Any]:
+    """Formats the log's files, queue and refusals."""
     segments = log.view.segments()
-    base["log"] = {
+    return {
         "segments": len(segments),
         "bytes": sum(segments.values()),
         "bytes_on_disk": log.placement.disk_bytes,
@@ -126,35 +161,22 @@ def status(parts: NodeParts, long: Mapping[str, Any] | None = None) -> dict[str,
         "failing": _failing(log),
         "free_bytes": log.care.space.free_bytes,
     }
-    base["settings"] = settings_of(log)
-    base["damage"] = opened.mending.status()
-    base["scrub"] = opened.scrub.status()
-    base["cleaning"] = _cleaning(opened)
-    group = log.view.history.group
-    if group is not None:
-        listed = listed_as(group, parts.member.config.name, parts.member.incarnation) is not None
-        base["listed"] = listed and not parts.member.removed()
-        base["members_at"] = log.view.history.group_vlsn if log.view.dtvlsn >= log.view.history.group_vlsn else 0
-        base["members"] = [
-            {
-                "name": each.name,
-                "url": each.url,
-                "incarnation": each.incarnation,
-                "electable": each.electable,
-                "priority": each.priority,
-                "joining": each.joining,
-                "silent": parts.member.members.silent.get(NodeName(each.name), ""),
-            }
-            for each in group.members
-        ]
-    if parts.leading is not None:
-        base["feeders"] = _feeders(parts.leading)
-        open_ones = parts.leading.transactions
-        base["transactions"] = {"open": len(open_ones), "staged_bytes": open_ones.staged_bytes}
-    if parts.following is not None:
-        base["replica"] = _replica(parts.following)
-    _place(parts, log, base["members"])
-    return base
+
+
+def _members(member: Member, group: GroupEntry) -> list[dict[str, Any]]:
+    """Lists the members that the log's group has."""
+    return [
+        {
+            "name": each.name,
+            "url": each.url,
+            "incarnation": each.incarnation,
+            "electable": each.electable,
+            "priority": each.priority,
+            "joining": each.joining,
+            "silent": member.members.silent.get(NodeName(each.name), ""),
+        }
+        for each in group.members
+    ]
 
 
 def founding(parts: NodeParts) -> str:
