@@ -48,7 +48,8 @@ from repl.audit.rules import RANKS, AuditRule
 from repl.audit.segment_audit import SegmentAudit
 from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.audit.since import Reading, Since, check_past, joined, read_since, readings, told
-from repl.audit.source import Failure, Source, source_of
+from repl.audit.source import Failure, Source
+from repl.audit.sources import source_of
 from repl.audit.tasks import parted, succeeded
 from repl.audit.unread import Missed, Read, blanked, read_of
 from vlsn.errors import BadArgument

@@ -39,7 +39,8 @@ from repl.audit.majority import most
 from repl.audit.mends import is_replaceable
 from repl.audit.plan import Part, Survey
 from repl.audit.report import AuditReport, SourceReport
-from repl.audit.source import Source, Unreadable, source_of
+from repl.audit.source import Source, Unreadable
+from repl.audit.sources import source_of
 from vlsn.errors import BadArgument, IntegrityFault
 from vlsn.format.block import BlockHeader, decode_header
 from vlsn.format.checksum import crc

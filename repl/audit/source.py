@@ -7,13 +7,12 @@ writes.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from repl.audit.plan import Indexed, Part, Survey
-from vlsn.errors import BadArgument, VlsnLogError
+from vlsn.errors import VlsnLogError
 from vlsn.format.records import RollbackStart
 from vlsn.ids import Lsn
 from vlsn.seams import Buffer
@@ -79,15 +78,3 @@ class Failure:
 
     reason: str
     fatal: bool = False
-
-
-def source_of(text: str) -> Source:
-    """Returns the source that ``text`` names. Raises ``BadArgument``."""
-    from repl.audit.directory import DirectorySource
-    from repl.audit.live import LiveSource
-
-    if text.startswith(("http://", "https://")):
-        return LiveSource(text.rstrip("/"))
-    if "://" in text:
-        raise BadArgument(f"{text}: a source is a node's directory or its http:// URL")
-    return DirectorySource(os.path.abspath(text), text)

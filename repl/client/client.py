@@ -19,7 +19,8 @@ from repl.client.consumer import Consumer, Keeper
 from repl.client.destination import PREFETCH, Destination
 from repl.client.destinations import Destinations
 from repl.client.endpoints import Endpoints
-from repl.client.identity import HandleNames, Identity
+from repl.client.group import Identity
+from repl.client.identity import HandleNames
 from repl.client.positions import Positions
 from repl.client.produce import Producer
 from repl.client.reads import NOT_OPEN, Reads

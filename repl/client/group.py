@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from repl.api import Acks
 from repl.client.codec import BYTES
@@ -23,9 +23,6 @@ from vlsn.ids import NUMBER_MAX
 from vlsn.limits import BLOCK_BYTES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
 from vlsn.seams import Buffer
 
-if TYPE_CHECKING:
-    from repl.client.identity import Identity
-
 GROUP_ENTRIES_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = BLOCK_BYTES_MAX // 2
 SMALL_BYTES: Final = GROUP_BYTES_MAX // GROUP_ENTRIES_MAX
@@ -34,6 +31,23 @@ ENTRY_OVERHEAD_BYTES: Final = 8
 WAKE_AT_ONCE: Final = 512
 
 Key = bytes | None
+
+
+class Identity:
+    """A producer's id; ``born``, a VLSN that was durable before its first submission; the sequence that comes next.
+    ``fixed``: its owner gives the sequences, and keeps them."""
+
+    __slots__ = ("born", "broken", "fixed", "next", "producer", "taken")
+
+    def __init__(self, producer: int, born: int, *, fixed: bool = False) -> None:
+        self.producer = producer
+        self.born = born
+        self.fixed = fixed
+        self.next = 0
+        self.taken = 0
+        """The sequence before which all are acknowledged, or belong to groups up to the last that may be logged."""
+        self.broken = False
+        """True once what it was given is not sure to follow on any more."""
 
 
 class Waiter(Protocol):

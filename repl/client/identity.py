@@ -14,26 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repl.client.group import Group
+from repl.client.group import Group, Identity
 from vlsn.ids import NUMBER_MAX
 from vlsn.seams import Random
-
-
-class Identity:
-    """A producer's id; ``born``, a VLSN that was durable before its first submission; the sequence that comes next.
-    ``fixed``: its owner gives the sequences, and keeps them."""
-
-    __slots__ = ("born", "broken", "fixed", "next", "producer", "taken")
-
-    def __init__(self, producer: int, born: int, *, fixed: bool = False) -> None:
-        self.producer = producer
-        self.born = born
-        self.fixed = fixed
-        self.next = 0
-        self.taken = 0
-        """The sequence before which all are acknowledged, or belong to groups up to the last that may be logged."""
-        self.broken = False
-        """True once what it was given is not sure to follow on any more."""
 
 
 class Identities:

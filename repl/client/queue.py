@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from repl.api import Acks, Appended
-from repl.client.group import GROUP_ENTRIES_MAX, SMALL_BYTES, Group, Key, Waiter, batch_of, checked_value
-from repl.client.identity import Identity
+from repl.client.group import GROUP_ENTRIES_MAX, SMALL_BYTES, Group, Identity, Key, Waiter, batch_of, checked_value
 from vlsn.durability import GroupDurability
 from vlsn.errors import LogClosed, VlsnLogError
 from vlsn.format.batch import encode_parts

@@ -20,7 +20,8 @@ from pyspark.sql.datasource import (
 
 from repl.audit.columns import log_batches
 from repl.audit.plan import WAVES, Part, packed
-from repl.audit.source import Gone, Unreadable, source_of
+from repl.audit.source import Gone, Unreadable
+from repl.audit.sources import source_of
 from repl.spark import places
 from repl.spark.columns import batch_of
 from repl.spark.copies import Copies, Share, again, layout_of, left_out

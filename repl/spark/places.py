@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from repl.audit.live import LiveSource
 from repl.audit.source import Source
-from repl.audit.source import source_of as local_or_live
+from repl.audit.sources import source_of as local_or_live
 from repl.spark.options import AS_USUAL, Asked, ReadOptions
 
 Options = TypeVar("Options", bound=ReadOptions)

@@ -23,7 +23,8 @@ from typing import Any
 
 from repl.audit.job import Jobs, audit
 from repl.audit.report import AuditReport
-from repl.audit.source import Unreadable, source_of
+from repl.audit.source import Unreadable
+from repl.audit.sources import source_of
 from tests.fakes.loop import run
 from tests.fakes.machine import Image
 from tests.repl.audit.jobs import LocalJobs

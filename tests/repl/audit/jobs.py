@@ -13,7 +13,7 @@ from repl.audit.history import HistoryPart
 from repl.audit.job import audit
 from repl.audit.report import AuditReport
 from repl.audit.since import Since
-from repl.audit.source import source_of
+from repl.audit.sources import source_of
 from tests.repl.audit.logs import Copy
 
 T = TypeVar("T")
