@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -30,33 +30,6 @@ from repl.web.types import Handler, Request, Response
 from vlsn.errors import BadArgument, BadBody, NotFound
 from vlsn.format.records import JSON_FAULTS
 from vlsn.ids import NUMBER_MAX
-
-
-class Cdc(Protocol):
-    """The CDC consumers of this node.  Raise ``NotFound`` for a name that its settings lack; orders ``NotMaster`` while
-    it does not run here."""
-
-    @property
-    def name(self) -> str:
-        """The name of this node."""
-        ...
-
-    def consumers(self) -> list[dict[str, Any]]: ...
-
-    def consumer(self, name: str) -> dict[str, Any]: ...
-
-    async def pause(self, name: str) -> dict[str, Any]: ...
-
-    async def resume(self, name: str) -> dict[str, Any]: ...
-
-    async def reset(self, name: str, to: int | str) -> dict[str, Any]:
-        """Raises ``BadArgument``, ``Trimmed``; so do the next two."""
-        ...
-
-    async def skip(self, name: str, to: int) -> dict[str, Any]: ...
-
-    async def resend(self, name: str, first: int, last: int) -> dict[str, Any]: ...
-
 
 PATH = "/v1/cdc"
 _NONE: frozenset[str] = frozenset()
@@ -85,7 +58,7 @@ _SHAPES: Mapping[type, str] = {
 
 
 class CdcRoutes:
-    def __init__(self, cdc: Cdc) -> None:
+    def __init__(self, cdc: NodeCdc) -> None:
         self._cdc = cdc
 
     async def list(self, request: Request) -> Response:
@@ -169,6 +142,7 @@ class NodeCdc(Service):
         return self._named(await self._consumers.resume(name))
 
     async def reset(self, name: str, to: int | str) -> dict[str, Any]:
+        """Raises ``BadArgument``, ``Trimmed``; so do the next two."""
         return self._named(await self._consumers.reset(name, to))
 
     async def skip(self, name: str, to: int) -> dict[str, Any]:

@@ -96,11 +96,13 @@ class NodePositions(Service):
         return await self.member.opened().part(ReadIndex).confirm(timeout_s, asked)
 
     async def consumers(self) -> list[ConsumerAt]:
+        """Lists all, by name. Raises ``ProducersMissing`` while this node has lost what it knew of them."""
         lags = self._lags()
         await lags.look()
         return lags.told()
 
     async def consumer(self, name: str) -> ConsumerAt:
+        """Raises ``BadArgument``, ``NotFound``, and as ``consumers``."""
         key_of(name)
         lags = self._lags()
         await lags.look_at(name)
@@ -110,6 +112,9 @@ class NodePositions(Service):
         return found
 
     async def set_consumer(self, name: str, change: ConsumerChange, timeout_s: float) -> ConsumerAt:
+        """Sets a position, durable on return. Raises ``StaleTerm`` where another one has come since the one that it
+        starts from, ``BadArgument``, ``Trimmed``, ``TooLarge``, ``WrongVersion`` below the level that has positions,
+        nothing logged; and what an append meets."""
         lead = self._leads()
         deadline = asyncio.get_running_loop().time() + timeout_s
         again = set_by(lead.log, name, change)
@@ -123,6 +128,7 @@ class NodePositions(Service):
         return await self.consumer(name)
 
     async def delete_consumer(self, name: str, at: int | None, timeout_s: float) -> None:
+        """Deletes a position, durable on return. Raises ``NotFound``, and as ``set_consumer``."""
         lead, key = self._leads(), key_of(name)
         if key not in lead.log.view.history.small:
             raise NotFound(f"consumer {name} has no position here")

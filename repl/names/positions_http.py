@@ -14,46 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
 from repl.api import (
-    ConsumerAt,
     ConsumerChange,
 )
+from repl.names.positions import NodePositions
 from repl.read.read_http import confirm_alone
-from repl.read.service import Confirming
 from repl.web import query
 from repl.web.json_objects import answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX, TIMEOUT_S, TIMEOUT_S_MAX
-from repl.web.mastership import Mastership, redirect
+from repl.web.mastership import redirect
 from repl.web.types import Handler, Request, Response
 from vlsn.errors import BadBody
 from vlsn.format.records import JSON_FAULTS
-
-
-class Consumers(Mastership, Confirming, Protocol):
-    """Named positions: told as far as they are durable here, changed by the master."""
-
-    async def consumers(self) -> list[ConsumerAt]:
-        """Lists all, by name. Raises ``ProducersMissing`` while this node has lost what it knew of them."""
-        ...
-
-    async def consumer(self, name: str) -> ConsumerAt:
-        """Raises ``BadArgument``, ``NotFound``, and as ``consumers``."""
-        ...
-
-    async def set_consumer(self, name: str, change: ConsumerChange, timeout_s: float) -> ConsumerAt:
-        """Sets a position, durable on return. Raises ``StaleTerm`` where another one has come since the one that it
-        starts from, ``BadArgument``, ``Trimmed``, ``TooLarge``, ``WrongVersion`` below the level that has positions,
-        nothing logged; and what an append meets."""
-        ...
-
-    async def delete_consumer(self, name: str, at: int | None, timeout_s: float) -> None:
-        """Deletes a position, durable on return. Raises ``NotFound``, and as ``set_consumer``."""
-        ...
-
 
 PATH = "/v1/consumers"
 _PUT = frozenset({"timeout"})
@@ -62,7 +37,7 @@ _decoder = msgspec.json.Decoder(ConsumerChange)
 
 
 class ConsumerRoutes:
-    def __init__(self, consumers: Consumers) -> None:
+    def __init__(self, consumers: NodePositions) -> None:
         self._consumers = consumers
 
     def methods(self, path: str) -> Mapping[str, Handler]:

@@ -57,6 +57,7 @@ class NodeSinks(Service):
         return await self.member.opened().part(ReadIndex).confirm(timeout_s, asked)
 
     def sinks(self) -> list[SinkAt]:
+        """Lists all, by name. Raises ``ProducersMissing`` while this node has lost what it knew of them."""
         opened = self.member.opened()
         small = opened.log.view.history.small
         if small.lacks_to:
@@ -67,6 +68,7 @@ class NodeSinks(Service):
         return [SinkAt(name, placed.at, placed.state) for name, placed in states.items()]
 
     def sink(self, name: str) -> SinkAt:
+        """Raises ``BadArgument``, ``NotFound``, and as ``sinks``."""
         key_of(name)
         found = next((each for each in self.sinks() if each.name == name), None)
         if found is None:
@@ -74,6 +76,7 @@ class NodeSinks(Service):
         return found
 
     async def delete_sink(self, name: str, at: int | None, timeout_s: float) -> None:
+        """Forgets a state, durable on return. Raises ``NotFound``, ``StaleTerm``, and what an append meets."""
         lead, key = self._leads(), key_of(name)
         if key not in lead.log.view.history.small:
             raise NotFound(f"sink {name} has no state here")

@@ -12,44 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
-from repl.api import (
-    SinkAt,
-)
+from repl.names.sinks import NodeSinks
 from repl.read.read_http import confirm_alone
-from repl.read.service import Confirming
 from repl.web import query
 from repl.web.json_objects import answered, nothing_asked
 from repl.web.limits import TIMEOUT_S, TIMEOUT_S_MAX
-from repl.web.mastership import Mastership, redirect
+from repl.web.mastership import redirect
 from repl.web.types import Handler, Request, Response
-
-
-class Sinks(Mastership, Confirming, Protocol):
-    """How far writers of numbered batches have come: told as far as it is durable here, set by their commits."""
-
-    def sinks(self) -> list[SinkAt]:
-        """Lists all, by name. Raises ``ProducersMissing`` while this node has lost what it knew of them."""
-        ...
-
-    def sink(self, name: str) -> SinkAt:
-        """Raises ``BadArgument``, ``NotFound``, and as ``sinks``."""
-        ...
-
-    async def delete_sink(self, name: str, at: int | None, timeout_s: float) -> None:
-        """Forgets a state, durable on return. Raises ``NotFound``, ``StaleTerm``, and what an append meets."""
-        ...
-
 
 PATH = "/v1/sinks"
 _DELETE = frozenset({"timeout", "at"})
 
 
 class SinkRoutes:
-    def __init__(self, sinks: Sinks) -> None:
+    def __init__(self, sinks: NodeSinks) -> None:
         self._sinks = sinks
 
     def methods(self, path: str) -> Mapping[str, Handler]:

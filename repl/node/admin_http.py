@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from repl.group.member import Member
 from repl.group.membership import read_change
@@ -19,50 +19,12 @@ from repl.repair.restoring import Restoration
 from repl.repair.spared_copies import restore_as_asked
 from repl.web import query
 from repl.web.json_objects import answered, asked_object, nothing_asked
-from repl.web.mastership import Mastership, redirect
+from repl.web.mastership import redirect
 from repl.web.types import Request, Response
 from vlsn.errors import NoSpace
 from vlsn.format.segment import segment_name
 from vlsn.ids import NodeName
 from vlsn.state.state_store import Checkpoint
-
-
-class Administration(Mastership, Protocol):
-    """The orders of a person."""
-
-    async def checkpoint(self) -> dict[str, Any]: ...
-
-    async def rotate(self) -> dict[str, Any]: ...
-
-    async def clean(self, *, dry_run: bool) -> dict[str, Any]:
-        """Runs a pass of cleaning, or says what one would do."""
-        ...
-
-    async def restore(self) -> dict[str, Any]:
-        """Gives the log up and restores it from a peer.  Raises ``NotAllowed`` while this node leads or restores,
-        ``CopyNeeded`` while too few of the other members are known to be whole."""
-        ...
-
-    async def transfer(self, to: str | None) -> dict[str, Any]:
-        """Moves mastership to the member ``to``, or to the one that is furthest.  Raises ``NotMaster``,
-        ``BadArgument``, ``Unreachable``."""
-        ...
-
-    def group_document(self) -> dict[str, Any]:
-        """Answers ``GET /v1/group``: the members as this node's log lists them. Raises ``NotMaster`` while it is not
-        open."""
-        ...
-
-    async def change_group(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Answers ``POST /v1/admin/group`` (``repl.group.membership.Change``); durable on return. Raises as
-        ``Changes.change``."""
-        ...
-
-    async def change_settings(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Answers ``POST /v1/admin/group/settings``; durable on return. Raises as ``change_settings`` and
-        ``raise_level`` do."""
-        ...
-
 
 _NONE: frozenset[str] = frozenset()
 _CLEAN = frozenset({"dry_run"})
@@ -70,7 +32,7 @@ _TRANSFER = frozenset({"to"})
 
 
 class AdminRoutes:
-    def __init__(self, administration: Administration) -> None:
+    def __init__(self, administration: NodeAdministration) -> None:
         self._administration = administration
 
     async def checkpoint(self, request: Request) -> Response:
@@ -119,7 +81,7 @@ class AdminRoutes:
 
 
 class NodeAdministration(Service):
-    """``repl.node.admin_http.Administration``."""
+    """The orders of a person."""
 
     def __init__(self, member: Member, restoration: Restoration) -> None:
         super().__init__(member)
@@ -150,14 +112,19 @@ class NodeAdministration(Service):
         return {"node": self.name, "number": number, "file": segment_name(number)}
 
     async def clean(self, *, dry_run: bool) -> dict[str, Any]:
+        """Runs a pass of cleaning, or says what one would do."""
         cleaning = self.member.opened().part(Cleaning)
         return told(await (cleaning.dry_run() if dry_run else cleaning.clean()), self.name)
 
     async def restore(self) -> dict[str, Any]:
+        """Gives the log up and restores it from a peer.  Raises ``NotAllowed`` while this node leads or restores,
+        ``CopyNeeded`` while too few of the other members are known to be whole."""
         await restore_as_asked(self.member, self._restoration)
         return {"node": self.name, "state": "RESTORING"}
 
     async def transfer(self, to: str | None) -> dict[str, Any]:
+        """Moves mastership to the member ``to``, or to the one that is furthest.  Raises ``NotMaster``,
+        ``BadArgument``, ``Unreachable``."""
         lead, name = lead_of(self.member), self.name
         if to is not None and to == name:
             return {"from": name, "to": to}
@@ -165,12 +132,18 @@ class NodeAdministration(Service):
         return {"from": name, "to": heir}
 
     def group_document(self) -> dict[str, Any]:
+        """Answers ``GET /v1/group``: the members as this node's log lists them. Raises ``NotMaster`` while it is not
+        open."""
         return document(self.member.opened())
 
     async def change_group(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answers ``POST /v1/admin/group`` (``repl.group.membership.Change``); durable on return. Raises as
+        ``Changes.change``."""
         return await lead_of(self.member).changes.change(read_change(body))
 
     async def change_settings(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answers ``POST /v1/admin/group/settings``; durable on return. Raises as ``change_settings`` and
+        ``raise_level`` do."""
         lead, settings = lead_of(self.member), read_settings(body)
         if settings.level is not None:
             vlsn = await raise_level(lead, settings.level)

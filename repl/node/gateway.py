@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from repl.cdc.cdc_http import PATH as CDC
-from repl.cdc.cdc_http import Cdc, CdcRoutes
+from repl.cdc.cdc_http import CdcRoutes, NodeCdc
 from repl.destinations.destinations_http import PATH as DESTINATIONS
 from repl.destinations.destinations_http import DestinationRoutes
 from repl.destinations.handed import Handed
@@ -22,16 +22,19 @@ from repl.lead.feed_ws import FeedRoutes, Feeds
 from repl.lead.produce_ws import ProduceRoutes
 from repl.lead.transactions_http import PATH as TRANSACTIONS
 from repl.lead.transactions_http import TransactionRoutes, Transactions
+from repl.names.positions import NodePositions
 from repl.names.positions_http import PATH as CONSUMERS
-from repl.names.positions_http import ConsumerRoutes, Consumers
+from repl.names.positions_http import ConsumerRoutes
+from repl.names.sinks import NodeSinks
 from repl.names.sinks_http import PATH as SINKS
-from repl.names.sinks_http import SinkRoutes, Sinks
-from repl.node.admin_http import Administration, AdminRoutes
-from repl.node.peers_http import PeerRoutes, Peers
-from repl.node.status_http import Monitoring, StatusRoutes
+from repl.names.sinks_http import SinkRoutes
+from repl.node.admin_http import AdminRoutes, NodeAdministration
+from repl.node.peers import NodePeers
+from repl.node.peers_http import PeerRoutes
+from repl.node.status_http import NodeMonitoring, StatusRoutes
 from repl.read.pages import Pages
 from repl.read.read_http import ReadRoutes
-from repl.read.segments_http import Files, SegmentRoutes
+from repl.read.segments_http import NodeFiles, SegmentRoutes
 from repl.read.service import ReadService
 from repl.read.spans_http import PATH as SPANS
 from repl.read.spans_http import SpanRoutes
@@ -53,16 +56,16 @@ class Services:
     appends: Appends
     transactions: Transactions
     reads: ReadService
-    consumers: Consumers
-    sinks: Sinks
+    consumers: NodePositions
+    sinks: NodeSinks
     destinations: Destinations
-    cdc: Cdc
-    files: Files
+    cdc: NodeCdc
+    files: NodeFiles
     feeds: Feeds
-    peers: Peers
+    peers: NodePeers
     repairs: Repairs
-    administration: Administration
-    monitoring: Monitoring
+    administration: NodeAdministration
+    monitoring: NodeMonitoring
 
 
 Methods = Mapping[str, Handler]

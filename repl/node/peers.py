@@ -19,7 +19,7 @@ from repl.repair.providing import Providing
 
 
 class NodePeers(Service):
-    """``repl.node.peers_http.Peers``."""
+    """The questions of the other members, as JSON."""
 
     def __init__(self, member: Member, confirming: Confirming, begun: NodeBegun) -> None:
         super().__init__(member)
@@ -27,18 +27,26 @@ class NodePeers(Service):
         self._begun = begun
 
     async def hello(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answers ``POST /v1/peer/hello``: founding and discovery. Raises ``FeedRefused``, ``BadBody``."""
         return await answer_hello(self.member, self._confirming, body)
 
     async def vote(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answers ``POST /v1/peer/vote``; what the reply says is synced. Raises ``FeedRefused``, ``BadBody``,
+        ``NotMaster`` while the log is not open."""
         return await answer_vote(self.member, self._electing, self._confirming, body)
 
     async def stand(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answers ``POST /v1/peer/stand``: the master asks this node to take over. Raises as ``vote``,
+        ``StaleTerm``."""
         return await answer_stand(self.member, self._electing, body)
 
     async def read_index(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answers ``POST /v1/peer/read_index``. Raises ``NotMaster``, ``FeedRefused``, ``BadBody``."""
         return await self.member.opened().part(ReadIndex).answer(body)
 
     async def begun(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answers ``POST /v1/peer/cdc``: a consumer begins on the asker. Raises ``NotMaster``, ``FeedRefused``,
+        ``BadBody``, and as an append does."""
         return await self._begun.answer(body)
 
     def _electing(self) -> Electing:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from importlib.resources import files
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -18,39 +18,6 @@ from repl.web.limits import EVENTS_MAX, PIECE_BYTES, PIECE_COST, RETRY_AFTER_S, 
 from repl.web.slices import Slices
 from repl.web.types import Request, Response
 from vlsn.errors import WrongGroup
-
-
-class Monitoring(Protocol):
-    """The node's word about itself."""
-
-    def addresses(self) -> Collection[str]:
-        """Lists the names that this node may be called by: hosts, with a port or without, and URLs."""
-        ...
-
-    def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Returns the object of ``GET /v1/status``, as it is now; ``long`` is what ``long_status`` gave of late."""
-        ...
-
-    def long_status(self) -> dict[str, Any]:
-        """Returns the fields of a status that grow with the group's names."""
-        ...
-
-    def check_founding(self, named: str) -> None:
-        """Raises ``WrongGroup`` where this node's log is known to have another name than ``named``."""
-        ...
-
-    def events_since(self, number: int, limit: int) -> dict[str, Any]:
-        """Returns the object of ``GET /v1/events`` (``repl.events``)."""
-        ...
-
-    def readiness(self) -> list[str]:
-        """Reasons why this node is not ready to serve durable reads; none when it is."""
-        ...
-
-    def metrics_text(self) -> Generator[int, None, bytes]:
-        """Makes Prometheus' text format, in steps that tell what each costs (``repl.web.slices``)."""
-        ...
-
 
 T = TypeVar("T")
 _NONE: frozenset[str] = frozenset()
@@ -96,7 +63,7 @@ class _Told(Generic[T]):
 class StatusRoutes:
     """``slices`` share what is encoded in a turn of the event loop."""
 
-    def __init__(self, monitoring: Monitoring, slices: Slices) -> None:
+    def __init__(self, monitoring: NodeMonitoring, slices: Slices) -> None:
         self._monitoring = monitoring
         self._metrics = _Told(slices, self._make_metrics)
         self._long = _Told(slices, self._make_long)
@@ -158,23 +125,27 @@ class StatusRoutes:
 
 
 class NodeMonitoring(Service):
-    """``repl.node.status_http.Monitoring``."""
+    """The node's word about itself."""
 
     def __init__(self, parts: NodeParts) -> None:
         super().__init__(parts.member)
         self._parts = parts
 
     def addresses(self) -> list[str]:
+        """Lists the names that this node may be called by: hosts, with a port or without, and URLs."""
         parts = self._parts
         return [parts.member.config.listen, *parts.member.members.urls.values(), *parts.member.config.hosts]
 
     def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Returns the object of ``GET /v1/status``, as it is now; ``long`` is what ``long_status`` gave of late."""
         return status(self._parts, long)
 
     def long_status(self) -> dict[str, Any]:
+        """Returns the fields of a status that grow with the group's names."""
         return long_status(self._parts)
 
     def check_founding(self, named: str) -> None:
+        """Raises ``WrongGroup`` where this node's log is known to have another name than ``named``."""
         own = founding(self._parts)
         if own and named != own:
             raise WrongGroup(
@@ -183,10 +154,13 @@ class NodeMonitoring(Service):
             )
 
     def events_since(self, number: int, limit: int) -> dict[str, Any]:
+        """Returns the object of ``GET /v1/events`` (``repl.events``)."""
         return {"node": self.name, **self.member.events.since(number, limit)}
 
     def readiness(self) -> list[str]:
+        """Reasons why this node is not ready to serve durable reads; none when it is."""
         return readiness(self._parts)
 
     def metrics_text(self) -> Generator[int, None, bytes]:
+        """Makes Prometheus' text format, in steps that tell what each costs (``repl.web.slices``)."""
         return metrics_text(self._parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -19,36 +19,13 @@ from repl.web.limits import SEGMENT_PIECE_BYTES, SEGMENT_STREAMS_MAX, Budget
 from repl.web.types import Request, Response
 from vlsn.errors import BadArgument, Damaged, NotFound
 
-
-class Files(Protocol):
-    """The log's files as they are."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def group(self) -> str: ...
-
-    def segments(self) -> list[dict[str, Any]]:
-        """Lists the files: ``number``, ``file``, ``end`` (bytes up to the synced length), ``sealed``."""
-        ...
-
-    def segment_end(self, number: int) -> int:
-        """Returns the synced bytes of that segment. Raises ``NotFound``, or ``Trimmed`` once it was cleaned away."""
-        ...
-
-    async def read_segment(self, number: int, start: int, end: int) -> bytes:
-        """Reads bytes ``start`` to ``end`` (exclusive, at most ``segment_end``) of the file as it is."""
-        ...
-
-
 NUMBER_MAX = 0x7FFF_FFFF
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})\Z")
 _NONE: frozenset[str] = frozenset()
 
 
 class SegmentRoutes:
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: NodeFiles) -> None:
         self._files = files
         self._streams = Budget("segment streams", SEGMENT_STREAMS_MAX)
 
@@ -149,15 +126,18 @@ def byte_range(text: str, size: int) -> tuple[int, int]:
 
 
 class NodeFiles(Service):
-    """``repl.read.segments_http.Files``."""
+    """The log's files as they are."""
 
     def segments(self) -> list[dict[str, Any]]:
+        """Lists the files: ``number``, ``file``, ``end`` (bytes up to the synced length), ``sealed``."""
         return self._files().listing()
 
     def segment_end(self, number: int) -> int:
+        """Returns the synced bytes of that segment. Raises ``NotFound``, or ``Trimmed`` once it was cleaned away."""
         return self._files().end(number)
 
     async def read_segment(self, number: int, start: int, end: int) -> bytes:
+        """Reads bytes ``start`` to ``end`` (exclusive, at most ``segment_end``) of the file as it is."""
         return await self._files().scan(number, start, end)
 
     def _files(self) -> SegmentFiles:
