@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -284,6 +285,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.long
 @given(
     STEPS,
     st.sampled_from([b"", b"o"]),

@@ -105,6 +105,7 @@ def _same(data: bytes, good: bytes, offset: int) -> bool:
     return len(data) == len(good) and all(data[at] == good[at] or at in loose for at in range(len(data)))
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.integers(1, 396), st.integers(0, 400)), min_size=1, max_size=30, unique=True),

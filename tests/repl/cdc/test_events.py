@@ -98,6 +98,7 @@ def test_many_entries_are_cut_a_part_at_a_time(count: int, monkeypatch: pytest.M
     assert list(events) == entries[1:] and sum(cut) == count and max(cut) <= AT_ONCE
 
 
+@pytest.mark.long
 @given(RUNS, st.data())
 def test_the_position_is_right_however_events_are_taken(
     runs: list[list[tuple[bytes, bytes]] | None], data: st.DataObject

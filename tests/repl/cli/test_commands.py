@@ -254,6 +254,7 @@ def test_usage_errors_are_one_line_and_status_2(shell: Shell, tmp_path: Path) ->
         assert result.err.startswith("vlsnlog")
 
 
+@pytest.mark.long
 def test_a_node_that_is_not_there_is_said_at_once(shell: Shell) -> None:
     for arguments in (("append", "x"), ("read",), ("read", "--follow"), ("checkpoint",)):
         result = shell(*arguments, "--url", NOWHERE)
@@ -515,6 +516,7 @@ def answering(body: bytes) -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "body",
     [

@@ -222,6 +222,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live._fetch.retry, "wait", wait_none())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("hurried")
 def test_a_url_that_is_no_node_or_dead_is_refused_by_its_name(tmp_path: Path, no_node: str) -> None:
     dead = dead_url(tmp_path / "n9")

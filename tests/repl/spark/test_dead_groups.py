@@ -76,6 +76,7 @@ CALLS: dict[str, Callable[[str], object]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", CALLS)
 def test_a_dead_group_is_told_within_the_time_that_is_asked_for(silent: str, what: str) -> None:
     began = time.monotonic()
@@ -84,6 +85,7 @@ def test_a_dead_group_is_told_within_the_time_that_is_asked_for(silent: str, wha
     assert GIVE_UP_S / 2 < time.monotonic() - began < LIMIT_S
 
 
+@pytest.mark.long
 def test_a_task_whose_nodes_fall_silent_tells_it_in_time(silent: str, tmp_path: Path) -> None:
     with served(Copy(tmp_path / "n1", "n1").add(*STORY).write()) as server:
         reader = batch(server.url)

@@ -31,6 +31,7 @@ def filters(draw: st.DrawFn, entries: list[Entry]) -> KeyFilter:
     return KeyFilter(key, prefix=draw(st.booleans()))
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(stories(), KINDS, st.integers(1, 50), st.integers(1, 4_000), st.integers(1, 3_000), st.data())
 def test_pages_with_a_filter_are_the_entries_that_it_wants(

@@ -208,6 +208,7 @@ def test_a_pass_stopped_at_any_disk_call_loses_nothing(power: bool, moment: str)
         check(pager, destinations, held, last)
 
 
+@pytest.mark.long
 def test_a_failed_call_of_a_pass_ends_it_and_the_next_one_does_it_again() -> None:
     clean = Machine(3)
     operation(clean)

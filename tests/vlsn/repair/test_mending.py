@@ -92,6 +92,7 @@ class Story:
         return wounds
 
 
+@pytest.mark.long
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 900)), min_size=1, max_size=5),
     st.integers(0, 1),

@@ -100,6 +100,7 @@ def dumped(built: LogBuilder, *, reverse: bool = False, **wanted: Any) -> list[D
     return list(dump_rows(built.disk, FakeStores(), "/d", DumpFilter(**wanted), reverse=reverse))
 
 
+@pytest.mark.long
 @settings(max_examples=80, deadline=None)
 @given(logs(), st.data())
 def test_filters_and_direction_choose_from_what_all_shows(built: LogBuilder, data: st.DataObject) -> None:
