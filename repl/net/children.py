@@ -147,6 +147,8 @@ class ProcessChild:
                 printed.take(piece)
                 await asyncio.sleep(_OUTPUT_PERIOD_S)
         finally:
+            with suppress(OSError):  # a node that ends takes what lies in the pipe, which has no room for more
+                printed.take(os.read(pipe.fileno(), _PIPE_BYTES))
             printed.end()
             pipe.close()
 

@@ -35,14 +35,19 @@ class Spawns(CdcConsumer):
 class Prints(CdcConsumer):
     """Prints more than the log takes in five minutes, and ends."""
 
+    lines = 20_000
+
     def start(self, context: CdcContext) -> None:
-        for number in range(PRINTED):
+        for number in range(self.lines):
             print(f"{number:999}")
         print("without an end", end="", flush=True)
         os._exit(4)
 
 
-PRINTED = 20_000
+class PrintsLess(Prints):
+    """Prints less than its pipe has room for, and more than the log takes at once."""
+
+    lines = 600
 
 
 def descriptors() -> int:
@@ -174,5 +179,18 @@ def test_a_child_never_waits_for_its_log_which_counts_the_lines_that_it_does_not
     lost = [int(line[1:].split()[0]) for line in lines if line.startswith("[")]
     said = [int(line) for line in lines[:-1] if not line.startswith("[")]
     assert said[:10] == list(range(10)) and said == sorted(said), "the first ones are there, in their order"
-    assert len(said) + sum(lost) == PRINTED, "and each of the others is counted"
+    assert len(said) + sum(lost) == Prints.lines, "and each of the others is counted"
     assert 0 < len(said) * 999 <= (seconds + 2) * OUTPUT_BYTES_PER_S
+
+
+def test_what_lies_in_the_pipe_as_the_node_ends_is_said_or_counted() -> None:
+    lines: list[str] = []
+
+    async def main() -> None:
+        starter = ProcessChildren(lambda name, line: lines.append(line))
+        assert await ended(await starter.start("orders"), PrintsLess) == 4
+
+    asyncio.run(main())  # whose end cancels the reading of the output
+    lost = [int(line[1:].split()[0]) for line in lines if line.startswith("[")]
+    said = [line for line in lines if not line.startswith("[")]
+    assert len(said) - (said[-1:] == ["without an end"]) + sum(lost) == PrintsLess.lines
