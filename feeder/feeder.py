@@ -21,8 +21,8 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
+from feeder.matchpoint import matchpoint
 from feeder.source import Mode, Offload, Source
-from feeder.syncup import matchpoint
 from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, Trimmed, VlsnLogError
 from vlsn.format.block import decode_header
 from vlsn.format.checksum import crc

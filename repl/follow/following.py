@@ -19,12 +19,12 @@ from functools import partial
 from repl.api import FeedHello
 from repl.elect.electing import Electing
 from repl.group import founding
-from repl.group.catching_up import CatchingUp
 from repl.group.claims import TERMS_AHEAD_MAX
 from repl.group.feed_hello import encode_hello
 from repl.group.founding import Answer
 from repl.group.member import OpenMember
 from repl.group.peers import ask
+from repl.group.replica_lag import ReplicaLag
 from repl.group.role import Role
 from repl.read.reads import Reads
 from repl.repair.integrity import agree_where_durable, resolve
@@ -74,7 +74,7 @@ class Following(Role):
         self.feeds = 0
         self.unlisted_by: set[NodeName] = set()
         """The nodes that say, as of the last search, that the group lists this node no more."""
-        self.catching_up = CatchingUp()
+        self.catching_up = ReplicaLag()
         self._tries = 0
         self._damaged_syncups = 0
         self._called: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -16,7 +16,7 @@ from repl.api import Acks, Done, Handle, Puts
 from repl.lead.append_book import Append, refusal_of
 from repl.lead.exactly_once import CommitAgain, Once, ProducerAppend
 from repl.lead.held_appends import Gate
-from repl.lead.puts import QueuedPuts
+from repl.lead.name_conflicts import NameConflicts
 from repl.lead.read_rounds import LeadersRounds
 from repl.lead.tenure import Tenure
 from vlsn.durability import SYNCED, GroupDurability
@@ -49,7 +49,7 @@ class Admission:
         self._lead = lead
         self._rounds = rounds
         self._log = lead.log
-        self._puts = QueuedPuts(lead.log)
+        self._puts = NameConflicts(lead.log)
         self._once = Once(lead.log, self._repeat, self._lacks, self._puts.push)
         self._gate = Gate(self._put, self.open)
         self._settling = True
@@ -79,7 +79,7 @@ class Admission:
     ) -> Append:
         """Submits; ``puts`` is what the COMMIT of a transaction sets, ``durability`` one that ``check_durability`` let
         pass; None: the group's, and a sync for what sets something. Raises ``InsufficientReplicas``, ``WrongVersion``,
-        ``TooLarge``, what ``Once`` and ``QueuedPuts`` refuse with, and what ``LocalLog.append`` does."""
+        ``TooLarge``, what ``Once`` and ``NameConflicts`` refuse with, and what ``LocalLog.append`` does."""
         if isinstance(submission, Transaction):
             if not self._takes_transactions:
                 self.check_transactions()

@@ -20,13 +20,13 @@ from repl.destinations.deliveries import Deliveries
 from repl.destinations.full import FullPolicies
 from repl.elect.electing import Electing
 from repl.group import founding
-from repl.group.catching_up import CatchingUp
 from repl.group.claims import Claim
 from repl.group.confirming import Confirming
 from repl.group.founding import Found
 from repl.group.member import Member, OpenMember
 from repl.group.member_holds import overtaken
 from repl.group.peers import ask_all
+from repl.group.replica_lag import ReplicaLag
 from repl.lead.admission import Admission
 from repl.lead.group_changes import Changes
 from repl.lead.handing_over import HandingOver
@@ -84,7 +84,7 @@ class Leading(Tenure):
         self._confirming = confirming
         self._restoration = restoration
         self._founds = found
-        self.catching_up: defaultdict[str, CatchingUp] = defaultdict(CatchingUp)
+        self.catching_up: defaultdict[str, ReplicaLag] = defaultdict(ReplicaLag)
         """The catching up by replica."""
         self.rounds = LeadersRounds(self)
         self.admission = Admission(self, self.rounds)

@@ -32,7 +32,7 @@ from repl.node.admin_http import AdminRoutes, NodeAdministration
 from repl.node.peers import NodePeers
 from repl.node.peers_http import PeerRoutes
 from repl.node.status_http import NodeMonitoring, StatusRoutes
-from repl.read.pages import Pages
+from repl.read.long_polls import LongPolls
 from repl.read.read_http import ReadRoutes
 from repl.read.segments_http import NodeFiles, SegmentRoutes
 from repl.read.service import ReadService
@@ -89,7 +89,7 @@ class Gateway:
         appends = AppendRoutes(services.appends, bodies, limits, pieces)
         transactions = TransactionRoutes(services.transactions, appends, limits)
         producers = ProduceRoutes(services.appends, bodies, limits)
-        pages = Pages(services.reads, pieces)
+        pages = LongPolls(services.reads, pieces)
         self.readers = Budget("waiting readers", readers_max)
         self.handed = Handed()
         reads, tails = ReadRoutes(services.reads, pages, self.readers), TailRoutes(services.reads, pages, self.readers)

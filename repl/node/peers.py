@@ -7,7 +7,7 @@ from typing import Any
 
 from repl.destinations.filling import Giving
 from repl.elect.electing import Electing
-from repl.elect.vote_answers import answer_stand, answer_vote
+from repl.elect.vote_requests import answer_stand, answer_vote
 from repl.group.confirming import Confirming
 from repl.group.hello_answers import answer_hello
 from repl.group.member import Member

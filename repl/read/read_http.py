@@ -22,7 +22,7 @@ from functools import partial
 import msgspec
 
 from repl.api import Freshness
-from repl.read.pages import BLOCKS, Audience, Form, Page, Pages, Wanted
+from repl.read.long_polls import BLOCKS, Audience, Form, LongPolls, Page, Wanted
 from repl.read.service import Confirming, ReadService
 from repl.read.starting_point import PARAMETERS as BEGINNINGS
 from repl.read.starting_point import StartingPoint
@@ -56,7 +56,7 @@ _PIECE_BYTES = 256 * 1024
 
 
 class ReadRoutes:
-    def __init__(self, reads: ReadService, shared: Pages, readers: Budget) -> None:
+    def __init__(self, reads: ReadService, shared: LongPolls, readers: Budget) -> None:
         self._reads = reads
         self._shared = shared
         self._readers = readers
@@ -208,7 +208,7 @@ class _Poll:
 
     __slots__ = ("_answer", "_pages", "_readers", "audience", "tick")
 
-    def __init__(self, pages: Pages, readers: Budget, answer: Answer) -> None:
+    def __init__(self, pages: LongPolls, readers: Budget, answer: Answer) -> None:
         self._pages = pages
         self._readers = readers
         self._answer: Answer | None = answer

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from repl.read.pages import Audience, Form, Page, Pages, Wanted
+from repl.read.long_polls import Audience, Form, LongPolls, Page, Wanted
 from repl.read.read_http import ALL_KINDS, CHOSEN, CONFIRMED, TXNS, Place, confirm
 from repl.read.service import ReadService
 from repl.read.starting_point import PARAMETERS as BEGINNINGS
@@ -36,7 +36,7 @@ _COMMENT = Piece(b": still here\n\n")
 
 
 class TailRoutes:
-    def __init__(self, reads: ReadService, pages: Pages, readers: Budget) -> None:
+    def __init__(self, reads: ReadService, pages: LongPolls, readers: Budget) -> None:
         self._reads = reads
         self._pages = pages
         self._readers = readers
@@ -84,7 +84,7 @@ class _Tail:
         "tick",
     )
 
-    def __init__(self, pages: Pages, wanted: Wanted, first: Page, left: Callable[[], None]) -> None:
+    def __init__(self, pages: LongPolls, wanted: Wanted, first: Page, left: Callable[[], None]) -> None:
         self._pages = pages
         self._deadlines = pages.deadlines
         self._wanted = wanted

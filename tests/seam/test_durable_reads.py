@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from repl.read.pages import BLOCKS
+from repl.read.long_polls import BLOCKS
 from tests.fakes.loop import virtual
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed, told

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.syncup import matchpoint
+from feeder.matchpoint import matchpoint
 from vlsn.format.feed_messages import Syncup, TermRun, check_syncup
 
 

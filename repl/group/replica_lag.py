@@ -12,7 +12,7 @@ SAMPLES: Final = 10
 SAMPLE_S: Final = 1.0
 
 
-class CatchingUp:
+class ReplicaLag:
     """Fed with what is there and what there is; asked how far behind that is, and for how long yet."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vlsn.write.local_log import LocalLog
 
 
-class QueuedPuts:
+class NameConflicts:
     """The appends of one lead that set names, from their place in the queue until they are sealed."""
 
     def __init__(self, log: LocalLog) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.group.catching_up import CatchingUp
+from repl.group.replica_lag import ReplicaLag
 
 
 def test_nothing_missing_is_no_lag_and_nothing_to_expect() -> None:
-    seen = CatchingUp()
+    seen = ReplicaLag()
     for second in range(5):
         seen.note(second, 100 * second, 100 * second)
     assert seen.status(4.0, 400, 400) == {"lag_vlsns": 0, "lag_s": 0.0, "vlsns_per_s": 100.0, "expected_s": 0.0}
 
 
 def test_the_time_left_is_what_is_missing_over_how_fast_it_shrinks() -> None:
-    seen = CatchingUp()
+    seen = ReplicaLag()
     for tenth in range(101):
         seen.note(tenth / 10, 40 * tenth, 10_000 + 10 * tenth)
     told = seen.status(10.0, 4_000, 11_000)
@@ -27,7 +27,7 @@ def test_the_time_left_is_what_is_missing_over_how_fast_it_shrinks() -> None:
 
 
 def test_one_that_falls_further_behind_has_no_time_left_to_tell() -> None:
-    seen = CatchingUp()
+    seen = ReplicaLag()
     for second in range(10):
         seen.note(second, 10 * second, 100 * second)
     told = seen.status(9.0, 90, 900)
@@ -36,7 +36,7 @@ def test_one_that_falls_further_behind_has_no_time_left_to_tell() -> None:
 
 def test_a_busy_one_with_little_on_its_way_has_no_lag_to_speak_of() -> None:
     """Something is under way at every look, and all of a second before is there."""
-    seen = CatchingUp()
+    seen = ReplicaLag()
     for tenth in range(100):
         seen.note(tenth / 10, 1_000 * tenth, 1_000 * tenth + 50)
     told = seen.status(9.9, 99_000, 99_050)
@@ -44,7 +44,7 @@ def test_a_busy_one_with_little_on_its_way_has_no_lag_to_speak_of() -> None:
 
 
 def test_lag_in_seconds_grows_past_the_window_while_nothing_comes() -> None:
-    seen = CatchingUp()
+    seen = ReplicaLag()
     seen.note(0.0, 100, 100)
     for second in range(1, 60):
         seen.note(second, 100, 100 + second)
@@ -53,7 +53,7 @@ def test_lag_in_seconds_grows_past_the_window_while_nothing_comes() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(0, 50), st.integers(0, 50)), max_size=60))
 def test_numbers_stay_in_their_ranges_whatever_comes(steps: list[tuple[float, int, int]]) -> None:
-    seen, now, have, wanted = CatchingUp(), 0.0, 0, 0
+    seen, now, have, wanted = ReplicaLag(), 0.0, 0, 0
     for gap, more_have, more_wanted in steps:
         now += gap
         wanted += more_wanted

@@ -102,7 +102,7 @@ class Reader(Due, Protocol):
     """One who waits; hashed by identity."""
 
     audience: Audience | None
-    """Where it stands. Set and read by ``Pages`` alone."""
+    """Where it stands. Set and read by ``LongPolls`` alone."""
 
     def take(self, page: Page | VlsnLogError) -> bool:
         """Takes a page, or why there is none; says whether it wants the next one now. Never raises."""
@@ -120,7 +120,7 @@ class Audience:
         self.task: asyncio.Task[None] | None = None
 
 
-class Pages:
+class LongPolls:
     def __init__(self, reads: ReadService, pieces: Slices) -> None:
         """``pieces`` share what is encoded in a turn of the event loop."""
         self._reads = reads
@@ -259,7 +259,7 @@ class _Awaited:
 
     __slots__ = ("_pages", "audience", "page", "tick")
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: LongPolls) -> None:
         self._pages = pages
         self.page: asyncio.Future[Page] = asyncio.get_running_loop().create_future()
         self.audience: Audience | None = None

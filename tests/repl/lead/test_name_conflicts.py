@@ -7,7 +7,7 @@ import pytest
 from repl.api import Acks, Appended, Puts
 from repl.lead.append_book import Append, AppendBook
 from repl.lead.exactly_once import Once, ProducerAppend
-from repl.lead.puts import QueuedPuts
+from repl.lead.name_conflicts import NameConflicts
 from tests.repl.lead.test_exactly_once import OTHER, OWN, Master
 from vlsn.duration_histogram import Seconds
 from vlsn.errors import NotMaster, ProducersMissing, QueueFull, StaleTerm, TooLarge, VlsnLogError
@@ -21,9 +21,9 @@ class Setting(Master):
     """A log whose transactions go through ``puts``, too."""
 
     def __init__(self) -> None:
-        self.puts: QueuedPuts | None = None
+        self.puts: NameConflicts | None = None
         super().__init__()
-        self.puts = QueuedPuts(self.log)
+        self.puts = NameConflicts(self.log)
         self.once = Once(self.log, self._repeat, self._lacks, self.puts.push)
         self.book = AppendBook(OWN, Term(1), on_durable=lambda _: None, clock=lambda: 0.0, seconds=Seconds())
         self.book.set_group([OWN, OTHER], Vlsn(1))
