@@ -115,6 +115,8 @@ class Consumer:
         self._tasks = tasks
         self._placed: ConsumerAt | None = None
         """The position that a commit starts from; None before the first read."""
+        self._asked_for: ConsumerChange | None = None
+        """The change of the last commit, until the log is asked for the position again."""
         self._asks = True
         """The log is asked for the position before the next read: before the first one, and after a fault."""
         self._next = 0
@@ -259,7 +261,7 @@ class Consumer:
             placed = await self._begin()
             if turn != self._turn:
                 return
-            self._placed, self._asks = placed, False
+            self._placed, self._asks, self._asked_for = placed, False, None
             begins, self._sought = self._sought, 0
             term = placed.term if not begins and placed.next > 1 else int(NULL_TERM)
             read = self._read = _Read(turn, VlsnPlace(begins or placed.next, term))
@@ -283,10 +285,16 @@ class Consumer:
         ``BadArgument`` before the first read."""
         placed = self._known()
         term = self._term if self._elsewhere else 0
-        return self._key, ConsumerChange(self._next, placed.at, self._by, term)
+        self._asked_for = ConsumerChange(self._next, placed.at, self._by, term)
+        return self._key, self._asked_for
 
     def committed_by(self, change: ConsumerChange, vlsn: int) -> None:
-        """Notes that the COMMIT at ``vlsn`` has set what ``change`` asked for."""
+        """Notes that the COMMIT at ``vlsn`` has set what ``change`` asked for.
+
+        A late answer is passed over once the log was asked for the position again: what was given since then starts
+        from the position before, and the master has to refuse a commit of it."""
+        if change is not self._asked_for:
+            return
         term = self._term if self._next == change.next else int(NULL_TERM)
         self._placed = ConsumerAt(self._key, change.next, term, vlsn, by=change.by)
 

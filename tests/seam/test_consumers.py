@@ -491,3 +491,22 @@ async def test_a_poll_that_gave_nothing_in_time_is_asked_again_and_misses_nothin
     with pytest.raises(LogClosed):
         await consumer.poll()
     await group.stop()
+
+
+@virtual
+async def test_the_late_answer_of_a_commit_lets_nothing_be_committed_that_was_given_since() -> None:
+    """Seed 20261128439 of the simulation: a commit is cancelled, the log is asked before it lands, its answer comes."""
+    group = await made(5)
+    async with client(group, timeout_s=5.0) as log:
+        await log.append(b"0")
+        consumer = log.consumer("late", from_vlsn="start")
+        entry = await consumer.poll(timeout_s=5.0)
+        _, change = consumer.change()
+        consumer.not_committed()
+        again = await consumer.poll(timeout_s=5.0)
+        assert entry is not None and again is not None and entry.vlsn == again.vlsn
+        consumer.committed_by(change, change.at + 1_000)
+        assert consumer.change()[1].at == change.at, (
+            "what it commits now starts from the position before, and is refused"
+        )
+    await group.stop()
