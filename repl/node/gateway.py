@@ -30,7 +30,6 @@ from repl.names.sinks_http import PATH as SINKS
 from repl.names.sinks_http import SinkRoutes
 from repl.node.admin_http import AdminRoutes, NodeAdministration
 from repl.node.peers import NodePeers
-from repl.node.peers_http import PeerRoutes
 from repl.node.status_http import NodeMonitoring, StatusRoutes
 from repl.read.long_polls import LongPolls
 from repl.read.read_http import ReadRoutes
@@ -42,6 +41,7 @@ from repl.read.tail_http import TailRoutes
 from repl.repair.restore_http import RepairRoutes, Repairs
 from repl.web import problem, query
 from repl.web.browsers import Browsers, check_json
+from repl.web.json_objects import answering
 from repl.web.limits import PIECES_A_TURN_BYTES, READERS_MAX, AppendLimits, Budget
 from repl.web.slices import Slices
 from repl.web.types import DURABLE, Handler, Quick, Request, Response, Start, Upgrade
@@ -94,7 +94,7 @@ class Gateway:
         self.handed = Handed()
         reads, tails = ReadRoutes(services.reads, pages, self.readers), TailRoutes(services.reads, pages, self.readers)
         segments, feeds = SegmentRoutes(services.files), FeedRoutes(services.feeds)
-        peers, repairs = PeerRoutes(services.peers), RepairRoutes(services.repairs)
+        peers, repairs = services.peers, RepairRoutes(services.repairs)
         self._consumers = consumers = ConsumerRoutes(services.consumers)
         self._sinks = sinks = SinkRoutes(services.sinks)
         self._cdc = cdc = CdcRoutes(services.cdc)
@@ -121,15 +121,15 @@ class Gateway:
             DESTINATIONS: {"GET": destinations.list},
             "/v1/status": {"GET": status.status},
             "/v1/events": {"GET": status.events},
-            "/v1/peer/hello": {"POST": peers.hello},
+            "/v1/peer/hello": {"POST": answering(peers.hello)},
             "/v1/peer/restore": {"POST": repairs.offer, "GET": repairs.range},
             "/v1/peer/block": {"GET": repairs.block},
             "/v1/peer/messages": {"GET": repairs.messages},
             "/v1/peer/copy": {"GET": repairs.copy},
-            "/v1/peer/vote": {"POST": peers.vote},
-            "/v1/peer/read_index": {"POST": peers.read_index},
-            "/v1/peer/stand": {"POST": peers.stand},
-            "/v1/peer/cdc": {"POST": peers.begun},
+            "/v1/peer/vote": {"POST": answering(peers.vote)},
+            "/v1/peer/read_index": {"POST": answering(peers.read_index)},
+            "/v1/peer/stand": {"POST": answering(peers.stand)},
+            "/v1/peer/cdc": {"POST": answering(peers.begun)},
             "/v1/group": {"GET": admin.group},
             "/v1/admin/group": {"POST": admin.change_group},
             "/v1/admin/group/settings": {"POST": admin.change_settings},

@@ -1,4 +1,4 @@
-"""The other members' questions: who is there, who leads, how far readers must see."""
+"""The other members' questions, ``/v1/peer/…``: who is there and leads, what readers must see, which copy is here."""
 
 from __future__ import annotations
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from repl.web import query
 from repl.web.limits import PEER_BODY_BYTES_MAX
-from repl.web.types import Request, Response
+from repl.web.types import Handler, Request, Response
 from vlsn.errors import BadBody
 from vlsn.format.records import JSON_FAULTS
 
@@ -44,3 +45,12 @@ async def nothing_asked(request: Request) -> None:
 
 def answered(answer: dict[str, Any]) -> Response:
     return Response(200, HEADERS, msgspec.json.encode(answer))
+
+
+def answering(answer: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> Handler:
+    """Makes the handler of a call that takes one JSON object, and answers with another."""
+
+    async def handler(request: Request) -> Response:
+        return answered(await answer(await asked_object(request)))
+
+    return handler
