@@ -136,6 +136,9 @@ async def waits_for_the_third(group: Group, places: dict[tuple[int, int], int]) 
     for name in group.nodes:
         assert (await due(group, LATER, name))["type"] == "not-ready"
         assert (await due(group, ACROSS, name))["next"] == turn + 1
+        for path in ("consumers", "consumers/billing", "sinks", "sinks/orders"):  # it may have had some
+            answer = await group.client.request("GET", f"{group.url(name)}/v1/{path}", timeout_s=10.0)
+            assert (answer.status, msgspec.json.decode(bytes(answer.body))["type"]) == (503, "not-ready"), path
 
 
 @pytest.mark.parametrize("seed", [4, 5, 6])

@@ -26,6 +26,8 @@ from vlsn.levels import LEVELS
 from vlsn.state import sinks
 from vlsn.state.sinks import SinkState
 
+JSON = {"Content-Type": "application/json"}
+
 Values = list[bytes]
 STATE = {"query": "q", "batch": 3, "part": 1, "parts": 2, "rows": 1, "total": 2, "digest": "0" * 32}
 
@@ -84,6 +86,13 @@ def test_a_state_is_set_with_its_part_and_replaced_by_whoever_names_it() -> None
                 assert (status, refused["type"]) == (400, "bad-argument"), bad
             with pytest.raises(BadArgument):
                 await log.sinks.get("two words")
+            now = await log.sinks.get("orders")
+            assert now is not None
+            for at in (placed.at, now.at + 1):
+                url = f"{group.url(group.master)}/v1/sinks/orders?at={at}"
+                answer = await group.client.request("DELETE", url, headers=JSON, timeout_s=5.0)
+                assert (answer.status, msgspec.json.decode(bytes(answer.body))["type"]) == (409, "stale-term")
+            assert await log.sinks.get("orders") == now, "who names another state deletes nothing"
             await log.sinks.delete("orders")
             assert await log.sinks.get("orders") is None
             with pytest.raises(NotFound):

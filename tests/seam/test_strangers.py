@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from tests.seam.test_membership import fed, incarnation
 from vlsn.errors import DuplicateFeed, StaleTerm
 from vlsn.format.feed_messages import STORED_TERM_MAX
 from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.levels import LEVELS
 
 FAR = STORED_TERM_MAX
 MADE_UP = "00000000deadbeef"
@@ -31,7 +33,7 @@ async def started(seed: int, **settings: Any) -> Group:
     return group
 
 
-async def asked(group: Group, to: str, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
+async def asked(group: Group, to: str, path: str, /, **body: Any) -> tuple[int, dict[str, Any]]:
     response = await group.client.request(
         "POST",
         f"{group.url(to)}{path}",
@@ -269,7 +271,7 @@ async def asked_admin(group: Group, to: str, path: str) -> tuple[int, dict[str, 
 
 @virtual
 async def test_a_vote_as_of_a_hand_over_that_was_not_announced_is_an_ordinary_one() -> None:
-    group = await started(409)
+    group = await started(409, levels=LEVELS)
     before, master = terms(group), group.master
     one, other = [name for name in group.names if name != master]
     node = group.nodes[one]
@@ -282,3 +284,58 @@ async def test_a_vote_as_of_a_hand_over_that_was_not_announced_is_an_ordinary_on
     )
     assert (answer["granted"], answer["reason"]) == (False, "hears-master"), answer
     await goes_on(group, before, master)
+
+
+@virtual
+async def test_the_begin_of_a_consumer_is_taken_from_members_alone() -> None:
+    group = await started(409, levels=LEVELS)
+    master, other = group.master, next(name for name in group.names if name != group.master)
+    begin = {"sender": other, "consumer": "orders", "file": "00000000000000aa"}
+    for change, slug in (
+        ({"sender": "n9"}, "wrong-name"),
+        ({"to": other}, "wrong-name"),
+        ({"group": "another"}, "wrong-group"),
+    ):
+        _, answer = await asked(group, master, "/v1/peer/cdc", **begin | change)
+        assert answer["type"] == slug, answer
+        assert not [key for key in group.nodes[master].opened().log.view.history.small if "orders" in key]
+    assert await asked(group, master, "/v1/peer/cdc", **begin) == (200, {"sender": master, "file": begin["file"]})
+    later = begin | {"file": "00000000000000bb"}
+    assert (await asked(group, master, "/v1/peer/cdc", **later))[1]["file"] == begin["file"], "it has begun already"
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_a_master_that_was_unseated_does_not_say_which_consumer_has_begun() -> None:
+    """Its successor may have logged a later one."""
+    group = await started(410, levels=LEVELS)
+    old, other = group.master, next(name for name in group.names if name != group.master)
+    begin = {"sender": other, "consumer": "orders", "file": "00000000000000aa"}
+    status, answer = await asked(group, old, "/v1/peer/cdc", **begin)
+    assert status == 200, answer
+    rest = [name for name in group.names if name != old]
+    group.net.split([old, "client"], rest)
+    status, answer = await asked(group, old, "/v1/peer/cdc", **begin)
+    assert (status, answer["type"]) == (503, "no-master"), answer
+    group.net.heal()
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_messages_of_pages_go_to_members_alone() -> None:
+    group = await started(411)
+    to, sender = group.names[0], group.names[1]
+    named = {"group": "sim", "sender": sender, "to": to, "uuid": "00000000000000aa", "since": 1, "first": 1, "last": 9}
+    for change, slug in (
+        ({"sender": "n9"}, "wrong-name"),
+        ({"to": sender}, "wrong-name"),
+        ({"group": "another"}, "wrong-group"),
+        ({}, "not-found"),
+    ):
+        url = f"{group.url(to)}/v1/peer/messages?{urlencode(named | change)}"
+        answer = await group.client.request("GET", url, timeout_s=5.0)
+        assert msgspec.json.decode(bytes(answer.body))["type"] == slug
+    await group.stop()
+    assert not group.fatal
