@@ -54,3 +54,19 @@ async def test_one_whose_time_is_over_holds_up_none_behind_it_that_has_room() ->
             await small
     await group.stop()
     assert not group.fatal
+
+
+@virtual
+async def test_a_destination_that_was_made_is_there_though_the_masters_disk_is_slow() -> None:
+    """The others make its COMMIT durable before the master has synced it."""
+    group = await made(88)
+    async with client(group) as log:
+        disk = group.machines[group.master].disk
+        disk.latency = lambda call: 0.3 if call.name in ("sync", "write") else 0.0
+        settings = await log.destinations.put("slow", prefix="order-")
+        assert (await log.destinations.get("slow"))["uuid"] == settings["uuid"]
+        changed = await log.destinations.put("slow", attempts_max=7)
+        assert changed["attempts_max"] == 7, "what is answered is what was asked for"
+        disk.latency = None
+    await group.stop()
+    assert not group.fatal
