@@ -63,7 +63,8 @@ class Wound:
     first: Vlsn
     """The VLSN that a block there begins with, if one does."""
     following: Vlsn
-    """The first VLSN of the next visible block of the segment, 0 when there is none."""
+    """The first VLSN that the log goes on with behind the wound, at the next visible block or rollback, in whichever
+    segment; 0 when there is none."""
     follows_on: bool
     """Nothing between here and that block is damaged: what fills this wound ends just before it."""
     term: int
@@ -128,7 +129,8 @@ def find_wound(
             good = found if bad is None else found.before(bad)
             last.note(buf, at, good)
             if bad is not None or not len(found) or found.reason in (Stop.BAD, Stop.ZEROS):
-                return _wound(segment, good.end if len(good) else at, end, last, around)
+                wound = _wound(segment, good.end if len(good) else at, end, last, around)
+                return _followed(disk, directory, wound)
             at = found.end
         return None
     finally:
@@ -151,7 +153,7 @@ def place_between(
                 raise Damaged(text, file=segment.name, offset=at)
             last.note(buf, at, found)
             at = found.end
-        return _wound(segment, start, end, last, True, stop)
+        return _followed(disk, directory, _wound(segment, start, end, last, True, stop))
     finally:
         segment.close()
 
@@ -213,6 +215,39 @@ def _visible(found: Walk) -> npt.NDArray[np.bool_]:
     return visible
 
 
+def _next_of(buf: bytes, base: int, found: Walk) -> tuple[Vlsn, int] | None:
+    """Returns the first VLSN, and the term, of the first visible block of ``found``. A rollback before it says so, too:
+    the log goes on behind its matchpoint, with a term that it does not say (0)."""
+    for index in np.flatnonzero(_visible(found) | (found.headers["kind"] == FrameKind.ROLLBACK_START)).tolist():
+        if found.headers["kind"][index] == FrameKind.BLOCK:
+            head = scan.block_headers(buf, base, found.offsets[index : index + 1])[0]
+            return Vlsn(int(head["first_vlsn"])), int(head["term"])
+        at = int(found.offsets[index]) - base + FRAME_BYTES
+        try:
+            return Vlsn(RollbackStart.decode(buf[at : at + RollbackStart.LAYOUT.size]).matchpoint + 1), 0
+        except BadBody:
+            continue  # no record: its segment's verification names it
+    return None
+
+
+def _followed(disk: Disk, directory: str, wound: Wound) -> Wound:
+    """Adds where the log goes on in later segments, if nothing of its own does. A block from there on was abandoned by
+    a rollback: nobody puts it back."""
+    if wound.following:
+        return wound
+    for info in survey(disk, directory, around=wound.around):
+        if info.number <= wound.number or not info.active:
+            continue
+        segment = SegmentFile(disk, directory, info.number, around=wound.around)
+        try:
+            for buf, base, found in whole_frames(segment, FIRST_FRAME, min(info.live_end or info.size, info.size)):
+                if (behind := _next_of(buf, base, found)) is not None:
+                    return replace(wound, following=behind[0])
+        finally:
+            segment.close()
+    return wound
+
+
 def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool, stop: int = 0) -> Wound:
     """Returns the wound from ``start`` on: to the next whole frame, or to ``stop`` where that is known."""
     salt = segment.header.salt
@@ -222,14 +257,9 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool
     following, term, follows_on = Vlsn(0), 0, False
     if after is not None:
         for number, walk in enumerate(scan.islands(rest, start, after, salt)):
-            blocks = walk.offsets[_visible(walk)]
-            if len(blocks):
-                head = scan.block_headers(rest, start, blocks[:1])[0]
-                following, term, follows_on = (
-                    Vlsn(int(head["first_vlsn"])),
-                    int(head["term"]),
-                    number == 0 and after == stop,
-                )
+            if (behind := _next_of(rest, start, walk)) is not None:
+                following, term = behind
+                follows_on = number == 0 and after == stop and term > 0
                 break
     return Wound(
         number=segment.number,

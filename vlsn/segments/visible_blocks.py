@@ -124,7 +124,7 @@ def whole_frames(segment: SegmentFile, at: int, end: int) -> Iterator[tuple[byte
 def _next_header(segment: SegmentFile, at: int, end: int) -> int:
     """Finds where the next frame header may lie: whether it is one, its checksum tells then."""
     while at < end:
-        buf = segment.file.read(at, min(WINDOW_BYTES + FRAME_BYTES, end - at))
+        buf = segment.read(at, min(WINDOW_BYTES + FRAME_BYTES, end - at))
         halves = np.frombuffer(buf, dtype="<u2", count=len(buf) // 8 * 4)[::4]
         for position in (np.flatnonzero(halves == MAGIC) * 8).tolist():
             if decode_header(buf, position, offset=at + position, salt=segment.header.salt) is not None:

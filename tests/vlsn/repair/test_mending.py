@@ -415,6 +415,33 @@ def test_a_block_behind_a_rollback_is_mended_though_what_was_abandoned_ends_an_e
     assert machine.disk.content(path)[:end] == good[:end]
 
 
+@pytest.mark.parametrize("behind", [0, 1, 30], ids=["nothing", "few", "past-it"])
+@pytest.mark.parametrize("rotated", [False, True])
+def test_a_block_that_a_rollback_abandoned_is_not_put_back(behind: int, rotated: bool) -> None:
+    """It would lie before what the log goes on with, and leave a gap.  The rollback may lie in a later segment."""
+    machine = Machine(1)
+    held: dict[int, bytes] = {}
+    opened = Undurable(machine)
+    put(opened, held, 20, 900)
+    number, offset = lsn_file(place := opened.frames_after(11)[0]), lsn_offset(place)
+    path = f"{machine.directory}/{segment_name(number)}"
+    size = int.from_bytes((good := machine.disk.content(path))[offset + 4 : offset + 8], "little")
+    block = good[offset + FRAME_BYTES : offset + FRAME_BYTES + size]
+    if rotated:
+        opened.log.cycle.rotate("request", lambda _: None)
+    rolled_back(opened, 4)
+    opened.log.cycle.rotate("request", lambda _: None)
+    opened.take_term()
+    put(opened, held, behind, 900)
+    end = opened.log.view.segments()[number]
+    opened.close()
+    machine.disk.flip_bit(path, offset)
+    wound = find_wound(machine.disk, machine.directory, number, end)
+    assert wound is not None and wound.start == offset
+    with pytest.raises(BadBody, match="more than blocks"):
+        Filling(replace(wound, first=Vlsn(12)), term_max=2).add(block)
+
+
 def test_pages_that_the_disk_does_not_give_are_read_around_and_mended() -> None:
     """Two bad sectors in one segment: one copy fills both."""
     story = Story()
