@@ -124,7 +124,7 @@ class Simulation:
         )
         clients.losses = self.nemesis.losses
         if clients.consumers is not None:
-            clients.consumers.die = lambda name: self.nemesis.die(name, power=False)
+            clients.consumers.die = self._lose_pages
         if group.cdc is not None:
             group.cdc.begin()
         try:
@@ -160,6 +160,11 @@ class Simulation:
         report.restored = self.watch.restored
         await group.stop()
         return report
+
+    def _lose_pages(self, name: str) -> None:
+        """Ends a node's process, so that it loses page files. Nothing dies once all is mended."""
+        if self.nemesis.active:
+            self.nemesis.die(name, power=False)
 
     def say(self, text: str) -> None:
         self.report.transcript.append(f"{self.group.loop.time() - 1000.0:8.3f}  {text}")
