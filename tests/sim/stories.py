@@ -15,8 +15,8 @@ from tests.sim.group import SimGroup
 
 HEAD = """# Stories
 
-What the nodes of a group of three say of themselves, by seconds of virtual time. Made by
-`python -m tests.sim.stories > docs/stories.md`; nothing in it is written by hand but the lines that begin with `---`.
+These are the events that three nodes of a group report, by seconds of virtual time.
+`python -m tests.sim.stories > docs/stories.md` writes the page; only lines that begin with `---` are written by hand.
 The simulation's invariants ([testing](testing.md#simulation)) held at every step.
 """
 SEGMENT_BYTES = 64 << 10
@@ -59,7 +59,7 @@ class Story:
 
 
 async def election() -> list[str]:
-    """The master's process is killed; who has all of its log is elected, and what was acknowledged stands."""
+    """The master's process is killed; a node with all of its log is elected, and acknowledged entries stay."""
     story = Story(1)
     group = story.group
     await story.begin()
