@@ -59,7 +59,7 @@ class Story:
 
 
 async def election() -> list[str]:
-    """The master's process is killed; a node with all of its log is elected, and acknowledged entries stay."""
+    """The master's process is killed; who has all of its log is elected, and what was acknowledged stands."""
     story = Story(1)
     group = story.group
     await story.begin()
