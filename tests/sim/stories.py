@@ -15,8 +15,8 @@ from tests.sim.group import SimGroup
 
 HEAD = """# Stories
 
-What the nodes of a group of three say of themselves, by seconds of virtual time. Made by
-`python -m tests.sim.stories > docs/stories.md`; nothing in it is written by hand but the lines that begin with `---`.
+These are the events that three nodes of a group report, by seconds of virtual time.
+`python -m tests.sim.stories > docs/stories.md` writes the page; only lines that begin with `---` are written by hand.
 The simulation's invariants ([testing](testing.md#simulation)) held at every step.
 """
 SEGMENT_BYTES = 64 << 10

@@ -98,7 +98,7 @@ def hunt(bug: Bug, seeds: int) -> Hunt:
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--seeds", default=SEEDS_MAX, show_default=True, help="Seeds in which a bug must be found.")
-@click.option("--markdown", is_flag=True, help="Print the rows of the table in docs/testing.md, too.")
+@click.option("--markdown", is_flag=True, help="Print the rows of the tables in docs/track-record.md, too.")
 def main(names: tuple[str, ...], seeds: int, markdown: bool) -> None:
     """Hunts each bug with the simulation, and prints how many seeds that took."""
     console = Console()
