@@ -72,6 +72,8 @@ class Place:
     own: CdcPosition | None = None
     """The position that the consumer keeps itself, with what it made of the events."""
     lives: list[Life] = field(default_factory=list)
+    lived: int = 0
+    """Its lives before its file was made."""
     positions: list[int] = field(default_factory=list)
     """The positions in the group that became durable, in turn."""
     set_at: int = 0
@@ -235,7 +237,8 @@ class Captures:
             path, kind = path.removesuffix(kind), ""
         lies = stored_in(disk.durable_content(path))
         if kind == ".new" and place.begun and lies not in place.moves:
-            is_fresh = place.fresh or not place.lives  # a process may end before its first file has its name
+            # A process may end before its first file has its name.
+            is_fresh = place.fresh or len(place.lives) == place.lived
             self._hold(is_fresh, f"{place} begins anew at {lies}; it was at {place.stored}")
             self.anew += 1
             place.begun = False
@@ -244,6 +247,7 @@ class Captures:
             return  # damaged: whoever opened it is about to say so
         if not place.begun:
             place.begun, place.fresh, place.older = True, False, False
+            place.lived = len(place.lives)
             place.stored, place.told, place.promised = lies, lies, lies - 1
             return
         if lies == place.stored or (place.older and lies not in place.moves):

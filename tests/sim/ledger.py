@@ -130,6 +130,8 @@ class Ledger:
         for entry in entries(data, header, kinds=DATA):
             self.values[entry.vlsn], self.entries[entry.vlsn] = entry.value, entry
             self.vlsns.append(entry.vlsn)
+            if (entry.key or b"").startswith(b"dead-"):
+                continue  # two letters of one message that was tried again are equal: its destination counts them
             before = self.places.setdefault(entry.value, entry.vlsn)
             if before != entry.vlsn:
                 raise watch.violated(
