@@ -431,7 +431,8 @@ def test_a_block_that_a_rollback_abandoned_is_not_put_back(behind: int, rotated:
         opened.log.cycle.rotate("request", lambda _: None)
     rolled_back(opened, 4)
     opened.log.cycle.rotate("request", lambda _: None)
-    opened.take_term()
+    if behind:
+        opened.take_term()
     put(opened, held, behind, 900)
     end = opened.log.view.segments()[number]
     opened.close()
