@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 
 import pytest
 
@@ -145,4 +146,27 @@ def test_a_cancel_of_the_whole_leaves_no_cycle(while_ending: bool) -> None:
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
+        gc.enable()
+
+
+def test_a_part_that_was_cancelled_is_freed_though_its_frame_knows_its_task() -> None:
+    seen: list[weakref.ref[asyncio.Event]] = []
+
+    async def waits() -> None:
+        event = asyncio.Event()
+        seen.append(weakref.ref(event))
+        mine = asyncio.current_task()
+        await event.wait()
+        assert mine is None, "it is cancelled before"
+
+    async def main() -> None:
+        with pytest.raises(ExceptionGroup):
+            await together(waits=waits(), fails=_fail(0.01, ValueError("no")))
+        await asyncio.sleep(0)
+        assert seen[0]() is None
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
         gc.enable()
