@@ -1,4 +1,4 @@
-"""The client's reads against real nodes in one process: they hold all that it knows to be durable, and they end."""
+"""The client's reads against real nodes in one process: what it was told is durable is in them, and they end."""
 
 from __future__ import annotations
 

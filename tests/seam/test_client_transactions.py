@@ -191,7 +191,7 @@ def test_an_outcome_that_is_unknown_is_told_and_the_commit_may_be_called_again()
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_a_commit_that_is_refused_after_one_of_unknown_outcome_is_unknown_too(size: int) -> None:
-    """A refusal is about its own try: a client that took it for the end would run the transaction again, doubled."""
+    """A refusal speaks of its own try: who took it for the end would run the transaction again, and double it."""
 
     async def story(group: Group, log: Client) -> None:
         txn = log.transaction()
@@ -236,7 +236,7 @@ async def test_a_group_below_their_level_refuses_them_by_name_and_goes_on() -> N
 
 
 async def write(log: Client, name: str, rng: Random, told: dict[bytes, tuple[int, int]], unsure: set[bytes]) -> None:
-    """Runs transactions, several under way at once, and notes the answer to each."""
+    """Runs transactions, several under way at once, and notes what was told of each."""
 
     async def one(number: int) -> None:
         value = f"{name}/{number}".encode()
@@ -329,7 +329,7 @@ def test_nothing_is_taken_beside_a_commit_that_leaves_it_out() -> None:
 
 
 async def left(*tasks: asyncio.Task[Any]) -> None:
-    """Cancels tasks, and waits for them."""
+    """Cancels these, and waits for them."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -571,7 +571,7 @@ def test_a_consumer_whose_commit_was_aborted_reads_on_from_where_the_log_says() 
 
 
 async def behind_first(log: Client) -> Consumer:
-    """Makes a consumer that has received the first entry."""
+    """Makes a consumer that has been given the first entry."""
     consumer = log.consumer("billing", from_vlsn="start")
     async for _ in consumer:
         break

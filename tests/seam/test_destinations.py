@@ -406,7 +406,7 @@ async def test_what_had_its_last_attempt_before_a_change_of_master_holds_nothing
 
 @virtual
 async def test_a_dead_one_that_is_acknowledged_after_all_is_not_tried_again() -> None:
-    """By the worker that had it before its time was over: a message acknowledged durably is never delivered again."""
+    """By who had it before its time was over: what was acknowledged, durable, is delivered to nobody any more."""
     group = await made(17)
     async with client(group) as log:
         await log.destinations.put("orders", attempts_max=1, ack_timeout_s=3.0)
@@ -840,7 +840,7 @@ async def test_a_group_with_an_older_member_has_none() -> None:
 @pytest.mark.parametrize("seed", seeds(6))
 @virtual
 async def test_nothing_is_lost_and_nothing_acknowledged_comes_again_through_any_failure(seed: int) -> None:
-    """Two workers, one of them forgetting some messages, while nodes die and come back."""
+    """Two workers, one of whom forgets some messages, while nodes die and come back."""
     seed_global(seed)
     group, rng = await made(seed), Random(seed)
     handled: dict[bytes, int] = {}
