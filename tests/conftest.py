@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """The one Spark session of a worker: its start is most of what these tests cost."""
+    """The one Spark session of a worker: its start is most of these tests' cost."""
     from pyspark.sql import SparkSession
 
     from repl.audit.session import spark_context

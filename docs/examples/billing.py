@@ -47,7 +47,7 @@ async def main(urls: str) -> None:
     try:
         await work(urls)
     except asyncio.CancelledError:
-        pass  # told to end: a transaction that was cut off is in the log whole, with its position, or not at all
+        pass  # asked to end: a transaction that was cut off is in the log whole, with its position, or not at all
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     VLSNLOG_URL=http://127.0.0.1:7701,http://127.0.0.1:7702 flask --app flask_app run
 
-One client for all threads of a process: what they append at the same time goes out in one batch.
+One client for all threads of a process: their appends of the same moment go out in one batch.
 """
 
 import atexit

@@ -18,7 +18,7 @@ def committed(lake: Path) -> list[str]:
     for manifest in sorted((lake / "_manifests").glob("*.json")):
         batch = [str(lake / file["name"]) for file in json.loads(manifest.read_text())["files"]]
         if not all(Path(file).exists() for file in batch):
-            break  # committed a moment ago: the export, or its next start, puts them in place
+            break  # committed a moment ago: the export, or its next start, moves them into place
         files += batch
     return files
 

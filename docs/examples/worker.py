@@ -53,9 +53,9 @@ async def main(urls: str, path: str) -> int:
     database = sqlite3.connect(path)
     database.executescript(TABLES)
     try:
-        await work(urls, database)  # lost nodes and changes of the master are its own affair: it goes on for ever
+        await work(urls, database)  # it survives lost nodes and changes of the master, and goes on for ever
     except asyncio.CancelledError:
-        return 0  # told to end, between two pages
+        return 0  # asked to end, between two pages
     except Trimmed as gone:
         print(f"orders up to VLSN {gone.first - 1} were cleaned away before they were counted", file=sys.stderr)
     except NotInLog as other:

@@ -4,9 +4,9 @@ A wire carries whole messages in their order, each after a drawn delay.
 
 1. Over a blocked way nothing moves.  When the way opens within ``stall_s``, all of it moves on, as TCP does;
    stuck for longer, the connection is cut: both ends raise ``ChannelClosed``, and nothing of it arrives.
-2. A sender waits while ``window_bytes`` of its wire are not yet taken at the other end.  That they were
-   taken is told over the way back: where only that is blocked, the window fills, and stalls.
-3. ``close`` goes the way of the messages, behind them: what was sent before it is received before it.
+2. A sender waits while ``window_bytes`` of its wire are not yet taken at the other end.  The report that
+   they were taken goes the way back: where only that is blocked, the window fills, and stalls.
+3. ``close`` goes the way of the messages, behind them: earlier messages are received before it.
 4. A message over the receiver's limit ends the connection in its place.
 """
 
@@ -49,7 +49,7 @@ class Ways(Protocol):
 
 
 class Signal:
-    """Wakes whoever waits for it just now."""
+    """Wakes the tasks that wait for it just now."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -95,7 +95,7 @@ class Connection:
         (self.client, self.server)[self.hosts.index(host)].abandon()
 
     def leave(self, host: str, *, silent: bool) -> None:
-        """Ends that host; what it had sent goes on its way, with a close behind it. Nothing does where its machine is
+        """Ends that host; its messages go on their way, with a close behind them. Nothing does where its machine is
         gone too and its end is ``silent``."""
         self.left, self.reason = host, self.reason or f"{host} is gone"
         (self.client, self.server)[self.hosts.index(host)].leave()
@@ -103,7 +103,7 @@ class Connection:
             self.hang_up()
 
     def hang_up(self) -> None:
-        """Lets whoever is left hear it, behind what is still under way, or when it sends."""
+        """Lets the remaining end hear it, behind messages still under way, or when it sends."""
         gone = self.hosts.index(self.left)
         self.wires[gone].put(None)
         self.wires[1 - gone].drop()
@@ -114,7 +114,7 @@ class Connection:
             wire.move()
 
     def refuse(self, wire: Wire) -> None:
-        """Ends the connection for what came over ``wire``."""
+        """Ends the connection because of a message over ``wire``."""
         self.reason = self.reason or "a message over the limit"
         wire.end()
         self.wires[wire is self.wires[0]].put(None)
@@ -191,10 +191,10 @@ class Wire:
         )
 
     def end(self) -> None:
-        """Lets nothing more arrive; what did arrive can still be taken."""
+        """Lets nothing more arrive; arrived messages can still be taken."""
         self.over = True
         self.forget()
-        for wire in self._connection.wires:  # who sends the other way is to see it too
+        for wire in self._connection.wires:  # the sender of the other way is to see it too
             wire.readable.set()
             wire.writable.set()
 

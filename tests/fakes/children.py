@@ -1,7 +1,7 @@
 """Children that are no processes: the child's own code on the loop, over a connection of messages in memory.
 
-A fake child is killed, hangs and exits as a process does: what it had not sent is gone, what it was sent is lost.  Its
-consumers are classes that a test registers by name.
+A fake child is killed, hangs and exits as a process does: unsent and untaken messages are lost.  Its consumers are
+classes that a test registers by name.
 """
 
 from __future__ import annotations

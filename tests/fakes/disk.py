@@ -3,14 +3,14 @@
 One ``FakeDisk`` is one machine's disk; it outlives the processes that use it:
 
     disk.stop_at(17)                  the process dies at disk call 17 (``StopHere``), and stays dead
-    disk.power_cut(rng)               any subset of what was not synced is gone; nothing is open or locked
+    disk.power_cut(rng)               any subset of unsynced bytes is gone; nothing is open or locked
     disk.process_kill()               nothing is gone; nothing is open or locked
     disk.fail_at(9)                   call 9 raises EIO; a write then leaves a part, a sync loses pages
     disk.calls[16]                    Call(number=17, name="sync", path="/n1/00000001.vlog", …)
 
-``StopHere`` is a ``BaseException``, as a kill is nothing that code could handle: after it every call on the
-disk raises it again until the power cut or kill is told.  What a test does to the disk itself (``flip_bit``,
-``content``, ``settle`` …) is no call.
+``StopHere`` is a ``BaseException``, as a kill is nothing that code could handle.  After it every call on the
+disk raises it again until ``power_cut`` or ``process_kill``.  A test's own changes of the disk (``flip_bit``,
+``content``, ``settle`` …) are no calls.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class FakeDisk:
     def half_the_time(self) -> bool:
         return self._rng.random() < 0.5
 
-    # What a test does to it.
+    # Changes by a test.
 
     def stop_at(self, when: int | Callable[[Call], bool], *, moment: Moment = "before") -> None:
         """Ends the process at call number ``when`` (or the first that it holds for). It ends before the call has any
@@ -237,13 +237,13 @@ class FakeDisk:
             self.stopped = False
 
     def power_cut(self, rng: Random, *, tear: bool = False) -> None:
-        """The machine is gone, and comes back with any subset of what was not synced."""
+        """The machine is gone, and comes back with any subset of the unsynced bytes."""
         with self._latch:
             self.process_kill()
             self._root.power_cut(rng, tear=tear)
 
     def files(self, directory: str) -> Sequence[str]:
-        """Paths of the files in ``directory``; none where there is no such directory."""
+        """Paths of the files in ``directory``; none where it is missing."""
         found = self._look(directory)
         names = found.names if isinstance(found, Directory) else {}
         return [f"{directory}/{name}" for name, node in sorted(names.items()) if isinstance(node, Inode)]
@@ -296,8 +296,8 @@ class FakeDisk:
         return bytes(self._inode(path).durable)
 
     def medium(self, directory: str) -> Mapping[str, bytearray]:
-        """Returns name → content of the files in ``directory`` whose names are synced. That is what the medium alone
-        holds: what the worst power cut would leave. Not to be changed."""
+        """Returns name → content of the files in ``directory`` whose names are synced. That is the medium alone, as the
+        worst power cut would leave it. Not to be changed."""
         found = self._look(directory)
         durable = found.durable if isinstance(found, Directory) else {}
         return {name: node.durable for name, node in durable.items() if isinstance(node, Inode)}

@@ -47,7 +47,7 @@ _new = VirtualHandle.__new__
 
 
 def report(handle: VirtualHandle, error: BaseException) -> None:
-    """Reports a callback's exception as asyncio does: its loop hears of it. The end of all is raised."""
+    """Reports a callback's exception to its loop, as asyncio does. The end of all is raised."""
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         raise error
     context = {"message": f"Exception in callback {handle._callback!r}", "exception": error, "handle": handle}

@@ -1,6 +1,6 @@
 """The memory of a medium: sectors and directory entries, each either synced or not yet.
 
-A power cut keeps **any subset** of what was not synced:
+A power cut keeps **any subset** of the unsynced changes:
 
     sector      its last synced bytes, or any of the versions written since; torn, a part of each
     size        the synced one, or any that the file has had since
@@ -21,7 +21,7 @@ PAGE_BYTES = 4096
 
 
 class Inode:
-    """One file: what a read sees, what the medium holds, and what lies between the two."""
+    """One file: the bytes that a read sees, those on the medium, and the versions in between."""
 
     def __init__(self) -> None:
         self.cached = bytearray()
@@ -49,7 +49,7 @@ class Inode:
         return len(self.cached) - len(self.holes) * PAGE_BYTES
 
     def punch(self, offset: int, size: int) -> None:
-        """Puts zeros, as far as the file goes, that any part of a power cut may undo. Whole pages take no disk now."""
+        """Writes zeros, as far as the file goes; a power cut may undo any part. Whole pages take no disk now."""
         end = min(offset + size, len(self.cached))
         self.put(offset, bytes(max(0, end - offset)))
         self.holes |= set(range(-(-offset // PAGE_BYTES), end // PAGE_BYTES))
@@ -122,7 +122,7 @@ class Inode:
         self._came_back(image)
 
     def flip(self, offset: int, bit: int) -> None:
-        """Flips one bit for good, on the medium and in the cache. What was to be written there is flipped, too."""
+        """Flips one bit for good, on the medium and in the cache. Bytes still to be written there are flipped, too."""
         for data in (self.cached, self.durable):
             if offset < len(data):
                 data[offset] ^= 1 << bit

@@ -1,9 +1,9 @@
 """The key-value store as a model: sorted keys and a dict, all of a write or nothing.
 
-It knows no pages and no map, and keeps each value beside a crc32c as the seam says.  ``corrupt`` flips a
-bit of what is kept, ``snapshot`` and ``restore`` bring an older image back, ``fail_writes_after`` makes a
-write fail, as does a disk whose call for its commit fails (then it happened, or not), ``fail_opens`` an open,
-``abandon`` is what a killed process leaves: committed values and no open store.
+It knows no pages and no map, and keeps each value beside a crc32c as the seam says.  ``corrupt`` flips a kept
+bit, ``snapshot`` and ``restore`` bring an older image back.  ``fail_writes_after`` makes a write fail, as does
+a disk whose call for its commit fails (then it happened, or not), ``fail_opens`` an open.  ``abandon`` leaves
+the store as a killed process does: committed values and no open store.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 2. Nothing ready, no timer, and the main future not done: ``Deadlock``, naming what each task waits for.
 3. The order of everything follows from the program alone.  Tasks and futures hash by their number, so that
    asyncio's own sets of them iterate the same way in every process.
-4. What would leave the process or the thread (executors, sockets, other threads' calls) is refused.
+4. Calls that would leave the process or the thread (executors, sockets, other threads) are refused.
 5. An exception that asyncio would only log fails the run.
 
     result = run(main())                   a fresh loop, from time 1000.0 on; all tasks are ended after it
@@ -69,7 +69,7 @@ class Tasks:
 
 
 async def ended(task: asyncio.Task[Any]) -> None:
-    """Waits until the task is done, however it ended; a cancel of whoever waits does not go on to it."""
+    """Waits until the task is done, however it ended; a cancel of the waiter does not go on to it."""
     waiter: asyncio.Future[None] = task.get_loop().create_future()
     task.add_done_callback(lambda _: wake(waiter))
     await waiter
@@ -81,7 +81,7 @@ def wake(waiter: asyncio.Future[None]) -> None:
 
 
 class Owner:
-    """The tasks of one simulated process: what it starts, what these start, and what its timers start."""
+    """The tasks of one simulated process: those that it starts, that these start, and that its timers start."""
 
     def __init__(self) -> None:
         self.ended = False

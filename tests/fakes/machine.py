@@ -6,7 +6,7 @@
     machine.kill()                            SIGKILL: bytes stay, everything else is gone
     machine.power_cut(tear=True)              and the machine with it: any subset of what was not synced
 
-What a killed process still had to say is not heard: its disk calls raise ``StopHere``, its jobs do not run,
+The last messages of a killed process are not received: its disk calls raise ``StopHere``, its jobs do not run,
 its connections are cut, its tasks, and all that they ever started, are cancelled.
 """
 

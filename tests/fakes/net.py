@@ -7,14 +7,14 @@
     net.block("n1", "n2")                        one way only: n2 does not hear n1
     net.heal()                                   net.cut("n1", "n2")      net.kill("n2")
 
-A request or connect waits while its way is blocked, until its timeout; what lies on a channel waits for
+A request or connect waits while its way is blocked, until its timeout; messages on a channel wait for
 ``stall_s`` at most (``tests/fakes/channel.py``).  Refused at once: a host that is dead or does not listen.
 A narrow link (``bytes_per_s``, ``width``) carries one message behind the other, over all connections of its direction;
-only what fits one packet does not wait for another connection's bulk, as fair queueing has it.
+only a message of one packet does not wait for another connection's bulk, as fair queueing has it.
 A host of the same name again is a new process: every connection of the old one is cut.
 
-What a process had under way as it ended, or gave up, is lost with it, unless ``late_rate`` says how likely the network
-still brings it: perhaps to a process that was started since, or from one that is no more.
+Messages under way are lost when their process ends, or gives up.  ``late_rate`` says how likely the network still
+brings one: perhaps to a process that was started since, or from one that is no more.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class FakeNet:
         self.cut_rate = cut_rate
         """The likelihood that the sending of a message cuts its connection instead."""
         self.late_rate = late_rate
-        """The likelihood that what is under way from a process that ends arrives."""
+        """The likelihood that a message under way from a process that ends arrives."""
         self.late = 0
-        """Messages that arrived when their sender's process had ended, or that of who listened when they were sent."""
+        """Messages that arrived after the end of their sender's process, or of the process that listened at first."""
         self.on_said: Callable[[str, str, str, bytes], None] = lambda source, target, path, body: None
         """The answer, of status 200, to a question of ``target`` is there."""
         self.on_taken: Callable[[str, str, bytes], None] = lambda source, target, message: None
-        """``target`` has taken a message of a channel; who sent it lives."""
+        """``target`` has taken a message of a channel; its sender lives."""
         self.on_internal: Callable[[str, str, bytes], None] = lambda name, path, body: None
         """A host has answered that it met a fault of its own."""
         self.listeners: dict[tuple[str, int], FakeListener] = {}
@@ -97,7 +97,7 @@ class FakeNet:
         self._bringing: set[asyncio.Task[Any]] = set()
 
     def host(self, name: str, owner: Owner | None = None) -> FakeHost:
-        """Returns the network of a new process on that host; ``owner`` is who its handlers' tasks belong to."""
+        """Returns the network of a new process on that host; its handlers' tasks belong to ``owner``."""
         self.kill(name)  # also what a silent death has left
         self._dark.discard(name)
         self._hosts[name] = host = FakeHost(self, name, owner or Owner())
@@ -118,12 +118,12 @@ class FakeNet:
                 self.block(source, target)
 
     def unblock(self, ways: Iterable[tuple[str, str]]) -> None:
-        """These ways (source, target) are open again, whoever has blocked them."""
+        """These ways (source, target) are open again, though others may have blocked them."""
         self._blocked.difference_update(ways)
         self._change()
 
     def heal(self) -> None:
-        """Every way is open again; what is not cut by then moves on."""
+        """Every way is open again; connections that are not cut by then move on."""
         self._blocked.clear()
         self._change()
 
@@ -134,7 +134,7 @@ class FakeNet:
 
     def kill(self, name: str, *, silent: bool = False) -> None:
         """The process is gone: its tasks are cancelled, its connections reset.  ``silent``: so is its
-        machine, nobody resets anything, and its peers find out by what does not come."""
+        machine, nobody resets anything, and its peers find out by missing messages."""
         host = self._hosts.pop(name, None)
         if host is not None:
             host.end()
@@ -157,7 +157,7 @@ class FakeNet:
         self._dark.discard(name)
         self._change()
 
-    # What a connection asks.
+    # Questions of a connection.
 
     def delay_s(self, source: str, target: str) -> float:
         low, high = self.delays_s.get((source, target), self.default_delay_s) if self.delays_s else self.default_delay_s
@@ -209,11 +209,11 @@ class FakeNet:
         return len(self._bringing)
 
     def bring(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Does what the network does by itself, whoever has ended."""
+        """Does the network's own work, even if both processes have ended."""
         self.go_on(self.loop.create_task(coroutine, context=Context()))
 
     def go_on(self, task: asyncio.Task[Any]) -> None:
-        """Lets it go on without whoever has waited for it."""
+        """Lets a request go on without its waiter."""
         self._bringing.add(task)
         task.add_done_callback(self._bringing.discard)
 
@@ -310,7 +310,7 @@ class FakeHost:
                 del self._net.listeners[address]
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task of this process, whoever's message it is that starts it."""
+        """A task of this process, though another's message may start it."""
         return self._net.loop.create_task(coroutine, context=self._owner.context())
 
     async def _exchange(
@@ -367,7 +367,7 @@ class FakeHost:
         return result
 
     async def _come_late(self, server: str, address: tuple[str, int], request: Request, message_bytes_max: int) -> None:
-        """A request whose sender has ended, or given up, while it was under way: nobody hears its answer."""
+        """A request whose sender has ended, or given up, while it was under way: its answer is lost."""
         await self._net.passage(self.name, server)
         listener = self._net.listeners.get(address)
         if listener is None:

@@ -1,8 +1,8 @@
 """A real directory on a disk that counts its calls and stops the process at one of them.
 
-What is under test runs on the machine's own file system and on LMDB; a *process* here is what was opened since the
-last ``process_kill``, which closes all of it, as the kernel does.  A kill loses nothing that was written: what a
-power cut loses is the fake disk's to simulate.
+The code under test runs on the machine's own file system and on LMDB.  A *process* here is everything opened since the
+last ``process_kill``, which closes all of it, as the kernel does.  A kill loses nothing that was written: the fake disk
+simulates power cuts.
 
     disk = StoppingDisk(PosixDisk())
     stores = StoppingStores(LmdbStores(), disk)

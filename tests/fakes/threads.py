@@ -2,8 +2,8 @@
 
 ``FakeThreads`` runs each job at one moment of virtual time; how long the job takes before and after that
 moment, and how long its completion is on its way home, is drawn.  So a kill finds a job not begun, done and
-not yet told, or told; and a second job may have run before the first one's completion.  On a disk that stalls a job
-hangs until that is over, its effect there already or only then.
+not yet reported, or reported; and a second job may have run before the first one's completion.  On a stalling disk a
+job hangs until that is over, its effect there already or only then.
 
 ``InlineThreads`` runs a job in ``submit`` itself and its completion right after it: a log on it makes the
 same disk calls in the same order every time, which is what a crash at call number N needs.
@@ -28,7 +28,7 @@ Completion = tuple[Callable[[Any], None], object]
 
 
 class FakeThreads:
-    """The workers of one process.  ``latency_s`` is the range of a job's own time; what its disk calls take
+    """The workers of one process.  ``latency_s`` is the range of a job's own time; the time of its disk calls
     (``FakeDisk.latency``) comes on top."""
 
     def __init__(
@@ -84,7 +84,7 @@ class FakeWorker:
         return self._pending
 
     def close(self) -> None:
-        """Closes in no virtual time: what was submitted runs, and is told, inside this call."""
+        """Closes in no virtual time: submitted jobs run, and report, inside this call."""
         self._closed = True
         while self._jobs and not self._threads.killed:
             self._run_next()
@@ -106,7 +106,7 @@ class FakeWorker:
             if stall_s > 0.0 and random() < 0.5:
                 threads.loop.call_later(stall_s, self._run, after_s)
                 return
-            disk.take_latency()  # what others did on this disk since is not this job's time
+            disk.take_latency()  # others' calls on this disk since are not this job's time
             calls = len(disk.calls)
         if self._jobs and not threads.killed:
             self._run_next()
@@ -150,8 +150,8 @@ class FakeWorker:
 
 
 class InlineThreads:
-    """Threads whose jobs and completions run on the caller's thread before ``submit`` returns. What these submit runs
-    after them, still before the outermost ``submit`` returns. ``StopHere`` comes out of ``submit``."""
+    """Threads whose jobs and completions run on the caller's thread before ``submit`` returns. Jobs that these submit
+    run after them, still before the outermost ``submit`` returns. ``StopHere`` comes out of ``submit``."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()

@@ -1,12 +1,12 @@
-"""``make freeze DIR=…`` and ``make frozen DIR=…``: what the tree does, written down, and compared with that later.
+"""``make freeze DIR=…`` and ``make frozen DIR=…``: the tree's behaviour, written down, and compared with that later.
 
     python -m tests.frozen freeze DIR       writes text files: a digest of each is printed, as sha256sum would
     python -m tests.frozen compare DIR      makes all of it again and names each file that differs; exit status 1
 
-* histories: a simulated seed each: its transcript, its sums, what is durable, and a digest of each file and store;
+* histories: a simulated seed each: its transcript, its sums, its durable log, and a digest of each file and store;
 * findings: ``verify --json`` on a directory that is damaged by a seed;
 * audits: the report on three copies of a log, one of them damaged in one of the audit's twelve ways, without Spark;
-* signatures: the public calls of both clients and of what they return.
+* signatures: the public calls of both clients and of the objects that they return.
 
 The sentences of the first three stand in folders of their own, such as ``findings-words``, so that a change of words
 alone shows as one.  ``DIR`` belongs outside the tree: any change of behaviour that is meant makes other files.

@@ -1,8 +1,10 @@
 """Answers of ``vlsnlog verify --json`` on directories that a seed has damaged, and of audits of a group's copies.
 
-Three makers take turns: ``tests/fuzz`` harms files of a log that no node has written; the audit's ``Forge`` and its
-twelve kinds of damage hurt one copy of a log that three nodes on fakes have left; pages of a destination are flipped,
-cut and lost.
+Three makers take turns:
+
+* ``tests/fuzz`` harms files of a log that no node has written;
+* the audit's ``Forge`` and its twelve kinds of damage hurt one copy of a log that three nodes on fakes have left;
+* pages of a destination are flipped, cut and lost.
 """
 
 from __future__ import annotations

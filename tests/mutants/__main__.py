@@ -124,7 +124,7 @@ def failing(tests: Iterable[str], directory: Path, *options: str, timeout_s: flo
 
 
 def judge(mutant: Mutant, directory: Path) -> Outcome:
-    """Puts the mutant into the copy at ``directory``, runs its test there, and takes it out again."""
+    """Applies the mutant to the copy at ``directory``, runs its test there, and takes it out again."""
     began = time.perf_counter()
     if fault := apply(mutant, directory):
         what, killed = f"does not apply: {fault}", False

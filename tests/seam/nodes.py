@@ -98,7 +98,7 @@ class Group:
         await asyncio.sleep(0)
 
     def _ended(self, name: str, error: BaseException) -> None:
-        """A node ended itself.  What its disk stopped is killed, not ended: on whichever thread it was met."""
+        """A node ended itself.  A process that its disk stopped is killed, not ended, on whichever thread."""
         if not _stopped_here(error):
             self.fatal.append((name, error))
 
@@ -114,7 +114,7 @@ class Group:
                 self.machines[name].kill()
 
     async def until(self, holds: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
-        """Waits in virtual time; fails with what every node says of itself."""
+        """Waits in virtual time; fails with every node's report of itself."""
         deadline = self.loop.time() + limit_s
         while not holds():
             if self.loop.time() > deadline:

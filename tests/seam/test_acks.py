@@ -1,4 +1,4 @@
-"""An answer is true when it is given: replicas give up what they acknowledged while the master's disk works."""
+"""An answer is true when it is sent: replicas give up acknowledged blocks while the master's disk works."""
 
 from __future__ import annotations
 

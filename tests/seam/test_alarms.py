@@ -1,4 +1,4 @@
-"""Alarms: what needs a person on one node is told by each, for as long as it is so."""
+"""Alarms: a condition on one node that needs a person is reported by every node, for as long as it lasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group whose nodes' background work fails: whoever leads leads on, and says what fails."""
+"""A group whose nodes' background work fails: the master leads on, and reports the failures."""
 
 from __future__ import annotations
 

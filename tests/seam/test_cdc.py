@@ -36,7 +36,7 @@ class Sink:
     def __init__(self) -> None:
         self.given: dict[int, bytes] = {}
         self.lives: list[tuple[int, list[int]]] = []
-        """Where each life was told to begin, and the VLSNs that it was given."""
+        """The place where each life had to begin, and the VLSNs that it received."""
         self.committed = 0
         """Behind the last event for which it returned True, and what is no event after it."""
         self.stops = 0
@@ -133,7 +133,7 @@ class Captured(Group):
         raise AssertionError(f"{node} {name} is not {state}: {told}")
 
     async def until_told(self, name: str, **wanted: Any) -> dict[str, Any]:
-        """Waits until ``n1`` tells that of a consumer; returns all that it tells."""
+        """Waits until ``n1`` reports that of a consumer; returns the whole report."""
         for _ in range(6000):
             told = await self.told("n1", name)
             if all(told[key] == value for key, value in wanted.items()):
@@ -896,7 +896,7 @@ async def test_what_is_not_durable_is_given_to_nobody() -> None:
     group.kill(*[node for node in group.names if node != master])
     status, said = await group.append(b"not durable", acks="none")
     assert (status, said["durable"]) == (200, False)
-    for call in ("/orders/pause", "/orders/resume"):  # whoever begins anew looks at once at what there is
+    for call in ("/orders/pause", "/orders/resume"):  # a consumer that begins anew looks at once for events
         assert (await group.cdc(master, call))[0] == 200
     await asyncio.sleep(0.5)
     assert max(group.sinks["orders", master].given) == first
@@ -949,7 +949,7 @@ async def test_metrics_count_the_segments_and_events_that_were_captured_and_name
     segments = lsn_file(last[1]) - lsn_file(first[1]) + 1
     assert segments >= 6 and max(wanted) > len(wanted), "and entries of the log's own are among them"
     for again in (0, 1):
-        if again:  # what it had of the last segment is no segment more
+        if again:  # entries that it had of the last segment are no segment more
             group.children["n1"].alive["orders"].exit(1)
             wanted[await group.appended(b"last")] = b"last"
             await group.everything()
@@ -1057,7 +1057,7 @@ async def test_one_of_the_group_is_told_of_its_begin_and_of_each_order_until_it_
     sink.commits = False
 
     async def again() -> CdcContext:
-        """Ends its process, and returns what the next one is told."""
+        """Ends its process, and returns the messages to the next one."""
         lives = len(sink.lives)
         if (child := group.children[group.master].alive.get("orders")) is not None:
             child.exit(1)

@@ -1,10 +1,10 @@
-"""A consumer's commit, stopped at every call of the disk: reopened, its position is the last one told, or the new one.
+"""A consumer's commit, stopped at every call of the disk: reopened, its position is the last reported or the new one.
 
-    on_events ─► True ─► stored ─► told          n1's disk stops before, in or behind each call from here to there
+    on_events ─► True ─► stored ─► reported      n1's disk stops before, in or behind each call from here to there
                     └────────────┘
 
-What lies on the medium is where the next life begins, exactly; what was stored is never given again, and nothing that
-was not promised is passed over.
+The next life begins exactly at the position on the medium.  Stored events never come again, and no unpromised event is
+passed over.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def made(seed: int, *, leads: bool, size: int) -> tuple[Captured, Notes]:
 
 
 def _stored(group: Captured) -> int:
-    """Returns the position as the master, or n1, tells it; 0 while nobody does."""
+    """Returns the position as the master, or n1, reports it; 0 while neither does."""
     records = [group.nodes[node].cdc.records["orders"] for node in group.names if node in group.nodes]
     return max((record.next for record in records if record.settings.run_on == "master"), default=0) or (
         records[0].next if records and "n1" in group.nodes else 0
@@ -74,7 +74,7 @@ def _stored(group: Captured) -> int:
 
 
 async def commits(group: Captured, notes: Notes, told: list[int]) -> None:
-    """Has it commit some, one after the other; ``told`` gets each that is said to be stored."""
+    """Lets a consumer commit some, one after the other; ``told`` gets each that is reported as stored."""
     for number in range(COMMITS):
         with suppress(VlsnLogError, AssertionError):
             await group.appended(b"%d" % number)
@@ -112,7 +112,7 @@ def _is_of_log(call: Call) -> bool:
 
 
 async def stopped(group: Captured, notes: Notes, stop: int, moment: Moment, of: Callable[[Call], bool]) -> list[int]:
-    """Commits until n1's disk stops it; returns the positions that were told to be stored."""
+    """Commits until n1's disk stops it; returns the positions that were reported as stored."""
     left = stop
 
     def strikes(call: Call) -> bool:

@@ -18,8 +18,8 @@ def _slow(call: Call) -> float:
 
 @virtual
 async def test_of_two_changes_asked_at_once_one_waits_for_its_turn() -> None:
-    """Both meet the same list, before anything is sealed. The second one's entry would take back what the first one's
-    has changed, though that was told to be durable."""
+    """Both meet the same list, before anything is sealed. The second one's entry would take back the first one's
+    change, though that was answered as durable."""
     group = Group(931)
     await group.start()
     await group.serving()

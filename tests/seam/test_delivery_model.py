@@ -1,4 +1,4 @@
-"""The delivery of a destination, by real nodes, against a plain model of what each answer has to be.
+"""The delivery of a destination, by real nodes, against a plain model of each right answer.
 
 Steps are drawn: entries come, two consumers ask, acknowledge in order, at random, twice, and long after their time was
 over, give back, with a delay or without, say nothing; dead ones are tried again or deleted; the power of the node
@@ -70,7 +70,7 @@ class Model:
             self.keys[vlsn] = key
 
     def take(self, most: int, now_s: float) -> list[tuple[int, int]]:
-        """Says what an asker has to be given: VLSNs and attempts."""
+        """Returns the VLSNs and attempts of the right answer to a consumer."""
         waits = {self.keys[vlsn] for vlsn in self.out}
         given: list[tuple[int, int]] = []
         if self.max_out:
@@ -196,7 +196,7 @@ class Steps:
         return [had[pick % len(had)] for pick in picks] if had else []
 
     async def ack(self, who: int, picks: list[int]) -> None:
-        """Acknowledges what that consumer was given at any time, whoever has it by now."""
+        """Acknowledges messages that this consumer had at any time, even if another has them by now."""
         await self._ack(self.chosen(who, picks))
 
     async def ack_in_order(self, who: int, count: int) -> None:
@@ -230,7 +230,7 @@ class Steps:
         self.model.lose_power()
 
     async def retry_dead(self, picks: list[int]) -> None:
-        """Has those of the dead tried again, or all of them for none."""
+        """Asks for another try of these dead messages, or of all where none is named."""
         if self.model.dead:
             await asyncio.sleep(0.2)  # what is dead is durable
             some = self.dead(picks)

@@ -129,7 +129,7 @@ def test_a_closed_file_is_of_no_use_and_closes_again(disk: Disk, at: At) -> None
 
 
 def test_a_close_that_fails_has_closed(tmp_path: Path) -> None:
-    """The file's bytes that count were synced before; whoever closes many goes on to the next."""
+    """The file's bytes that count were synced before; a caller that closes many goes on to the next."""
     file = PosixDisk().open(str(tmp_path / "a"), create=True)
     os.close(file._fd)
     file.close()
@@ -371,7 +371,7 @@ def test_a_lock_ends_with_its_process_and_asking_does_not_take_it(tmp_path: Path
 
 
 def test_to_drop_what_is_cached_is_asked_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An open believes no page of it: what a power cut would leave is what it reads."""
+    """An open believes no page of it: it reads the bytes that a power cut would leave."""
     asked: list[tuple[str, int, int, int]] = []
     advise = os.posix_fadvise
 

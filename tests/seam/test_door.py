@@ -1,4 +1,4 @@
-"""The one door for role changes: what a vote is compared with, and what may still be acknowledged behind it."""
+"""The one door for role changes: the log that a vote is compared with, and the acknowledgements allowed behind it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def vote(group: Group, to: str, sender: str, **fields: Any) -> dict[str, A
 @virtual
 async def test_a_vote_is_compared_with_all_that_was_acknowledged(behind: int) -> None:
     """A block is on its way to n2's disk when n2 is asked, and it counts. Else it would be acknowledged for the old
-    term behind a vote for a log that lacks it."""
+    term behind a vote for a log without it."""
     group = Group(31)
     await group.start()
     await group.serving()
@@ -99,8 +99,8 @@ async def test_nothing_is_acknowledged_for_an_old_term_behind_a_vote(monkeypatch
 
 
 def test_no_range_is_sent_while_a_rollback_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The feed that ordered it has ended with its role.  The next one would speak of what is being given up, and
-    acknowledge a matchpoint that is gone when the rollback is over; or of a range and term runs that do not fit."""
+    """The feed that ordered it has ended with its role.  The next one would speak of blocks that are being given up,
+    and acknowledge a matchpoint that is gone after the rollback; or its range and term runs would not fit."""
     said: list[bool] = []
     """Notes for each range that n1 has sent whether a rollback was under way."""
 

@@ -1,4 +1,4 @@
-"""Appends that ask for less than a sync: what their answers say, what becomes of them, and what stays as it was."""
+"""Appends that ask for less than a sync: their answers, their fate, and all that stays as it was."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_what_is_no_durability_is_refused_with_nothing_logged(text: str) -> None
 
 
 def test_an_early_answer_outlives_its_master() -> None:
-    """The next one is elected by what is synced, and a vote syncs what its node has."""
+    """The next one is elected by synced blocks, and a vote syncs its node's log."""
 
     async def test(group: Group) -> None:
         answers = [(await append(group, b"%d" % number, "write_no_sync"))[1] for number in range(5)]

@@ -46,7 +46,7 @@ class Clients:
             self.seen.append(entry)
 
     async def during(self, trouble: Callable[[], Awaitable[None]]) -> None:
-        """Runs them, lets ``trouble`` happen, and ends with every entry seen by the tail."""
+        """Runs writers and tail, lets ``trouble`` happen, and ends with every entry seen by the tail."""
         urls = ",".join(self.group.url(name) for name in self.group.names)
         async with (
             connect(urls, exactly_once=True, network=self.group.net.host("writer")) as log,

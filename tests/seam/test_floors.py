@@ -14,7 +14,7 @@ from vlsn.verify.dump import DumpFilter, dump_rows
 
 
 async def acknowledged(group: Group) -> tuple[int, list[tuple[str, int]]]:
-    """Puts four appends on the media of n1 and n2, the last three together on n2; n3 has two. It is down. Returns the
+    """Leaves four appends on the media of n1 and n2, the last three together on n2; n3 has two. It is down. Returns the
     VLSN of the first, and where the blocks of those three lie on n2, which is down and has noted that they are
     synced."""
     await group.start()
@@ -106,7 +106,7 @@ async def test_a_floor_that_was_set_high_is_met_by_all_that_the_master_has() -> 
 
 @virtual
 async def test_a_floor_stands_while_the_log_is_behind_its_masters() -> None:
-    """Its master goes while n2 is on the way to what it had. Both n2 and n3, which lack acknowledged entries, wait."""
+    """Its master goes while n2 is on the way to its old end. Both n2 and n3 miss acknowledged entries, and wait."""
     group = Group(23, checkpoint_period_s=60.0)
     first, places = await acknowledged(group)
     group.machines["n2"].stores.contents.pop("/n2/state")

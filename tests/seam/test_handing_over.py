@@ -1,4 +1,4 @@
-"""A master that hands over under load: the heir has the whole log before it stands, and wins at once."""
+"""A master that hands over under load: the successor has the whole log before it stands, and wins at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_what_waits_to_be_logged_when_a_master_hands_over_reaches_its_heir
     first = asyncio.create_task(group.append(b"logged", to=old))
     await group.until(lambda: log.cycle.writing_s > 0, "the disk is busy")
     others = [asyncio.create_task(group.append(b"waits", to=old)) for _ in range(20)]
-    # Its disk is free again while the heir is asked to stand.
+    # Its disk is free again while the successor is asked to stand.
     await asyncio.sleep(STALL_S - (seed + 1) * 0.001 - log.cycle.writing_s)
     assert log.queue.entries == 20
     assert all(feeder.acked == log.view.allocated for feeder in node.member.role.feeders.values())  # type: ignore[union-attr]

@@ -144,7 +144,7 @@ async def test_a_node_that_is_cut_off_refuses_a_lag_once_it_is_past_it() -> None
 
 @virtual
 async def test_an_unseated_master_and_its_replica_are_past_a_lag_though_they_hear_each_other() -> None:
-    """Each of them hears that nothing new is durable, ten times in a second."""
+    """Each of them receives an unchanged durable end, ten times in a second."""
     group, old, with_it = await started(44, 5, election_timeout_s=0.5)
     vlsn = await group.appended(b"one")
     await group.until(lambda: group.nodes[with_it].dtvlsn() >= vlsn, "it has that")

@@ -1,4 +1,4 @@
-"""Linearizable reads of a group in one process: what they show, and who must not answer them."""
+"""Linearizable reads of a group in one process: the entries that they show, and the nodes that must not answer them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_master_that_is_cut_off_never_answers_what_a_new_one_has_outdone
     with_it = next(name for name in group.names if name != stale)
     await group.until(lambda: group.nodes[with_it].dtvlsn() == group.nodes[stale].dtvlsn(), "the replica has it")
     others = [name for name in group.names if name not in (stale, with_it)]
-    # Whoever asks reaches everybody: only the nodes are cut off from one another.
+    # The client reaches everybody: only the nodes are cut off from one another.
     group.net.split([stale, with_it], others)
     asked = [asyncio.create_task(read(group, name, timeout_s=8.0)) for name in (stale, with_it)]
     await asyncio.sleep(0.2)  # of virtual time: the round has long begun, and nobody has stepped down
@@ -108,7 +108,7 @@ def answer_of(group: Group, name: str) -> int:
 
 @virtual
 async def test_a_read_asked_before_the_terms_first_block_is_durable_waits_for_it() -> None:
-    """A new master does not know before that what its predecessors made durable."""
+    """A new master does not know before that which entries its predecessors made durable."""
     group = await started(11)
     told = {}
     for number in range(5):
@@ -135,7 +135,7 @@ async def test_a_replica_that_cannot_catch_up_in_time_says_so() -> None:
     await group.append(b"one")
     master = group.master
     replica = next(name for name in group.names if name != master)
-    # 0.1 s away it hears of the index before it hears that this much is durable, which quiet feeds are told later.
+    # 0.1 s away it learns the index before it learns that this much is durable: quiet feeds carry that later.
     group.net.default_delay_s = (0.001, 0.001)
     group.net.delays_s[master, replica] = (0.1, 0.1)
     await group.append(b"two")

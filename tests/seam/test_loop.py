@@ -1,4 +1,4 @@
-"""The event loop: real asyncio, uvloop and virtual time do the same; what virtual time does beyond that."""
+"""The event loop: real asyncio, uvloop and virtual time do the same, and virtual time does a little more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated machine: what its processes leave behind, and what a dead one can still do (nothing)."""
+"""A simulated machine: the traces that its processes leave behind, and that a dead one does nothing more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members whose lists differ, and who are a majority only together: who is listed in the newer one is heard."""
+"""Members whose lists differ, and that are a majority only together: those of the newer list are listened to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vlsn.state.node_file import NodeRecord
 
 
 async def grown(group: Group) -> tuple[str, str, str, dict[int, bytes]]:
-    """Three nodes; one that was away when n4 came and another one went; who was away, who went, who leads."""
+    """Three nodes; n4 came and another one went while one was away. Names: the absent, the removed, the master."""
     await group.start()
     await group.serving()
     await fed(group, 2)
@@ -40,8 +40,8 @@ async def grown(group: Group) -> tuple[str, str, str, dict[int, bytes]]:
 @pytest.mark.parametrize("ahead", [0, 100])
 @virtual
 async def test_two_who_are_a_majority_of_the_newest_list_elect_a_master(gone_is_up: bool, ahead: int) -> None:
-    """The group of n1, n2 and n3 changes: n2 is away, n4 comes, n3 goes, n1 dies. Of {n1, n2, n4} n2 and n4 are a
-    majority, and n2 knows nothing of n4."""
+    """The group of n1, n2 and n3 changes: n2 is away, n4 comes, n3 goes, n1 dies. Two of {n1, n2, n4} are a majority:
+    n2 and n4, and n2 knows nothing of n4."""
     group = Group(431)
     away, gone, master, entries = await grown(group)
     if not gone_is_up:
@@ -100,7 +100,7 @@ async def test_who_is_listed_in_no_newer_list_is_not_heard() -> None:
 
 @virtual
 async def test_who_has_only_its_own_word_raises_terms_by_a_few_and_is_no_old_members_master() -> None:
-    """Alone, a node asks whoever says that a newer list names it; that one may say anything."""
+    """Alone, a node asks any node that says it is in a newer list; that one may say anything."""
     group = Group(433)
     await group.start()
     await group.serving()

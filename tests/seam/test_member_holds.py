@@ -1,4 +1,4 @@
-"""An absent member's needs are kept by whoever leads later: hold positions are shared with the feeds."""
+"""An absent member's needs are kept by every later master: hold positions are shared with the feeds."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def test_a_replica_holds_what_the_master_says_and_nothing_else() -> None:
 
 @virtual
 async def test_a_master_whose_term_is_over_takes_no_hold_away() -> None:
-    """The old master stood still while another one was elected, and a member was added that is away now. It says what
-    it knows before it hears of all that."""
+    """The old master stood still while another one was elected, and a member was added that is away now. It answers
+    with its old positions before it learns all that."""
     group = Group(6, 5)
     await group.start()
     await group.serving()

@@ -1,4 +1,4 @@
-"""Whom a node cannot reach: said in its status by every node, not by the master alone."""
+"""Members that a node cannot reach: in the status of every node, not of the master alone."""
 
 from __future__ import annotations
 

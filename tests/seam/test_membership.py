@@ -133,7 +133,7 @@ async def test_a_node_joins_catches_up_and_counts() -> None:
     await electable(group, "n4")
     await has_all(group, entries)
     assert listed(group, "n4").keys() == {"n1", "n2", "n3", "n4"}
-    # Of four, three are a majority, and n4 may be one of them.
+    # Three of four are a majority, and n4 may be one of them.
     group.kill("n3")
     entries |= await told(group, 5, "with three ")
     group.kill("n4")
@@ -218,7 +218,7 @@ async def test_a_removed_node_is_refused_says_so_and_does_not_stand() -> None:
     assert group.nodes[gone].member.reason.startswith("not-listed")
     assert group.nodes[group.master].opened().log.node_file.record.term == term
     entries |= await told(group, 5)
-    # Told otherwise, it is a member again.
+    # After another answer it is a member again.
     await changed(group, change="add", name=gone, url=group.url(gone))
     await electable(group, gone)
     await has_all(group, entries)
@@ -285,7 +285,7 @@ async def test_a_node_that_was_cut_off_when_it_was_removed_asks_for_votes_no_mor
     asked = electing.core.rounds
     await asyncio.sleep(20.0)
     assert electing.core.rounds == asked
-    # Told so by one of three alone it asks: that one may be behind, and need what this node has.
+    # After such an answer of one of three it asks on: that one may be behind, and need this node's blocks.
     group.kill(group.master)
     await group.until(lambda: electing.core.rounds > asked, "it asks again")
     await group.stop()
@@ -306,7 +306,7 @@ async def test_a_master_that_removes_itself_hands_over_once_that_is_durable() ->
     await group.until(lambda: group.nodes[old].member.reason.startswith("not-listed"), "it says why")
     entries |= await told(group, 5)
     await has_all(group, entries, *(name for name in group.names if name != old))
-    # Of the two that are left both are a majority.
+    # Both of the two that are left are needed for a majority.
     last = next(name for name in group.names if name not in (old, group.master))
     group.kill(last)
     await asyncio.sleep(2.0)

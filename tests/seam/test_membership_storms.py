@@ -1,6 +1,6 @@
 """Members come, go, are wiped and come back old while nodes die and the network breaks: nothing acknowledged is lost.
 
-One disk is lost or old at a time: whoever lost it is admitted again before the next one goes, as a person would see to.
+One disk is lost or old at a time: its node is admitted again before the next one goes, as a person would see to.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Storm:
         await group.until(self.whole, "the group is whole", limit_s=90)
 
     async def append(self, count: int) -> None:
-        """Sent to whoever leads; what is not acknowledged may be there or not."""
+        """Sent to the master; unacknowledged entries may be there or not."""
         for _ in range(count):
             value = b"%d" % self.rng.getrandbits(60)
             try:
@@ -117,7 +117,7 @@ class Storm:
         self.images[name] = self.group.machines[name].image()
 
     async def puts_back(self) -> None:
-        """Puts back an image that members which are up have heard more of, and could tell of."""
+        """Brings back an older image, while running members have later reports of its node."""
         await self.heal()
         await asyncio.sleep(6.0)
         name = self.any()

@@ -214,7 +214,7 @@ async def test_a_replica_whose_block_at_the_matchpoint_is_rotten_mends_it_and_fo
 
 @virtual
 async def test_logs_that_do_not_open_mend_one_another() -> None:
-    """Each node has lost another block of what an open reads, and no log is open that could give it."""
+    """Each node has lost another one of the blocks that an open reads, and no log is open that could give it."""
     told: dict[int, bytes] = {}
     group = await filled(61, told)
     for number, name in enumerate(group.names):
@@ -235,7 +235,7 @@ async def test_logs_that_do_not_open_mend_one_another() -> None:
 
 @virtual
 async def test_logs_that_do_not_open_mend_one_another_where_no_disk_knows_it_durable() -> None:
-    """Every node has the last blocks, but no acknowledgement came back: what is left says their names."""
+    """Every node has the last blocks, but no acknowledgement came back: their remains say their names."""
     told: dict[int, bytes] = {}
     group = await filled(62, told)
     master = group.master
@@ -339,7 +339,7 @@ async def test_the_scrub_meets_rot_in_different_places_on_every_node_and_all_of_
 
 @virtual
 async def test_rot_at_the_end_of_a_log_whose_index_is_lost_is_not_another_end() -> None:
-    """Nothing follows the last checkpoint: what lies before it is found by building the index anew."""
+    """Nothing follows the last checkpoint: damage before it is found by building the index anew."""
     told: dict[int, bytes] = {}
     group = await filled(58, told, checkpoint_period_s=1_000.0, checkpoint_bytes=100 << 20)
     await group.nodes["n3"].services.administration.checkpoint()

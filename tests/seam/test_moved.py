@@ -43,7 +43,7 @@ class Forgetful(Moving):
 
 
 async def moves(group: Moving) -> None:
-    """Removes it, and adds it where it is now, with its log."""
+    """Removes a member, and adds it where it is now, with its log."""
     group.machine("n4")
     await group.start("n4")
     await changed(group, change="add", name="n4", url=group.url("n4"))

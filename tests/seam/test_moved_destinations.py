@@ -1,4 +1,4 @@
-"""Destinations that are moved back to what was acknowledged, while pages hold a part of it: log and pages of every node
+"""Destinations that are moved back behind acknowledged messages, while pages hold some: log and pages of every node
 hold all that is wanted again."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def restarted(group: Group, name: str, **settings: Any) -> None:
 
 
 def has_all(group: Group, name: str, told: dict[str, Any], held: dict[int, bytes]) -> bool:
-    """A node knows the move, lacks nothing and names nothing as missing."""
+    """A node knows the move, has all messages and names none as missing."""
     uuid = told["uuid"]
     if not first(group, name) or group.state(name) not in ("MASTER", "REPLICA"):
         return False

@@ -115,7 +115,7 @@ async def test_an_image_that_is_restored_before_it_was_compared_is_found_out() -
 @pytest.mark.parametrize("lacking", [False, True])
 @virtual
 async def test_a_damaged_image_is_who_it_was_if_a_restore_brought_back_what_it_acknowledged(lacking: bool) -> None:
-    """It was restored before it could ask. From who lacks those entries they do not come back: it is another."""
+    """It was restored before it could ask. A member without those entries cannot give them back: it is another."""
     group, entries = await started(69)
     master = group.master
     forgets, third = (name for name in group.names if name != master)
@@ -231,7 +231,7 @@ async def test_the_answer_of_an_empty_node_is_not_enough() -> None:
     group.machines[forgets].put_back(image)
     group.net.split([group.master], [wiped, forgets])
     await group.start(wiped, forgets)
-    await asyncio.sleep(7.0)  # whoever is silent is waited for no longer than 5 s
+    await asyncio.sleep(7.0)  # a silent member is waited for no longer than 5 s
     assert not group.nodes[forgets].member.recognised
     group.net.heal()
     await group.until(lambda: group.nodes[forgets].member.recognised, "it has asked")
@@ -325,7 +325,7 @@ async def test_an_honest_start_is_never_taken_for_an_old_image(seed: int) -> Non
 @virtual
 async def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledged(seed: int) -> None:
     """The image is of between a node's vote in a term and its rollback by that term's master. It has the same node
-    file, and a tail of an older term that is longer than what the node acknowledged in its place."""
+    file, and a tail of an older term that is longer than the blocks acknowledged in its place."""
     group, entries = await started(seed)
     old = group.master
     left = [name for name in group.names if name != old]
@@ -453,7 +453,7 @@ async def test_a_start_waits_for_a_silent_member_as_long_as_for_any_answer(silen
 
 @pytest.mark.parametrize("ends", ["transfer", "no majority"])
 def test_what_a_lead_has_heard_is_known_at_every_moment_of_its_end(ends: str) -> None:
-    """The strike comes between any two callbacks: whoever asks just then may be what comes back old."""
+    """The strike comes between any two callbacks: the node that asks just then may be the one that comes back old."""
 
     async def main() -> None:
         group, _ = await started(75)

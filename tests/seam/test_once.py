@@ -160,7 +160,7 @@ def test_where_a_producer_goes_on_is_told_of_what_is_durable_on_every_node() -> 
             ]
             assert said["durable"] >= said["last"]
             assert (await told(group, name, producer=1))["next"] == 0
-        # Logged, and not durable yet: what is not confirmed is not told.
+        # Logged, and not durable yet: an unconfirmed original is not answered.
         group.net.block("n2", "n3")
         group.net.split(["n2"], ["n3"], ["n1", "client"])
         waits = asyncio.create_task(append(group, 3))
@@ -299,7 +299,7 @@ def test_a_duplicate_is_answered_when_its_original_meets_the_acks_asked() -> Non
 
 
 def test_a_master_that_was_unseated_refuses_no_sequence_for_good() -> None:
-    """The old master lacks what its successor has: only who still leads may say that something is missing."""
+    """The old master misses its successor's entries: only the present master may say that one is missing."""
 
     async def story(group: Group) -> None:
         assert (await append(group, 0))[0] == 200

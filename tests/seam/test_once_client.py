@@ -20,7 +20,7 @@ APPENDS = 100
 
 
 async def write(log: Client, name: str, rng: Random, told: dict[bytes, int]) -> None:
-    """Appends, several under way at once, and notes what was told of each."""
+    """Appends, several under way at once, and notes the answer to each."""
 
     async def one(number: int) -> None:
         value = f"{name}/{number}".encode()

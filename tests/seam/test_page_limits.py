@@ -1,4 +1,4 @@
-"""Pages at a limit: what becomes of appends, and that the log is cleaned all the same."""
+"""Pages at a limit: the fate of appends, and that the log is cleaned all the same."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ def test_members_that_have_nothing_of_what_is_missing_are_not_asked_at_once_agai
 
 
 def missing_of(group: Group, name: str, uuid: str) -> list[tuple[int, int]]:
-    """Lists the VLSNs that a node says are missing from its pages; none while its log is not open."""
+    """Lists the VLSNs that a node says are missing from its pages; none while its log is shut."""
     store = stored(group, name, uuid) if first(group, name) else None
     return list(store.missing) if store is not None else []
 

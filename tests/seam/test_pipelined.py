@@ -118,8 +118,8 @@ async def test_what_is_sent_behind_a_submission_that_is_refused_later_is_refused
 
 @virtual
 async def test_a_submission_that_was_here_before_keeps_nobody_behind_it_from_being_logged() -> None:
-    """The submission is sent again with what came behind it, as a client does that has lost its connection. It is
-    logged in order, all of it once."""
+    """The submission is sent again with the later ones, as a client does that has lost its connection. They are logged
+    in order, each once."""
     group = Group(73)
     await group.start()
     await group.serving()

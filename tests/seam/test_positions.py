@@ -1,4 +1,4 @@
-"""Named positions: what was committed is there on every node, through whatever happens, and nothing else ever is."""
+"""Named positions: a committed one is there on every node, through every fault, and no other ever is."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ async def test_a_position_that_was_not_durable_goes_with_its_rollback() -> None:
 
 @virtual
 async def test_a_master_that_was_unseated_refuses_no_position() -> None:
-    """It does not know what its successor has: whoever starts from that is not told that it was replaced."""
+    """It does not know its successor's positions: a worker that starts from an older one is not called replaced."""
     group = await made(31)
     vlsn = await group.appended(b"entry")
     first = await committed(group, "billing", vlsn, at=0)
@@ -297,7 +297,7 @@ async def test_positions_hold_cleaning_back_on_every_node_up_to_the_cap() -> Non
     await group.until(
         lambda: all(node.opened().log.view.range.first > vlsn for node in group.nodes.values()), "cleaned"
     )
-    # A forgotten one is dropped past the cap, and told by name.
+    # A forgotten one is dropped past the cap, and reported by name.
     while any(node.opened().log.view.range.first <= last for node in group.nodes.values()):
         await group.appended(BIG)
     for node in group.nodes.values():

@@ -150,7 +150,7 @@ def test_log_matching(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_leader_completeness_by_the_election_restriction(seed: int) -> None:
-    """§5.4.1, §5.4.3, figure 3: who lacks a committed entry is not elected, whoever stands first."""
+    """§5.4.1, §5.4.3, figure 3: a node without a committed entry is not elected, even if it stands first."""
 
     async def story(group: Group) -> None:
         await group.appended(b"everywhere")
@@ -237,8 +237,7 @@ def test_state_machine_safety(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_followers_that_fail_are_tried_for_ever_and_requests_may_come_twice(seed: int) -> None:
-    """§5.5: a follower that crashes after it has written and before it has answered loses nothing and doubles
-    nothing."""
+    """§5.5: a follower that crashes after it has written and before it has answered has each entry once."""
 
     async def story(group: Group) -> None:
         told = {}
@@ -280,7 +279,7 @@ def test_a_leader_is_elected_within_a_few_timeouts(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_handing_over(seed: int) -> None:
-    """Dissertation §3.10: the leader brings its heir up to date and asks it to stand; nobody waits out a timeout."""
+    """Dissertation §3.10: the leader brings a successor up to date and asks it to stand; nobody waits out a timeout."""
 
     async def story(group: Group) -> None:
         term = group.nodes[group.master].opened().log.node_file.record.term

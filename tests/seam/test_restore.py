@@ -33,7 +33,7 @@ async def append(group: Group, count: int, told: dict[int, bytes]) -> None:
 
 
 async def trimmed(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
-    """Returns a group whose n3 was away until what it has was cleaned away on the others."""
+    """Returns a group whose n3 was away until the others had cleaned away all of its entries."""
     group = Group(seed, **{**SETTINGS, **settings})
     await group.start()
     await group.serving()
@@ -337,7 +337,7 @@ async def test_a_restore_does_not_wait_for_a_member_that_is_gone_without_a_word(
     def restored() -> bool:
         return bool(group.nodes["n3"].restoration.history)
 
-    # A start asks everybody what they have heard of it, and waits so long for one that is silent.
+    # A start asks everybody for their reports of it, and waits so long for one that is silent.
     await group.until(lambda: group.nodes["n3"].member.recognised, "n3 has asked", limit_s=5.5)
     await group.until(restored, "n3 is restored", limit_s=4.0)
     await group.stop()
@@ -502,7 +502,7 @@ async def test_a_damaged_log_is_restored_by_itself_once_all_that_it_held_is_dura
     await group.start("n2")
     await group.until(lambda: group.state("n2") == "DAMAGED", "n2 is damaged")
     await asyncio.sleep(40.0)
-    assert group.state("n2") == "DAMAGED"  # nothing says that what it cannot read is anywhere else
+    assert group.state("n2") == "DAMAGED"  # its unreadable blocks may be nowhere else
     await append(group, 5, told)
     await caught_up(group, "n2", told)
     assert group.nodes["n2"].restoration.count == 1
@@ -513,7 +513,7 @@ async def test_a_damaged_log_is_restored_by_itself_once_all_that_it_held_is_dura
 @pytest.mark.parametrize("further", [20, 0])
 @virtual
 async def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_restore(further: int) -> None:
-    """Whether the group goes on past the damaged log's end, or is idle: what it has durable is of a later term."""
+    """Whether the group goes on past the damaged log's end, or is idle: its durable end is of a later term."""
     told: dict[int, bytes] = {}
     group = Group(38, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
     await group.start()

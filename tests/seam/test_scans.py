@@ -1,4 +1,4 @@
-"""The budget of scans: what a node gives of its segments, however many ask, and that appends go on beside them."""
+"""The budget of scans: a node gives its segments at one rate, however many ask, and appends go on beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links that carry little: what is on its way is heard, and nobody is given up for it."""
+"""Links that carry little: messages on their way arrive, and no member is given up for it."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ async def test_a_page_that_cannot_be_synced_ends_the_pass_and_the_next_one_write
 
 
 class Story:
-    """One damaged page on the master: met by whoever takes, put aside, and the rest of it fetched."""
+    """One damaged page on the master: met by a consumer, moved aside, and the rest of it fetched."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

@@ -84,7 +84,7 @@ async def test_a_restore_is_refused_while_too_few_others_answer() -> None:
 
 @virtual
 async def test_a_node_that_was_elected_while_its_restore_was_looked_into_is_not_restored() -> None:
-    """The heir has the master's word that its copy is whole, and waits for the third's, while it becomes the master."""
+    """The successor has the master's word of a whole copy, and waits for the third's, while it becomes the master."""
     group = await served(8)
     old = group.master
     heir, third = (each for each in group.names if each != old)
@@ -108,7 +108,7 @@ async def test_a_node_that_was_elected_while_its_restore_was_looked_into_is_not_
 
 @virtual
 async def test_a_member_that_mends_damage_is_not_whole() -> None:
-    """Its log is open, and it follows; what it has met, and nobody could give it so far, it cannot give either."""
+    """Its log is open, and it follows; it met a block that nobody could give it so far, and cannot give it either."""
     told: dict[int, bytes] = {}
     group = await filled(9, told)
     name, other = (each for each in group.names if each != group.master)
@@ -191,7 +191,7 @@ async def test_a_member_that_has_not_asked_who_it_is_or_is_not_listed_yet_is_not
 
 @virtual
 async def test_a_secondary_does_not_make_up_for_a_voter_that_is_gone() -> None:
-    """Its acknowledgement is no part of a majority: what it has says nothing of what the voters have."""
+    """Its acknowledgement is no part of a majority: its copy says nothing of the voters' copies."""
     group = await served(42)
     name, gone = (each for each in group.names if each != group.master)
     await joined(group, "n4", secondary=True)

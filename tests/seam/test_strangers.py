@@ -78,7 +78,7 @@ async def test_a_forged_vote_raises_no_term(sender: str, copied: bool) -> None:
 
 @virtual
 async def test_a_forged_vote_raises_no_term_where_no_master_is_heard() -> None:
-    """A node that hears nobody rises to what members stand in, not to what anybody says."""
+    """A node without a master rises to the terms that members stand in, not to any sender's."""
     group = await started(402)
     one, *others = group.names
     group.net.split([one, "client"], others)
@@ -191,7 +191,7 @@ async def test_a_forged_feed_keeps_no_member_from_its_own() -> None:
 
 @virtual
 async def test_a_forged_hello_makes_no_node_another_incarnation() -> None:
-    """A node that starts is told what was heard in its name: only what it said itself may be."""
+    """A starting node gets the reports recorded in its name: only its own messages may be among them."""
     group = await started(406)
     before = {name: incarnation(group, name) for name in group.names}
     for to in group.names:

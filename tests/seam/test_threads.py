@@ -90,7 +90,7 @@ def never(_: object) -> None:
 
 
 async def finished(worker: Worker) -> None:
-    """All that was submitted before has been told."""
+    """All earlier submissions have been answered."""
     finish = Finish()
     worker.submit(lambda: None, finish.set, never)
     await finish.wait()
@@ -224,7 +224,7 @@ def test_the_latch_is_re_entrant(run_body: RunBody) -> None:
     run_body(body)
 
 
-# What each is for.
+# The purpose of each.
 
 
 def test_loop_threads_run_jobs_elsewhere_and_tell_at_home() -> None:

@@ -17,7 +17,7 @@ HELD_S = 60.0
 
 
 async def story(seed: int) -> dict[str, object]:
-    """Founded; 100 appends, one replica cut off for 40 of them; caught up.  What there was in the end."""
+    """Founded; 100 appends, one replica cut off for 40 of them; caught up.  Returns the logs in the end."""
     group = Group(seed)
     await group.start()
     await group.serving()

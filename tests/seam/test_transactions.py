@@ -68,7 +68,7 @@ async def commit(group: Group, handle: str, query: str = "", *, to: str = "", ti
 
 
 async def committed(group: Group, handle: str, query: str = "") -> Answer:
-    """Asks until the answer is a certain one, whoever leads."""
+    """Asks until the answer is a certain one, under any master."""
     while True:
         status, said = await commit(group, handle, query)
         if said.get("type") not in ("no-master", "insufficient-replicas", "not-ready", "outcome-unknown"):
@@ -197,7 +197,7 @@ def test_a_commit_that_was_rolled_back_is_gone() -> None:
 
 
 def test_a_master_that_was_unseated_calls_nothing_gone() -> None:
-    """It lacks what its successor has: the transaction was begun and committed there."""
+    """It misses its successor's entries: the transaction was begun and committed there."""
 
     async def story(group: Group) -> None:
         old = group.master
@@ -553,7 +553,7 @@ def test_a_linearizable_read_does_not_wait_for_idle_stages() -> None:
 
 @pytest.mark.parametrize("seed", seeds(8))
 def test_every_transaction_is_there_whole_and_once_or_gone_whatever_is_called_and_fails(seed: int) -> None:
-    """Against a plain model: what each was told decides what may be read in the end."""
+    """Against a plain model: the answer to each decides which entries may be read in the end."""
 
     async def story(group: Group) -> None:
         rng = Random(seed)

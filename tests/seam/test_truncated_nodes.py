@@ -83,7 +83,7 @@ def test_a_master_that_was_cut_does_not_lead_before_it_has_everything_back(accep
         group.kill("n1")
         cut(group, "n1", 20)
         assert node_file.read(group.machines["n1"].disk, "/n1/node.id").floor_vlsn == max(told)
-        if accepted:  # the floor is gone: it votes, and stands, with what it has; the others' logs are longer
+        if accepted:  # the floor is gone: it votes, and stands, with its present log; the others' logs are longer
             accept_floor(group.machines["n1"].disk, "/n1")
         await group.start("n1")
         await group.serving()

@@ -63,7 +63,7 @@ class Of:
 
 
 class Line(Channel):
-    """A worker's end of a channel, by hand: what the node sends is kept, what it is told is put in."""
+    """A worker's end of a channel, by hand: the node's messages are kept, the worker's are fed in."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[bytes, int, bytes]] = []
@@ -513,7 +513,7 @@ async def test_two_workers_by_one_object_are_two_and_both_flush() -> None:
 @pytest.mark.parametrize("seed", seeds(6))
 @virtual
 async def test_workers_that_stay_lose_nothing_through_any_failure(seed: int) -> None:
-    """Workers that stay, one of whom gives back now and then, while nodes die and come back."""
+    """Workers that stay, one of them giving back now and then, while nodes die and come back."""
     seed_global(seed)
     group, rng = await made(seed), Random(seed)
     handled: dict[bytes, int] = {}

@@ -1,10 +1,10 @@
 """Faults that are aimed at one promise each, at the moment when least stands behind it.
 
-what is on the fewest disks      rots there, or is given up for a restore, and the others who have it end
+a block on the fewest disks      rots there, or is given up for a restore, and the other nodes with it end
 all copies but one               a person asks for restores of two at once
-what clients know durable        the next master does not know yet, and learns late
-a change of the group            is asked for while another one waits for the master's disk, or is rolled back
-an append that is held back      outlives its time while an heir stands still
+a durable end of clients         the next master does not know it yet, and learns it late
+a change of the group            is asked for while another waits for the master's disk, or is rolled back
+an append that is held back      outlives its time while a successor stands still
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Aimed:
             stands = lambda heir: self.nemesis.stand_still(heir, seconds)  # noqa: E731
             self.nemesis.later(0.0, lambda: self.nemesis.strike("heir stands still", heir, stands))
 
-    # What is on the fewest disks.
+    # A block on the fewest disks.
 
     def _last_block_rots(self, name: str) -> object:
         """Lets a majority alone hear the master for a moment. Then all of it ends, and the last block of the one that
@@ -102,8 +102,8 @@ class Aimed:
             self.nemesis.disks.flip_at(name, path, self.rng.randrange(start, end))
 
     def _looks_for_less(self, master: str) -> None:
-        """Has a replica that has what just became durable, and best does not know it, restored without the master. Some
-        other replica lacks it."""
+        """Restores a replica without the master: it has the newly durable block, and best does not know it durable.
+        Some other replica does not have the block."""
         watch, nodes = self.group.watch, self.group.nodes
         behind = [each for each, copy in watch.copies.items() if copy.last < watch.durable_last and each in nodes]
         if not behind or master not in nodes:
@@ -164,7 +164,7 @@ class Aimed:
                 "ends behind its last word", master, lambda name: self.nemesis.die(name, power=False, back_s=AWAY_S)
             )
 
-    # What is asked while another waits.
+    # Changes that are asked for while another waits.
 
     def _two_changes(self, name: str) -> object:
         """Their entries are in the master's queue at once, for its disk is busy."""

@@ -1,10 +1,10 @@
-"""The simulation's own books: what nodes have promised, and who has heard of it.
+"""The simulation's own books of nodes' promises, and of the nodes that have received them.
 
 A node promises its stored terms and its votes in hellos and votes, and by acknowledgements that blocks are on its disk.
-Whoever has heard of a promise knows it for the life of its process.  An image of a disk *has forgotten* what
+A process that has received a promise knows it for its life.  An image of a disk *has forgotten* a promise if it is
 
-    a term that was told of, above the one stored in it
-    a vote that was told of, in its term
+    a term that was reported, above the one stored in it
+    a vote that was reported, in its term
     a block that was acknowledged in its term, by name: not the VLSN alone
 
 none of which is asked of the product: its own rule (``repl/group/old_images.py``) is what these books judge.
@@ -46,9 +46,9 @@ class Promises:
             self.blocks[term] = max(block, self.blocks.get(term, block))
 
     def forgotten(self, record: NodeRecord, blocks: Collection[Block], *, end: tuple[int, int] = (0, 0)) -> str:
-        """Says what a disk with that node file and those blocks has forgotten; "" for nothing.  ``end``: term and VLSN
-        of a block that a majority has, of a log that was restored: one of an earlier term that is not in it never was
-        durable."""
+        """Says what a disk with that node file and those blocks has forgotten; "" for nothing.  ``end`` is the term and
+        VLSN of a block that a majority has, for a restored log: a missing block of an earlier term was never durable.
+        """
         if self.term > record.term:
             return f"term {self.term}"
         vote = self.votes.get(record.term, "")
@@ -68,7 +68,7 @@ class Books:
     def __init__(self, group: SimGroup) -> None:
         self._group = group
         self._heard: dict[tuple[str, int], dict[int, Promises]] = {}
-        """Promises by name and process of who has heard, and incarnation of who has promised."""
+        """Promises by name and process of the receiver, and incarnation of the promiser."""
         self._furthest: dict[int, tuple[int, int]] = {}
         """The end of all that each incarnation has ever synced, as term and VLSN."""
         self._newest: dict[str, int] = {}
@@ -89,8 +89,8 @@ class Books:
     # What was delivered.
 
     def said(self, speaker: str, listener: str, path: str, body: bytes) -> None:
-        """An answer has arrived, at whom it was that asked.  A question proves nothing: anybody may have sent it, and
-        who hears it asks back (``repl/group/confirming.py``)."""
+        """An answer has arrived.  A question proves nothing: any process may have sent it, and its receiver asks back
+        (``repl/group/confirming.py``)."""
         if path not in (HELLO, VOTE) or listener not in self._group.nodes:
             return
         message: dict[str, Any] = msgspec.json.decode(body)
@@ -114,12 +114,12 @@ class Books:
             return  # an answer of a process, or a machine, that is no more
         record = self._group.watch.terms.record_of(speaker)
         if record is None or (record.incarnation, record.term) != (incarnation, term):
-            return  # the message is late: what it told of may have been rolled back since, in a higher term
+            return  # the message is late: its blocks may have been rolled back since, in a higher term
         last = told if isinstance(told, int) else int(told["vlsn"])
         promises.acknowledged(term, self._group.watch.copies[speaker].ending_at(last))
 
     def taken(self, speaker: str, listener: str, message: bytes) -> None:
-        """A message of a channel has been taken by who listens."""
+        """A message of a channel has been taken by the listening process."""
         if len(message) != ACK.size or speaker not in self._group.nodes or listener not in self._group.nodes:
             return
         try:
@@ -140,7 +140,7 @@ class Books:
         return self._group.watch.groups[-1][0]
 
     def all_have(self, answer: dict[str, Any], since: int) -> None:
-        """Checks that what all acknowledged is on the disk of everybody electable in each list since."""
+        """Checks that blocks acknowledged by all are on the disk of every electable member in each list since."""
         watch = self._group.watch
         lists = [group for at, group in watch.groups if at >= since]
         lists += [group for found in watch.ledger.groups_in.values() for at, group in found if at > since]

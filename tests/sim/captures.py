@@ -1,24 +1,24 @@
-"""The books of a simulation's CDC consumers: what each was given, what it promised, and what lies on disks of that.
+"""The books of a simulation's CDC consumers: the events that each took, its promises, and their traces on disks.
 
-They hear of every event that a consumer takes, of every True that it returns, of every message that its child is sent,
-and read position files by offsets alone:
+They note every event that a consumer takes, every True that it returns, and every message to its child.  They read
+position files by offsets alone:
 
-    what a consumer is given is durable, and that very entry         at each event
+    an event of a consumer is durable, and that very entry           at each event
     within a life nothing is left out, nothing comes twice           the same
     a position on a medium, or in the group, leaves out nothing      whenever one gets there
         that was not promised by a True, and never goes back,
         but where a person moved it
     a life begins at the position that lies on the medium, or        at each START
         became durable in the group
-    what a child is told is stored is stored                         at each COMMITTED
+    a position that is reported to a child as stored is stored       at each COMMITTED
     of two masters' consumers one at most goes on: each position     at each that becomes durable
         comes of a life that began at the one before, or set it
     a position is made anew only on a disk that has none for it      whenever one gets there
     of a position that went with its disk no life begins anew,       at each START
         until a person has said where
-    what a person has paused has no life until it is resumed,        the same
-        but on a master that was replaced
-    what is lost is named, from the first on that was not promised   when one is parked
+    a consumer that a person has paused has no life until it is      the same
+        resumed, but on a master that was replaced
+    lost events are named, from the first unpromised one on          when one is parked
     everything durable is promised everywhere                        in the end
 """
 
@@ -56,9 +56,9 @@ class Place:
     promised: int = 0
     """The last VLSN up to which it has said True."""
     ever: int = 0
-    """The highest ``promised`` at any START, also of what a person has moved it back from since."""
+    """The highest ``promised`` at any START, a place included that a person has moved it back from since."""
     told: int = 0
-    """Below this nothing may be given again: the highest position that a child was told is stored."""
+    """No event below this may come again: it is the highest position reported to a child as stored."""
     moves: list[int] = field(default_factory=list)
     """Positions that a person asked for, and that are not there yet."""
     older: bool = False
@@ -68,9 +68,9 @@ class Place:
     lost: bool = False
     """It has had a life, and its position is gone with its disk; no person has said yet where it goes on."""
     paused: int = 0
-    """The term in which a person was told that it is paused; 0: it is not, or that went with its disk."""
+    """The term in which its pause was confirmed to a person; 0: it is not paused, or that went with its disk."""
     own: CdcPosition | None = None
-    """The position that the consumer keeps itself, with what it made of the events."""
+    """The position that the consumer keeps itself, with its results."""
     lives: list[Life] = field(default_factory=list)
     lived: int = 0
     """Its lives before its file was made."""
@@ -91,9 +91,9 @@ class Life:
     node: str
     begins: int
     last: int | None
-    """The last VLSN that it is to be given, where it is given some once more."""
+    """The last VLSN that it is to receive, where some come once more."""
     given: int = 0
-    """The last VLSN that it was given, or the one before the first."""
+    """The last VLSN that it received, or the one before the first."""
     promises: list[int] = field(default_factory=list)
     """The last VLSN that it had taken, at each True."""
 
@@ -133,7 +133,7 @@ class Captures:
         return vlsns[-1] if vlsns else 0
 
     def after(self, vlsn: int) -> int:
-        """Returns the next DATA entry behind ``vlsn``: as far as a position may be of who was given all up to there."""
+        """Returns the next DATA entry behind ``vlsn``: the highest position of a consumer that has all before it."""
         ledger = self.group.watch.ledger
         at = bisect_right(ledger.vlsns, vlsn)
         return ledger.vlsns[at] if at < len(ledger.vlsns) else max(ledger.last, vlsn) + 1
@@ -141,7 +141,7 @@ class Captures:
     def _hold(self, holds: bool, said: str) -> None:
         self.group.watch.hold(holds, said)
 
-    # What a child is sent, and does.
+    # Messages to a child, and its deeds.
 
     def starts(self, node: str, start: Start) -> Life:
         place = self.place(node, start.name)
@@ -184,7 +184,7 @@ class Captures:
         return place.own
 
     def keeps(self, life: Life, own: CdcPosition) -> None:
-        """The consumer stores its own position, with what it made of the events."""
+        """The consumer stores its own position, with its results."""
         said = f"{life.place} keeps {own}, and was given all up to {life.given}"
         self._hold(life.given < own.next <= self.after(life.given), said)
         life.place.own = own
@@ -201,13 +201,13 @@ class Captures:
         life.given = event.vlsn
 
     def promises(self, life: Life) -> None:
-        """A consumer returns True behind the last event that it was given."""
+        """A consumer returns True behind the last event that it received."""
         life.promises.append(life.given)
         if life.last is None:
             life.place.promised = max(life.place.promised, life.given)
 
     def committed(self, life: Life, number: int) -> None:
-        """A child is told that its commits up to ``number`` are stored."""
+        """A child receives the report that its commits up to ``number`` are stored."""
         place = life.place
         if life.last is not None:
             return
@@ -244,7 +244,7 @@ class Captures:
             place.begun = False
         place.lost &= lies not in place.moves
         if lies == 0 and place.older:
-            return  # damaged: whoever opened it is about to say so
+            return  # damaged: the process that opened it is about to say so
         if not place.begun:
             place.begun, place.fresh, place.older = True, False, False
             place.lived = len(place.lives)
@@ -294,7 +294,7 @@ class Captures:
         at = bisect_left(life.promises, position)
         return at > 0 and position <= self.after(life.promises[at - 1])
 
-    # What happens to disks, and what people do.
+    # Faults of disks, and orders of people.
 
     def replaced(self, node: str) -> None:
         """Another disk is in that machine, or an older image of it."""
@@ -311,7 +311,7 @@ class Captures:
         place.older, place.paused = True, 0
 
     def paused(self, place: Place, term: int) -> None:
-        """A person was told that it is paused, by a node in ``term``."""
+        """A node in ``term`` has confirmed to a person that it is paused."""
         place.paused = term
 
     def resumes(self, place: Place) -> None:
@@ -319,7 +319,7 @@ class Captures:
         place.paused = 0
 
     def parked(self, node: SimNode, name: str, why: str) -> None:
-        """Holds what a node says is lost against what was promised."""
+        """Holds a node's report of lost events against the promises."""
         place, (first, last) = self.place(node.name, name), node.cdc.records[name].lost
         self._hold("internal:" not in why, f"{place} is parked: {why}")
         if last:

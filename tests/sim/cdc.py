@@ -1,4 +1,4 @@
-"""CDC consumers in a simulation: what they and their children do, what strikes them, and what people ask of them.
+"""CDC consumers in a simulation: their children, the faults that strike them, and people's orders.
 
     node ─► worker ─► child (``SimChild``) ─► consumer (``SimConsumer``) ─► books (``captures``)
                         killed, hangs, is slow    False, a few, nothing, an exception, its process's end
@@ -180,7 +180,7 @@ class SimChildren(FakeChildren):
         return child
 
 
-# What strikes them, and what people do.
+# Faults that strike them, and orders of people.
 
 
 class Cdc:
@@ -391,7 +391,7 @@ class Cdc:
         for children in group.children.values():
             for child in children.alive.values():
                 child.delay_s, child.hangs = None, False
-        await self.simulation.last_word()  # events for whoever said False to the last ones
+        await self.simulation.last_word()  # events for consumers that said False to the last ones
         end_s = group.loop.time() + HEALS_S
         while lacks := self.books.lacks():
             self.books.look()

@@ -1,6 +1,6 @@
 """The clients of a simulation: plain ones that send once, producers that send until they know, readers.
 
-What a client is told is held against the watch at once, and noted for the end.
+Each answer to a client is held against the watch at once, and noted for the end.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from vlsn.errors import VlsnLogError
 
 UNKNOWN = frozenset(("outcome-unknown", "internal"))
 NEVER = frozenset(("out-of-sequence", "unknown-producer", "duplicate-forgotten", "too-large"))
-"""Answers that a producer never hears which sends each submission until it is acknowledged."""
+"""Answers that never reach a producer which sends each submission until it is acknowledged."""
 SIZES = (12, 200, 1500, 5000)
 FORGOTTEN = frozenset(("out-of-sequence", "unknown-producer"))
-"""Answers that it hears where the log remembers fewer producers than there are."""
+"""Answers that it receives where the log remembers fewer producers than there are."""
 LARGE_RATE = 0.02
 LARGEST_BYTES = 61_120
 """The largest value that fits a segment of 64 KiB with frame, block and padding."""
@@ -71,7 +71,7 @@ class Clients:
         self.over = False
         self.acknowledged: dict[int, bytes] = {}
         self.latest = 0
-        """The highest VLSN that any client was told of as durable."""
+        """The highest VLSN that was reported to any client as durable."""
         self.refused: set[bytes] = set()
         self.keeps_what_was_synced = keeps_what_was_synced
         """No disk rots, gets old or lost."""
@@ -147,7 +147,7 @@ class Clients:
 
     async def _producer(self, number: int) -> None:
         """Exactly once: the same submission until it is acknowledged, at whichever node.  One that the log has
-        forgotten begins again under another name, with its next submission: what became of this one nobody knows."""
+        forgotten begins again under another name, with its next submission: the fate of this one is not known."""
         rng = self._rng("producer", number)
         watch = self.group.watch
         producer, sequence, born, lives = number + 1, 0, 0, 0
@@ -218,7 +218,7 @@ class Clients:
                 self.group.watch.hold(bool(lines) and msgspec.json.decode(lines[0])["vlsn"] == wanted, said)
 
     async def _reader(self, number: int) -> None:
-        """Follows node after node from where it is; what was cleaned away is skipped."""
+        """Follows node after node from where it is; cleaned entries are skipped."""
         rng = self._rng("reader", number)
         at = 1
         while not self.over:

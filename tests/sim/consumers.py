@@ -1,10 +1,10 @@
-"""Consumers of destinations in a simulation, over plain HTTP, and what holds of all that they are given.
+"""Consumers of destinations in a simulation, over plain HTTP, and the rules for each message that they receive.
 
     make ─► ask for messages ─► acknowledge all or some, in some order · refuse · forget ─► … ─► drained in the end
 
-What a consumer is given is durable and the log's own; not what was acknowledged durably, or is dead, before it asked;
-and of one key nothing while an earlier message is open that nobody has acknowledged yet, and that is to be delivered:
-what has had its last attempt is given up, and need not be dead, durable, before later ones of its key go out.
+A message is durable and the log's own.  It was neither dead nor durably acknowledged before the consumer asked.  No
+message goes out while an earlier one of its key is open, unacknowledged and still to be delivered.  A message that has
+had its last attempt is given up: later ones of its key go out before it is dead, durable.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RETRIES = 0.02
 SINGLES = 0.3
 """The share of turns, while there are dead ones, in which it has one of them tried again, or deleted."""
 DELAYED, BOUNDED, PUT_OFF = 0.5, 0.3, 0.3
-"""The shares of destinations with a redelivery delay, and with a limit of what is out; of refusals that say one."""
+"""The shares of destinations with a redelivery delay, and with a limit of messages out; of refusals that say one."""
 DELAY_S_MAX = 4.0
 AGAIN_S = 5.0
 """An order that a dead one is tried again is answered so late after it was durable, at most."""
@@ -50,7 +50,7 @@ SENT_MAX = 40
 SPOILT_S = (0.5, 4.0)
 LOSES, LOST_S, LOST_MAX = 0.5, (0.5, 4.0), 4
 """The share of seeds in which a node comes back with a page file cut short, or without it; when, and how often. It is
-one node of the seed alone, and the other disks keep what was synced: somebody must have what it lacks."""
+one node of the seed alone, and the other disks keep synced bytes: some node must have the missing messages."""
 SPOILT = ("read", "open", "create", "write", "sync")
 """Calls on pages that fail."""
 
@@ -109,7 +109,7 @@ class Consumers:
         self.die: Callable[[str], None] = lambda name: None
         """Ends a node's process, which comes back a while later."""
         self.last: dict[str, dict[int, int]] = {each.name: {} for each in self.made}
-        """The VLSNs that were given for the last time, and how often they were to be tried again before that."""
+        """The VLSNs that went out for the last time, and how often they were to be tried again before that."""
 
     def jobs(self) -> list[Any]:
         """Returns what runs until all is over."""
@@ -165,7 +165,7 @@ class Consumers:
         return {*found.values, *(vlsn for block in blocks for vlsn in range(block.first, block.last + 1))}
 
     def _is_gone(self, folded: Folded, vlsn: int) -> bool:
-        """Says whether a message was in a lost file, and each node says that it lacks it: others were restored before
+        """Says whether a message was in a lost file, and is missing by each node's word: others were restored before
         the one that had lost it could fetch it. Then nothing behind it is delivered, until a person moves on."""
         if vlsn not in self.lost:
             return False
@@ -188,7 +188,7 @@ class Consumers:
                 await asyncio.sleep(0.5)
 
     async def drain(self) -> None:
-        """Takes all that is left: what is open is delivered, and its pages go."""
+        """Takes all that is left: open messages are delivered, and their pages go."""
         await self.orders.end()
         watch, loop = self.group.watch, self.group.loop
         until_s = loop.time() + DRAINED_S
@@ -318,7 +318,7 @@ class Consumer(Caller):
                 return
             await asyncio.sleep(self.rng.uniform(0.0, 0.5))
 
-    # What it is given.
+    # Messages that it receives.
 
     def _since(self) -> int:
         """Returns the VLSN of the COMMIT that has set where its destination begins, as of now; 0 for none."""
@@ -326,8 +326,8 @@ class Consumer(Caller):
         return 0 if folded is None else folded.since
 
     def _given(self, rows: list[dict[str, Any]], asked_s: float, since: int) -> None:
-        """Looks at what came; ``since`` as it was asked for. What was asked for before the answer to a move was heard
-        may still be of before it."""
+        """Looks at the messages that came; ``since`` as it was asked for. Messages asked for before the answer to a
+        move arrived may still be of before it."""
         books, watch, name = self.all.books, self._watch, self.made.name
         folded = books.of.get(books.named.get(name, ""))
         if not rows:

@@ -1,8 +1,8 @@
-"""The log of each machine as its node was told to write it: taken, synced, rolled back.
+"""The log of each machine as its node had to write it: taken, synced, rolled back.
 
 VLSNs contiguous, one content for each (term, first VLSN)      at each block handed to a writer
-what a node says is synced is on its medium                    at each sync
-nothing durable is rolled back; what is, counts for nobody     at each rollback
+blocks that a node calls synced are on its medium              at each sync
+nothing durable is rolled back; if it is, it does not count    at each rollback
 a DTVLSN never falls within a process                          whenever it rises
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Copy:
-    """The log of one machine, as far as its node was told to write it."""
+    """The log of one machine, as far as its node had to write it."""
 
     blocks: list[Block] = field(default_factory=list)
     unsynced: list[tuple[Block, bytes]] = field(default_factory=list)
@@ -32,14 +32,14 @@ class Copy:
     groups: list[tuple[int, GroupEntry]] = field(default_factory=list)
     """The members, by the VLSN from which on."""
     checked: int = 0
-    """The VLSN up to which it was compared with what is durable."""
+    """The VLSN up to which it was compared with the durable log."""
     process: int = 0
     dtvlsn: int = 0
     replaced: bool = False
     """A wipe or a restore has made another log of it since."""
     given_up_after: int | None = None
-    """The matchpoint of a rollback under way: this node holds nothing past it for anybody.  Whoever calls that durable
-    later does so without this node, which goes on with its rollback, after a restart too."""
+    """The matchpoint of a rollback under way: this node holds nothing past it for anybody.  A later durable end past it
+    comes without this node, which goes on with its rollback, after a restart too."""
 
     @property
     def last(self) -> int:
@@ -124,7 +124,7 @@ class Writing:
     # Rollbacks.
 
     def rollback_begins(self, node: SimNode, matchpoint: int) -> None:
-        """Checks that nothing durable goes; what goes makes nothing durable either from here on.
+        """Checks that nothing durable goes; blocks that go make nothing durable either from here on.
 
         A node whose stored term is below the one in which a block became durable was not needed for that: it may follow
         a master of a lower term and roll its copy back, as in Raft.
@@ -150,8 +150,8 @@ class Writing:
         self._finish_rollback(node.name, upto=node.opened().log.view.allocated)
 
     def _finish_rollback(self, name: str, *, upto: int) -> None:
-        """The log ends at ``upto``: what was given up is gone.  Others may have made some of that durable meanwhile,
-        without this node."""
+        """The log ends at ``upto``: the abandoned blocks are gone.  Others may have made some of them durable, without
+        this node."""
         copy = self._watch.copies[name]
         if copy.given_up_after is not None and upto <= copy.given_up_after:
             self._truncate(name, copy, copy.given_up_after)

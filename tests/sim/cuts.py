@@ -1,8 +1,8 @@
 """A person who cuts logs: ``vlsnlog truncate`` on the machine of a node that is down, at the end of some block.
 
-It is one of the minority whose disks may lose things, and what is cut may have been durable.  The node is given it
-back, and until then it neither leads nor votes for less (its vote floor).  What its log says without it (small state,
-producers, handles, destinations) is held against what the entries left have said, like any node's.
+It is one of the minority whose disks may lose things, and the cut entries may have been durable.  The node gets them
+back, and until then it neither leads nor votes for less (its vote floor).  The tables of its log without them (small
+state, producers, handles, destinations) are held against the remaining entries, like any node's.
 
 All draws are from a stream of its own: seeds without such a person play as they did before.
 """

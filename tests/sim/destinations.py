@@ -1,6 +1,6 @@
-"""Destinations in a simulation: what the durable log says of them, and whether each node's disk still has all of it.
+"""Destinations in a simulation: their messages in the durable log, and whether each node's disk still has all of them.
 
-    log      dest/NAME put by a COMMIT; acknowledgements noted by COMMITs      folded here, by a reader of their own
+    log      dest/NAME set by a COMMIT; acknowledgements noted by COMMITs      folded here, by a reader of their own
     wanted   its messages in the durable log that are not acknowledged, and dead ones, which may be tried again
     disk     every wanted message lies in the node's log, or in pages that count and are synced
 
@@ -42,7 +42,7 @@ FOLLOWS = ("MASTER", "REPLICA")
 LATE_S = 20.0
 """An acknowledgement may be noted so long after it was sent."""
 UNSAID_S = 65.0
-"""A node that hears of a destination says so late what it lacks of it, where its disk hangs, or it stands still."""
+"""A node's report of messages that it misses may be so late, where its disk hangs, or it stands still."""
 KINDS = frozenset((int(EntryKind.DATA), int(EntryKind.COMMIT)))
 
 
@@ -52,7 +52,7 @@ def are_there(seed: int) -> bool:
 
 
 def settings_of(seed: int) -> dict[str, Any]:
-    """Draws how much of its log a node keeps: mostly so little that what is not acknowledged goes into pages."""
+    """Draws how much of its log a node keeps: mostly so little that unacknowledged messages go into pages."""
     rng = Random(f"retention/{seed}")
     if rng.random() < UNPAGED_RATE:
         return {}
@@ -191,9 +191,8 @@ class Destinations:
             folded.done.discard(folded.floor)
 
     def _asked_for(self, folded: Folded, done: set[int]) -> None:
-        """Holds that somebody has acknowledged each message that a note says is acknowledged: what was passed over as
-        if it were none of the destination's is nobody's any more. Of what is owed again since a move whose answer was
-        heard, lately."""
+        """Checks that some consumer has acknowledged each message that a note calls acknowledged: a message of the
+        destination that was passed over is lost. Messages owed again since an answered move count from then on."""
         if folded.name not in self.sent or folded.name in self.drops:
             return
         sent = self.sent[folded.name]
@@ -317,7 +316,7 @@ class Destinations:
     # The end.
 
     def left_page_mode(self, name: str) -> bool:
-        """Says whether a node has no page of what is done with."""
+        """Says whether a node has no page whose messages are all done with."""
         return all(not self.pages_of(name, uuid).pages for uuid, folded in self.of.items() if not self.open_of(folded))
 
     def open_of(self, folded: Folded) -> list[int]:

@@ -89,7 +89,7 @@ class Disks:
         return self._stop_while(name, _rolls_back)
 
     def _stop_while(self, name: str, holds: Callable[[Node], bool]) -> object:
-        """Stops it at one of the changes that it makes while ``holds``: what it writes first, the last, the index."""
+        """Stops the node at one of the changes that it makes while ``holds``: its first write, its last, the index."""
         left = min(self.rng.randrange(1, 12), self.rng.randrange(1, 12))
         if name not in self.group.nodes:
             return False
@@ -275,7 +275,7 @@ class Disks:
 
     def wipe(self, name: str) -> object:
         """Another disk in its place: it comes back as an incarnation that nobody lists.  Half the time the master dies
-        with it, so that who is left may be short of what was durable."""
+        with it, so that the rest may miss durable entries."""
         if not self.may_be_emptied(name):
             return False
         self.nemesis.die(name, power=False)
@@ -285,8 +285,8 @@ class Disks:
         return True
 
     def may_be_emptied(self, name: str) -> bool:
-        """Says whether its log may go. A node that is not a member again yet may not: the others would be a minority of
-        who was. Nor may it while another's log is being replaced: what both had may be nowhere else."""
+        """Says whether its log may go. That of a node that waits to be a member again stays: the others would be a
+        minority of the old list. It stays while another's log is replaced: some blocks may be on these two alone."""
         copies = self.group.watch.copies
         return self.group.listed(name) and not any(copies[each].replaced for each in self.group.names if each != name)
 

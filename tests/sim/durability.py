@@ -1,12 +1,12 @@
-"""Appends that ask for less than a sync, in a simulation: what each answer promised, and what became of the entry.
+"""Appends that ask for less than a sync, in a simulation: the promise of each answer, and the fate of the entry.
 
     append, with a random durability ─► durable: acknowledged, as any
                                      └► early ─► durable at its VLSN: kept
                                               └► another entry is, or none: lost, which takes a loss that it names
 
-An early answer of `write_no_sync` outlives processes, one of `no_sync` does not.  What ends a process for its disk, and
-a restore, takes what was not synced along as a loss of power does.  Held in seeds whose disks keep what was synced, for
-acks that a majority stands for; everything else that holds of an append holds of these in every seed.
+An early answer of `write_no_sync` outlives processes, one of `no_sync` does not.  An end of a process for its disk, and
+a restore, take unsynced entries along as a loss of power does.  Held in seeds whose disks keep synced bytes, for acks
+that a majority stands for; everything else that holds of an append holds of these in every seed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def is_the_groups(seed: int) -> bool:
 
 
 class DurabilityClient:
-    """Sends some appends at once, and holds what they were promised against what is durable later."""
+    """Sends some appends at once, and holds the promises of their answers against the durable log later."""
 
     def __init__(self, clients: Clients, number: int, *, by_setting: bool) -> None:
         self._clients, self._group, self._report = clients, clients.group, clients.report

@@ -88,7 +88,7 @@ class SimNode(Node):
 
 
 def before(part: object, call: str, *told: Callable[..., object]) -> None:
-    """Each of ``told`` hears of each ``call`` of ``part`` before it is made."""
+    """Reports each ``call`` of ``part`` to each of ``told`` before it is made."""
     plain = getattr(part, call)
 
     def watched(*args: Any) -> Any:

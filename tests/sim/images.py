@@ -1,11 +1,10 @@
 """Disks, node files and stores of a minority that are lost, or come back older, or with a flipped bit.
 
-An old image of a disk, or of a node file, is found out by the members that are up and have heard of promises that it
-has forgotten (docs/crash-safety.md); whoever comes up meanwhile has heard nothing.  So one comes back only while some
-other node with a log that is up has heard of such a promise, by the simulation's own ``books``.  Whoever has not ends,
-or stays and answers, too: what who has heard of it has said then counts, if that has arrived.  Until the node has
-asked, nobody else is started.  When nobody who had heard of it is there to say so, it is put back empty, as a person
-would.
+An old image of a disk, or of a node file, is found out by running members with promises that it has forgotten
+(docs/crash-safety.md); a node that starts meanwhile has none.  So an image comes back only while some other running
+node with a log has received such a promise, by the simulation's own ``books``.  A node without it ends, or stays and
+answers, too: then the answer of a node with it counts, if it has arrived.  Until the node has asked, no other is
+started.  When no node with the promise is left, the image is put back empty, as a person would do.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ IMAGE_RATE = 0.4
 """The rate at which an image is made, of each strike."""
 LOOK_S = 0.05
 TAILS = ("vote", "rollback")
-"""Events of a node at which its log may end in what the next master does not have."""
+"""Events of a node at which its log may end in blocks that the next master does not have."""
 TAIL_RATE, TAIL_S = 0.3, (0.05, 3.0)
 UNMATCHED_RATE, UNMATCHED_S = 0.7, 6.0
 """The rate at which the image made before a rollback comes back, and how long that is waited for. It comes as soon as
-somebody has heard of what it lacks, while it is longer than what its node has acknowledged instead."""
+some node has a promise that it misses, while it is longer than the log that its node has acknowledged instead."""
 STEPPED_DOWN_RATE = 0.6
 ASKED_S = 0.01
 LEADS_S, ALONE_S = 1.0, (2.0, 4.0)
 IGNORANT_RATE = 0.4
-"""The rate at which those who have heard nothing answer, too."""
+"""The rate at which nodes without such a promise answer, too."""
 IMAGES_MAX = 3
 """The images kept of one node: the last ones."""
 
@@ -70,7 +69,7 @@ class Images:
         self._came: Found | None = None
         """Its node file and its blocks, as they came back."""
         self._know: set[tuple[str, int]] = set()
-        """Name and process of who has heard of what it has forgotten."""
+        """Name and process of each node with a promise that it has forgotten."""
         self._others_answer = False
         """Some who have not are up, too."""
         self._told_s: dict[int, float] = {}
@@ -106,14 +105,13 @@ class Images:
         self._images = {name: [] for name in self.nemesis.victims}
 
     def look(self) -> None:
-        """Makes an image of a node that is up, now and then. It is a copy of what was synced, and of some of the
-        rest."""
+        """Makes an image of a node that is up, now and then. It is a copy of the synced bytes, and of some others."""
         for name in self._images:
             if self.rng.random() < IMAGE_RATE:
                 self._look_at(name)
 
     def heard(self, name: str, event: str) -> None:
-        """Makes an image of a disk whose log may end in what a new master does not have. It comes back soon."""
+        """Makes an image of a disk whose log may end in blocks that a new master does not have. It comes back soon."""
         if event == "steps_down":
             self.nemesis.later(ASKED_S, lambda: self._known_to_alone(name))
         if event not in TAILS or name not in self._images:
@@ -138,7 +136,7 @@ class Images:
             self.nemesis.later(ASKED_S, lambda: self._once_heard_of(name, kept, found, left_s - ASKED_S))
 
     def _known_to_alone(self, master: str) -> None:
-        """Asks the former master alone, which has heard of what some node's newest image has forgotten."""
+        """Asks the former master alone, which has a promise that some node's newest image has forgotten."""
         for name, images in self._images.items():
             if images and name != master and master in self.group.nodes and self.rng.random() < STEPPED_DOWN_RATE:
                 kept = images[-1]
@@ -259,7 +257,7 @@ class Images:
             self._told_s.setdefault(asker.member.process, self.group.loop.time())
 
     def recognised(self, name: str) -> None:
-        """Notes that it has asked, and is who it was, or another."""
+        """Notes that it has asked, and is the same incarnation, or another."""
         node = self.group.nodes.get(name)
         if name != self.returning or node is None:
             return
@@ -272,8 +270,8 @@ class Images:
         self.nemesis.later(0.0, self._is_back if is_another else self._put_back_empty)
 
     def _is_older_still(self, name: str) -> bool:
-        """Says whether it lacks yet what it has promised. A damaged image is restored before it has asked: what it had
-        acknowledged is there again, or of a term that a majority has passed. Its votes are not."""
+        """Says whether promised blocks or votes are still missing. A damaged image is restored before it has asked: its
+        acknowledged blocks are there again, or of a term that a majority has passed. Its votes are not."""
         assert self._came is not None
         record, came = self._came
         has = self.group.watch.copies[name].blocks
@@ -300,16 +298,16 @@ class Images:
             self.nemesis.later(LOOK_S, lambda: self._look_again(turn))
 
     def _may_tell(self, name: str) -> bool:
-        """Says whether another member is up with a log. Who waits to be listed has heard of nobody; who was cut off as
-        it logged a list without this one tells it that it is not listed, and no more, until that is rolled back."""
+        """Says whether another member is up with a log. A node that waits to be listed has received no promises.  One
+        that was cut off as it logged a list without this node answers "not listed" alone, until that is rolled back."""
         _, durable = self.group.watch.groups[-1]
         members = {member.name for member in durable.members} - {name}
         up = [node for each, node in self.group.nodes.items() if each in members and node.state != "RESTORING"]
         return any(node.log is None or _lists(node, name) for node in up)
 
     def _waits_for_a_person(self, name: str) -> bool:
-        """Says whether its log, damaged, is not mended though all is well: it asks nobody who it may be, while who has
-        heard nothing of it stays away until it has."""
+        """Says whether its log stays damaged though all is well: it does not ask for its identity, while nodes without
+        a promise of it stay away until it has."""
         node = self.group.nodes.get(name)
         return not self.nemesis.active and node is not None and node.state == "DAMAGED"
 

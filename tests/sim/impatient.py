@@ -3,13 +3,15 @@
     txn.append       cancelled or refused: is made again, or left out
     txn.commit       cancelled, out of time, with an abort beside it: is asked again, or aborted, or let go of
     submit           cancelled: the same submission again, until it is acknowledged
-    consumer.commit  cancelled: asked again at once; the loop goes on with whatever it is given
+    consumer.commit  cancelled: asked again at once; the loop goes on with its next entry
     a loop's body    fails before or behind ``commit_position``, and the loop goes on; or it rewinds
 
-What each was told is held against what the nodes have logged.  It is *doubled*: an entry of one call or one transaction
-is logged twice.  *Lost*: it was acknowledged and is not there; a read that came to its end lacks what this client was
-told is durable; a consumer's position has passed what nobody has handled.  *Lied*: an abort returned, or an error said
-that nothing was logged, and it is there.
+The answers of each are held against the nodes' logs.  Three faults have names:
+
+* *Doubled*: an entry of one call or one transaction is logged twice.
+* *Lost*: an acknowledged entry is not there; a finished read misses an entry that this client knows to be durable; a
+  consumer's position has passed an entry that was not handled.
+* *Lied*: an abort returned, or an error said that nothing was logged, and the entry is there.
 
 All draws are from streams of their own: other clients, and seeds without these, play as they did before.
 """
@@ -72,7 +74,7 @@ class OnPurpose(Exception):
 
 
 class Impatient:
-    """The calls of all of them: calls that may be cancelled, and reads of what they were told."""
+    """The calls of all of them: calls that may be cancelled, and reads of their acknowledged entries."""
 
     def __init__(self, clients: Clients, name: str) -> None:
         self._clients, self._group, self._report = clients, clients.group, clients.report
@@ -122,7 +124,7 @@ class Impatient:
         await asyncio.sleep(self._rng.choice(PAUSES_S))
 
     async def _shows(self, log: Client, first: int, last: int) -> None:
-        """Reads what this client was told is durable: a read that comes to its end has all of it."""
+        """Reads the entries that this client knows to be durable: a read that comes to its end has all of them."""
         found: set[int] = set()
         try:
             async with asyncio.timeout(READ_S):
@@ -176,7 +178,7 @@ class Impatient:
                 await self._committed(log, sent, outcome)
                 return True
             self._watch.hold(outcome is not None, f"lied: {self._name} has committed, and was told that it was nothing")
-            closed = isinstance(outcome, TransactionClosed)  # it says of no commit that it is not logged
+            closed = isinstance(outcome, TransactionClosed)  # it leaves open whether a commit is logged
             if isinstance(outcome, VlsnLogError) and outcome.retry_safe and not closed and rng.random() < 0.5:
                 self._nowhere(sent, f"{outcome.slug}: {outcome}")
                 return False
@@ -239,7 +241,7 @@ class Transactor(Impatient):
         await self._end(log, txn, sent)
 
     async def _added(self, txn: Transaction, value: bytes, sent: Sent) -> bool:
-        """Appends, however often it takes. What raised is not in it."""
+        """Appends, however often it takes. Calls that raised are not in it."""
         for asked in range(AGAIN_MAX):
             outcome = await self._call(txn.append(value, key=b"k"))
             if outcome is None:
@@ -415,7 +417,7 @@ class Reader(Loop):
                     break
 
     def check(self) -> None:
-        """Checks in the end that its position has passed nothing that it has not handled."""
+        """Checks in the end that it has handled every entry below its position."""
         ends, passed = next_of(self._watch, self.consumer_name), self._books.passed(self.consumer_name)
         wanted = {vlsn for vlsn, value in self._watch.values.items() if vlsn < ends and not value.startswith(MADE)}
         lacking = sorted(wanted - self.handled - passed)

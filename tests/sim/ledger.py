@@ -1,10 +1,10 @@
-"""Everything that was ever called durable, and on whose media it was then.
+"""Everything that was ever called durable, and the media that held it then.
 
-one content for each (term, first VLSN)
-what is durable is on the media of a majority of those whom the log lists
-a master makes nothing durable but through its own term (Raft §5.4.2)
-equal prefixes up to the common DTVLSN: there is one list of what is durable
-a value is in the log once
+* one content for each (term, first VLSN)
+* a durable block is on the media of a majority of the members that the log lists
+* a master makes nothing durable but through its own term (Raft §5.4.2)
+* equal prefixes up to the common DTVLSN: there is one list of durable blocks
+* a value is in the log once
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Ledger:
         self.groups_in: dict[tuple[int, int], list[tuple[int, GroupEntry]]] = {}
         """The GROUP entries in a block, by its term and first VLSN."""
         self.holders: dict[tuple[int, int], set[tuple[str, int]]] = {}
-        """Name and incarnation of who has synced it."""
+        """Name and incarnation of each node that has synced it."""
         self.first_of = ""
         """The node that called a block durable as the first, in its present lead."""
         self._contents: dict[tuple[int, int], int] = {}
@@ -147,9 +147,8 @@ class Ledger:
             raise self._watch.violated(f"{node.name} calls {block} durable by copies alone; it leads term {term}")
 
     def who_counts(self, copy: Copy) -> tuple[set[tuple[str, int]], int]:
-        """Returns who may make something durable, as that log says, and of how many they must be more than half. It
-        gives name and incarnation. A name whose passing to another incarnation is not durable yet counts for
-        neither."""
+        """Returns the members that may make a block durable, as that log says, and of how many they must be more than
+        half. It gives name and incarnation. A name counts for neither incarnation until its passing is durable."""
         at, newest = copy.groups[-1]
         listed = {member.name: member.incarnation for member in newest.members if member.electable}
         who = {(name, int(incarnation, 16)) for name, incarnation in listed.items()}

@@ -1,6 +1,6 @@
 """The client library in a simulation: ``repl.connect`` over ``WS /v1/produce``, several appends under way at once.
 
-Every append stands in the log at most once, those that were acknowledged in the order of the calls; what failed and
+Every append stands in the log at most once, those that were acknowledged in the order of the calls; a failed one that
 is safe to send again is nowhere.  One of the two clients is exactly-once, the other one plain.
 
 The library draws its names from the seed, and its pauses from Python's own generator, which the seed sets too.

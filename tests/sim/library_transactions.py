@@ -1,6 +1,6 @@
 """Transactions of the client library in a simulation: small ones go out in one message, larger ones are staged.
 
-A commit of unknown outcome is called again, which is the same one.  What raises as safe to run again is nowhere.
+A commit of unknown outcome is called again, which is the same one.  One that raises as safe to run again is nowhere.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ def block_of(data: bytes) -> Block:
 
 
 def visible(disk: FakeDisk, directory: str, flips: Flips | None = None) -> list[tuple[Block, int]]:
-    """Returns every visible block of a log, as its disk reads, with its LSN, in the order of the log. What is torn at
-    its end ends it; ``flips``, what was flipped here, is put right where a frame does not match its checksum."""
+    """Returns every visible block of a log, as its disk reads, with its LSN, in the order of the log. A torn frame at
+    its end ends it; bits flipped here (``flips``) are put right where a frame does not match its checksum."""
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
     found: list[tuple[Block, int]] = []
     segments = list(taken(files))
@@ -66,7 +66,7 @@ def visible(disk: FakeDisk, directory: str, flips: Flips | None = None) -> list[
 
 
 def said_synced(disk: FakeDisk, directory: str, lsn: int, flips: Flips) -> bool:
-    """Says whether something readable behind ``lsn`` says that what lies there had been synced. Then it is damaged, and
+    """Says whether a readable record behind ``lsn`` states that bytes there had been synced. Then they are damaged, and
     no tail to be cut."""
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
     number, start = lsn >> 32, lsn & 0xFFFF_FFFF
@@ -105,7 +105,7 @@ def places(disk: FakeDisk, directory: str) -> dict[Block, tuple[str, int, int]]:
 
 
 def said_durable(disk: FakeDisk, directory: str) -> int:
-    """Returns the highest DTVLSN that a visible block says: what that node knows durable after any end."""
+    """Returns the highest DTVLSN that a visible block says: that node's durable end after any stop."""
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
     said = (_DTVLSN.unpack_from(data, start)[0] for _, data, end in taken(files) for start, _ in _payloads(data, end))
     return max(said, default=0)

@@ -1,14 +1,14 @@
 """The minority whose disks may lose things, by the simulation's own books.
 
-Once all of a minority are whole again and have caught up, another one may be struck.  *Whole* is who
+Once all of a minority are whole again and have caught up, another one may be struck.  A node is *whole* if it
 
     is up, and listed by its medium's incarnation in the newest durable list, with both slots of its node file right
     has no byte any more that rot has changed, neither in its segments nor in its stores
     has all on its medium that is durable, its vote floor included, and no restore or old image under way
+    has a ``state`` that was not struck since its log was last replaced whole: its log may miss a part of that
 
-and whose ``state`` was not struck since its log was last replaced whole: what it remembered may be nowhere in its log.
-Every member's medium must say, too, that the newest list is durable: until then who has passed to another incarnation
-counts for nobody, and with one more of them the group had lost two.  None of this is asked of a node.
+Every member's medium must say, too, that the newest list is durable.  Until then a name that has passed to another
+incarnation counts for nobody, and with one more of them the group had lost two.  None of this is asked of a node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STORES = ("index", "state")
 
 
 class Minority:
-    """``names``: whose disks may be struck now; ``ever``: all of whom some were."""
+    """``names``: nodes whose disks may be struck now; ``ever``: all that were struck at some time."""
 
     def __init__(self, nemesis: Nemesis, *, strikes: bool) -> None:
         self.nemesis = nemesis

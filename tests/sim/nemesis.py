@@ -1,8 +1,8 @@
 """The strikes on a simulated group: faults drawn from the seed, by chance and at moments that hurt.
 
 Each seed has its own weights (some kinds of fault are left out, others come often), its own pace, and its own
-*ambushes*: how likely a node is struck just as something happens in it: a vote told, an election won, a feed begun, a
-rollback, a restore, a mending.  What is lost, older or rotten is so on a minority at a time (``minority``); or else, in
+*ambushes*.  An ambush strikes a node just as something happens in it: a vote sent, an election won, a feed begun, a
+rollback, a restore, a mending.  Disks are lost, older or rotten on a minority at a time (``minority``); or else, in
 some seeds, bits flip on every node (``disks``).
 """
 
@@ -233,7 +233,7 @@ class Nemesis:
             self.strike(what, name, self.faults[what][1])
 
     def _strike_provider(self, name: str, peer: str) -> None:
-        """Its restore becomes slow, so that what comes next comes inside it."""
+        """Its restore becomes slow, so that the next fault comes inside it."""
         if not self.active or name not in self.group.nodes or peer not in self.group.names:
             return
         self.ways.slow(name, peer, RESTORE_LINK_S, 6.0)
@@ -360,7 +360,7 @@ class Nemesis:
             loop.resume(process.owner)
 
     def _remember(self, name: str) -> None:
-        """Notes what a process that ends has lived through, and in what it ends."""
+        """Notes the faults that an ending process has survived, and its work at the end."""
         node, met = self.group.nodes[name], self.report.met
         if node.log is not None:
             self.report.replaced += node.log.stats.rolls["error"]
@@ -395,7 +395,7 @@ class Nemesis:
     async def ask_for_restore(self, name: str) -> None:
         """Restores a node that says DAMAGED, or leads with damage, as a person does: a master is not restored.
 
-        Who is refused, since too few others are whole yet, asks again while the node is not whole. After some times
+        A refused person, since too few others are whole yet, asks again while the node is not whole. After some times
         the person looks at the members in its settings: a log that does not open counts by those."""
         self.asking.append(name)
         try:

@@ -1,9 +1,9 @@
 """The rules for a log that was just opened, held against the bytes of its disk.
 
-VLSNs contiguous, one content for each (term, first VLSN)
-what had been synced is not cut away; nothing durable is gone after a restart, or, of what its process knew so, after a
-restore
-index and term runs say what the log says
+* VLSNs contiguous, one content for each (term, first VLSN)
+* synced bytes are not cut away
+* nothing durable is gone after a restart, nor after a restore, as far as its process knew it durable
+* index and term runs agree with the log
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Opening:
                 raise watch.violated(f"{name}: the index has {mapping} for {block} at {lsn:#x}")
 
     def _kept(self, name: str, before: Copy, now: Copy, first: int) -> None:
-        """Checks that what was synced here before the restart and is durable is still here."""
+        """Checks that durable blocks that were synced here before the restart are still here."""
         held = set(now.blocks)
         kept_to = before.synced if before.given_up_after is None else min(before.synced, before.given_up_after)
         for block in before.blocks[before.at(max(first, 1)) : before.at(kept_to + 1)]:

@@ -62,7 +62,7 @@ class Orders:
                 await self._drop(name)
 
     async def end(self) -> None:
-        """Resumes what is paused, and makes what was dropped, now that everybody is well."""
+        """Resumes paused consumers, and makes dropped destinations anew, now that everybody is well."""
         loop = self._all.group.loop
         for name in sorted(self.ordered):
             until_s = loop.time() + END_S

@@ -63,7 +63,7 @@ def paged(files: Mapping[str, bytes | bytearray], table: Mapping[bytes, bytes | 
                 continue
             page = json.loads(value)
             if page.get("superseded"):
-                continue  # of before a move: what it holds must lie elsewhere
+                continue  # of before a move: its messages must lie elsewhere
             end = int(page["end"])
             plain = f"{number:09d}.page"
             data = bytes(files.get(plain, files.get(f"{plain}.damaged", b"")))  # aside: until its salvage has ended

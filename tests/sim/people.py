@@ -30,9 +30,9 @@ AGAIN_S = 0.7
 CALM_RATE, CALM_S = 0.6, 10.0
 """The rate and length of calms, so that a list can change twice."""
 BACK_RATE = 0.6
-"""The likelihood that whoever was removed is added again soon."""
+"""The likelihood that a removed member is added again soon."""
 MOVES_RATE = 0.7
-"""The likelihood that who comes back is at another URL."""
+"""The likelihood that a member comes back at another URL."""
 AGAIN = frozenset(("no-master", "group-busy", "insufficient-replicas", "no-space", "no-segment", "bad-argument"))
 """A person asks again after these; a node that is added may not be up yet."""
 
@@ -244,7 +244,7 @@ class People:
             self.nemesis.strike("member added", self.group.master, lambda _: self._add(secondary=False, back=True))
 
     def settle(self) -> None:
-        """Everybody's changes have ended: who is no member is switched off, and who turns out to be one is on."""
+        """Everybody's changes have ended: nodes that are no members are switched off, and members are on."""
         if self._tasks:
             return
         self._leaving.clear()
@@ -258,8 +258,8 @@ class People:
 
     @property
     def are_done(self) -> bool:
-        """True when they wait for no answer, and nobody has to be admitted any more. The master admits by itself
-        whoever is another by now, or joins."""
+        """True when they wait for no answer, and no member has to be admitted any more. The master itself admits a
+        member that is another incarnation by now, or joins."""
         members = {member.name: member for member in self.members.members}
         nodes = self.group.nodes
         return (
@@ -272,8 +272,8 @@ class People:
         )
 
     def minority(self) -> list[str]:
-        """Chooses members to do without: whatever list any of the others has, those are a majority of it. It takes
-        whoever has been there of late rather than who has been away."""
+        """Chooses members to do without: the others are a majority of every list that one of them has. It rather takes
+        members that were there of late than those that were away."""
         names = self._electable()
         copies = {name: self.group.watch.copies[name] for name in self.group.names}
         lists = [

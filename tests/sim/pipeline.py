@@ -3,7 +3,7 @@
     position ─► read from there, of any node ─► stage an output for each entry ─► commit, with the position behind them
 
 Three workers have one name, so each is refused where another was faster, and nothing of its transaction is logged.  In
-the end every entry below the position has exactly one output, but for what was cleaned away before it was read.  Two
+the end every entry below the position has exactly one output, but for entries cleaned away before they were read.  Two
 clients of the library make another pipeline in some seeds (``impatient``), of which the same holds.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 WORKERS = 3
 MADE = b"out"
-"""The beginning of what pipelines make; none makes anything of it."""
+"""The beginning of pipelines' outputs; they pass over such entries."""
 ENTRIES_MAX = 5
 PAUSE_S = 0.5
 
@@ -100,7 +100,7 @@ class Worker(TransactionClient):
             await self._commit(handle, sent, msgspec.json.encode({"positions": {BY_HTTP.consumer: change}}))
 
     async def _position(self) -> tuple[int, int] | None:
-        """Asks any node, or the master. What a node tells is durable."""
+        """Asks any node, or the master. A node's answer is durable."""
         status, answer, _ = await self._call("GET", PATH)
         if status == 404 and answer["type"] == "not-found":
             return 1, 0

@@ -198,7 +198,7 @@ class Report:
     faults: Counter[str] = field(default_factory=Counter)
     """The faults that struck something, by kind."""
     met: Counter[str] = field(default_factory=Counter)
-    """The outcomes of faults: in what a process was when it ended, what a restore lived through."""
+    """The outcomes of faults: the work of a process at its end, the faults that a restore survived."""
     virtual_s: float = 0.0
     durable_bytes: int = 0
     """The bytes of the values that clients appended."""

@@ -1,7 +1,7 @@
 """The settings with which simulated nodes are started: often those of an earlier time, as with a person who forgets.
 
-Whom a node's `members` names is a hint for the first meeting (docs/operating.md): a node with a log finds its group
-with the list of its first start, or of any time since, at URLs that members have left.  A node without one is told the
+A node's `members` are a hint for the first meeting (docs/operating.md): a node with a log finds its group with the list
+of its first start, or of any time since, at URLs that members have left.  A node without one is started with the
 present members, too.
 """
 
@@ -35,7 +35,7 @@ class Settings:
         self._first: dict[Machine, int] = {}
         """The list that each machine was first started with."""
         self._lists: list[Urls] = []
-        """Whom people took for the members, in turn."""
+        """The members as people had them, in turn."""
         self._ports: dict[str, int] = {}
         self.corrected: set[str] = set()
         """The nodes whose list a person has put right: each of their starts has the present one."""
@@ -46,7 +46,7 @@ class Settings:
         return f"http://{name}:{self._ports.get(name, PORT)}"
 
     def moves(self, name: str) -> None:
-        """Moves it to another URL, where nobody was; at the old one nobody will be."""
+        """Moves a node to another URL, where nobody was; at the old one nobody will be."""
         self._ports[name] = self._ports.get(name, PORT) + 1
 
     def config(self, told: NodeConfig) -> NodeConfig:

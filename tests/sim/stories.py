@@ -1,7 +1,6 @@
-"""The main stories of a group, told by its nodes: ``python -m tests.sim.stories > docs/stories.md``.
+"""The main stories of a group, from its nodes' own events: ``python -m tests.sim.stories > docs/stories.md``.
 
-Each is a run of real nodes in virtual time, with the invariants of the simulation held at every step; what is printed
-are the nodes' own events.
+Each is a run of real nodes in virtual time, with the invariants of the simulation held at every step.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Story:
 
 
 async def election() -> list[str]:
-    """The master's process is killed; who has all of its log is elected, and what was acknowledged stands."""
+    """The master's process is killed; a node with all of its log is elected, and acknowledged entries stand."""
     story = Story(1)
     group = story.group
     await story.begin()
@@ -96,7 +95,7 @@ async def rollback() -> list[str]:
 
 
 async def restore() -> list[str]:
-    """Tells a restore: a replica lacks what the others cleaned away, and fetches a peer's log."""
+    """A replica misses entries that the others cleaned away, and fetches a peer's log."""
     story = Story(
         3,
         segment_bytes=SEGMENT_BYTES,

@@ -1,8 +1,8 @@
 """A stranger at the group's doors: hellos, votes, requests and feeds in anybody's name.
 
-What it says is made up or recorded from what nodes have told; it sends, and answers nothing.  A group takes terms,
-leads and names from members alone (``repl.group.claims``): no stored term comes near what a stranger tells, no node
-becomes another incarnation for it, and the group heals as it does in other seeds.
+Its messages are made up, or recorded from nodes; it sends, and answers nothing.  A group takes terms, leads and names
+from members alone (``repl.group.claims``): no stored term comes near a stranger's, no node becomes another incarnation
+for it, and the group heals as it does in other seeds.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ RECORDED_MAX = 64
 
 
 class Strangers:
-    """Has its own chances: what a seed does without it, it does with it, as far as that goes."""
+    """Has its own chances: a seed plays with it as it does without it, as far as that goes."""
 
     def __init__(self, nemesis: Nemesis) -> None:
         self.nemesis, self.group = nemesis, nemesis.group
         self.rng = Random(f"stranger/{nemesis.report.seed}")
         self.is_there = self.rng.random() < RATE
         self._recorded: list[tuple[str, int, int]] = []
-        """Names, incarnations and processes, as nodes told them at some time."""
+        """Names, incarnations and processes, as nodes reported them at some time."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:

@@ -1,8 +1,8 @@
 """Leads and votes by term, held against the media of the voters.
 
-one master in a term, with everything that was durable in lower terms (Raft §5.4.3)
-a majority of those whom its log lists has voted for it in that term
-one vote for each (incarnation, term), on the medium before it is told; stored terms never fall
+* one master in a term, with everything that was durable in lower terms (Raft §5.4.3)
+* a majority of the members that its log lists has voted for it in that term
+* one vote for each (incarnation, term), on the medium before it is sent; stored terms never fall
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Terms:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self.masters: dict[int, tuple[str, int, int]] = {}
-        """Name, incarnation and process of who was elected, by term."""
+        """Name, incarnation and process of the elected master, by term."""
         self.forgetful: dict[str, int] = {}
         """Nodes that came back older, and the incarnations that they may not promise anything as."""
         self._votes: dict[tuple[int, int], str] = {}
@@ -71,7 +71,7 @@ class Terms:
             self._vote(name, record.incarnation, record.vote_term, record.voted_for)
 
     def voted(self, node: SimNode, term: int, candidate: str, end: tuple[int, int]) -> None:
-        """A vote is about to be told, for a log with that last term and last VLSN."""
+        """A vote is about to be sent, for a log with that last term and last VLSN."""
         log = node.opened().log
         taken = (log.view.history.term_of(log.view.allocated), log.view.allocated)
         said = f"{node.name} votes for {candidate}, whose log ends at {end}, and has itself taken up to {taken}"

@@ -1,4 +1,4 @@
-"""The simulation's own books: what they must find, and what they must let pass."""
+"""The simulation's own books: faults that they must find, and cases that they must let pass."""
 
 from __future__ import annotations
 

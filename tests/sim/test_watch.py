@@ -1,4 +1,4 @@
-"""The watch itself: what it must not take for a loss, and what it must."""
+"""The watch itself: cases that it must take for a loss, and others that it must not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.group import SimGroup
 
 
 class GivenUp:
-    """A rollback of what others made durable: of five nodes n1 and n4 hold one entry more than the others. The next
+    """A rollback of an entry that others made durable: n1 and n4 of five nodes hold one more than the others. The next
     master feeds n4 alone, which rolls that entry back; in this moment the new master ends."""
 
     def __init__(self) -> None:

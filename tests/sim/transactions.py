@@ -3,9 +3,10 @@
     begin ─► stage, stage … ─► commit ─► asked again, at whichever node, until an answer is certain
                     └─► abort, or left to expire
 
-The client's word for a transaction's end: *whole* (a commit was acknowledged: its values stand side by side from the
-first VLSN told on, its COMMIT behind them), *nowhere* (no commit was ever sent, or a node has said that nothing was
-logged), *unknown* (whole, or nowhere).  The books say the same of every reader's page: none ends within a transaction.
+The client has a word for a transaction's end.  *Whole*: a commit was acknowledged, and its values stand side by side
+from the answer's first VLSN on, its COMMIT behind them.  A transaction is *nowhere* if no commit was ever sent, or a
+node has said that nothing was logged.  Else it is *unknown*: whole, or nowhere.  The books say the same of every
+reader's page: none ends within a transaction.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ FORGOTTEN = frozenset(("out-of-sequence", "unknown-producer", "duplicate-forgott
 NEVER = FORGOTTEN | frozenset(
     (CLOSED, "bad-argument", "bad-body", "too-large", "not-found", "not-allowed", "wrong-version")
 )
-"""Answers that a commit never hears which was asked for as it was the first time."""
+"""Answers that never reach a commit which was asked for as it was the first time."""
 KINDS = frozenset((int(EntryKind.DATA), int(EntryKind.COMMIT)))
 PAGE_ENTRIES = 1000
 """As many lines a reader is given at once; a page of so many may end anywhere."""
@@ -74,7 +75,7 @@ class Sent:
 
 
 class Transactions:
-    """The books of one simulation: what is durable, as transactions, and what clients know of theirs."""
+    """The books of one simulation: the durable transactions, and clients' knowledge of theirs."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -99,14 +100,14 @@ class Transactions:
         return self._small
 
     def passes(self, consumer: str, first: int, to: int) -> None:
-        """Notes that a consumer goes on at ``to``: what lies before it was cleaned away before it was read."""
+        """Notes that a consumer goes on at ``to``: the entries before it were cleaned away before they were read."""
         self._passed.setdefault(consumer, []).append(range(first, to))
 
     def passed(self, consumer: str) -> set[int]:
         return {vlsn for each in self._passed.get(consumer, ()) for vlsn in each}
 
     def placed(self, who: str, name: str, at: int, begins: int) -> None:
-        """Checks a position that somebody was told: a durable COMMIT has set it."""
+        """Checks a position in an answer: a durable COMMIT has set it."""
         small = next((small for vlsn, small in self._small if vlsn == at), {})
         kept = small.get(name)
         if kept is None or kept.vlsn != at or msgspec.json.decode(kept.value)["next"] != begins:
@@ -155,8 +156,7 @@ class Transactions:
             raise self._watch.violated(said)
 
     def shown(self, who: str, lines: int, headers: Mapping[str, str]) -> None:
-        """Checks a page that a reader was given: neither it nor the durable end told with it is within a
-        transaction."""
+        """Checks a reader's page: neither its end nor the durable end beside it is within a transaction."""
         durable, ends = int(headers["Vlsnlog-Durable"]), int(headers["Vlsnlog-Next"]) - 1
         if durable in self.inside:
             raise self._watch.violated(f"{who} was told of a durable end within a transaction: {durable}")
@@ -339,8 +339,8 @@ class TransactionClient:
     async def _call(
         self, method: str, target: str, body: bytes = b"", headers: dict[str, str] = JSON, to: str = ""
     ) -> tuple[int, dict[str, Any], Mapping[str, str]]:
-        """Asks mostly whom the nodes say leads, and whom another node takes for the master. An answer that never came
-        is ``outcome-unknown``; lines are ``rows``."""
+        """Asks mostly the master, as the nodes have it, and the node that another one takes for the master. An answer
+        that never came is ``outcome-unknown``; lines are ``rows``."""
         self._report.operations += 1
         url = self._group.url(to or self._clients.target(self._rng))
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""The first violation, kept for whoever runs the simulation."""
+"""The first violation, kept for the runner of the simulation."""
 
 from __future__ import annotations
 

@@ -35,8 +35,9 @@ The nodes of a simulation (``group.SimNode``) tell it what happens in them; it r
     no node whose disk is sound is DAMAGED or HALTED     at each change of a state
     nobody is answered that a node has met its own bug   at each answer
 
-Each is looked at by one part: ``terms`` (who leads, votes, node files), ``copies`` (what each node takes, syncs and
-rolls back), ``opening``, ``ledger`` (all that was called durable).  The first violation is kept (``verdict``).
+Each is looked at by one part: ``terms`` (masters, votes, node files), ``copies`` (the blocks that each node takes,
+syncs and rolls back), ``opening``, ``ledger`` (all that was called durable).  The first violation is kept
+(``verdict``).
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Watch(Verdict):
         self.writing.look_at(name)
         self.copies.setdefault(name, Copy())
 
-    # What a node tells.
+    # Reports of a node.
 
     def event(self, node: SimNode, name: str, fields: dict[str, Any]) -> None:
         if name == "elected":
@@ -114,10 +115,10 @@ class Watch(Verdict):
                 del self.flips[path]
             self.restored += 1
 
-    # What a client is told.
+    # Answers to a client.
 
     def shown(self, who: str, vlsn: int, value: bytes) -> None:
-        """A client was told of an entry, by a read or an acknowledgement."""
+        """A client knows of an entry, by a read or an acknowledgement."""
         if vlsn > self.ledger.last:
             raise self.violated(f"{who} was shown VLSN {vlsn}; durable is {self.ledger.last}")
         durable = self.values.get(vlsn)
@@ -129,15 +130,15 @@ class Watch(Verdict):
         if b'"a fault of the node (' in answer:
             self.violated(f"{name} answers {path} with {answer.decode()}")
 
-    # What happens to a machine.
+    # Events of a machine.
 
     def flips_at(self, path: str, offset: int, byte: int) -> None:
         """Rot is to strike ``byte``."""
         self.flips.setdefault(path, {}).setdefault(offset, byte)
 
     def replaced(self, name: str) -> None:
-        """Notes that a node's log was replaced: a wipe, a restore, an old image. What it holds from here on is not to
-        be compared with what it held."""
+        """Notes that a node's log was replaced: a wipe, a restore, an old image. Its later log is not to be compared
+        with its earlier one."""
         self.copies[name].replaced = True
         if self.group.cdc is not None:
             self.group.cdc.books.replaced(name)
@@ -145,8 +146,8 @@ class Watch(Verdict):
             del self.flips[path]
 
     def cut(self, name: str) -> None:
-        """Notes that a person has cut its log: what it holds from here on is not to be compared with what it held, and
-        blocks that were durable are overmarked there."""
+        """Notes that a person has cut its log: its later log is not to be compared with its earlier one, and blocks
+        that were durable are overmarked there."""
         self.copies[name].replaced = True
         self.overmarked.add(name)
 

@@ -18,7 +18,7 @@ WIDTHS_BYTES_PER_S = (125e3, 300e3, 1e6, 10e6, 0.0)
 soon as on wide ones; ``test_sim`` holds the two together."""
 CLIENT_BYTES_PER_S = 1e6
 SHORT_LEAD_S = (1.0, 3.0)
-"""Seconds that whoever has just been elected is cut off, while no lead lasts."""
+"""Seconds that a newly elected master is cut off, while no lead lasts."""
 
 
 def between(one: list[str], other: list[str]) -> list[tuple[str, str]]:
@@ -89,8 +89,8 @@ class Ways:
 
     def _half_heard(self, name: str) -> object:
         """Lets one replica alone hear the master, which then ends, as all can see, or stands still. It stands for
-        longer than they wait; the replica's disk is slow: what it alone has is not synced when they ask for its
-        vote."""
+        longer than they wait.  The replica's disk is slow: the blocks that it alone has are not synced when they ask
+        for its vote."""
         master, nemesis, rng = self.group.master, self.nemesis, self.rng
         fed = [each for each, node in self.group.nodes.items() if node.state == "REPLICA"]
         if not fed or master not in self.group.nodes or not self.group.nodes[master].member.is_master():
@@ -113,9 +113,9 @@ class Ways:
         return True
 
     def _no_lead_lasts(self) -> object:
-        """Cuts off whoever has just been elected, for some seconds, before or soon after anybody has its first block.
-        It is back when the next one leads: tails of different terms that nobody else has (Raft, figure 8). Its own lead
-        ends first."""
+        """Cuts off the newly elected master, for some seconds, before or soon after anybody has its first block. It is
+        back when the next one leads: tails of different terms that nobody else has (Raft, figure 8). Its own lead ends
+        first."""
         if self.group.master not in self.group.nodes:
             return False
         self._unsteady_until = self.group.loop.time() + self.rng.uniform(6.0, 15.0)
@@ -152,8 +152,8 @@ class Ways:
         self.nemesis.later(seconds, lambda: delays_s.pop((source, target), None))
 
     def _outlived(self, name: str) -> object:
-        """Keeps what a node sends on its way for long. Meanwhile it, or whoever it is sent to, ends, and is soon back;
-        one whose disk may be lost comes back without it."""
+        """Keeps a node's messages on their way for long. Meanwhile it, or their receiver, ends, and is soon back; one
+        whose disk may be lost comes back without it."""
         if name not in self.group.nodes:
             return False
         for other in self._others(name):

@@ -1,8 +1,8 @@
 """The duties of each member of a healed group: lead, clean, and give its log to another.
 
-A member may follow and be equal to all others, and yet be of no use: one that has lost its GROUP entry never leads,
-never cleans, and hands its loss on to whoever is restored from it.  So each of them is asked, in turn; whoever cannot
-is named.  Nothing is broken meanwhile.
+A member may follow and be equal to all others, and yet be of no use.  One that has lost its GROUP entry never leads or
+cleans, and hands its loss on to members restored from it.  So each member is asked, in turn, and named if it cannot.
+Nothing is broken meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Whole:
         self._serves = simulation.serves
 
     async def check(self) -> None:
-        # A whole log on a narrow link takes as long as it takes: that is no question of who is of use.
+        # A whole log on a narrow link takes as long as it takes: that says nothing about a member's use.
         self._group.net.width = None
         self._group.net.bytes_per_s.clear()
         _, whole_s = self._nemesis.disks.whole_by(self._group.loop.time())

@@ -2,9 +2,9 @@
 
     seed ─► machines, network, clients, nemesis ─► 60 virtual seconds of faults ─► all mended ─► what must hold
 
-While it runs, ``watch`` holds every step against what must always be so.  In the end every value that was
-acknowledged or shown stands at its VLSN on every node, what was refused nowhere, nothing twice, all logs are equal
-block by block, ``verify`` finds nothing, and the group serves.
+While it runs, ``watch`` holds every step against the rules.  In the end every value that was acknowledged or shown
+stands at its VLSN on every node, once.  A refused value is nowhere.  All logs are equal block by block, ``verify``
+finds nothing, and the group serves.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Simulation:
         await group.serving()
         self.nemesis.active = active
         libraries = 2 if self.rng.random() < library.RATE else 0
-        early = durability.is_the_groups(self.seed)  # then nobody who counts on being told of what is durable
+        early = durability.is_the_groups(self.seed)  # then no reader that counts on reports of durable entries
         clients = self.clients = Clients(
             group,
             report,
@@ -172,7 +172,7 @@ class Simulation:
     # The end.
 
     def _all_up(self) -> bool:
-        """Says whether all members are up; whoever is none is switched off."""
+        """Says whether all members are up; other nodes are switched off."""
         self.nemesis.people.settle()
         return len(self.group.nodes) == len(self.group.names)
 
@@ -189,7 +189,7 @@ class Simulation:
             majority_s, last_s = self.nemesis.disks.whole_by(began_s)
             self._waited_for_all |= any(map(_waits_for_all, nodes.values()))
             if self.nemesis.rotten or self._waited_for_all:
-                majority_s = last_s  # what a damaged log is mended with, or is told, may lie on a disk that hangs
+                majority_s = last_s  # a damaged log's missing blocks, or answers about them, may lie on a hanging disk
             master_by_s = majority_s + MASTER_S + (LEADS_S if last_s > began_s else 0.0)
             if not self.report.to_master_s and self.serves(group.master):
                 self.report.to_master_s = max(SOON_S, group.loop.time() - majority_s)
@@ -263,7 +263,7 @@ class Simulation:
         return self._is_at_rest() and all(node.state in ("MASTER", "REPLICA") for node in self.group.nodes.values())
 
     async def _mended(self, name: str) -> None:
-        """The scrub finds what has rotted, and peers mend it; what is nobody else's, a person has restored."""
+        """The scrub finds rotten blocks, and peers mend them; a person restores those that no peer has."""
         disk = self.group.machines[name].disk
         for second in range(int(HEALS_S)):
             node = self.group.nodes.get(name)
@@ -276,7 +276,7 @@ class Simulation:
             if second == ASKED_S and (name in self.nemesis.minority.ever or self._is_alone_with(name)):
                 self.say(f"--- a person has {name} restored")
                 await self.nemesis.ask_for_restore(name)
-            if second % 10 == 0:  # the scrub looks at what is not written to any more
+            if second % 10 == 0:  # the scrub looks at segments that are not written to any more
                 await self.nemesis.people.post(name, "/v1/admin/rotate")
             await asyncio.sleep(1.0)
         self.watch.hold(False, f"{name} is not mended within {HEALS_S} s")
@@ -348,7 +348,7 @@ class Simulation:
         return {Rule.OVERMARKED_DURABLE} if name in self.watch.overmarked else set()
 
     async def _verified(self, name: str) -> VerifyReport:
-        """Verifies that copy. What rots of ``state`` under a node that is up stays until its scrub meets it."""
+        """Verifies that copy. Rot in ``state`` under a node that is up stays until its scrub meets it."""
         machine = self.group.machines[name]
         for _ in range(int(HEALS_S)):
             if name in self.watch.rotten:
@@ -384,7 +384,7 @@ def _size(drawn: float) -> int:
 
 
 def _waits_for_all(node: Node) -> bool:
-    """Says whether it may need all members: to be told the end of their logs, or to be restored."""
+    """Says whether it may need all members: to learn the end of their logs, or to be restored."""
     floored = node.log is not None and bool(node.log.node_file.record.floor_vlsn)
     return floored or node.state == "RESTORING"
 

@@ -1,8 +1,8 @@
-"""Two logs joined as streams: each order with what was paid for it within the hour, as Parquet files.
+"""Two logs joined as streams: each order with its payments within the hour, as Parquet files.
 
     spark-submit join_logs.py ORDERS_URLS PAYMENTS_URLS DIR
 
-Run again it goes on where it ended: what one side still waits for is kept in the query's checkpoint.
+Run again it goes on where it ended: entries that still wait for the other side are in the query's checkpoint.
 """
 
 import sys

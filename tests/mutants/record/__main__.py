@@ -120,7 +120,7 @@ def main(names: tuple[str, ...], seeds: int, markdown: bool) -> None:
 
 
 def row_of(hunt: Hunt) -> str:
-    """Returns ``| bug (source) | seeds | what was violated |``; a block is told without its checksum."""
+    """Returns ``| bug (source) | seeds | what was violated |``; a block is named without its checksum."""
     said = _BLOCK.sub(r"block (\3, \1)", hunt.said)
     said = said if len(said) <= SAID_MAX else said[:SAID_MAX].rsplit(" ", 1)[0] + " …"
     return f"| {hunt.bug.what} ({hunt.bug.source}) | {hunt.seed or 'not found'} | `{said}` |"
