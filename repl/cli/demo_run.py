@@ -16,7 +16,7 @@ import hashlib
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
@@ -51,8 +51,8 @@ class PlainTeller:
     def say(self, text: str) -> None:
         click.echo(text)
 
-    def wait(self, text: str) -> AbstractContextManager[object]:
-        return nullcontext()
+    def wait(self, text: str) -> None:
+        """Says what is waited for, where somebody looks on."""
 
     @contextmanager
     def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -82,9 +82,8 @@ class TerminalTeller(PlainTeller):
     def say(self, text: str) -> None:
         click.echo(_CLEARED + text)  # a bar that is drawn on this line is drawn again on the next
 
-    def wait(self, text: str) -> AbstractContextManager[object]:
+    def wait(self, text: str) -> None:
         self.say(f"{text} …")
-        return nullcontext()
 
     @contextmanager
     def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -204,11 +203,11 @@ class Demo:
         say(f"starting {len(self._cluster.nodes)} nodes in {self._cluster.directory}")
         for node in self._cluster.nodes:
             node.start()
-        with self._teller.wait("they open their logs and found a group"):
-            async with _within(START_S, "the nodes did not found a group"):
-                for node in self._cluster.nodes:
-                    await self._cluster.answering(node)
-                master = await self._cluster.serving()
+        self._teller.wait("they open their logs and found a group")
+        async with _within(START_S, "the nodes did not found a group"):
+            for node in self._cluster.nodes:
+                await self._cluster.answering(node)
+            master = await self._cluster.serving()
         say(f"{', '.join(node.name for node in self._cluster.nodes)} are up, {master} is the master")
 
     async def _master(self) -> Node:
@@ -282,12 +281,12 @@ class Demo:
     async def _catch_up(self, victim: Node) -> None:
         """Waits until every node serves durable reads up to the last record."""
         loop = asyncio.get_running_loop()
-        with self._teller.wait(f"{victim.name} catches up"):
-            async with _within(CATCH_UP_S, f"{victim.name} did not catch up"):
-                status = await self._cluster.answering(victim)
-                behind = self.outcome.last - int((status.document.get("range") or {}).get("last") or 0)
-                started = loop.time()
-                await self._cluster.durable(self.outcome.last)
+        self._teller.wait(f"{victim.name} catches up")
+        async with _within(CATCH_UP_S, f"{victim.name} did not catch up"):
+            status = await self._cluster.answering(victim)
+            behind = self.outcome.last - int((status.document.get("range") or {}).get("last") or 0)
+            started = loop.time()
+            await self._cluster.durable(self.outcome.last)
         self.outcome.missed = max(0, behind)
         self.outcome.catch_up_s = loop.time() - started
         self._teller.say(f"{victim.name} has caught up")

@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from repl.client.tail import Page, Reader, VlsnPlace
+from repl.client.page import Page, VlsnPlace
+from repl.client.reader import Reader
 from vlsn.errors import BadBody
 from vlsn.format import block, scan
 from vlsn.format.block import BLOCK_BYTES

@@ -17,7 +17,7 @@ from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from repl.client.codec import Codec, CodecName, codec_of
-from repl.client.tail import Page
+from repl.client.page import Page
 from vlsn.format.block import Entry
 
 K = TypeVar("K", covariant=True)

@@ -21,13 +21,14 @@ from repl.client.destinations import Destinations
 from repl.client.endpoints import Endpoints
 from repl.client.group import Identity
 from repl.client.identity import HandleNames
+from repl.client.page import Page, VlsnPlace
 from repl.client.positions import Positions
 from repl.client.produce import Producer
+from repl.client.reader import DURABLE, Reader, freshness_of
 from repl.client.reads import NOT_OPEN, Reads
 from repl.client.sinks import Sinks
 from repl.client.staging import Stages
 from repl.client.starting import Begin, check_begin
-from repl.client.tail import DURABLE, Page, Reader, VlsnPlace, freshness_of
 from repl.client.transaction import Transaction
 from repl.web.types import Network
 from vlsn.durability import GivenDurability, GroupDurability, group_durability

@@ -31,8 +31,10 @@ from typing import Final, Never, Protocol, TypeVar
 from weakref import ref
 
 from repl.api import ConsumerAt, ConsumerChange
+from repl.client.page import Page, VlsnPlace
+from repl.client.positions import Positions
+from repl.client.reader import Reader
 from repl.client.starting import Begin, first_of, vlsn_of
-from repl.client.tail import Page, Reader, VlsnPlace
 from vlsn.errors import BadArgument, LogClosed, StaleTerm, VlsnLogError
 from vlsn.format.block import Entry
 from vlsn.ids import NULL_TERM, is_name
@@ -43,17 +45,6 @@ TELL_S: Final = 1.0
 """Seconds between two words to the input's group of a position that lies elsewhere."""
 Follow = Callable[[VlsnPlace], Awaitable[Page | None]]
 """Waits a while for what lies behind a place; None where nothing came."""
-
-
-class Positions(Protocol):
-    """The positions of a group (``repl.client.positions``); ``group`` is the same object for one client's."""
-
-    @property
-    def group(self) -> object: ...
-
-    async def get(self, name: str) -> ConsumerAt | None: ...
-
-    async def set(self, name: str, change: ConsumerChange) -> ConsumerAt: ...
 
 
 class Keeper(Protocol):

@@ -12,8 +12,8 @@ import msgspec
 
 from repl.api import Appended, ConsumerAt, ConsumerChange
 from repl.client.answers import decoded, encoded
+from repl.client.reader import Reader
 from repl.client.staging import Stages
-from repl.client.tail import Reader
 from vlsn.state.consumers import key_of
 
 PATH = "/v1/consumers"

@@ -1,6 +1,6 @@
 """The reads of a client: pages and entries of a range or without end, spans, and where the log is by now.
 
-Calls go to the node that served last, and on to others where it fails (``repl.client.tail``).
+Calls go to the node that served last, and on to others where it fails (``repl.client.reader``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from repl.api import ProducerAt, Spans
 from repl.client.block_pages import BlockReader, BlocksPage
 from repl.client.codec import Codec, V
 from repl.client.endpoints import Endpoints
+from repl.client.page import Page
+from repl.client.reader import DURABLE, Consistency, Reader, freshness_of
 from repl.client.starting import Begin, keys_of, limited, started
-from repl.client.tail import DURABLE, Consistency, Page, Reader, freshness_of
 from vlsn.errors import BadArgument, LogClosed
 from vlsn.format.block import Entry
 from vlsn.ids import NUMBER_MAX

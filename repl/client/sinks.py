@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from repl.api import Appended, SinkAt, SinkChange
+from repl.client.reader import Reader
 from repl.client.staging import Stages
-from repl.client.tail import Reader
 from vlsn.state.sinks import key_of
 
 PATH: Final = "/v1/sinks"

@@ -13,7 +13,8 @@ from operator import index
 from typing import Literal
 
 from repl.api import LINEARIZABLE
-from repl.client.tail import Page, Reader
+from repl.client.page import Page
+from repl.client.reader import Reader
 from vlsn.embedded.owned_values import owned
 from vlsn.errors import BadArgument
 from vlsn.format.key_filter import KeyFilter

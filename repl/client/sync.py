@@ -23,11 +23,11 @@ from repl.client.client import FORKED, Client
 from repl.client.codec import CodecName, V
 from repl.client.connect import connect
 from repl.client.destination import PREFETCH
+from repl.client.page import Page
 from repl.client.sinks import Sinks
 from repl.client.starting import Begin
 from repl.client.sync_consumer import OfAnotherLoop, SyncConsumer, SyncPositions
 from repl.client.sync_destination import SyncDestination, SyncDestinations
-from repl.client.tail import Page
 from repl.client.transaction import Transaction
 from vlsn.durability import GivenDurability
 from vlsn.embedded.forks import tell_of_forks

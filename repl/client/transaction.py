@@ -26,9 +26,10 @@ import msgspec
 
 from repl.api import Acks, Appended, ConsumerChange
 from repl.client.codec import Codec, CodecName, V, codec_of
-from repl.client.consumer import Consumer, Positions, in_hand
+from repl.client.consumer import Consumer, in_hand
 from repl.client.group import Identity, Key, check_longest
 from repl.client.identity import HandleNames
+from repl.client.positions import Positions
 from repl.client.produce import NoSets, Producer
 from repl.client.staging import Stage, Stages
 from vlsn.durability import GroupDurability

@@ -27,7 +27,7 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from repl.net import reply
 from repl.net.arrivals import Arrival, Arrivals
-from repl.net.frame import close_frame
+from repl.net.frames import close_frame
 from repl.net.metered import MeteredTap
 from repl.net.places import Places
 from repl.net.turns import Reading, Turns
@@ -394,7 +394,7 @@ class Connection(RequestHandler):
             response = problem.response(BadArgument(f"this is not HTTP as it is read here: {message or exc}"))
         else:
             response = problem.response(problem.internal(exc or RuntimeError(message or ""), "a request"))
-        return cast(web.StreamResponse, reply.Reply(response, IncomingBody(request), reply.Streams(), last=True))
+        return cast(web.StreamResponse, reply.Reply(response, reply.Streams(), last=True))
 
 
 def _not_yet() -> None:
@@ -417,10 +417,6 @@ class IncomingBody:
         if length is not None:
             return int(length)
         return None if "Transfer-Encoding" in headers else 0
-
-    @property
-    def unread(self) -> bool:
-        return not self._incoming.content.is_eof()
 
     async def read(self) -> bytes:
         try:

@@ -27,13 +27,6 @@ _CLOSE = "Connection: close\r\n"
 _KEEP_ALIVE = "Connection: keep-alive\r\n"
 
 
-class Unread(Protocol):
-    @property
-    def unread(self) -> bool:
-        """True while some of the request's body has not even arrived."""
-        ...
-
-
 class Carrier(Protocol):
     """A connection, as far as its answers' bodies have to do with it. A ``push`` hears from it when the client has
     taken what was sent."""
@@ -57,16 +50,15 @@ class Streams:
 class Reply:
     """A response on its way out: what aiohttp's connection loop asks of one, and nothing else."""
 
-    __slots__ = ("_body", "_response", "_streams", "keep_alive")
+    __slots__ = ("_response", "_streams", "keep_alive")
 
-    def __init__(self, response: Response, body: Unread, streams: Streams, *, last: bool = False) -> None:
+    def __init__(self, response: Response, streams: Streams, *, last: bool = False) -> None:
         self._response = response
-        self._body = body
         self._streams = streams
         self.keep_alive = not last
 
     async def prepare(self, incoming: web.BaseRequest) -> None:
-        self.keep_alive = self.keep_alive and incoming.keep_alive and not self._body.unread
+        self.keep_alive = self.keep_alive and incoming.keep_alive and incoming.content.is_eof()
         if self._response.stream is not None:
             await self._stream(incoming)
             return

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from repl.net.frame import SMALL_BYTES, is_small_frame, payload_of
-from repl.net.frames import Frames
+from repl.net.frames import SMALL_BYTES, Frames, is_small_frame, payload_of
 
 ALL_READ = (False, b"")
 """The answer of aiohttp's reader: no end of the stream, nothing left over."""

@@ -20,7 +20,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
-from typing import Protocol
 
 from vlsn.limits import KIB, MIB
 
@@ -42,10 +41,9 @@ SENT_BYTES_A_TURN = 2 * MIB
 SENT_AT_ONCE_BYTES = 16 * KIB
 
 
-class Waiting(Protocol):
-    def go_on(self, frames_max: int) -> int:
-        """Takes in up to so many frames of what is held; how many it were.  Joins the line again by itself."""
-        ...
+GoOn = Callable[[int], int]
+"""Takes in up to so many of the frames that a connection holds, and returns how many it took.  It joins the line again
+by itself."""
 
 
 class Turns:
@@ -53,7 +51,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._line: deque[Waiting] = deque()
+        self._line: deque[GoOn] = deque()
         self._turn = -1.0
         self._left = 0
         self._small_turn = -1.0
@@ -80,9 +78,9 @@ class Turns:
     def took(self, frames: int) -> None:
         self._left -= frames
 
-    def wait(self, connection: Waiting) -> None:
-        """Puts ``connection``, which holds frames, into the line."""
-        self._line.append(connection)
+    def wait(self, go_on: GoOn) -> None:
+        """Puts a connection that holds frames into the line."""
+        self._line.append(go_on)
         if not self._called:
             self._called = True
             self._loop.call_soon(self._next)
@@ -90,7 +88,7 @@ class Turns:
     def _next(self) -> None:
         self._turn, self._left = self._loop.time(), FRAMES_A_TURN
         while self._line and self._left > 0:
-            self._left -= self._line.popleft().go_on(min(self._left, FRAMES_AT_ONCE))
+            self._left -= self._line.popleft()(min(self._left, FRAMES_AT_ONCE))
         self._called = bool(self._line)
         if self._called:
             self._loop.call_soon(self._next)

@@ -5,7 +5,7 @@ the limit, ends the channel.  ``send`` returns while little waits in the socket 
 caller's, ``Upgrade.ahead_bytes`` of who was called), so that the next message can be made while the last one leaves.
 
 What aiohttp keeps to itself is used here (the reader's queue, and whether the writer has sent a close) and in
-``client.py``: the lock file says which version, ``tests/repl/net/test_frame.py`` what is expected of it.
+``network.py``: the lock file says which version, ``tests/repl/net/test_frame.py`` what is expected of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
 from aiohttp.web import WebSocketResponse
 
-from repl.net.frame import SMALL_BYTES, small_frame
+from repl.net.frames import SMALL_BYTES, small_frame
 from repl.net.tap import Tap
 from vlsn.errors import ChannelClosed, bare
 from vlsn.limits import MIB

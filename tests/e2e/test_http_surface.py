@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from repl.client.tail import decode_blocks
+from repl.client.page import decode_blocks
 from tests.e2e.calls import BATCH, BLOCKS, NDJSON, OCTETS, Answer, call, connection, raw_socket, send, whole
 from tests.e2e.group import NAMES, Group
 from vlsn.format import batch

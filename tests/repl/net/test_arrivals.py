@@ -15,7 +15,7 @@ from repl.api import Acks
 from repl.net import AiohttpNetwork, arrivals
 from repl.net.arrivals import FREE_BYTES, Arrival, Arrivals
 from repl.net.frames import Frames
-from repl.net.server import HttpListener
+from repl.net.listener import HttpListener
 from repl.node.gateway import Gateway
 from repl.produce_messages import REQUEST_MESSAGE_BYTES_MAX, decode_answers, request_header
 from tests.repl.client.group import until

@@ -11,7 +11,7 @@ from repl import produce_messages
 from repl.api import Acks
 from repl.group.feed_hello import encode_hello
 from repl.net import AiohttpNetwork
-from repl.net.server import HttpListener
+from repl.net.listener import HttpListener
 from repl.node.gateway import Gateway
 from tests.repl.lead.test_feed_ws import HELLO
 from tests.repl.net.test_net import Wire

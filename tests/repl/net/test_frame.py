@@ -12,8 +12,7 @@ from aiohttp import WSMsgType, web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.net.frame import SMALL_BYTES, is_small_frame, payload_of, small_frame
-from repl.net.frames import Frames
+from repl.net.frames import SMALL_BYTES, Frames, is_small_frame, payload_of, small_frame
 from repl.net.network import AiohttpNetwork
 from repl.web.types import Request, Upgrade
 from tests.repl.net.test_arrivals import frame

@@ -8,7 +8,7 @@ import pytest
 
 from repl.net import AiohttpNetwork
 from repl.net.connection import KNOWN_POLLS_MAX
-from repl.net.server import HttpListener
+from repl.net.listener import HttpListener
 from repl.node.gateway import Gateway
 from repl.web.types import Request, Response, Upgrade
 from tests.repl.client.group import until

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from repl.net import AiohttpNetwork, server
-from repl.net.server import HttpListener
+from repl.net import AiohttpNetwork
+from repl.net import listener as listener_module
+from repl.net.listener import HttpListener
 from repl.node.gateway import Gateway
 from repl.web.types import Request, Response
 from tests.repl.client.group import until
@@ -380,7 +381,7 @@ async def test_net_a_request_that_ends_as_the_close_gives_it_up_is_no_fault(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both timers are due in one turn of the loop: the answer's first, then the one that gives it up."""
-    monkeypatch.setattr(server, "CLOSE_S", 0.05)
+    monkeypatch.setattr(listener_module, "CLOSE_S", 0.05)
     loop = asyncio.get_running_loop()
     asked, answer = loop.create_future(), loop.create_future()
 

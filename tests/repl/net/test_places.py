@@ -10,9 +10,9 @@ import pytest
 from repl import connect
 from repl.api import Acks
 from repl.net import AiohttpNetwork
+from repl.net.listener import HttpListener
 from repl.net.places import Guest, Places
-from repl.net.server import HttpListener
-from repl.net.turns import Waiting
+from repl.net.turns import GoOn
 from repl.node.gateway import Gateway
 from repl.produce_messages import request_header
 from repl.web.types import GAVE_WAY
@@ -210,7 +210,7 @@ async def test_what_waits_for_its_turn_is_not_taken_once_its_connection_gave_way
     async with connect(listener.url) as log:
         assert await log.append(b"a") == 2
         [connection] = [each for each in listener._server.connections if each._upgrade is not None]  # type: ignore[attr-defined]
-        line: list[Waiting] = []
+        line: list[GoOn] = []
         with pytest.MonkeyPatch.context() as patch:
             for name, said in (("small", lambda: False), ("share", lambda: 0), ("wait", line.append)):
                 patch.setattr(listener._turns, name, said)
@@ -220,7 +220,7 @@ async def test_what_waits_for_its_turn_is_not_taken_once_its_connection_gave_way
         sweep(listener)
         assert connection.idle_since is None  # type: ignore[attr-defined]
         listener._server.places._close(connection)  # type: ignore[arg-type]
-        assert line[0].go_on(10) == 0
+        assert line[0](10) == 0
         assert await appending == 3
     assert [entry.value for entry in node.entries[1:]] == [b"a", b"b"]
 

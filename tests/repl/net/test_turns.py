@@ -16,7 +16,7 @@ import uvloop
 
 from repl.api import Acks
 from repl.net import AiohttpNetwork, metered, turns
-from repl.net.server import HttpListener
+from repl.net.listener import HttpListener
 from repl.net.turns import FRAMES_A_TURN, FRAMES_AT_ONCE, Turns
 from repl.node.gateway import Gateway
 from repl.produce_messages import decode_answers, request_header
@@ -339,14 +339,14 @@ class Waits:
         self._frames -= took
         self._said.append((self._name, took))
         if self._frames:
-            self._turns.wait(self)
+            self._turns.wait(self.go_on)
         return took
 
 
 async def test_the_line_is_served_a_few_frames_each_and_a_turns_share_at_most() -> None:
     line, said = Turns(), list[tuple[str, int]]()
-    line.wait(Waits(line, "flood", 10 * FRAMES_A_TURN, said))
-    line.wait(Waits(line, "other", FRAMES_AT_ONCE + 1, said))
+    line.wait(Waits(line, "flood", 10 * FRAMES_A_TURN, said).go_on)
+    line.wait(Waits(line, "other", FRAMES_AT_ONCE + 1, said).go_on)
     assert line.share() == 0
     await asyncio.sleep(0)
     assert said[:4] == [("flood", 32), ("other", 32), ("flood", 32), ("other", 1)]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl.net import AiohttpNetwork
-from repl.net.server import HttpListener
+from repl.net.listener import HttpListener
 from repl.net.untaken import Untaken
 from repl.node.gateway import Gateway
 from tests.repl.client.group import until

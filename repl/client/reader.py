@@ -26,6 +26,7 @@ from repl.api import LINEARIZABLE as ALL_ACKNOWLEDGED
 from repl.client.answers import decoded, right
 from repl.client.backoff import retrying
 from repl.client.endpoints import SILENT_S, Endpoints
+from repl.client.page import Page, VlsnPlace, decode_blocks
 from repl.read.starting_point import END
 from repl.web import ndjson
 from repl.web.limits import LAG_S_MAX, READ_LIMIT_MAX
@@ -43,11 +44,10 @@ from vlsn.errors import (
     VlsnLogError,
     WrongGroup,
 )
-from vlsn.format import block
-from vlsn.format.block import Entry, EntryKind
+from vlsn.format.block import EntryKind
 from vlsn.format.feed_messages import Number
 from vlsn.format.key_filter import KeyFilter
-from vlsn.ids import NUMBER_MAX, padded
+from vlsn.ids import NUMBER_MAX
 from vlsn.state.producers import ProducerPlace
 from vlsn.together import failure_of
 
@@ -66,30 +66,6 @@ Consistency = Literal["durable", "linearizable"]
 DURABLE: Final = "durable"
 LINEARIZABLE: Final = "linearizable"
 DATA_ONLY: Final = frozenset({int(EntryKind.DATA)})
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Entries in rising VLSNs.  ``next_vlsn`` is where the next page starts, past what was not shown;
-    ``durable`` the node's durable end when it answered; ``term`` that of the last block, 0 where there is none."""
-
-    entries: list[Entry]
-    next_vlsn: int
-    durable: int
-    term: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class VlsnPlace:
-    """The next VLSN, ``None`` for the first there is, and the term of the one before it. 0 stands for a term that is
-    not known."""
-
-    vlsn: int | None
-    term: int = 0
-
-    def after(self, page: Page) -> VlsnPlace:
-        stays = page.next_vlsn == self.vlsn
-        return VlsnPlace(page.next_vlsn, page.term or (self.term if stays else 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,23 +419,6 @@ class Reader:
     ) -> Page:
         entries, term = decode_blocks(body, from_vlsn=place.vlsn or 0, kinds=kinds)
         return Page(entries, next_vlsn, durable, term)
-
-
-def decode_blocks(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -> tuple[list[Entry], int]:
-    """Decodes the entries of whole blocks, each padded to 8 bytes, and the last block's term, 0 where there is none.
-    Every checksum is checked. Raises ``BadBody``."""
-    found: list[Entry] = []
-    at = term = 0
-    while at < len(body):
-        header = block.decode_header(body, at)
-        whole = body[at : at + header.size]
-        if len(whole) < header.size:
-            raise BadBody(f"the block of VLSN {header.first_vlsn} is cut short")
-        block.check_body(whole, header)
-        found += block.entries(whole, header, from_vlsn=from_vlsn, kinds=kinds)
-        at += padded(header.size)
-        term = header.term
-    return found, term
 
 
 def _number(answer: Response, header: str, default: str = "") -> int:

@@ -10,9 +10,10 @@ import pytest
 
 from repl import connect
 from repl.api import BlockPage
-from repl.client import tail
+from repl.client import reader as tail
 from repl.client.endpoints import Endpoints
-from repl.client.tail import Reader, decode_blocks
+from repl.client.page import decode_blocks
+from repl.client.reader import Reader
 from repl.net.network import AiohttpNetwork
 from repl.node.gateway import Gateway
 from repl.web.types import Request, Response, Upgrade
