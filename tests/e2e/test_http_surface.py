@@ -55,31 +55,6 @@ def test_octets_are_one_entry_whatever_they_are(group: Group) -> None:
     assert not {"key", "key_b64", "kind"} & rows[1].keys()
 
 
-def test_ndjson_lines_are_entries_of_one_atomic_append(group: Group) -> None:
-    body = (
-        b'{"value":"\\u00e9\\n"}\n{"value_b64":"/w==","key":"k"}\n{"value":"","key_b64":"/w=="}\n{"value":"x","key":""}'
-    )
-    appended = call("POST", f"{group.master}/v1/entries", body=body, headers=NDJSON).ok()
-    assert appended["last"] - appended["first"] == 3
-    rows = read(group, "n1", f"from={appended['first']}").lines()
-    shown = [{name: row[name] for name in row.keys() - {"vlsn", "term", "time"}} for row in rows]
-    assert shown == [
-        {"value": "é\n"},
-        {"value_b64": "/w==", "key": "k"},
-        {"value": "", "key_b64": "/w=="},
-        {"value": "x"},
-    ]
-    assert [row["vlsn"] for row in rows] == list(range(appended["first"], appended["last"] + 1))
-
-
-def test_a_binary_batch_is_one_atomic_append(group: Group) -> None:
-    values, keys = [b"a", b"", b"\xff" * 1000], [b"k", None, b"\x00"]
-    appended = call("POST", f"{group.master}/v1/entries", body=batch.encode(values, keys), headers=BATCH).ok()
-    assert appended["last"] - appended["first"] == 2
-    for vlsn, value in zip(range(appended["first"], appended["last"] + 1), values, strict=True):
-        assert call("GET", f"{group.master}/v1/entries/{vlsn}").body == value
-
-
 @pytest.mark.parametrize("headers", [OCTETS, NDJSON, BATCH])
 def test_a_replica_sends_appends_to_the_master(group: Group, headers: dict[str, str]) -> None:
     body = {"octet": b"x", "x-ndj": b'{"value":"x"}', "x-vls": batch.encode([b"x"])}[headers["Content-Type"][12:17]]
@@ -89,12 +64,6 @@ def test_a_replica_sends_appends_to_the_master(group: Group, headers: dict[str, 
     assert answer.headers["location"] == group.master + path
     appended = call("POST", answer.headers["location"], body=body, headers=headers).ok()
     assert (appended["acks"], appended["synced"], appended["durable"]) == ("all", 3, True)
-
-
-def test_a_redirect_keeps_the_query_to_the_byte(group: Group) -> None:
-    path = "/v1/entries?key=a%20b%2F%FF%26&acks=none"
-    answer = call("POST", group.urls["n3"] + path, body=b"x", headers=OCTETS)
-    assert (answer.status, answer.headers["location"]) == (307, group.master + path)
 
 
 @pytest.mark.parametrize("acks", ["none", "majority", "all"])
@@ -122,19 +91,6 @@ def test_many_at_once_each_get_a_vlsn_of_their_own(group: Group) -> None:
     for name in NAMES:
         rows = read(group, name, f"from={last + 1}").lines()
         assert {row["vlsn"]: row["value"].encode() for row in rows} == dict(zip(vlsns, values, strict=True))
-
-
-def test_a_body_that_is_expected_is_asked_for(group: Group) -> None:
-    head = b"POST /v1/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
-    head += b"Expect: 100-continue\r\n"
-    with raw_socket(group.master) as link:
-        link.sendall(head + b"Content-Length: 4\r\n\r\n")
-        assert link.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        link.sendall(b"body")
-        assert link.recv(1000).startswith(b"HTTP/1.1 200 OK\r\n")
-    with group.unharmed(), raw_socket(group.master) as link:
-        link.sendall(head + b"Content-Length: 99999999\r\n\r\n")
-        assert link.recv(1000).startswith(b"HTTP/1.1 413 ")
 
 
 def test_what_a_client_sent_stays_sent_when_it_leaves(group: Group) -> None:
@@ -207,12 +163,6 @@ def test_a_read_waits_for_what_comes(group: Group, name: str, headers: dict[str,
     assert page.status == 200
     assert b"awaited" in page.body
     assert int(page.headers["vlsnlog-next"]) > vlsn
-
-
-def test_a_read_that_waits_in_vain_is_empty(group: Group) -> None:
-    last = group.settle()
-    page = read(group, "n2", f"from={last + 1}&wait=0.05")
-    assert (page.status, page.body, page.headers["vlsnlog-next"]) == (200, b"", str(last + 1))
 
 
 @pytest.mark.parametrize("name", ["n1", "n2"])
@@ -406,25 +356,6 @@ def test_a_checkpoint_and_a_roll_on_request(group: Group, name: str) -> None:
     assert [each["number"] for each in listed if not each["sealed"]] == [rolled["number"]]
     page = read(group, name, f"from={last}").lines()
     assert [(row["vlsn"], row["value"]) for row in page[-2:]] == [(last, "before"), (vlsn, "after")]
-
-
-# The router.
-
-
-def test_what_is_not_there_and_what_does_not_go_there(group: Group) -> None:
-    with group.unharmed():
-        for path in ("/v1", "/v1/entries/", "/v2/entries", "/v1/entries/1/2", "/favicon.ico", "/%2e%2e/etc/passwd"):
-            call("GET", group.master + path).refused(404, "not-found")
-        for method, path, allowed in (
-            ("DELETE", "/v1/entries", "GET, HEAD, POST"),
-            ("PUT", "/v1/entries/3", "GET, HEAD"),
-            ("GET", "/v1/admin/rotate", "POST"),
-            ("POST", "/v1/status", "GET, HEAD"),
-            ("PATCH", "/", "GET, HEAD"),
-        ):
-            answer = call(method, group.master + path)
-            answer.refused(405, "not-allowed")
-            assert answer.headers["allow"] == allowed
 
 
 def test_it_listens_on_this_host_only(group: Group) -> None:
