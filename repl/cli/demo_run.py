@@ -4,9 +4,9 @@
       elected, appends go on ─► the killed one starts again and catches up ─► every node reads everything back
       ─► Spark audit of all three
 
-What must hold, each a line of the verdict: every record is acknowledged, once and in order, and no VLSN between the
-first and the last is anything else but the new master's own first entry; every node's read has the SHA-256 of the
-input, and the audit finds the three logs equal up to the last record.
+Each promise is a line of the verdict. Every record is acknowledged, once and in order. The only other entry between the
+first and the last is the new master's own. Every node's read has the SHA-256 of the input. The audit finds the three
+logs equal up to the last record.
 """
 
 from __future__ import annotations

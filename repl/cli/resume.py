@@ -1,9 +1,9 @@
 """Going on with a file under a producer's name: the log says what it has already.
 
 A file's lines are cut into bodies in one way only, and body N goes out as submission N of the producer that
-``--producer NAME`` stands for.  Run again, after whatever ended it, the command asks the log which submission is due,
-compares the last one that is there with the file, and goes on behind it.  What was on its way when it ended goes out
-again under its old name, and the log takes it once.
+``--producer NAME`` stands for. Run again, after whatever ended it, the command asks the log which submission is due,
+compares the last one that is there with the file, and goes on behind it. A body that was on its way when it ended goes
+out again under its old name, and the log takes it once.
 """
 
 from __future__ import annotations

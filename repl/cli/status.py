@@ -1,7 +1,8 @@
 """``vlsnlog status``: every member asked, one table.
 
-Degraded, and exit status 1: a member is silent or neither MASTER nor REPLICA, or has too little room on its disk,
-there is not exactly one master, a listed member has no live feed, or a node has an alarm (``repl.node.alarms``).
+A group is degraded, with exit status 1, for each of these. A member is silent, or is neither MASTER nor REPLICA, or has
+too little room on its disk. The number of masters is not one. A listed member has no live feed. A node has an alarm
+(``repl.node.alarms``).
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _document(url: str, answer: Status | VlsnLogError, name: str) -> dict[str, A
 
 
 def summarise(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Sums up group, master and term as the node with the highest term tells them."""
+    """Sums up group, master and term as the node with the highest term reports them."""
     best: dict[str, Any] = max(
         nodes, key=lambda node: (node.get("term") or 0, node["state"] == "MASTER"), default={"state": ""}
     )
@@ -117,7 +118,7 @@ def summarise(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def alarms(nodes: Sequence[dict[str, Any]]) -> list[str]:
-    """Lists what needs a person: of a node that does not answer, what others know of it."""
+    """Lists the alarms that need a person; for a silent node, those that others report."""
     answered = {node["node"] for node in nodes if node["state"] != UNREACHABLE}
     found = {
         (each["node"], each["kind"], each["name"]): f"{each['node']}: {each['what']}: {each['why']}"

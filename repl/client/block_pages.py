@@ -1,4 +1,4 @@
-"""Pages of whole blocks, for who reads them by column: checked, and not cut into entries.
+"""Pages of whole blocks, for a reader by columns: the blocks are checked, and not cut into entries.
 
     body     |hdr|offsets| a | bc |  | hdr |offsets| d |      at   0 88 …
     page.rows.vlsns(), .kinds(), .value_cuts() …              an array each, a row an entry

@@ -1,7 +1,7 @@
 """Calls of a group's master, made again through its changes.
 
-A master that has answered is asked again without a look at the others, until it fails.  Past its time a call raises
-what kept it waiting: of a try that the end of the time cut short that is what was answered before, if anything was.
+A master that has answered is asked again without a look at the others, until it fails. Past its time a call raises the
+reason that kept it waiting. If the end of the time has cut a try short, that is the answer before it, if there was one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class MasterCalls:
         self._looking = asyncio.Lock()
 
     async def put(self, path: str, body: bytes, *, again: bool) -> Response:
-        """Puts ``body``. ``again``: also where it may have been done. Raises what the master refuses it with; past
-        the time what kept it waiting, or ``OutcomeUnknown``."""
+        """Puts ``body``. ``again``: also where it may have been done. Raises the master's refusal; past the time the
+        reason that kept it waiting, or ``OutcomeUnknown``."""
         return await self.at_master(lambda url, _: self._ask("PUT", url, path, body), again=again)
 
     async def delete(self, path: str, *, again: bool) -> None:
@@ -80,9 +80,9 @@ class MasterCalls:
         self._master = ""
 
     async def at_master(self, ask: Callable[[str, float], Awaitable[T]], *, again: bool, try_s: float = 0.0) -> T:
-        """Asks the master, whoever that is, until it answers, for the client's time. ``ask`` is called with its URL and
-        the seconds of this try: ``try_s``, or the rest of the time. ``again``: also where it may have been done. Raises
-        as ``put``."""
+        """Asks the master of the moment until it answers, for the client's time. ``ask`` is called with its URL and the
+        seconds of this try: ``try_s``, or the rest of the time. ``again``: also where it may have been done. Raises as
+        ``put``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         told: VlsnLogError | None = None

@@ -1,10 +1,10 @@
 """Reading through any node that serves.
 
-Pages are whole blocks as they lie in the log, decoded here.  A node that fails is left for the next one, and so is,
-while following, one that has nothing new: it may be cut off from the others.  Where one does not even say that in time,
-the next one is asked, too, and whichever answers first is read on from.  What was answered is never asked again, so a
-change of node neither doubles nor skips an entry.  The term of the last block goes along: a log that does not hold that
-block, because a person gave up durable entries, answers ``NotInLog`` instead of going on past the place.
+Pages are whole blocks as they lie in the log, decoded here. A node that fails is left for the next one, and so is,
+while following, one that has nothing new: it may be cut off from the others. Where one does not even say that in time,
+the next one is asked, too, and whichever answers first is read on from. A page is requested once, so a change of node
+neither doubles nor skips an entry. The term of the last block goes along: a log that does not hold that block, because
+a person gave up durable entries, answers ``NotInLog`` instead of going on past the place.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ T = TypeVar("T")
 BLOCKS_TYPE: Final = "application/x-vlsnlog-blocks"
 ANSWER_TIMEOUT_S: Final = 2.0
 """Seconds past the wait it asked for that a node may take for its answer. They double after each round in which none
-answered, up to ``ANSWER_TIMEOUT_MAX_S``: what does not answer is mostly gone, but a link may be slow."""
+answered, up to ``ANSWER_TIMEOUT_MAX_S``: a silent node is mostly gone, but a link may be slow."""
 ANSWER_TIMEOUT_MAX_S: Final = 32.0
 FOLLOW_WAIT_S: Final = 2.0
 CONFIRM_S: Final = 2.0
@@ -78,7 +78,7 @@ class _Wanted:
 
     @property
     def parameters(self) -> str:
-        """A filter's part of the query: by it the node answers lines, which say what they are told to."""
+        """The query parameters of a filter. With them the node answers lines, not blocks."""
         if self.keys is None:
             return ""
         name = "key_prefix" if self.keys.prefix else "key"
@@ -130,12 +130,12 @@ class Reader:
         keys: KeyFilter | None = None,
         after_term: int = 0,
     ) -> AsyncGenerator[Page, None]:
-        """Pages up to ``to_vlsn`` or what is durable at the first answer, whichever is less.  A node that lags is given
-        time to reach what any answer has called durable, and the VLSN of ``consistency``.  The rest of that goes with
-        the first question: its answer says how far the others must go.
+        """Pages up to ``to_vlsn`` or what is durable at the first answer, whichever is less. A node that lags has time
+        to reach the highest VLSN that any answer called durable, and the one of ``consistency``. The rest of that goes
+        with the first question: its answer says how far the others must go.
 
-        Raises ``Trimmed``, ``Damaged``, and when ``give_up_s`` brought nothing new ``Unreachable``, what the nodes
-        refused it with, or ``TooFarBehind`` where they have not got so far.
+        Raises ``Trimmed``, ``Damaged``. When ``give_up_s`` brought nothing new it raises ``Unreachable``, the nodes'
+        refusal, or ``TooFarBehind`` if they have not reached the end.
         """
         at_least = max(consistency.at_least, self._endpoints.durable)
         ask = self._asking(replace(consistency, at_least=0))
@@ -184,7 +184,7 @@ class Reader:
         keys: KeyFilter | None = None,
         consistency: Freshness = ANY,
     ) -> AsyncGenerator[Page, None]:
-        """Yields pages for ever, some without entries to show. It waits for what is not durable yet, through the loss
+        """Yields pages for ever, some without entries to show. It waits for entries to become durable, through the loss
         of any node, and for a node that is as new as ``consistency``. ``after_term``: that of the VLSN before
         ``from_vlsn``, which the caller has read. Raises ``Trimmed``, ``NotInLog``."""
         place = VlsnPlace(_checked(from_vlsn), after_term or 0)
@@ -205,7 +205,7 @@ class Reader:
         keys: KeyFilter | None = None,
         consistency: Freshness = ANY,
     ) -> Page | None:
-        """Waits for what lies behind ``place``, through the loss of any node; None where the node that answered had
+        """Waits for the page behind ``place``, through the loss of any node; None where the node that answered had
         nothing new for ``FOLLOW_WAIT_S``. Raises as ``follow``."""
         if (place.vlsn or 0) > consistency.at_least:
             consistency = replace(consistency, at_least=0)  # what it follows on is further
@@ -228,8 +228,8 @@ class Reader:
         return found or durable + 1
 
     async def durable_vlsn(self, consistency: Freshness) -> int:
-        """Returns the durable end of a node that is as new as ``consistency``, or a higher one that was told before.
-        Raises as ``pages``."""
+        """Returns the durable end of a node that is as new as ``consistency``, or a higher one known before. Raises as
+        ``pages``."""
         await self._look(f"from={END}&{self._asking(consistency)}")
         return self._endpoints.durable
 
@@ -360,8 +360,8 @@ class Reader:
     async def _of_any(
         self, ask: Callable[[str], Coroutine[Any, Any, T]], until: float = inf, silent_s: float | None = None
     ) -> T:
-        """Asks all nodes in one round, one after the other; hears who was silent for ``silent_s`` still. Raises
-        ``TimeoutError`` where it is ``until`` before any has answered."""
+        """Asks all nodes in one round, one after the other. The next one is asked after ``silent_s``; a late answer
+        still counts. Raises ``TimeoutError`` where it is ``until`` before any has answered."""
         loop = asyncio.get_running_loop()
         urls = self._endpoints.readable
         fault: VlsnLogError | None = None

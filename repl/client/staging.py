@@ -5,8 +5,8 @@
 
 1. A begin names what it begins, so one whose answer was lost begins nothing twice.
 2. ``after`` says how many entries were staged before, so a piece that is sent again adds nothing.
-3. A piece that was given up may be staged all the same.  The next call has one more of ``rewinds``, by which the master
-   takes that piece back, and refuses it where it comes later.
+3. A piece that the client gave up may be staged all the same. The next call has one more of ``rewinds``, by which the
+   master takes that piece back, and refuses it where it comes later.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Stages:
         return Stage(self, self._names.next())
 
     async def commit(self, parts: Sequence[tuple[bytes, int]], sets: Sets) -> Appended:
-        """Logs these batches, each with its number of entries, and what is set with them, in one block; durable on a
+        """Logs these batches, each with its number of entries, and the state set with them, in one block. Durable on a
         majority on return. Raises as ``Stage.stage`` and ``Stage.commit``."""
         stage, unlogged = self.stage(), True
         try:
@@ -156,8 +156,8 @@ class Stage:
             raise TooLarge(f"a transaction of {cost} bytes, where a segment of the log takes {self._bytes_max}")
 
     async def begin(self) -> None:
-        """Begins it, where it has not begun yet. Raises what the master refuses it with; past the time what kept it
-        waiting."""
+        """Begins the transaction, unless it has begun. Raises the master's refusal; past the time the reason that kept
+        it waiting."""
         if self._handle:
             return
         self.held = True
@@ -189,8 +189,8 @@ class Stage:
         self.staged += count
 
     async def commit(self, acks: Acks, sets: Sets, durability: GroupDurability | None = None) -> Appended:
-        """Commits it, with what it ``sets``. Raises what the master refuses it with, ``TransactionGone``, and
-        ``OutcomeUnknown``."""
+        """Commits the transaction, with the state that it ``sets``. Raises the master's refusal, ``TransactionGone``,
+        and ``OutcomeUnknown``."""
         asked = f"acks={acks}" if durability is None else f"acks={acks}&durability={durability}"
         if self._rewinds:
             asked = f"{asked}&{self._behind()}"

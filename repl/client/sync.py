@@ -47,7 +47,7 @@ class SyncClient(Generic[V]):
         self._gone = "the client is not open; use it inside `with connect_sync(…)`"
         """The reason why there is no loop."""
         self._beginning = threading.Lock()
-        """Held while work is given to the loop: what was given to it before its end is known to its end."""
+        """Held while work goes to the loop, so that the loop's end knows all work sent before it."""
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()

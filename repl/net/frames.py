@@ -128,7 +128,7 @@ class Frames:
         return whole
 
     def _lacks(self) -> int:
-        """Returns bytes that the header under way still needs, as far as can be told."""
+        """Returns the number of bytes that the header under way still needs, as far as its first bytes show."""
         head = self._head
         if len(head) < 2:
             return 2 - len(head)

@@ -133,7 +133,7 @@ class HttpListener:
         finally:
             self._streams.tasks.discard(task)
             tap.close()
-            if connection.writing_paused:  # what it was sent lies here, and it does not take it
+            if connection.writing_paused:  # its answers lie here, and the client does not read
                 transport.abort()
             await channel.close()
         return ws

@@ -4,7 +4,7 @@
          └► the rest is held: reading pauses, and goes on by the turn (turns)
 
 A connection that sends ``TINY_FRAMES_MAX`` frames that bring next to nothing within ``TINY_FRAMES_S``, and no whole
-message among them, is closed with code 1008 (RFC 6455 §7.4.1).  What it sends after that is dropped.
+message among them, is closed with code 1008 (RFC 6455 §7.4.1). Its later bytes are dropped.
 """
 
 from __future__ import annotations

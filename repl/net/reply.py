@@ -1,8 +1,8 @@
 """Responses as bytes on a transport.
 
-aiohttp's own response objects cost more than the whole way of an append through the gateway, so a response is
-written as one run of bytes.  This file answers for what they would do: Content-Length, HEAD, HTTP/1.0,
-keep-alive, ``Connection: close`` when a body was left unread, chunks.
+aiohttp's own response objects cost more than the whole way of an append through the gateway, so a response is written
+as one run of bytes. This file does their work: Content-Length, HEAD, HTTP/1.0, keep-alive, ``Connection: close`` after
+an unread body, chunks.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _KEEP_ALIVE = "Connection: keep-alive\r\n"
 
 
 class Carrier(Protocol):
-    """A connection, as far as its answers' bodies have to do with it. A ``push`` hears from it when the client has
-    taken what was sent."""
+    """A connection, as far as its answers' bodies have to do with it. It calls its ``push`` when the client has read
+    all."""
 
     push: Push | None
     sent: Buffer
@@ -48,7 +48,7 @@ class Streams:
 
 
 class Reply:
-    """A response on its way out: what aiohttp's connection loop asks of one, and nothing else."""
+    """A response on its way out: the part that aiohttp's connection loop calls."""
 
     __slots__ = ("_response", "_streams", "keep_alive")
 

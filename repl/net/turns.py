@@ -1,13 +1,13 @@
 """The share of one turn of the event loop for a listener's connections: frames taken in, requests, bytes sent.
 
 A read of 256 KiB may hold 37,000 frames of one byte, and a socket is read up to 32 times in a turn: the loop would be
-gone for seconds, and with it heartbeats and votes.  So what has been read is followed frame by frame, and what is past
-the turn's share waits in its connection, whose reading pauses:
+gone for seconds, and with it heartbeats and votes. So incoming bytes are followed frame by frame. Bytes past the turn's
+share wait in their connection, whose reading pauses:
 
     read ─► share left, nobody waits ─► aiohttp's reader
          └► else held ─► the line ─► ``FRAMES_AT_ONCE`` of it when its turn comes ─► the line's end, or read on
 
-1. The line is served in its order, a few frames each time: whoever floods it waits with the rest.
+1. The line is served in its order, a few frames each time: a connection that floods waits like the others.
 2. A small message that comes alone goes past the line (``tap.py``), also while others flood; so many of them a turn.
 3. Pieces of streams are sent so many bytes a turn: one append wakes every tail, and a system call copies what is sent.
 4. Requests are parsed, and begin, for so much time a turn, in the order in which they came: they are too unlike each
@@ -79,7 +79,7 @@ class Turns:
         self._left -= frames
 
     def wait(self, go_on: GoOn) -> None:
-        """Puts a connection that holds frames into the line."""
+        """Adds a connection that holds frames to the line."""
         self._line.append(go_on)
         if not self._called:
             self._called = True
@@ -127,7 +127,7 @@ class _Share:
 
 
 class Reading(_Share):
-    """The turns of what connections read that has to be parsed."""
+    """The turns of incoming bytes that have to be parsed."""
 
     def __init__(self) -> None:
         super().__init__(READ_S_A_TURN)
@@ -182,7 +182,7 @@ class Serving(_Share):
 
 
 class Sending:
-    """The turns of one listener's streams, for what they send."""
+    """The turns of the pieces that one listener's streams send."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -3,12 +3,12 @@
     a socket full ─► what it was sent is held in memory ─► it takes it: no longer
                                                         └► ``UNTAKEN_BYTES_MAX`` passed: the longest stalled is given up
 
-A reader that is slow harms nobody: it is sent no more until it has taken what it got.  Many of them could fill the
-memory, a page each, and a limit on their number would refuse those who do take what they get.  Bytes that many have
-not taken are the same bytes (``types.Piece``), and count once: a large page that 1,000 readers are taking ends nobody.
-Who takes its bytes is never the longest stalled, either.  Who is given up finds its connection reset, and goes on from
-the last VLSN that it has.  Streams count their bytes before they are made, and WebSockets theirs by the message:
-neither counts here.
+A reader that is slow harms nobody: it is sent no more until it has taken what it got. Many of them could fill the
+memory, a page each, and a limit on their number would refuse those who do take what they get. Bytes that many have not
+taken are the same bytes (``types.Piece``), and count once: a large page that 1,000 readers are taking ends nobody. A
+reader that takes its bytes is never the longest stalled. A reader that is given up finds its connection reset, and goes
+on from its last VLSN. Streams count their bytes before they are made, and WebSockets theirs by the message: neither
+counts here.
 """
 
 from __future__ import annotations
