@@ -153,7 +153,7 @@ class StandIn:
 
 
 async def ended(channel: Channel) -> None:
-    """The other side has hung up; what it said before does not matter here."""
+    """Waits until the other side has hung up, and drops its last messages."""
     async with asyncio.timeout(WAIT_S):
         with suppress(ChannelClosed):
             while True:
@@ -209,7 +209,7 @@ async def test_garbage_for_a_matchpoint_ends_that_feed_alone(stand_in: StandIn) 
         encode(msgspec.structs.replace(right, vlsn=right.vlsn + 1)),
         encode(msgspec.structs.replace(right, vlsn=0)),
         encode(msgspec.structs.replace(right, feed_term=right.feed_term - 1)),
-        # A peer that does not hold this log leaves no higher term behind: the stream after it is of the old one.
+        # A peer without this log leaves no higher term behind: the stream after it has the old one.
         encode(msgspec.structs.replace(right, feed_term=right.feed_term + 5, vlsn=right.vlsn + 1)),
         encode(msgspec.structs.replace(right, feed_term=right.feed_term + 5, vlsn=0)),
     ):

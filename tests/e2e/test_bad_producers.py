@@ -1,4 +1,4 @@
-"""``WS /v1/produce`` on a real master: what producers may send, and what ends their connection."""
+"""``WS /v1/produce`` on a real master: garbage ends the connection, and harms nothing else."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_what_is_no_upgrade_is_refused_before_it(group: Group) -> None:
         assert (answer.status, answer.headers["location"]) == (307, f"{group.master}/v1/produce")
 
 
-# What is hardly HTTP.
+# Bytes that are hardly HTTP.
 
 
 def head(*lines: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The command line on a real group: what it appends, prints, and how it ends.
+"""The command line on a real group: its appends, its output, and its exit status.
 
 Commands run in this process (``shell``), against nodes in theirs. Pipes, signals, lines and limits have their tests in
 ``tests/repl/cli``.
@@ -92,7 +92,7 @@ def test_a_file_whose_append_was_killed_goes_on_under_its_producers_name(
     assert int(done.out.split()[1]) == last
     read = shell("read", "--from", str(first))
     assert read.out.splitlines() == lines
-    # Once more, with nothing left to do; and with what it was not.
+    # Once more, with nothing left to do; and with another file.
     again = shell(*told, whole, "--json")
     nothing = {"first": 0, "last": 0, "term": 0, "durable": True, "synced": 0, "acks": "majority"}
     nothing["durability"] = {"local": "sync", "replica": "sync"}
@@ -165,7 +165,7 @@ def test_dump_and_verify_of_a_running_node_end_at_its_synced_length(group: Group
         def dumped(directory: Path = directory) -> list[dict[str, Any]]:
             return rows(shell("dump", directory, "--json"))
 
-        # What is stated lies behind by the last group at most: each frame states what was synced before it.
+        # The stated length lags by the last group at most: each frame states the length synced before it.
         assert last - 3 <= dumped()[-1]["last"] <= last
         group.until(lambda dumped=dumped: dumped()[-1]["last"] == last, "a quiet second has stated the end")  # type: ignore[misc]
         frames = dumped()

@@ -1,4 +1,4 @@
-"""A node that cannot be what it is told to be: status 2, one line that says why, nothing written."""
+"""A node with settings that cannot be: status 2, one line with the reason, nothing written."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def answers(url: str, process: subprocess.Popen[bytes]) -> bool:
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """Digests a directory, without what a start says (log and pid)."""
+    """Digests a directory, without the files of a start (log and pid)."""
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*"))

@@ -282,7 +282,7 @@ def test_segments_are_the_files_up_to_the_synced_length(group: Group, name: str)
         call("GET", f"{url}/{number}").refused(404, "not-found")
 
 
-# What a node says of itself.
+# A node's reports on itself.
 
 
 def test_every_node_tells_its_status(group: Group) -> None:

@@ -1,4 +1,4 @@
-"""The commands against nodes in memory: what they print, and their exit status."""
+"""The commands against nodes in memory: their output and exit status."""
 
 from __future__ import annotations
 

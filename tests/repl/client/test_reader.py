@@ -1,4 +1,4 @@
-"""Reads and tails through the client: what they show, where they end, and what a lost node changes."""
+"""Reads and tails through the client: their entries, their end, and the loss of a node."""
 
 from __future__ import annotations
 

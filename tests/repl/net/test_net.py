@@ -1,4 +1,4 @@
-"""The gateway over real sockets, by a raw client: what is on the wire, byte for byte where it matters."""
+"""The gateway over real sockets, by a raw client: the wire, byte for byte where it matters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.repl.web.memory_node import MemoryNode
 from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, KEY_BYTES_MAX, MIB
 
 WAIT_S = 60.0
-"""Seconds on a busy machine; what hangs never ends."""
+"""Seconds on a busy machine; a hang never ends."""
 POST = (
     b"POST /v1/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
     b"Content-Length: %d\r\n\r\n%b"
