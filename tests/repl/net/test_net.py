@@ -70,21 +70,15 @@ def post(body: bytes) -> bytes:
     return POST % (len(body), body)
 
 
-@pytest.fixture
-def node() -> MemoryNode:
-    return MemoryNode()
-
-
 @pytest.fixture(params=["short way", "long way"])
-async def listener(request: pytest.FixtureRequest, node: MemoryNode) -> AsyncIterator[HttpListener]:
+async def listener(
+    request: pytest.FixtureRequest, network: AiohttpNetwork, gateway: Gateway
+) -> AsyncIterator[HttpListener]:
     """Yields a node's listener, with and without the short way for repeated heads."""
-    gateway = Gateway(node.services)
-    network = AiohttpNetwork()
     quick = gateway.quick if request.param == "short way" else None
     listening = await network.serve("127.0.0.1", 0, gateway.handle, quick=quick)
     yield listening
     await listening.close()
-    await network.close()
 
 
 def values(node: MemoryNode) -> list[bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -39,20 +38,10 @@ class Counted(Places):
 
 
 @pytest.fixture
-def node() -> MemoryNode:
-    return MemoryNode()
-
-
-@pytest.fixture
-async def listener(node: MemoryNode) -> AsyncIterator[HttpListener]:
-    network = AiohttpNetwork()
-    gateway = Gateway(node.services)
-    listening = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
-    listening._server.places.close()
-    listening._server.places = Counted(head_s=30.0, connections_max=PLACES, kept=KEPT)
-    yield listening
-    await listening.close()
-    await network.close()
+async def listener(listener: HttpListener) -> HttpListener:
+    listener._server.places.close()
+    listener._server.places = Counted(head_s=30.0, connections_max=PLACES, kept=KEPT)
+    return listener
 
 
 async def opened(listener: HttpListener, count: int, data: bytes = b"") -> list[Wire]:
