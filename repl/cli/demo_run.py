@@ -165,17 +165,16 @@ def installed_records() -> list[bytes]:
     return lines
 
 
-def file_records(path: Path) -> list[bytes]:
-    """Returns the lines of a file, as ``vlsnlog append`` takes them."""
+def records_of(path: Path | None, entries: int | None) -> list[bytes]:
+    """Reads at most ``entries`` records, from a file the lines that ``vlsnlog append`` takes. Raises ``BadArgument``
+    when there is none."""
     from repl.cli.lines import bodies
 
-    with path.open("rb") as source:
-        return [line for body in bodies(source) for line in body.values]
-
-
-def records_of(path: Path | None, entries: int | None) -> list[bytes]:
-    """Reads at most ``entries`` records. Raises ``BadArgument`` when there is none."""
-    lines = installed_records() if path is None else file_records(path)
+    if path is None:
+        lines = installed_records()
+    else:
+        with path.open("rb") as source:
+            lines = [line for body in bodies(source) for line in body.values]
     if not lines:
         raise BadArgument(f"input: {path} is empty; the demonstration needs at least one line")
     return lines[:entries]

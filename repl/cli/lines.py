@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import BinaryIO, Final
 
 from vlsn.errors import BadBody, TooLarge
@@ -46,11 +45,7 @@ def bodies(source: BinaryIO, skip_lines: int = 0, *, key: Key = None, json: bool
         from repl.web.ndjson import decode_printed
 
         return _bodies(_lines(source, skip_lines, JSON_LINE_BYTES_MAX), decode_printed)
-    return _bodies(_lines(source, skip_lines, ENTRY_BYTES_MAX), partial(_as_it_is, key))
-
-
-def _as_it_is(key: Key, line: bytes, number: int) -> tuple[bytes, Key]:
-    return line, key
+    return _bodies(_lines(source, skip_lines, ENTRY_BYTES_MAX), lambda line, _: (line, key))
 
 
 def _bodies(lines: Iterable[tuple[int, list[bytes]]], decode: Decode) -> Iterator[Body]:

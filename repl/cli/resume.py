@@ -42,13 +42,10 @@ class Named:
         return await self.log.submit(values, keys=keys, producer=self.producer, sequence=sequence, born=self.born)
 
 
-def producer_of(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "little") or 1
-
-
 async def resume(log: Client, name: str, bodies: Iterator[Body]) -> Named:
     """Takes from ``bodies`` what is in the log already.  Raises ``OutOfSequence`` where that is something else."""
-    producer = producer_of(name)
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    producer = int.from_bytes(digest[:8], "little") or 1
     at = await log.producer_at(producer)
     body, lines = await asyncio.to_thread(_skip, bodies, at.place.next)
     if at.place.next and not await _is_there(log, at.place.first, at.place.last, body):

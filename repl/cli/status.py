@@ -20,10 +20,9 @@ from repl.cli.asking import network
 from repl.cli.options import Command, json_option, url_option
 from repl.cli.report import print_json, print_table, several, size
 from repl.cli.signals import run
-from vlsn.errors import VlsnLogError
 
 if TYPE_CHECKING:
-    from repl.client.endpoints import Endpoints, Status
+    from repl.client.endpoints import Endpoints
 
 WATCH_S = 2.0
 UNREACHABLE = "UNREACHABLE"
@@ -91,17 +90,14 @@ async def _ask(endpoints: Endpoints, urls: Sequence[str]) -> list[dict[str, Any]
     more = [url for name, url in members.items() if name not in known and url not in answers]
     answers.update(zip(more, await endpoints.statuses(more), strict=True))
     names = {url: name for name, url in members.items()}
-    nodes = {}
+    nodes: dict[str, dict[str, Any]] = {}
     for url, answer in answers.items():
-        document = _document(url, answer, names.get(url, ""))
-        nodes[document["node"] or url] = document
+        if isinstance(answer, Status):
+            nodes[answer.node or url] = {**answer.document, "url": url}
+        else:
+            name = names.get(url, "")
+            nodes[name or url] = {"node": name, "url": url, "state": UNREACHABLE, "reason": str(answer)}
     return [nodes[name] for name in sorted(nodes)]
-
-
-def _document(url: str, answer: Status | VlsnLogError, name: str) -> dict[str, Any]:
-    if isinstance(answer, VlsnLogError):
-        return {"node": name, "url": url, "state": UNREACHABLE, "reason": str(answer)}
-    return {**answer.document, "url": url}
 
 
 def summarise(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:

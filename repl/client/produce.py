@@ -22,10 +22,10 @@ from collections import deque
 from typing import Final
 
 import msgspec
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+from tenacity import RetryCallState
 
 from repl.api import Acks
-from repl.client.backoff import Backoff
+from repl.client.backoff import retrying
 from repl.client.endpoints import Endpoints
 from repl.client.group import Group, Waking
 from repl.client.identity import Identities
@@ -163,18 +163,7 @@ class Producer:
     async def _connect_forever(self) -> None:
         while not self._closing:
             await self.queue.work.wait()
-            await self._keep_connected()
-
-    async def _keep_connected(self) -> None:
-        retrying = AsyncRetrying(
-            wait=Backoff(),
-            retry=retry_if_exception_type(VlsnLogError),
-            before_sleep=self._note_fault,
-            sleep=self._pause,
-        )
-        async for attempt in retrying:
-            with attempt:
-                await self._session()
+            await retrying(_is_ours, sleep=self._pause, before_sleep=self._note_fault)(self._session)
 
     def _note_fault(self, state: RetryCallState) -> None:
         fault = state.outcome.exception() if state.outcome is not None else None
@@ -462,6 +451,10 @@ class Producer:
         if self._identities is not None and self._in_flight[0].sent_at + SILENCE_S < now:
             return True
         return min(group.deadline for group in self._in_flight) + ANSWER_GRACE_S < now
+
+
+def _is_ours(fault: BaseException) -> bool:
+    return isinstance(fault, VlsnLogError)
 
 
 def _unknown(why: str) -> OutcomeUnknown:

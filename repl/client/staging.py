@@ -139,7 +139,8 @@ class Stage:
     def __init__(self, stages: Stages, id: int) -> None:
         self.held = False
         """A master may hold something of it."""
-        self._stages = stages
+        self._calls = stages.calls
+        self._endpoints = stages.endpoints
         self._id = id
         self._handle = ""
         self._bytes_max: int | None = None
@@ -221,10 +222,6 @@ class Stage:
         await self._calls.call("DELETE", f"{PATH}/{self._handle}", again=True, answer_s=ATTEMPT_S)
         self.held = False
 
-    @property
-    def _calls(self) -> MasterCalls:
-        return self._stages.calls
-
     def _behind(self) -> str:
         return f"after={self.staged}&rewinds={self._rewinds}" if self._rewinds else f"after={self.staged}"
 
@@ -235,9 +232,9 @@ class Stage:
         return decoded(answer, _Begun, _WHAT)
 
     async def _ask(self, url: str, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Response:
-        request, target = self._stages.endpoints.request, f"{url}{PATH}{path}"
+        target = f"{url}{PATH}{path}"
         try:
-            return right(await request("POST", target, headers=headers, body=body, timeout_s=timeout_s))
+            return right(await self._endpoints.request("POST", target, headers=headers, body=body, timeout_s=timeout_s))
         except TransactionGone:
             self.held = False
             raise

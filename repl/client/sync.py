@@ -145,10 +145,6 @@ class SyncClient(Generic[V]):
             raise LogClosed(self._gone)
         return OfAnotherLoop(self._loop, self._inner.positions)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a call of the asynchronous client, and waits for it. Raises ``LogClosed``."""
-        return self._run(work)
-
     def forked(self) -> None:
         """Closes the client in a child process, which has no threads of its parent; leaves the loop alone."""
         _of_parents.append(self._loop)
@@ -169,7 +165,8 @@ class SyncClient(Generic[V]):
         finally:
             coming.cancel()
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a call of the asynchronous client, and waits for it. Raises ``LogClosed``."""
         future = self._begin(work)
         try:
             return future.result()
@@ -180,6 +177,8 @@ class SyncClient(Generic[V]):
         except BaseException:
             future.cancel()  # Ctrl-C in the waiting thread; a no-op when the work itself failed
             raise
+
+    _run = run
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         with self._beginning:
