@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from repl.client.page import decode_blocks
-from tests.e2e.calls import BATCH, BLOCKS, NDJSON, OCTETS, Answer, call, connection, raw_socket, send, whole
+from tests.e2e.calls import BATCH, NDJSON, OCTETS, Answer, call, connection, raw_socket, send
 from tests.e2e.group import NAMES, Group
 from vlsn.format import batch
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader
@@ -72,13 +71,6 @@ def test_each_ack_policy_is_told_what_it_waited_for(group: Group, acks: str) -> 
     assert appended["acks"] == acks
     assert appended["synced"] >= {"none": 0, "majority": 2, "all": 3}[acks]
     assert appended["durable"] is (appended["synced"] >= 2)
-
-
-def test_an_entry_of_the_largest_size_is_taken_and_one_byte_more_is_not(group: Group) -> None:
-    (vlsn,) = group.append(bytes(ENTRY_BYTES_MAX))
-    assert call("GET", f"{group.master}/v1/entries/{vlsn}").body == bytes(ENTRY_BYTES_MAX)
-    with group.unharmed():
-        group.post(bytes(ENTRY_BYTES_MAX + 1)).refused(413, "too-large")
 
 
 def test_many_at_once_each_get_a_vlsn_of_their_own(group: Group) -> None:
@@ -147,51 +139,6 @@ def test_without_from_a_page_begins_with_the_first_there_is(group: Group) -> Non
     (row,) = read(group, "n2", "limit=1").lines()
     assert row["vlsn"] == 4
     assert "kind" not in row
-
-
-@pytest.mark.parametrize("name", ["n1", "n3"])
-@pytest.mark.parametrize("headers", [{}, BLOCKS])
-def test_a_read_waits_for_what_comes(group: Group, name: str, headers: dict[str, str]) -> None:
-    last = group.settle()
-    link = connection(group.urls[name])
-    try:
-        send(link, "GET", f"{group.urls[name]}/v1/entries?from={last + 1}&wait=30", headers=headers)
-        (vlsn,) = group.append(b"awaited")
-        page = whole(link.getresponse())
-    finally:
-        link.close()
-    assert page.status == 200
-    assert b"awaited" in page.body
-    assert int(page.headers["vlsnlog-next"]) > vlsn
-
-
-@pytest.mark.parametrize("name", ["n1", "n2"])
-def test_blocks_are_whole_from_the_one_that_holds_the_vlsn(group: Group, name: str) -> None:
-    values = [b"%d" % number for number in range(10)]
-    appended = call("POST", f"{group.master}/v1/entries", body=batch.encode(values), headers=BATCH).ok()
-    first, last = appended["first"], appended["last"]
-    group.settle()
-    page = read(group, name, f"from={first + 4}", BLOCKS)
-    assert page.headers["content-type"] == BLOCKS["Accept"]
-    entries, _ = decode_blocks(memoryview(page.body), from_vlsn=0, kinds=None)
-    assert [(entry.vlsn, entry.value) for entry in entries] == list(zip(range(first, last + 1), values, strict=True))
-    assert page.headers["vlsnlog-next"] == str(last + 1)
-    assert page.headers["vlsnlog-durable"] == str(last)
-
-
-@pytest.mark.parametrize("name", ["n1", "n2"])
-def test_one_entry_is_its_value(group: Group, name: str) -> None:
-    (vlsn,) = group.append(b"\x00value\xff")
-    group.settle()
-    url = f"{group.urls[name]}/v1/entries"
-    answer = call("GET", f"{url}/{vlsn}")
-    assert (answer.status, answer.body) == (200, b"\x00value\xff")
-    assert answer.headers["content-type"] == "application/octet-stream"
-    head = call("HEAD", f"{url}/{vlsn}")
-    assert (head.status, head.headers["content-length"], head.body) == (200, "7", b"")
-    call("GET", f"{url}/{vlsn + 1}").refused(404, "not-yet")
-    call("GET", f"{url}/1").refused(404, "not-data")
-    call("GET", f"{url}/0").refused(400, "bad-argument")
 
 
 # The tail.
@@ -276,10 +223,6 @@ def test_segments_are_the_files_up_to_the_synced_length(group: Group, name: str)
     file = (group.path(name) / last["file"]).read_bytes()
     for body, start, end in parts:
         assert body == file[start:end]
-    for asked in (f"bytes={1 << 40}-", "bytes=5-4", "bytes=0-1,4-5", "lines=1-2", "bytes=-0"):
-        call("GET", f"{url}/{last['number']}", headers={"Range": asked}).refused(400, "bad-argument")
-    for number in ("0", "999", "-1", "x", "99999999999999999999"):
-        call("GET", f"{url}/{number}").refused(404, "not-found")
 
 
 # A node's reports on itself.

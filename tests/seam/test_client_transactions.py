@@ -235,7 +235,7 @@ async def test_a_group_below_their_level_refuses_them_by_name_and_goes_on() -> N
 
 
 async def write(log: Client, name: str, rng: Random, told: dict[bytes, tuple[int, int]], unsure: set[bytes]) -> None:
-    """Runs transactions, several under way at once, and notes what was told of each."""
+    """Runs transactions, several under way at once, and notes the answer to each."""
 
     async def one(number: int) -> None:
         value = f"{name}/{number}".encode()
@@ -456,7 +456,7 @@ async def test_a_consumer_whose_commit_was_aborted_reads_on_from_where_the_log_s
 
 
 async def behind_first(log: Client) -> Consumer:
-    """Makes a consumer that has been given the first entry."""
+    """Makes a consumer that has received the first entry."""
     consumer = log.consumer("billing", from_vlsn="start")
     async for _ in consumer:
         break

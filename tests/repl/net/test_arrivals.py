@@ -1,4 +1,4 @@
-"""Arrivals are counted by the frame, and bounded together; whoever has begun can end."""
+"""Arrivals are counted by the frame, and bounded together; a message that has begun can end."""
 
 from __future__ import annotations
 

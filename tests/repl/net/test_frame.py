@@ -23,7 +23,7 @@ SIZES = st.one_of(st.integers(0, 300), st.integers(SMALL_BYTES - 20, SMALL_BYTES
 
 
 def whole(data: bytes) -> bool:
-    """Says whether these bytes are one message and nothing else, by whoever follows frames of any kind."""
+    """Says whether these bytes are exactly one message, by the follower of all frames."""
     frames = Frames()
     return len(frames.feed(data)) == 1 and frames.between
 

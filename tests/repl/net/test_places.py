@@ -62,7 +62,7 @@ def _busy(listener: HttpListener) -> int:
 
 
 async def closed(wire: Wire) -> bool:
-    """Says whether the node has closed it by now; what is said meanwhile on another connection comes behind that."""
+    """Says whether the node has closed it by now; later traffic of another connection comes behind that."""
     reading = asyncio.ensure_future(wire.reader.read())
     for _ in range(20):  # by looks at the loop, too: a process that stood still has not looked
         await asyncio.wait([reading], timeout=0.01)

@@ -31,7 +31,7 @@ TURN_S_MAX = 0.1
 
 
 class Flood:
-    """A flood from a thread, so that what it costs is not the loop's."""
+    """A flood from a thread, so that its cost is not the loop's."""
 
     def __init__(self, url: str, first: bytes, one: bytes, times: int) -> None:
         host, _, port = url.removeprefix("http://").rpartition(":")
