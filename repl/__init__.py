@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from repl.client.destinations import Destinations as Destinations
     from repl.client.endpoints import Endpoints as Endpoints
     from repl.client.endpoints import Status as Status
+    from repl.client.page import Page as Page
     from repl.client.positions import Positions as Positions
+    from repl.client.reader import Consistency as Consistency
     from repl.client.sinks import Sinks as Sinks
     from repl.client.starting import Begin as Begin
     from repl.client.sync import SyncClient as SyncClient
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
     from repl.client.sync_destination import SyncDestinations as SyncDestinations
     from repl.client.sync_destination import SyncMessage as SyncMessage
     from repl.client.sync_destination import SyncMessages as SyncMessages
-    from repl.client.tail import Consistency as Consistency
-    from repl.client.tail import Page as Page
     from repl.client.transaction import Transaction as Transaction
     from vlsn.durability import Durability as Durability
     from vlsn.durability import GivenDurability as GivenDurability
@@ -66,7 +66,7 @@ _FROM = {
     "Buffer": "vlsn.seams",
     "Client": "repl.client.client",
     "CodecName": "repl.client.codec",
-    "Consistency": "repl.client.tail",
+    "Consistency": "repl.client.reader",
     "Consumer": "repl.client.consumer",
     "ConsumerAt": "repl.api",
     "ConsumerChange": "repl.api",
@@ -79,7 +79,7 @@ _FROM = {
     "GroupDurability": "vlsn.durability",
     "Message": "repl.client.destination",
     "Messages": "repl.client.destination",
-    "Page": "repl.client.tail",
+    "Page": "repl.client.page",
     "Positions": "repl.client.positions",
     "ProducerAt": "repl.api",
     "ProducerPlace": "vlsn.state.producer_lives",

@@ -52,8 +52,8 @@ LINEARIZABLE = Freshness(linearizable=True)
 class Appended(msgspec.Struct, frozen=True, gc=False):
     """An append as it is acknowledged.
 
-    ``durable``: a majority had synced it.  ``synced``: how many nodes had, the master among them.  ``duplicate``: it
-    was in the log before; VLSNs and term are the original's.  ``durability``: what it was answered for.  While
+    ``durable``: a majority had synced it. ``synced``: how many nodes had, the master among them. ``duplicate``: it was
+    in the log before; VLSNs and term are the original's. ``durability``: the durability at which it was answered. While
     ``durable`` is false the master had it as ``local`` says, and the replicas that ``acks`` counts as ``replica``.
     """
 
@@ -90,14 +90,14 @@ class Pending(Protocol):
 
     @property
     def doubt(self) -> asyncio.Future[None] | None:
-        """A future, done once it is decided whether this one is refused, where that takes a while. What comes behind it
-        in its sender's order waits, for after a refusal nothing of that is logged."""
+        """A future, done once it is decided whether this one is refused, where that takes a while. The sender's later
+        appends wait, for a refusal refuses them, too."""
         ...
 
     def expire(self) -> None:
         """Expires the append: calls ``done`` with ``OutcomeUnknown``, unless it was called before.
 
-        What is still queued and not sealed may be dropped and answered with a safer error.
+        An append that is still queued and not sealed may be dropped and answered with a safer error.
         """
         ...
 
@@ -151,7 +151,7 @@ class Handle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Handle:
-        """Raises ``BadArgument`` for what no master has given out."""
+        """Raises ``BadArgument`` for text that is no handle of a master."""
         match = _HANDLE.match(text)
         numbers = (int(match[1], 16), int(match[2]), int(match[3])) if match is not None else (0, 0, 0)
         if not 0 < numbers[0] <= NUMBER_MAX or max(numbers) > NUMBER_MAX:
@@ -184,11 +184,11 @@ class Puts:
 
 
 class ConsumerAt(msgspec.Struct, frozen=True):
-    """A named position, as it is told.
+    """A named position, as it is reported.
 
     ``next`` is the VLSN to be read next, ``term`` that of the one before it (0: not known), ``at`` the VLSN of the
-    COMMIT that set it, ``by`` what that commit was called.  ``lag_vlsns``: what is durable from the next entry of a
-    user on, ``lag_s``: since when that lies there; None where this node cannot say."""
+    COMMIT that set it, ``by`` what that commit was called. ``lag_vlsns`` counts the durable VLSNs from the user's next
+    entry on, ``lag_s`` the seconds since that entry; None if this node cannot say."""
 
     name: str
     next: int
@@ -211,7 +211,7 @@ class ConsumerChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SinkAt(msgspec.Struct, frozen=True):
-    """A sink, as it is told. ``at`` is the VLSN of the COMMIT that set its state."""
+    """A sink, as it is reported. ``at`` is the VLSN of the COMMIT that set its state."""
 
     name: str
     at: int
@@ -252,7 +252,7 @@ class Spans(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class FeedHello:
-    """A replica that asks for a feed, and of whom; the headers of ``WS /v1/feed``."""
+    """A replica that asks for a feed, and the node that it asks; the headers of ``WS /v1/feed``."""
 
     group: str
     node: NodeName
@@ -267,7 +267,7 @@ class FeedHello:
 
 
 class DestinationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """A destination that is asked for; what is left out is as it is, or of a new one the default."""
+    """A change of a destination. A field left out stays as it is; a new destination gets the default."""
 
     prefix: str | None = None
     from_: int | str | None = None

@@ -4,9 +4,9 @@
     name = "orders"                          consumer = "shop.cdc:Orders"
     from = "start"                           options = { url = "postgresql:///shop" }
 
-The options of consumers that come with vlsnlog (``SHIPPED``) are checked here, too, before any child starts.  What only
-the machine can tell, such as whether a file of a secret is there, the child looks at, which reads the options by the
-same classes.  Every error is a ``BadArgument`` that names the table, the setting, and what to write instead.
+The options of consumers that come with vlsnlog (``SHIPPED``) are checked here, too, before any child starts. The child
+checks the facts of its machine, such as a secret's file. It reads the options by the same classes. Every error is a
+``BadArgument`` that names the table, the setting, and what to write instead.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _read(number: int, table: object, size: Size) -> CdcSettings:
 
 @contextmanager
 def _at(place: str) -> Iterator[None]:
-    """Names the place of what is wrong inside."""
+    """Names the place of a fault inside."""
     try:
         yield
     except BadArgument as error:

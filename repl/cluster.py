@@ -3,7 +3,7 @@
     DIR/n1/node.toml   its settings; paths in it are relative to it, so a copied directory is a node of its own
     DIR/n1/node.log    what it says            DIR/n1/node.pid   the process that was started last
 
-1. The pid file is there before anybody is told that the node answers.
+1. The pid file is there before the node is reported to answer.
 2. Nodes end with this process, however that ends: each asks the kernel for SIGKILL when its parent dies
    (``repl.node.lifeline``).  The kernel means the parent's *thread*: start nodes from one that lives as long.
 3. Whether the cluster serves is learned from status alone, never by writing an entry.
@@ -50,8 +50,8 @@ class NodeEnded(VlsnLogError):
 
 
 class Node:
-    """One child process.  ``environment``: what it gets beside this process's own; ``launcher``: words before its
-    command, of a program that becomes it (``nsenter --net=…``)."""
+    """One child process. ``environment``: variables that it gets beside this process's own; ``launcher``: words before
+    its command, of a program that becomes it (``nsenter --net=…``)."""
 
     def __init__(
         self,
@@ -173,8 +173,8 @@ class Cluster:
     async def serving(self) -> str:
         """Returns the master's name once it takes appends on a majority.
 
-        That is so when its DTVLSN has reached, in its own term, what its log ended with when it was first
-        seen as master: the DTVLSN moves only through a majority's syncs of blocks of that term.
+        That is so once its DTVLSN has reached, in its own term, the last VLSN that its log had when it was first seen
+        as master. The DTVLSN moves only through a majority's syncs of blocks of that term.
         """
         seen: dict[tuple[str, int], int] = {}
         endpoints = Endpoints(self._network, self.urls)
@@ -285,7 +285,7 @@ def _readable(status: Status) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would speak for one node's config file, or for the client."""
+    """Returns our environment without the settings of one node or of the client."""
     left_out = {config.ENVIRONMENT_PREFIX + name for name in OF_ONE_NODE}
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, PARENT_VARIABLE: str(os.getpid())}

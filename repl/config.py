@@ -1,4 +1,4 @@
-"""Settings: what a node and the commands are told, and from where.
+"""Settings of a node and of the commands, and their sources.
 
 A setting comes from the flag, else ``VLSNLOG_<NAME>``, else the TOML file, else its default; the three
 write the same name (``--segment-bytes``, ``VLSNLOG_SEGMENT_BYTES``, ``segment_bytes``).  Sizes may be

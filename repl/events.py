@@ -3,12 +3,12 @@
     2026-01-02 03:04:05,678 INFO n2 elected term=7            a line of the node's log
     GET /v1/events?from=41  ->  {"first":1,"next":57,"events":[{"number":41,"time":…,"event":"elected","term":7}, …]}
 
-An event has the level of what an operator has to do about it: INFO nothing, WARNING to look, ERROR to act.  What only
-says that something is still so is one event, however often it is said: it takes the next number again, with ``count``
-and, in ``since``, when it was first said; its line is logged for every power of two.
+The level of an event says how an operator reacts: INFO not at all, WARNING to look, ERROR to act. A repeated report of
+one state is one event. It takes the next number again, with ``count`` and, in ``since``, the time of the first one; its
+line is logged for every power of two.
 
-Names are stable: whoever looks for one in a log or counts it finds it after an upgrade, too.  ``KINDS`` is the list of
-them, and docs/operating.md says what each means.
+Names are stable: a search of a log, or a count, works after an upgrade, too. ``KINDS`` is the list of them, and
+docs/operating.md says what each means.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ REPEATING: Final = frozenset(
         *("cleaning.paused", "hold.dropped", "unpunched", "producers.waits", "background.failed", "pages.unread"),
     }
 )
-"""Those that are said again while what they say stays so."""
+"""Events that are repeated while their state lasts."""
 _KIND_OF: Final = {name: kind for kind, names in KINDS.items() for name in names}
 
 

@@ -1,4 +1,4 @@
-"""Blocking jobs sent to a worker, awaited at home."""
+"""Blocking jobs sent to a worker, and awaited on the event loop."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ def settle_error(future: asyncio.Future[T]) -> Callable[[BaseException], None]:
 
 
 class Offload:
-    """Calls give a future that is done on the event loop's thread.  A future that nobody waits for any more
-    (cancelled) does not stop its job.  ``on_fault`` hears of each job that met damage, or bytes of a later version,
-    whoever waits for it."""
+    """Calls give a future that is done on the event loop's thread. A cancelled future does not stop its job.
+    ``on_fault`` is called for each job that met damage, or bytes of a later version."""
 
     def __init__(self, worker: Worker, on_fault: Callable[[Damaged | WrongVersion], None] = lambda _: None) -> None:
         self.worker = worker

@@ -17,9 +17,9 @@ that names no producer.  The name is a producer's submission, or its own: a rand
 ``born`` of one that was never sent before may be ``NUMBER_MAX``: nothing of it can be forgotten.  Known from level 2 on
 (``level`` in a status); an older server ends the connection for it.
 
-Type 4 is a whole transaction that sets positions of consumers, or states of sinks, as the body of a staged commit does:
-behind ``sequence`` come ``sets_bytes``, a u64, then that JSON, padded with zeros to 8, then the batch, or nothing for a
-COMMIT alone.  For a server that takes it: the upgrade asks for ``?types=4``, which an older one refuses.
+Type 4 is a whole transaction that sets positions of consumers, or states of sinks, as the body of a staged commit does.
+Behind ``sequence`` come ``sets_bytes``, a u64, then that JSON, padded with zeros to 8. Then comes the batch, or nothing
+for a COMMIT alone. For a server that takes it: the upgrade asks for ``?types=4``, which an older one refuses.
 
 Server to client, one message a wake-up, one or more answers in the order of the requests: 40 bytes each,
 then ``problem_bytes`` of a problem document, padded with zeros to 8.
@@ -124,7 +124,7 @@ class Asked(NamedTuple):
     """The name of a whole transaction: a producer, or a handle's id, and its sequence."""
     durability: GroupDurability | None = None
     sets: bytes = b""
-    """JSON of what that transaction sets; with any, there may be no batch."""
+    """The state that the transaction sets, as JSON; with any, there may be no batch."""
 
 
 def request_header(
@@ -137,7 +137,7 @@ def request_header(
     sets: bytes = b"",
 ) -> bytes:
     """Packs what goes before the batch in one message; ``transaction`` is the name of a whole one, born at ``born``,
-    and ``sets`` what that sets."""
+    and ``sets`` the state that it sets."""
     asked = 0 if durability is None else asked_code(durability)
     if transaction is not None:
         assert born is not None

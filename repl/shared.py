@@ -1,4 +1,4 @@
-"""One call for many callers: whoever asks while it is under way shares the next one."""
+"""One call for many callers: those that ask while it is under way share the next one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Shared(Generic[T]):
         self._closed: BaseException | None = None
 
     async def get(self) -> T:
-        """Raises what the call raised, or what ``close`` was given."""
+        """Raises the error of the call, or the one passed to ``close``."""
         if self._closed is not None:
             raise anew(self._closed)
         if self._next is None:
@@ -34,7 +34,7 @@ class Shared(Generic[T]):
         return await asyncio.shield(self._next)
 
     def close(self, error: BaseException) -> None:
-        """Ends the call under way; who waits, and whoever asks later, gets ``error``."""
+        """Ends the call under way; all its callers, and later ones, get ``error``."""
         self._closed = error
         if self._task is not None:
             self._task.cancel()

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from repl.client.reader import DURABLE, Consistency
 from repl.client.starting import Begin, keys_of
 from repl.client.sync import connect_sync
-from repl.client.tail import DURABLE, Consistency
 from vlsn.errors import BadArgument
 from vlsn.format.rows import Rows
 from vlsn.offline.stopped_log import StoppedLog

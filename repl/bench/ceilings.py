@@ -1,4 +1,4 @@
-"""Ceilings of this machine: what its disk and sockets do without any of our code.
+"""Ceilings of this machine: the speed of its disk and sockets without our code.
 
 They are taken in the run whose figures they stand beside, on the file system that the data is on, because
 both move with whatever else the machine does.  About one second in all.

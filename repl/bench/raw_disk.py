@@ -1,4 +1,4 @@
-"""Synced writes into a file of zeros: what a disk gives to writes of one size, with none of our code."""
+"""Synced writes into a file of zeros: a disk's speed for writes of one size, without our code."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ The figures are those that HBase's WALPerformanceEvaluation prints: operations a
 an append took, what a sync took, and how many appends shared each sync.  An operation is one append of one entry.
 
 The ceiling is one loop that writes as many bytes as the log's mean group, in one call, into a file of zeros in the same
-directory, and syncs them: what this disk gives to groups of that size, with none of our code.
+directory, and syncs them. It shows the disk's speed for groups of that size, without our code.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ def rotate(url: list[str], as_json: bool) -> int:
 def restore(url: list[str], as_json: bool) -> int:
     """Make the node given give up its log and fetch another member's; a master refuses.
 
-    It refuses, too, while fewer than a majority of the other members are known to be whole. Of several the next one
-    begins when the one before has its log again.
+    It refuses, too, while fewer than a majority of the other members are known to be whole. With several URLs the next
+    one begins when the one before has its log again.
     """
     if len(url) == 1:
         return _order("restore", url, as_json)
@@ -67,8 +67,8 @@ async def _restores(url: str) -> list[object]:
 
 
 async def _restored(url: str, before: list[object]) -> None:
-    """Waits until the node at ``url``, which was told to restore, follows with its new log.  Raises when it is silent
-    for ``SILENT_S``."""
+    """Waits until the node at ``url``, ordered to restore, follows with its new log. Raises when it is silent for
+    ``SILENT_S``."""
     loop = asyncio.get_running_loop()
     heard, begun = loop.time(), False
     async with network() as opened:
@@ -90,8 +90,8 @@ async def _status(opened: Network, url: str) -> dict[str, Any]:
 
 
 def _order(what: str, urls: Sequence[str], as_json: bool, *, again_s: float = 0.0) -> int:
-    """Orders it, and asks those that are not ready again for so long. Whoever has its log again may have to catch up
-    yet."""
+    """Sends the order, and repeats it for so long to nodes that are not ready. A node that has its log again may have
+    to catch up yet."""
     until = time.monotonic() + again_s
     while True:
         answers = ask_nodes(urls, "POST", f"/v1/admin/{what}")

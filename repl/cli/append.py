@@ -1,9 +1,9 @@
 """``vlsnlog append``: a value, or the lines of a file or of stdin.
 
-One entry a line (``lines.py``).  Lines go out as several atomic bodies, a few of them under way at once, acknowledged
-in order; so what is acknowledged is always the first so many lines, and ``--skip-lines`` goes on behind them.  Lines
-are sent exactly once: a body that got no answer goes out again, until its time is over.  With ``--producer`` that holds
-for any number of runs, however each ended (``resume.py``).
+One entry a line (``lines.py``). Lines go out as several atomic bodies, a few of them under way at once, acknowledged in
+order. So the acknowledged lines are always the first ones, and ``--skip-lines`` goes on behind them. Lines are sent
+exactly once: a body that got no answer goes out again, until its time is over. With ``--producer`` that holds for any
+number of runs, however each ended (``resume.py``).
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ async def _append(
                     if len(under_way) == BODIES_UNDER_WAY_MAX:
                         progress.take(under_way[0][0], await under_way[0][1])
                         under_way.popleft()
-            except (TooLarge, BadBody) as error:  # a line of the input: what came before it is acknowledged first
+            except (TooLarge, BadBody) as error:  # a line of the input: the lines before it are acknowledged first
                 fault = error
             while under_way:
                 progress.take(under_way[0][0], await under_way[0][1])

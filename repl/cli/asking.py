@@ -83,17 +83,12 @@ async def sent(
 def json_object(response: Response, *needed: str) -> dict[str, Any]:
     """Returns the object in a node's answer, which has all of these names in it. Raises what the node refused with;
     ``BadBody``."""
-    import msgspec
-
+    from repl.client.answers import decoded
     from repl.web import problem
-    from vlsn.format.records import JSON_FAULTS
 
     if response.status != 200:
         raise problem.error_of(bytes(response.body))
-    try:
-        found = msgspec.json.decode(bytes(response.body), type=dict[str, Any])
-    except JSON_FAULTS:
-        raise BadBody("the answer is no JSON object; is it a vlsnlog node?") from None
+    found = decoded(response, dict[str, Any], "JSON object")
     lacking = [name for name in needed if name not in found]
     if lacking:
         raise BadBody(f"the answer lacks {', '.join(lacking)}; is it a vlsnlog node?")

@@ -145,7 +145,7 @@ def verdict(report: AuditReport) -> str:
 
 
 def _left(left: NotAudited) -> str:
-    """Formats a part that was not audited: what, of which copy, where, and why."""
+    """Formats a part that was not audited: its kind, copy, place and reason."""
     place = f"{left.file} and {left.segments - 1} after it" if left.segments > 1 else left.file
     vlsns = f"VLSN {left.first} to {left.last}" if left.last else ""
     return f"{' '.join(filter(None, (left.what, left.source, place, vlsns)))}: {left.why}"
@@ -161,7 +161,7 @@ def _print_history(history: HistoryReport) -> None:
 
 
 def _sentence(finding: Finding) -> str:
-    """Formats a finding: a line, two more for the two copies of what differs, one for what mends it."""
+    """Formats a finding: a line, two more for the two differing copies, one for the repair."""
     from repl.audit.findings import told
 
     facts = {name: value for name, value in finding.more.items() if name not in ("other", "in_place")}
@@ -182,7 +182,7 @@ def _sentence(finding: Finding) -> str:
 
 
 def progress_on_terminal() -> AbstractContextManager[Show | None]:
-    """Shows a bar on stderr for each stage of work; nothing when stderr is no terminal."""
+    """Shows a bar on stderr for each stage of work, if stderr is a terminal."""
     if not sys.stderr.isatty():
         return nullcontext()
     click.echo("Spark starts …", err=True)

@@ -1,4 +1,4 @@
-"""``vlsnlog clean``: what retention removes now, or would; and who keeps the rest."""
+"""``vlsnlog clean``: the segments that retention removes now, or would; and the holders of the rest."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from repl.node.capacity import files_most, memory_bytes, readers_of
 def config(as_json: bool) -> None:
     """Print the settings: from VLSNLOG_* variables, then the --config file, then defaults.
 
-    The output without --json is a config file itself. What a 0 becomes on this machine is said behind it.
+    The output without --json is a config file itself. Behind a 0 stands its value on this machine.
     """
     resolved = resolve({**COMMAND_SETTINGS, **NODE_SETTINGS}, path=config_path())
     if as_json:

@@ -10,7 +10,7 @@ import click
 from repl.cli.asking import ask_group
 from repl.cli.options import Commands
 from repl.cli.places import END, place_option
-from repl.cli.report import count, print_found, print_json, print_table
+from repl.cli.report import count, print_found, print_list, print_table
 from vlsn.errors import BadArgument, NotFound
 
 if TYPE_CHECKING:
@@ -30,13 +30,7 @@ def consumer() -> None:
 def list_all(url: list[str], as_json: bool) -> int:
     """Every consumer of the group, and how far behind it is."""
     found = ask_group(url, lambda log: log.positions.list())
-    if as_json:
-        print_json({"consumers": found})
-    elif found:
-        _print(found)
-    else:
-        click.echo("no consumer has a position")
-    return 0
+    return print_list("consumers", found, as_json, _print, "no consumer has a position")
 
 
 @consumer.asking(NAME)

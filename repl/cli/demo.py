@@ -1,4 +1,4 @@
-"""``vlsnlog demo``: the demonstration, told on a terminal or in plain lines."""
+"""``vlsnlog demo``: the demonstration, shown on a terminal or in plain lines."""
 
 from __future__ import annotations
 

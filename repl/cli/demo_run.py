@@ -4,9 +4,9 @@
       elected, appends go on ─► the killed one starts again and catches up ─► every node reads everything back
       ─► Spark audit of all three
 
-What must hold, each a line of the verdict: every record is acknowledged, once and in order, and no VLSN between the
-first and the last is anything else but the new master's own first entry; every node's read has the SHA-256 of the
-input, and the audit finds the three logs equal up to the last record.
+Each promise is a line of the verdict. Every record is acknowledged, once and in order. The only other entry between the
+first and the last is the new master's own. Every node's read has the SHA-256 of the input. The audit finds the three
+logs equal up to the last record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import hashlib
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
@@ -51,8 +51,8 @@ class PlainTeller:
     def say(self, text: str) -> None:
         click.echo(text)
 
-    def wait(self, text: str) -> AbstractContextManager[object]:
-        return nullcontext()
+    def wait(self, text: str) -> None:
+        """Says what is waited for, where somebody looks on."""
 
     @contextmanager
     def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -82,9 +82,8 @@ class TerminalTeller(PlainTeller):
     def say(self, text: str) -> None:
         click.echo(_CLEARED + text)  # a bar that is drawn on this line is drawn again on the next
 
-    def wait(self, text: str) -> AbstractContextManager[object]:
+    def wait(self, text: str) -> None:
         self.say(f"{text} …")
-        return nullcontext()
 
     @contextmanager
     def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -166,17 +165,16 @@ def installed_records() -> list[bytes]:
     return lines
 
 
-def file_records(path: Path) -> list[bytes]:
-    """Returns the lines of a file, as ``vlsnlog append`` takes them."""
+def records_of(path: Path | None, entries: int | None) -> list[bytes]:
+    """Reads at most ``entries`` records, from a file the lines that ``vlsnlog append`` takes. Raises ``BadArgument``
+    when there is none."""
     from repl.cli.lines import bodies
 
-    with path.open("rb") as source:
-        return [line for body in bodies(source) for line in body.values]
-
-
-def records_of(path: Path | None, entries: int | None) -> list[bytes]:
-    """Reads at most ``entries`` records. Raises ``BadArgument`` when there is none."""
-    lines = installed_records() if path is None else file_records(path)
+    if path is None:
+        lines = installed_records()
+    else:
+        with path.open("rb") as source:
+            lines = [line for body in bodies(source) for line in body.values]
     if not lines:
         raise BadArgument(f"input: {path} is empty; the demonstration needs at least one line")
     return lines[:entries]
@@ -204,11 +202,11 @@ class Demo:
         say(f"starting {len(self._cluster.nodes)} nodes in {self._cluster.directory}")
         for node in self._cluster.nodes:
             node.start()
-        with self._teller.wait("they open their logs and found a group"):
-            async with _within(START_S, "the nodes did not found a group"):
-                for node in self._cluster.nodes:
-                    await self._cluster.answering(node)
-                master = await self._cluster.serving()
+        self._teller.wait("they open their logs and found a group")
+        async with _within(START_S, "the nodes did not found a group"):
+            for node in self._cluster.nodes:
+                await self._cluster.answering(node)
+            master = await self._cluster.serving()
         say(f"{', '.join(node.name for node in self._cluster.nodes)} are up, {master} is the master")
 
     async def _master(self) -> Node:
@@ -282,12 +280,12 @@ class Demo:
     async def _catch_up(self, victim: Node) -> None:
         """Waits until every node serves durable reads up to the last record."""
         loop = asyncio.get_running_loop()
-        with self._teller.wait(f"{victim.name} catches up"):
-            async with _within(CATCH_UP_S, f"{victim.name} did not catch up"):
-                status = await self._cluster.answering(victim)
-                behind = self.outcome.last - int((status.document.get("range") or {}).get("last") or 0)
-                started = loop.time()
-                await self._cluster.durable(self.outcome.last)
+        self._teller.wait(f"{victim.name} catches up")
+        async with _within(CATCH_UP_S, f"{victim.name} did not catch up"):
+            status = await self._cluster.answering(victim)
+            behind = self.outcome.last - int((status.document.get("range") or {}).get("last") or 0)
+            started = loop.time()
+            await self._cluster.durable(self.outcome.last)
         self.outcome.missed = max(0, behind)
         self.outcome.catch_up_s = loop.time() - started
         self._teller.say(f"{victim.name} has caught up")

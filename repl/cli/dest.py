@@ -10,7 +10,7 @@ import click
 from repl.cli.asking import ask_group
 from repl.cli.options import Commands, FiniteRange
 from repl.cli.places import place_option
-from repl.cli.report import age, count, print_found, print_json, print_table
+from repl.cli.report import age, count, print_found, print_json, print_list, print_table
 from vlsn.ids import NUMBER_MAX
 from vlsn.limits import ACK_TIMEOUT_S_MAX, ATTEMPTS_MAX, OUT_MAX, REDELIVERY_DELAY_S_MAX, REDELIVERY_FACTOR_MAX
 
@@ -106,13 +106,7 @@ def create(name: str, url: list[str], as_json: bool, **settings: Any) -> int:
 def list_all(url: list[str], as_json: bool) -> int:
     """Every destination of the group, and how far it is."""
     found = ask_group(url, lambda log: log.destinations.list())
-    if as_json:
-        print_json({"destinations": found})
-    elif found:
-        _print(found)
-    else:
-        click.echo("there are no destinations")
-    return 0
+    return print_list("destinations", found, as_json, _print, "there are no destinations")
 
 
 @dest.asking(NAME)

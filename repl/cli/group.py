@@ -1,4 +1,4 @@
-"""``vlsnlog group``: who is in the group, and one change of it at a time.
+"""``vlsnlog group``: the members of the group, and one change at a time.
 
 ``add`` and ``promote`` wait until the member is electable, as the master makes it once it has caught up; ``--no-wait``
 returns when the change itself is durable.  Exit status 1: logged, but not known to be durable, or not caught up in
@@ -32,7 +32,7 @@ HOPS_MAX = 3
 _DOCUMENT = ("group", "state", "master", "term", "vlsn", "durable", "members")
 """Members of every answer about the group."""
 _SETTINGS = ("level", "settings")
-"""… and of one that says more than who is in it."""
+"""… and of one that has the settings, too."""
 _WHOLE = re.compile(r"[0-9]{1,18}\Z")
 NO_MASTER_S = 5.0
 """Seconds that an order waits for a master: one may just be elected."""
@@ -216,7 +216,7 @@ async def _posted(opened: Network, url: str, body: object) -> Response:
 
 
 async def _shown(urls: Sequence[str]) -> dict[str, Any]:
-    """Returns the answer of whoever leads, or has the highest term, of all that answer. Raises ``Unreachable``."""
+    """Returns the master's answer, or the one with the highest term. Raises ``Unreachable``."""
     async with network() as opened:
         answers = await _documents(opened, urls)
         told = [answer for answer in answers if isinstance(answer, dict)]

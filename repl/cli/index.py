@@ -1,4 +1,4 @@
-"""``vlsnlog index``: what the VLSN index of a node's directory holds.  Never writes."""
+"""``vlsnlog index``: the contents of the VLSN index of a node's directory. Never writes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ COLUMNS: Final = ("first", "last", "segment", "mappings", "VLSNs a mapping", "fa
 def index(directory: Path, as_json: bool, every: bool) -> int:
     """Print the VLSN index of the node's directory DIR: range, buckets, sparseness, memory.
 
-    Of a running node a copy, as of its last checkpoint.  An index may be deleted while its node is stopped, and
-    is built anew then.  Exit status 1 when something in it cannot be read.
+    For a running node it shows a copy, as of its last checkpoint. An index may be deleted while its node is stopped,
+    and is built anew then. Exit status 1 when something in it cannot be read.
     """
     disk, stores = require_log(directory)
     from vlsn.errors import BadArgument

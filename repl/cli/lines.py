@@ -1,4 +1,4 @@
-"""The input of ``vlsnlog append`` as bodies: lines of values, or of what ``vlsnlog read --format json`` prints.
+"""The input of ``vlsnlog append`` as bodies: lines of values, or the output of ``vlsnlog read --format json``.
 
 A line ends at ``\\n`` and nowhere else, nothing is trimmed, an empty line is an entry, the last newline is optional.
 A JSON line gives its value and its key; its ``vlsn``, ``term`` and ``time`` are of another log, and not taken over.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import BinaryIO, Final
 
 from vlsn.errors import BadBody, TooLarge
@@ -39,18 +38,14 @@ class Body:
 
 
 def bodies(source: BinaryIO, skip_lines: int = 0, *, key: Key = None, json: bool = False) -> Iterator[Body]:
-    """Yields the lines of ``source`` after the first ``skip_lines``, in bodies. What a slow pipe gave so far does not
-    wait for more. Raises ``TooLarge`` for a line that no entry holds, ``BadBody`` for one that is not JSON, behind all
-    that comes before it."""
+    """Yields the lines of ``source`` after the first ``skip_lines``, in bodies. The lines of a slow pipe go out without
+    a wait for more. Raises ``TooLarge`` for a line that no entry holds, ``BadBody`` for one that is not JSON, behind
+    all that comes before it."""
     if json:
         from repl.web.ndjson import decode_printed
 
         return _bodies(_lines(source, skip_lines, JSON_LINE_BYTES_MAX), decode_printed)
-    return _bodies(_lines(source, skip_lines, ENTRY_BYTES_MAX), partial(_as_it_is, key))
-
-
-def _as_it_is(key: Key, line: bytes, number: int) -> tuple[bytes, Key]:
-    return line, key
+    return _bodies(_lines(source, skip_lines, ENTRY_BYTES_MAX), lambda line, _: (line, key))
 
 
 def _bodies(lines: Iterable[tuple[int, list[bytes]]], decode: Decode) -> Iterator[Body]:

@@ -1,8 +1,8 @@
 """The entry point ``vlsnlog`` and how every command ends.
 
-Exit status: 0 done and true; 1 a finding (damage, divergence, degraded, outcome unknown, a check that
-fails); 2 usage, refused, or cannot run.  Errors are one line on stderr: what, and what to do.  A closed
-pipe and Ctrl-C end quietly; the latter by SIGINT or with 130, which a shell shows alike, a ``read --follow`` with 0.
+Exit status: 0 done and true; 1 a finding (damage, divergence, degraded, outcome unknown, a check that fails); 2 usage,
+refused, or cannot run. Errors are one line on stderr: the fault, and the remedy. A closed pipe and Ctrl-C end quietly;
+the latter by SIGINT or with 130, which a shell shows alike, a ``read --follow`` with 0.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _fail(command: str, message: str, status: int) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Opens the null device for a stream that was closed before: what is opened next must not get its number."""
+    """Opens the null device for a stream that was closed before: the next file opened must not get its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)

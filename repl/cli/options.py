@@ -121,7 +121,7 @@ class Command(TakesConfig):
 
 
 class Commands(TakesConfig, click.Group):
-    """Commands of a command: in their order, with what they say of themselves in their first sentence, whole."""
+    """Commands of a command: in their order, each with the whole first sentence of its help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -132,7 +132,7 @@ class Commands(TakesConfig, click.Group):
             formatter.write_dl(rows)
 
     def asking(self, *parameters: Callable[[Any], Any], name: str | None = None) -> Callable[[F], click.Command]:
-        """Adds a command of what nodes are asked: it takes ``url`` and ``as_json`` behind these parameters."""
+        """Adds a command that asks nodes: it takes ``url`` and ``as_json`` behind these parameters."""
 
         def made(function: F) -> click.Command:
             for each in (json_option, url_option, *reversed(parameters)):

@@ -38,7 +38,7 @@ def place_option(flag: str, name: str = "to", *, help: str, required: bool = Tru
 
 
 def _vlsn(text: str) -> int | None:
-    """Returns the VLSN that ``text`` is, None where it is none. No number is made of what is too long for one."""
+    """Returns the VLSN that ``text`` is, None where it is none. Text that is too long for a number is not converted."""
     vlsn = int(text) if _DIGITS.match(text) and len(text) <= _DIGITS_MAX else 0
     return vlsn if 1 <= vlsn <= NUMBER_MAX else None
 

@@ -21,8 +21,8 @@ _LABEL = 16
 
 @contextmanager
 def bars(stream: TextIO | None = None, *, figure: Callable[[int], str] = count) -> Iterator[Show]:
-    """Gives a function that draws a stage's bar on ``stream``, stderr unless it is given.  A stage ends when another
-    one is shown."""
+    """Yields a function that draws a stage's bar on ``stream``, by default stderr. A stage ends when another one is
+    shown."""
     with ExitStack() as stage:
         bar: ProgressBar[str] | None = None
         shown = ""

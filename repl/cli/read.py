@@ -24,7 +24,7 @@ from repl.cli.signals import run
 
 if TYPE_CHECKING:
     from repl.client.connect import Client
-    from repl.client.tail import Consistency
+    from repl.client.reader import Consistency
     from vlsn.format.block import Entry
 
 

@@ -1,4 +1,4 @@
-"""``vlsnlog repair``: what differs in a stopped node's copy is replaced by what a majority's copies hold."""
+"""``vlsnlog repair``: differing parts of a stopped node's copy are replaced by those of a majority's copies."""
 
 from __future__ import annotations
 

@@ -55,6 +55,17 @@ def print_found(found: T, as_json: bool, text: Callable[[T], None]) -> int:
     return 0
 
 
+def print_list(name: str, found: Sequence[T], as_json: bool, text: Callable[[Sequence[T]], None], none: str) -> int:
+    """Prints all that was found as JSON under ``name``, or by ``text``, or ``none``; returns the exit status 0."""
+    if as_json:
+        print_json({name: found})
+    elif found:
+        text(found)
+    else:
+        click.echo(none)
+    return 0
+
+
 def size(count: float) -> str:
     """Formats as ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):

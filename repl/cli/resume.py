@@ -1,9 +1,9 @@
 """Going on with a file under a producer's name: the log says what it has already.
 
 A file's lines are cut into bodies in one way only, and body N goes out as submission N of the producer that
-``--producer NAME`` stands for.  Run again, after whatever ended it, the command asks the log which submission is due,
-compares the last one that is there with the file, and goes on behind it.  What was on its way when it ended goes out
-again under its old name, and the log takes it once.
+``--producer NAME`` stands for. Run again, after whatever ended it, the command asks the log which submission is due,
+compares the last one that is there with the file, and goes on behind it. A body that was on its way when it ended goes
+out again under its old name, and the log takes it once.
 """
 
 from __future__ import annotations
@@ -42,13 +42,10 @@ class Named:
         return await self.log.submit(values, keys=keys, producer=self.producer, sequence=sequence, born=self.born)
 
 
-def producer_of(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "little") or 1
-
-
 async def resume(log: Client, name: str, bodies: Iterator[Body]) -> Named:
     """Takes from ``bodies`` what is in the log already.  Raises ``OutOfSequence`` where that is something else."""
-    producer = producer_of(name)
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    producer = int.from_bytes(digest[:8], "little") or 1
     at = await log.producer_at(producer)
     body, lines = await asyncio.to_thread(_skip, bodies, at.place.next)
     if at.place.next and not await _is_there(log, at.place.first, at.place.last, body):

@@ -3,7 +3,7 @@
 Ctrl-C ends the process where it stands (``start.py``), which is as quiet as an end can be.  ``run`` and
 ``unwound_by_signals`` change that for as long as something is to be put away, and raise ``KeyboardInterrupt``.
 
-Who calls ``main`` in a process of their own has set SIGINT otherwise; then it is theirs, as ``asyncio.run`` has it.
+A program that calls ``main`` may have set SIGINT itself; then it keeps it, as with ``asyncio.run``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _end_at_the_next(number: int, _: FrameType | None) -> None:
 
 
 def unwound_by_signals() -> None:
-    """Lets Ctrl-C, SIGTERM and SIGHUP unwind the command by ``KeyboardInterrupt`` from here on. What it started and its
+    """Lets Ctrl-C, SIGTERM and SIGHUP unwind the command by ``KeyboardInterrupt`` from here on. Its child processes and
     temporary files go with it, and the exit status is that of Ctrl-C. From the main thread.
 
     Where Ctrl-C is ignored, as in the background of a script, it stays without effect, and those two have it."""
@@ -54,7 +54,7 @@ def unwound_by_signals() -> None:
     if ctrl_c is signal.SIG_IGN:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     if ctrl_c in (signal.SIG_IGN, signal.SIG_DFL):
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a loop puts its own in the place of
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a loop replaces by its own
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # else it is ignored, as under nohup
             signal.signal(number, _end)

@@ -1,7 +1,8 @@
 """``vlsnlog status``: every member asked, one table.
 
-Degraded, and exit status 1: a member is silent or neither MASTER nor REPLICA, or has too little room on its disk,
-there is not exactly one master, a listed member has no live feed, or a node has an alarm (``repl.node.alarms``).
+A group is degraded, with exit status 1, for each of these. A member is silent, or is neither MASTER nor REPLICA, or has
+too little room on its disk. The number of masters is not one. A listed member has no live feed. A node has an alarm
+(``repl.node.alarms``).
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from repl.cli.asking import network
 from repl.cli.options import Command, json_option, url_option
 from repl.cli.report import print_json, print_table, several, size
 from repl.cli.signals import run
-from vlsn.errors import VlsnLogError
 
 if TYPE_CHECKING:
-    from repl.client.endpoints import Endpoints, Status
+    from repl.client.endpoints import Endpoints
 
 WATCH_S = 2.0
 UNREACHABLE = "UNREACHABLE"
@@ -90,21 +90,18 @@ async def _ask(endpoints: Endpoints, urls: Sequence[str]) -> list[dict[str, Any]
     more = [url for name, url in members.items() if name not in known and url not in answers]
     answers.update(zip(more, await endpoints.statuses(more), strict=True))
     names = {url: name for name, url in members.items()}
-    nodes = {}
+    nodes: dict[str, dict[str, Any]] = {}
     for url, answer in answers.items():
-        document = _document(url, answer, names.get(url, ""))
-        nodes[document["node"] or url] = document
+        if isinstance(answer, Status):
+            nodes[answer.node or url] = {**answer.document, "url": url}
+        else:
+            name = names.get(url, "")
+            nodes[name or url] = {"node": name, "url": url, "state": UNREACHABLE, "reason": str(answer)}
     return [nodes[name] for name in sorted(nodes)]
 
 
-def _document(url: str, answer: Status | VlsnLogError, name: str) -> dict[str, Any]:
-    if isinstance(answer, VlsnLogError):
-        return {"node": name, "url": url, "state": UNREACHABLE, "reason": str(answer)}
-    return {**answer.document, "url": url}
-
-
 def summarise(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Sums up group, master and term as the node with the highest term tells them."""
+    """Sums up group, master and term as the node with the highest term reports them."""
     best: dict[str, Any] = max(
         nodes, key=lambda node: (node.get("term") or 0, node["state"] == "MASTER"), default={"state": ""}
     )
@@ -117,7 +114,7 @@ def summarise(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def alarms(nodes: Sequence[dict[str, Any]]) -> list[str]:
-    """Lists what needs a person: of a node that does not answer, what others know of it."""
+    """Lists the alarms that need a person; for a silent node, those that others report."""
     answered = {node["node"] for node in nodes if node["state"] != UNREACHABLE}
     found = {
         (each["node"], each["kind"], each["name"]): f"{each['node']}: {each['what']}: {each['why']}"

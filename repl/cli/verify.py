@@ -81,7 +81,7 @@ def _print(directory: Path, report: VerifyReport) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
-    """Shows a bar of the bytes verified on stderr; nothing when stderr is no terminal."""
+    """Shows a bar of the bytes verified on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -24,8 +24,8 @@ def right(answer: Response) -> Response:
 
 
 def encoded(asked: object) -> bytes:
-    """Encodes what is asked for. Raises ``BadArgument`` for what JSON has no words for, such as a number past 64 bits,
-    NaN, or text that is not UTF-8."""
+    """Encodes what is asked for. Raises ``BadArgument`` for a value that JSON cannot hold, such as a number past 64
+    bits, NaN, or text that is not UTF-8."""
     try:
         body = msgspec.json.encode(asked, enc_hook=_no_json)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -38,15 +38,16 @@ def retrying(
     may_pass: Callable[[BaseException], bool],
     *,
     until: float = inf,
+    stop: Callable[[RetryCallState], bool] | None = None,
     sleep: Any = asyncio.sleep,
     before_sleep: Any = None,
 ) -> AsyncRetrying:
-    """Makes a loop that calls again behind errors that ``may_pass``, until a call fails at the loop's time ``until`` or
-    later: that error is raised."""
+    """Makes a loop that calls again after errors that ``may_pass``. It ends with the error of a call that fails at the
+    loop's time ``until`` or later, or where ``stop`` says so."""
     loop = asyncio.get_running_loop()
     return AsyncRetrying(
         wait=Backoff(),
-        stop=lambda _: loop.time() >= until,
+        stop=stop or (lambda _: loop.time() >= until),
         retry=retry_if_exception(may_pass),
         sleep=sleep,
         before_sleep=before_sleep,

@@ -27,7 +27,7 @@ from vlsn.seams import Buffer
 PART_ENTRIES_MAX: Final = BATCH_ENTRIES_MAX - 1
 """Rows of a part, its COMMIT beside them."""
 PART_BYTES_MAX: Final = TRANSACTION_BYTES_MAX - 8 * KIB
-"""Bytes of a part's rows with what a block keeps beside each: the rest is its COMMIT's."""
+"""Bytes of a part's rows, with a block's overhead for each. The rest of the transaction's limit is for its COMMIT."""
 PIECE_BYTES: Final = 2 * MIB
 """Bytes of rows in one call, which holds one row at least."""
 ROW_OVERHEAD_BYTES: Final = ENTRY_OVERHEAD_BYTES + TRANSACTION_OVERHEAD_BYTES
@@ -98,7 +98,7 @@ class BatchRows:
 
     @cached_property
     def _sizes(self) -> I64:
-        """The bytes of the first n rows with what a block keeps beside them, for each n."""
+        """The bytes of the first n rows with a block's overhead, for each n."""
         sizes = [chunk.value_lengths() + chunk.key_lengths() + ROW_OVERHEAD_BYTES for chunk in self.chunks]
         return _offsets(np.concatenate(sizes) if sizes else [])
 
@@ -119,7 +119,7 @@ class BatchRows:
             yield self.only(start, end).encoded(), end - start
 
     def encoded(self) -> bytes:
-        """Encodes them as one batch. Raises ``TooLarge``, ``BadBody`` for no rows."""
+        """Encodes the rows as one batch. Raises ``TooLarge``, ``BadBody`` for no rows."""
         values = b"".join(chunk.value_bytes() for chunk in self.chunks)
         keys = b"".join(chunk.key_bytes() for chunk in self.chunks)
         value_ends = _offsets(np.concatenate([chunk.value_lengths() for chunk in self.chunks]))
@@ -130,7 +130,7 @@ class BatchRows:
         return encode_columns(columns)
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields key and value of each row, copied: for what is rare."""
+        """Yields key and value of each row, copied: for rare cases."""
         for chunk in self.chunks:
             values, keys = bytes(chunk.value_bytes()), bytes(chunk.key_bytes())
             value_ends, key_ends = _offsets(chunk.value_lengths()).tolist(), _offsets(chunk.key_lengths()).tolist()
@@ -170,7 +170,8 @@ def row_digest(key: bytes, value: bytes) -> bytes:
 
 def without(rows: BatchRows, logged: Sequence[bytes]) -> BatchRows | None:
     """Takes the rows out that are logged, given by their digests, each as often as it is; None where one of them is not
-    among the rows. Of equal rows the first go. Memory: 16 bytes a row, and a copy of what is left."""
+    among the rows. Among equal rows the first ones are taken out. Memory: 16 bytes a row, and a copy of the rows
+    left."""
     there = np.array([row_digest(key, value) for key, value in rows.pairs()], f"S{_DIGEST_BYTES}")
     gone = np.sort(np.array(logged, f"S{_DIGEST_BYTES}"))
     order = np.argsort(there, kind="stable")

@@ -1,4 +1,4 @@
-"""Pages of whole blocks, for who reads them by column: checked, and not cut into entries.
+"""Pages of whole blocks, for a reader by columns: the blocks are checked, and not cut into entries.
 
     body     |hdr|offsets| a | bc |  | hdr |offsets| d |      at   0 88 …
     page.rows.vlsns(), .kinds(), .value_cuts() …              an array each, a row an entry
@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from repl.client.tail import Page, Reader, VlsnPlace
+from repl.client.page import Page, VlsnPlace
+from repl.client.reader import Reader
 from vlsn.errors import BadBody
 from vlsn.format import block, scan
 from vlsn.format.block import BLOCK_BYTES

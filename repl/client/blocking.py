@@ -17,7 +17,7 @@ from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from repl.client.codec import Codec, CodecName, codec_of
-from repl.client.tail import Page
+from repl.client.page import Page
 from vlsn.format.block import Entry
 
 K = TypeVar("K", covariant=True)
@@ -131,7 +131,7 @@ def entries_of(
 
 
 def _generating(called: Callable[P, T]) -> Callable[P, T]:
-    """Corrects what ``called`` says that it returns: a generator, of what its model yields."""
+    """Corrects the return annotation of ``called``: a generator of the items that its model yields."""
     yields = called.__annotations__["return"].removeprefix("AsyncGenerator[").removesuffix(", None]")
     signature = inspect.signature(called)
     called.__signature__ = signature.replace(return_annotation=f"Generator[{yields}, None]")  # type: ignore[attr-defined]

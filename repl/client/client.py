@@ -21,13 +21,14 @@ from repl.client.destinations import Destinations
 from repl.client.endpoints import Endpoints
 from repl.client.group import Identity
 from repl.client.identity import HandleNames
+from repl.client.page import Page, VlsnPlace
 from repl.client.positions import Positions
 from repl.client.produce import Producer
+from repl.client.reader import DURABLE, Reader, freshness_of
 from repl.client.reads import NOT_OPEN, Reads
 from repl.client.sinks import Sinks
 from repl.client.staging import Stages
 from repl.client.starting import Begin, check_begin
-from repl.client.tail import DURABLE, Page, Reader, VlsnPlace, freshness_of
 from repl.client.transaction import Transaction
 from repl.web.types import Network
 from vlsn.durability import GivenDurability, GroupDurability, group_durability
@@ -164,10 +165,10 @@ class Client(Reads[V], Generic[V]):
         majority). ``codec`` says what the value is, where it is another than the client's; ``durability`` as for
         ``append_batch``.
 
-        Appends of many coroutines share batches.  Raises ``TypeError`` for what the codec does not take, ``TooLarge``
-        (over 1 MiB, key over 64 KiB); past the deadline ``OutcomeUnknown`` if it was sent, else what kept it waiting
-        (``NotMaster``, ``InsufficientReplicas``, ``QueueFull``, ``Unreachable`` …).  A cancel leaves it possibly
-        logged.
+        Appends of many coroutines share batches. Raises ``TypeError`` for a value that the codec does not take,
+        ``TooLarge`` (over 1 MiB, key over 64 KiB). Past the deadline it raises ``OutcomeUnknown`` if the append was
+        sent. Else it raises the reason that kept it waiting (``NotMaster``, ``InsufficientReplicas``, ``QueueFull``,
+        ``Unreachable`` …). A cancel leaves it possibly logged.
         """
         if durability is None and codec is None:
             return await self._put(value, key)
@@ -250,8 +251,8 @@ class Client(Reads[V], Generic[V]):
         ``durability``: ``sync``, ``write_no_sync`` (written: a crash of these processes does not lose it, one of the
         machines may) or ``no_sync`` (in memory), or two of them as in ``sync,no_sync``: the master's and the replicas'.
         It may ask for less than the group's setting, which is ``sync`` unless that was changed; ``StrongerDurability``
-        refuses more. What is answered early becomes durable, and visible to readers, a fraction of a second later, or
-        is lost with the machines that had it.  Raises as ``append_many``."""
+        refuses more. An append that is answered early becomes durable, and visible to readers, a fraction of a second
+        later; or it is lost with the machines that had it. Raises as ``append_many``."""
         policy = None if acks is None else acks_of(acks)
         return await self._append_batch(values, keys, policy, codec, _given(durability))
 
@@ -263,8 +264,9 @@ class Client(Reads[V], Generic[V]):
 
             async with log.transaction() as txn: await txn.append(b"a"); await txn.append(b"b")
 
-        Up to 65 535 entries and 16 MiB.  Up to 1 MiB is kept here and survives any change of master; of more, what was
-        staged at a master that is gone is ``TransactionGone``, nothing logged: run the block again."""
+        Up to 65 535 entries and 16 MiB. Up to 1 MiB is kept here and survives any change of master. More is staged at
+        the master. If that master is lost the commit raises ``TransactionGone``, nothing logged: run the block
+        again."""
         producer = self._open()
         policy = self._acks if acks is None else acks_of(acks)
         return Transaction(
@@ -390,8 +392,8 @@ class Client(Reads[V], Generic[V]):
         return self._sinks
 
     def forked(self) -> None:
-        """Lets go of the connection and its loop in a child process: they are its parent's. What is left of them here
-        stays as it is: to close the loop's poll would close it to the parent, too."""
+        """Lets go of the connection and its loop in a child process: they are its parent's. The child's copies stay as
+        they are: closing the loop's poll would close it in the parent, too."""
         _of_parents.append([getattr(self, name, None) for name in ("_producer", "_task", "_network")])
         self._gone, self._put = FORKED, self._refuse
 

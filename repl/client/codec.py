@@ -33,7 +33,7 @@ NAME_A_CODEC: Final = 'or name a codec: codec="utf8" or "json"'
 
 
 class Codec:
-    """Makes bytes of values and keys. Each call raises ``TypeError`` for what it is not asked to take."""
+    """Makes bytes of values and keys. Each call raises ``TypeError`` for a value of another type."""
 
     def __init__(self, encode: Callable[[object], bytes]) -> None:
         self._encode = encode

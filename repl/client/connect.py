@@ -67,14 +67,14 @@ def connect(
 ) -> Client[Any]:
     """Makes a client of the group that ``url`` names: one or more ``http://HOST:PORT``, separated by commas.
 
-    ``acks``: ``none``, ``majority`` or ``all``; ``timeout_s``: each append's deadline.  ``exactly_once``: what got no
-    answer is sent again, and the log takes it once, whatever becomes of connections and masters; ``OutcomeUnknown``
-    then means that no answer came until the deadline, or until the client was closed.  Appends stay in their order.
-    A log forgets whoever was heard of longest ago of more than 65,536 such clients (the group's setting ``producers``);
-    a client that this befalls goes on under another name.
-    ``durability``: what appends are to be answered for, as ``append_batch`` says; by default the group's setting.
-    ``codec``: what appends are given, ``bytes``, ``utf8`` (str) or ``json``; readers ask each entry for its ``text()``
-    or ``json()``.  Nothing is opened before ``async with``.  Raises ``BadArgument``.
+    ``acks``: ``none``, ``majority`` or ``all``; ``timeout_s``: each append's deadline. ``exactly_once``: an append
+    without an answer is sent again, and the log takes it once, through any loss of connections and masters.
+    ``OutcomeUnknown`` then means that no answer came until the deadline, or until the client was closed. Appends stay
+    in their order. A log remembers the latest 65,536 such clients (the group's setting ``producers``). A client that it
+    forgot goes on under another name. ``durability``: the durability at which appends are answered, as for
+    ``append_batch``; by default the group's setting. ``codec``: the type of the values appended, ``bytes``, ``utf8``
+    (str) or ``json``; a reader calls ``text()`` or ``json()`` of an entry. Nothing is opened before ``async with``.
+    Raises ``BadArgument``.
     """
     policy = acks_of(acks)
     if not 0 < timeout_s <= 3600:

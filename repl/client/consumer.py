@@ -5,16 +5,18 @@
         …
         await consumer.commit()
 
-1. Its position lies in the log, under its name.  Where there is none yet, the first read sets one: from then on nothing
-   that it has not read is cleaned away, up to the cap of holds.
+1. Its position lies in the log, under its name. If it has none yet, the first read sets one. From then on unread
+   entries are kept from cleaning, up to the cap of holds.
 2. A commit names the position that it starts from.  Where another worker of that name has committed meanwhile it is
    refused (``StaleTerm``), and nothing is logged: a worker that slept through its replacement does no harm.
-3. A commit sets the position behind the last entry that the loop was given.  What was given and not committed is given
-   again: to whoever comes next, and to this one once it is iterated over anew, or where a commit has failed.
-4. With the position in a transaction, beside what came of the entries, each entry takes effect once.  Where that
-   transaction is another group's, the position lies there (``kept_in``), and this group is told so that it may clean.
+3. A commit sets the position behind the last entry that the loop has received. Entries that were delivered and not
+   committed are delivered again: to the next worker, and to this one once it is iterated over anew or a commit has
+   failed.
+4. With the position in the transaction that holds the results of the entries, each entry takes effect once. If that
+   transaction is another group's, the position lies there (``kept_in``). This group learns the position, so that it may
+   clean.
 5. A transaction that ends without its commit, in the body of the loop, counts as a failed commit: the loop may catch
-   the error, and is given the entry again.  An error that no transaction has seen is the loop's own affair: it calls
+   the error, and receives the entry again. An error that no transaction has seen is the loop's own affair: it calls
    ``rewind``, or its next commit passes the entry.
 """
 
@@ -31,8 +33,10 @@ from typing import Final, Never, Protocol, TypeVar
 from weakref import ref
 
 from repl.api import ConsumerAt, ConsumerChange
+from repl.client.page import Page, VlsnPlace
+from repl.client.positions import Positions
+from repl.client.reader import Reader
 from repl.client.starting import Begin, first_of, vlsn_of
-from repl.client.tail import Page, Reader, VlsnPlace
 from vlsn.errors import BadArgument, LogClosed, StaleTerm, VlsnLogError
 from vlsn.format.block import Entry
 from vlsn.ids import NULL_TERM, is_name
@@ -42,18 +46,7 @@ T = TypeVar("T")
 TELL_S: Final = 1.0
 """Seconds between two words to the input's group of a position that lies elsewhere."""
 Follow = Callable[[VlsnPlace], Awaitable[Page | None]]
-"""Waits a while for what lies behind a place; None where nothing came."""
-
-
-class Positions(Protocol):
-    """The positions of a group (``repl.client.positions``); ``group`` is the same object for one client's."""
-
-    @property
-    def group(self) -> object: ...
-
-    async def get(self, name: str) -> ConsumerAt | None: ...
-
-    async def set(self, name: str, change: ConsumerChange) -> ConsumerAt: ...
+"""Waits a while for the page behind a place; None if nothing came."""
 
 
 class Keeper(Protocol):
@@ -120,7 +113,7 @@ class Consumer:
         self._asks = True
         """The log is asked for the position before the next read: before the first one, and after a fault."""
         self._next = 0
-        """Behind the last entry that was given."""
+        """The VLSN behind the last entry delivered."""
         self._term = int(NULL_TERM)
         self._sought = 0
         """The VLSN at which the next turn begins; 0 for the position."""
@@ -130,11 +123,11 @@ class Consumer:
         self._filling: asyncio.Task[None] | None = None
         self._me = ref(self)
         self._told, self._tell_s = 0, 0.0
-        """The position that the input's group was told, and the time when it is told again."""
+        """The position that the input's group has received, and the time of the next report."""
 
     @property
     def next_vlsn(self) -> int:
-        """The VLSN behind the last entry given: what ``commit`` commits. 0 before the first read."""
+        """The VLSN behind the last entry delivered, which ``commit`` commits. 0 before the first read."""
         return self._next
 
     @property
@@ -161,7 +154,7 @@ class Consumer:
 
     async def poll(self, timeout_s: float | None = None) -> Entry | None:
         """Gives the entry behind the last one given, by a loop too; None where it did not come within ``timeout_s``
-        seconds (None: no limit), whatever the reason. What is on its way then is there for the next call.  Raises
+        seconds (None: no limit), whatever the reason. A page that is on its way then is there for the next call. Raises
         ``Trimmed``, ``NotInLog``, ``BadArgument``, and as ``Positions.get``."""
         if timeout_s is not None and not timeout_s >= 0:
             raise BadArgument(f"timeout_s is {timeout_s}; it is 0 or more")
@@ -223,7 +216,7 @@ class Consumer:
         return entry
 
     def take_page(self) -> Page | None:
-        """Gives the page that was read, without the entries that were given; None where it was given."""
+        """Returns the page that was read, without the entries delivered before; None if it was returned already."""
         read = self._read
         if read is None or read.turn != self._turn or read.page is None:
             return None
@@ -232,8 +225,8 @@ class Consumer:
         return replace(page, entries=list(read.left))
 
     async def fill(self, timeout_s: float | None = None) -> bool:
-        """Reads on, once all that was read is given. Says whether it is done; what is not done in time, or is
-        cancelled, goes on until the next call. Raises as ``poll``."""
+        """Reads on, once all that was read is given. Says whether it is done. A read that is not done in time, or whose
+        caller is cancelled, goes on until the next call. Raises as ``poll``."""
         filling = self._filling
         if filling is None:
             filling = self._filling = asyncio.create_task(self._fill(self._turn), name=f"consumer-{self.name}")
@@ -291,16 +284,16 @@ class Consumer:
     def committed_by(self, change: ConsumerChange, vlsn: int) -> None:
         """Notes that the COMMIT at ``vlsn`` has set what ``change`` asked for.
 
-        A late answer is passed over once the log was asked for the position again: what was given since then starts
-        from the position before, and the master has to refuse a commit of it."""
+        A late answer is passed over once the log was asked for the position again. Entries delivered since then start
+        from the position before, and the master has to refuse a commit of them."""
         if change is not self._asked_for:
             return
         term = self._term if self._next == change.next else int(NULL_TERM)
         self._placed = ConsumerAt(self._key, change.next, term, vlsn, by=change.by)
 
     def not_committed(self) -> None:
-        """Notes that a commit has failed, or was not made: the next read begins where the log says. Until then what was
-        given can be committed as before."""
+        """Notes that a commit has failed, or was not made: the next read begins where the log says. Until then the
+        entries delivered can be committed as before."""
         self._asks = True
         self._sought = 0
         self.turn()
@@ -347,7 +340,7 @@ class Consumer:
 
     async def _tell_input(self) -> None:
         """Tells the input's group how far a consumer is whose position lies in another one, so that it may clean up to
-        there. It is told again later, so nothing depends on its answer."""
+        there. The report is repeated later, so nothing depends on its answer."""
         now, placed = asyncio.get_running_loop().time(), self._placed
         if not self._elsewhere or placed is None or placed.next == self._told or now < self._tell_s:
             return

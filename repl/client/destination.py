@@ -5,10 +5,10 @@
         await message.ack()
 
 1. Messages are taken ``prefetch`` at once at most, and given out one by one; the next ones are on their way meanwhile
-   where the worker is quick.  What is neither acknowledged nor given
-   back in time is delivered again, to whichever worker asks.
-2. Acknowledgements that come while one call is on its way go together with the next.  ``ack`` returns once it is
-   durable; with ``wait=False`` at once: what is lost then is delivered again.
+   where the worker is quick. A message that is neither acknowledged nor given back in time is delivered again, to any
+   worker that asks.
+2. Acknowledgements that come while one call is on its way go together with the next. ``ack`` returns once it is
+   durable. With ``wait=False`` it returns at once, and a message whose acknowledgement is lost is delivered again.
 3. A worker of a destination that was dropped and made anew acknowledges nothing of the new one.
 """
 
@@ -35,13 +35,13 @@ from vlsn.state.destinations import key_of
 PREFETCH: Final = 100
 PREFETCH_MAX: Final = 10_000
 QUICK_S: Final = 0.5
-"""A worker that is done with what it took in so many seconds is given the next messages ahead."""
+"""A worker that finishes its messages within so many seconds receives the next ones ahead."""
 AHEAD: Final = 8
 """Times ``prefetch`` that may be on their way to such a worker …"""
 TOGETHER: Final = 4
-"""… and that are granted, and sent, at once: what an answer costs the master is shared by as many."""
+"""… and that are granted, and sent, at once: they share the master's cost of an answer."""
 AHEAD_MAX: Final = 20_000
-"""Messages that may be on their way to one worker at most, half of what a node grants."""
+"""Messages that may be on their way to one worker at most, half of a node's limit."""
 WAIT_S: Final = 20.0
 """Seconds that one call waits for messages; then it is made again."""
 
@@ -61,13 +61,14 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
         return f"Message(vlsn={self.vlsn}, attempt={self.attempt}, key={self.key!r}, {len(self.value)} bytes)"
 
     async def ack(self, *, wait: bool = True) -> None:
-        """Acknowledges it: durable on return, with ``wait``. Raises ``NotFound`` where the destination is gone; past
-        the client's time ``Unreachable``, ``NotMaster``, ``OutcomeUnknown``."""
+        """Acknowledges the message: durable on return, with ``wait``. Raises ``NotFound`` where the destination is
+        gone; past the client's time ``Unreachable``, ``NotMaster``, ``OutcomeUnknown``."""
         await self._of.ack([self], wait=wait)
 
     async def nack(self, reason: str = "given back", *, delay_s: float | None = None) -> None:
-        """Gives it back, to be delivered again after ``delay_s``, 0 to 86,400 seconds; None: after the destination's
-        delay. After its last attempt it is dead, for this ``reason``. Raises as ``ack``, ``BadArgument``."""
+        """Gives the message back, to be delivered again after ``delay_s``, 0 to 86,400 seconds; None: after the
+        destination's delay. After its last attempt it is dead, for this ``reason``. Raises as ``ack``,
+        ``BadArgument``."""
         await self._of.nack([self], reason, delay_s=delay_s)
 
 
@@ -199,7 +200,7 @@ class Destination:
             await asyncio.sleep(AGAIN_S)
 
     async def take(self, most: int | None = None, wait_s: float = WAIT_S) -> Messages:
-        """Takes up to ``most`` messages, waiting so long for the first; none where none has come."""
+        """Takes up to ``most`` messages, and waits ``wait_s`` for the first; it may return none."""
         uuid, taken = await self._destinations.take(self.name, self._prefetch if most is None else most, wait_s)
         return Messages(self, uuid, taken)
 

@@ -1,9 +1,9 @@
 """A worker's connection to the master of a destination: messages as far as it gives credit, acknowledgements beside.
 
 Everything that is under way when the connection is lost is given to ``lost``: acknowledgements are made again by calls,
-and what was not looked at is said to be so where the connection still stands.  A node says something every few seconds:
-one that is silent for ``SILENT_S`` is left, whoever waits for it and for what; TCP alone would wait a quarter of an
-hour for a machine that has lost its power.
+and what was not looked at is said to be so where the connection still stands. A node says something every few seconds.
+The worker leaves one that is silent for ``SILENT_S``; TCP alone would wait a quarter of an hour for a machine that has
+lost its power.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class DestinationStream:
                 self._end(Unreachable(f"the master says nothing for {SILENT_S:g} s"))
                 await self._channel.close()
                 return
-            is_late = left <= 0  # it may be this process that stood still: what has come meanwhile is read first
+            is_late = left <= 0  # this process may have stood still: messages that have come meanwhile are read first
             await asyncio.sleep(max(left, LOOK_AGAIN_S))
 
     def _take(self, message: bytes) -> bool:
@@ -157,7 +157,7 @@ class DestinationStream:
             told.set_result(None)
         else:
             told.set_exception(error)
-            told.exception()  # who has not waited for it is not asked
+            told.exception()  # marked as seen: its caller may not wait
 
     def _end(self, error: VlsnLogError) -> None:
         if self.fault is None:
@@ -190,8 +190,8 @@ class DestinationStream:
         return self._arrived.popleft()
 
     async def ack(self, vlsns: Vlsns) -> asyncio.Future[None]:
-        """Acknowledges up to ``ACKS_MAX``, together with what is acknowledged in the same turn of the loop; the future
-        is done once that is durable, and goes to ``lost`` with the connection."""
+        """Acknowledges up to ``ACKS_MAX`` messages, together with others of the same turn of the loop. The future is
+        done once they are durable; if the connection is lost it goes to ``lost``."""
         while True:
             ack = self._acks.get(self._open)
             if ack is not None and ack.count + len(vlsns) <= ACKS_MAX:
@@ -220,7 +220,7 @@ class DestinationStream:
         self._passed_over.append(vlsns)
 
     async def _send_ack(self, number: int, ack: _Ack) -> None:
-        """Sends it. A task of its own: who acknowledges may be cancelled, and others are in it."""
+        """Sends it. A task of its own: one caller may be cancelled, and others have messages in it."""
         try:
             async with self._sending:
                 if self._open == number:

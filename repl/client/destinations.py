@@ -1,4 +1,4 @@
-"""Destinations of a group, as a client asks for them: all calls are the master's, whoever that is.
+"""Destinations of a group, as a client uses them: every call goes to the master.
 
 A call is made again through changes of the master where to do it twice is to do it once: to make a destination under
 its uuid, to acknowledge, to drop, to move.
@@ -44,7 +44,7 @@ class _Listed(msgspec.Struct):
 
 
 class Destinations:
-    """The destinations of one group; each is told as a dict, as HTTP tells it."""
+    """The destinations of one group; each is a dict, as HTTP answers it."""
 
     def __init__(self, endpoints: Endpoints, network: Network, *, timeout_s: float) -> None:
         self._calls = MasterCalls(endpoints, network, timeout_s=timeout_s)
@@ -59,10 +59,10 @@ class Destinations:
         return await self._told("GET", _path(name))
 
     async def put(self, name: str, **settings: Any) -> dict[str, Any]:
-        """Makes it, or changes it; durable on return. ``prefix``, ``from_`` (``"start"``, ``"end"``, a VLSN),
-        ``max_bytes``, ``max_messages``, ``full_policy``, ``ack_timeout_s``, ``attempts_max``, ``dead_letter``,
-        ``redelivery_delay_s``, ``redelivery_factor``, ``redelivery_delay_s_max``, ``max_out``, ``uuid`` are taken; what
-        is left out is as it is. Raises ``BadArgument``, ``StaleTerm``, ``TooLarge``, ``Trimmed``, ``WrongVersion``."""
+        """Makes a destination, or changes one; durable on return. ``prefix``, ``from_`` (``"start"``, ``"end"``, a
+        VLSN), ``max_bytes``, ``max_messages``, ``full_policy``, ``ack_timeout_s``, ``attempts_max``, ``dead_letter``,
+        ``redelivery_delay_s``, ``redelivery_factor``, ``redelivery_delay_s_max``, ``max_out``, ``uuid`` are taken; the
+        others stay as they are. Raises ``BadArgument``, ``StaleTerm``, ``TooLarge``, ``Trimmed``, ``WrongVersion``."""
         given = {"from" if key == "from_" else key: value for key, value in settings.items() if value is not None}
         try:
             msgspec.convert(given, DestinationChange)
@@ -75,7 +75,7 @@ class Destinations:
         return decoded(await self._calls.put(_path(name), body, again=True), dict[str, Any], _WHAT)
 
     async def drop(self, name: str) -> None:
-        """Drops it, durable on return. Raises ``NotFound``, and as ``put``."""
+        """Drops a destination, durable on return. Raises ``NotFound``, and as ``put``."""
         await self._calls.delete(_path(name), again=True)
 
     async def pause(self, name: str) -> dict[str, Any]:
@@ -94,12 +94,12 @@ class Destinations:
         return await self._told("POST", f"{_path(name)}/retry-dead", encoded({"vlsns": [*vlsns]}), again=False)
 
     async def delete_dead(self, name: str, vlsns: Sequence[int]) -> dict[str, Any]:
-        """Keeps these dead messages no longer: none of them can be tried again. Their letters stay in the log. Raises
-        as ``retry_dead``."""
+        """Deletes these dead messages: they cannot be tried again. Their letters stay in the log. Raises as
+        ``retry_dead``."""
         return await self._told("POST", f"{_path(name)}/delete-dead", encoded({"vlsns": [*vlsns]}), again=False)
 
     async def move(self, name: str, to: int | str) -> dict[str, Any]:
-        """Has it begin at ``to``, a VLSN, ``"start"`` or ``"end"``, with nothing acknowledged from there on. Raises
+        """Moves it to ``to``, a VLSN, ``"start"`` or ``"end"``: from there on everything is unacknowledged. Raises
         ``Trimmed``, and as ``pause``."""
         return await self._told("POST", f"{_path(name)}/move", encoded({"to": to}))
 
@@ -109,15 +109,15 @@ class Destinations:
         return ndjson.decode_messages(bytes(answer.body))
 
     async def take(self, name: str, most: int, wait_s: float) -> tuple[str, message_batch.Taken]:
-        """Takes up to ``most`` messages; waits so long for the first. Returns the uuid of the destination, too. What is
-        lost on the way is delivered again."""
+        """Takes up to ``most`` messages; waits so long for the first. Returns the uuid of the destination, too. A
+        message lost on the way is delivered again."""
         path = f"{_path(name)}/messages?max={most}&wait={wait_s:g}"
         accept = message_batch.CONTENT_TYPE
         answer = await self._calls.call("GET", path, again=True, answer_s=wait_s + 5.0, accept=accept)
         return answer.headers.get(UUID, ""), message_batch.decode(bytes(answer.body))
 
     async def connect(self, name: str, most: int, together: int, lost: Lost) -> DestinationStream:
-        """Connects a worker that is given up to ``most`` messages at once, of up to ``together`` that are sent at once.
+        """Connects a worker that receives up to ``most`` messages at once; the node sends up to ``together`` at once.
         Raises as ``take``."""
         path, tries = f"{_path(name)}/consume?max={together}", 0
         while True:
@@ -159,7 +159,7 @@ class Destinations:
 
 
 def _seconds(key: str, value: float) -> float:
-    """Raises ``BadArgument`` for what JSON has no word for: it would be as if not given."""
+    """Raises ``BadArgument`` for a number that JSON cannot hold: it would count as left out."""
     if not isfinite(value):
         raise BadArgument(f"{key}: {value} is no number of seconds")
     return value

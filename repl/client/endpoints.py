@@ -114,7 +114,7 @@ class Endpoints:
         self.turns = _turns_of(self.given)
         """Turns to be held while the master is looked for and connected to."""
         self.durable = 0
-        """The highest VLSN that any answer called durable: what this client reads has at least that."""
+        """The highest VLSN that any answer called durable: every read of this client reaches at least that."""
         self.level = 1
         """The group's level, as a node said it; it never falls."""
         self._network = network
@@ -130,7 +130,7 @@ class Endpoints:
         """Where any node said that a member is."""
         self._asking: set[asyncio.Task[bool]] = set()
         self._silent: set[str] = set()
-        """URLs that have not told in time whom the group lists; they are not waited for."""
+        """URLs that have not answered in time with the group's list; they are not waited for."""
         self._look: asyncio.Task[None] | None = None
         self._looked_s = 0.0
 
@@ -172,7 +172,7 @@ class Endpoints:
         await self._hear([url for url in self._places.values() if url not in reached], heard=found)
 
     async def _hear(self, urls: Sequence[str], *, heard: bool) -> bool:
-        """Asks these nodes, and says whether one has answered, or was ``heard`` before."""
+        """Asks these nodes, and says whether one has answered, now or before (``heard``)."""
         loop = asyncio.get_running_loop()
         asked = {asyncio.create_task(self._hears(url), name="vlsnlog-hear"): url for url in urls}
         self._asking.update(asked)
@@ -196,7 +196,7 @@ class Endpoints:
         return False
 
     def _note(self, status: Status) -> None:
-        """Notes which node answers there, and whom it lists."""
+        """Notes the node that answers there, and the members that it lists."""
         self._nodes[status.url] = status.node
         self._places.update(status.members)
         if status.listed_at > self._listed_at:
@@ -205,7 +205,7 @@ class Endpoints:
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
     ) -> Response:
-        """Asks as ``Network.request``, and hears how far the node that answers knows the log durable."""
+        """Asks as ``Network.request``, and notes the durable end that the answer names."""
         response = await self._network.request(method, url, headers=headers, body=body, timeout_s=timeout_s)
         durable = response.headers.get(DURABLE, "")
         if _VLSN.match(durable):
@@ -234,7 +234,7 @@ class Endpoints:
     async def master(self, *, but: str = "") -> str:
         """Finds the master's URL: every node known is asked, and the first that leads is it. Its term must not be below
         one seen before. Others that name it are believed once it has had ``SILENT_S`` to answer for itself, if it
-        cannot be asked. ``but``: who is known to be silent is not asked.
+        cannot be asked. ``but``: a URL that is known to be silent, and not asked.
 
         Raises ``NotMaster`` when those that answer know none, ``Unreachable`` when none answers, ``WrongGroup``.
         """

@@ -1,7 +1,7 @@
 """Appends that are sent as one batch, and what bounds them.
 
-A group of single appends has a waiter each, which is given its VLSN; a batch, which goes out alone, has one waiter,
-which is given all that the node's answer says (``Appended``).
+A group of single appends has one waiter for each, which receives its VLSN. A batch goes out alone and has one waiter,
+which receives the node's whole answer (``Appended``).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Identity:
         self.taken = 0
         """The sequence before which all are acknowledged, or belong to groups up to the last that may be logged."""
         self.broken = False
-        """True once what it was given is not sure to follow on any more."""
+        """True once a later submission may not follow on the one before it."""
 
 
 class Waiter(Protocol):
-    """Who waits for an answer: a future, or what is to have it in any case."""
+    """The receiver of an answer: a future, or an object that outlives its caller."""
 
     def done(self) -> bool:
         """Says whether it takes no answer any more."""
@@ -86,7 +86,7 @@ class Group:
     transaction: bool = False
     """The batch is a whole transaction; its ``identity`` is its own."""
     sets: bytes = b""
-    """JSON of what that sets; then there may be no batch."""
+    """The state that it sets, as JSON; then the batch may be empty."""
     uncertain: bool = False
     """Sent, and not answered: it may be in the log."""
 
@@ -198,8 +198,8 @@ def check_longest(values: Sequence[bytes], keys: Sequence[Key] | None) -> None:
 
 
 class Waking:
-    """Waiters whose groups are acknowledged, woken a slice a turn of the loop where groups are large. What the first
-    ones append next is on its way to the node while the last ones wake, so that neither side waits for all of the
+    """Waiters whose groups are acknowledged, woken a slice a turn of the loop where groups are large. The first ones'
+    next appends are on their way to the node while the last ones wake, so that neither side waits for all of the
     other's work."""
 
     def __init__(self, acks: Acks) -> None:

@@ -1,7 +1,7 @@
 """A client's name as a producer, by which the log takes each of its groups once.
 
-A group gets its sequence when it is sent for the first time, and keeps it for as long as it may be in the log: what was
-sent and not answered, and whatever lies before that.  Behind it sequences are given anew.
+A group gets its sequence when it is sent for the first time. It keeps that for as long as the group may be in the log:
+every group that was sent and not answered, and all before it. The groups behind it get new sequences.
 
     sent 4 5 6 7, 4 acknowledged, 5 refused, then the connection is lost     5 6 7 go out again as 5 6 7
     sent 4 5 6 7, 4 acknowledged, 5 6 7 refused                              5 6 7 are free for whatever goes out

@@ -1,7 +1,7 @@
 """Calls of a group's master, made again through its changes.
 
-A master that has answered is asked again without a look at the others, until it fails.  Past its time a call raises
-what kept it waiting: of a try that the end of the time cut short that is what was answered before, if anything was.
+A master that has answered is asked again without a look at the others, until it fails. Past its time a call raises the
+reason that kept it waiting. If the end of the time has cut a try short, that is the answer before it, if there was one.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
+from tenacity import RetryCallState
 
 from repl.client.answers import right
-from repl.client.backoff import Backoff
+from repl.client.backoff import retrying
 from repl.client.endpoints import Endpoints
 from repl.web.types import Network, Response
 from vlsn.errors import NotFound, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
@@ -40,19 +40,20 @@ class MasterCalls:
         self._looking = asyncio.Lock()
 
     async def put(self, path: str, body: bytes, *, again: bool) -> Response:
-        """Puts ``body``. ``again``: also where it may have been done. Raises what the master refuses it with; past
-        the time what kept it waiting, or ``OutcomeUnknown``."""
-        return await self.at_master(lambda url, _: self._ask("PUT", url, path, body), again=again)
+        """Puts ``body``. ``again``: also where it may have been done. Raises the master's refusal; past the time the
+        reason that kept it waiting, or ``OutcomeUnknown``."""
+        try_s = min(TRY_S, self._timeout_s)
+        return await self.call("PUT", f"{path}?timeout={try_s:g}", body, again=again, answer_s=try_s)
 
     async def delete(self, path: str, *, again: bool) -> None:
         """Deletes ``path``, durable on return. Raises ``NotFound``, and as ``put``."""
-        asked = False
+        asked, try_s = False, min(TRY_S, self._timeout_s)
 
         async def delete(url: str, _: float) -> None:
             nonlocal asked
             asked_before, asked = asked, True
             try:
-                await self._ask("DELETE", url, path, b"")
+                await self._asked("DELETE", f"{url}{path}?timeout={try_s:g}", b"", _JSON, try_s)
             except NotFound:
                 if not asked_before:  # a call that had no answer has deleted it
                     raise
@@ -80,9 +81,9 @@ class MasterCalls:
         self._master = ""
 
     async def at_master(self, ask: Callable[[str, float], Awaitable[T]], *, again: bool, try_s: float = 0.0) -> T:
-        """Asks the master, whoever that is, until it answers, for the client's time. ``ask`` is called with its URL and
-        the seconds of this try: ``try_s``, or the rest of the time. ``again``: also where it may have been done. Raises
-        as ``put``."""
+        """Asks the master of the moment until it answers, for the client's time. ``ask`` is called with its URL and the
+        seconds of this try: ``try_s``, or the rest of the time. ``again``: also where it may have been done. Raises as
+        ``put``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         told: VlsnLogError | None = None
@@ -108,10 +109,7 @@ class MasterCalls:
         def is_over(state: RetryCallState) -> bool:
             return loop.time() + state.upcoming_sleep >= deadline
 
-        retrying = AsyncRetrying(
-            wait=Backoff(), stop=is_over, retry=retry_if_exception(may_pass), sleep=asyncio.sleep, reraise=True
-        )
-        return await retrying(once)
+        return await retrying(may_pass, stop=is_over)(once)
 
     async def _look(self) -> str:
         """Finds the master; of many callers at once one does."""
@@ -120,10 +118,6 @@ class MasterCalls:
                 async with self._endpoints.turns:
                     self._master = await self._endpoints.master()
             return self._master
-
-    async def _ask(self, method: str, url: str, path: str, body: bytes) -> Response:
-        try_s = min(TRY_S, self._timeout_s)
-        return await self._asked(method, f"{url}{path}?timeout={try_s:g}", body, _JSON, try_s)
 
     async def _asked(
         self, method: str, target: str, body: bytes, headers: Mapping[str, str], answer_s: float

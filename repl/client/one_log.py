@@ -1,7 +1,7 @@
 """A network whose calls are meant for one log alone: a node that has another one refuses each of them (``WrongGroup``).
 
-URLs say where nodes are, and a group's name may be anybody's; the log's own name goes with each call, so that nothing
-is read from another log, nor written to it, whoever answers at those URLs by then.
+URLs say where nodes are, and two groups may have the same name. So the log's own name goes with each call. Whichever
+node answers, no other log is read or written.
 """
 
 from __future__ import annotations

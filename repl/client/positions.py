@@ -1,7 +1,7 @@
-"""Positions of a group's consumers, as a client asks for them: told by any node, set by the master.
+"""Positions of a group's consumers, as a client uses them: any node reports them, the master sets them.
 
-What is set has a name (``ConsumerChange.by``), so it is sent again, through changes of the master, until its answer
-comes or the client's time is over.
+A change has a name (``ConsumerChange.by``). So it is sent again, through changes of the master, until its answer comes
+or the client's time is over.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import msgspec
 
 from repl.api import Appended, ConsumerAt, ConsumerChange
 from repl.client.answers import decoded, encoded
+from repl.client.reader import Reader
 from repl.client.staging import Stages
-from repl.client.tail import Reader
 from vlsn.state.consumers import key_of
 
 PATH = "/v1/consumers"
@@ -37,7 +37,7 @@ class Positions:
         return self
 
     async def get(self, name: str) -> ConsumerAt | None:
-        """Returns where ``name`` is, as anybody was told before the call; None where it has no position. Raises
+        """Returns the position of ``name``, with every change acknowledged before the call; None if it has none. Raises
         ``BadArgument``, and as ``Client.producer_at``."""
         key_of(name)
         return await self._reader.told(f"{PATH}/{name}", ConsumerAt, _WHAT)
@@ -49,15 +49,15 @@ class Positions:
 
     async def set(self, name: str, change: ConsumerChange) -> ConsumerAt:
         """Sets a position, durable on return. Raises ``StaleTerm`` where another one has replaced the one that it
-        starts from, ``Trimmed``, ``BadArgument``, ``TooLarge``, nothing logged; past the client's time what kept it
-        waiting, or ``OutcomeUnknown``."""
+        starts from, ``Trimmed``, ``BadArgument``, ``TooLarge``, nothing logged; past the client's time the reason that
+        kept it waiting, or ``OutcomeUnknown``."""
         key_of(name)
         answer = await self._calls.put(f"{PATH}/{name}", encoded(change), again=bool(change.by))
         return decoded(answer, ConsumerAt, _WHAT)
 
     async def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: ConsumerChange) -> Appended:
-        """Logs these batches, each with its number of entries, and the position behind what they came of, in one block;
-        durable on a majority on return.
+        """Logs these batches, each with its number of entries, and the position behind their input, in one block.
+        Durable on a majority on return.
 
         Raises, nothing logged, ``StaleTerm`` where another position has replaced the one that it starts from,
         ``TransactionGone``, ``TooLarge``, ``BadArgument``, ``WrongVersion``; past the client's time

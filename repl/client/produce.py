@@ -4,12 +4,12 @@ A group goes out as one batch; its answer wakes every waiter of the group.  Cost
 one list append and one future for each append.
 
 1. An append is sent again only if it cannot have been logged: it was never sent, its refusal says so, or the node has
-   closed an idle connection that it came too late on.
-   What was sent and never answered raises ``OutcomeUnknown``.  An exactly-once client's groups have names in the log
-   (``identity.py``): it sends them again, in their order, until they are answered or their time is over.
+   closed an idle connection that it came too late on. An append that was sent and never answered raises
+   ``OutcomeUnknown``. An exactly-once client's groups have names in the log (``identity.py``): it sends them again, in
+   their order, until they are answered or their time is over.
 2. Groups go out in the order of their appends; a refusal refuses all groups sent after it, and they go out
    again in the same order.
-3. Every append has a deadline; past it, it fails with what kept it waiting.
+3. Every append has a deadline. Past it the append fails with the reason that kept it waiting.
 4. Memory is bounded: at most ``IN_FLIGHT_*`` unanswered, and what the queue holds.
 5. A master of an older vlsnlog takes no transaction that sets something in one message: it fails with ``NoSets``,
    unsent.
@@ -22,10 +22,10 @@ from collections import deque
 from typing import Final
 
 import msgspec
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+from tenacity import RetryCallState
 
 from repl.api import Acks
-from repl.client.backoff import Backoff
+from repl.client.backoff import retrying
 from repl.client.endpoints import Endpoints
 from repl.client.group import Group, Waking
 from repl.client.identity import Identities
@@ -133,18 +133,18 @@ class Producer:
             await self._settled.wait()
 
     def stop(self) -> None:
-        """Stops sending: what still waits fails. Call ``flush`` first to give it its time."""
+        """Stops sending: groups that still wait fail. Call ``flush`` first to give it its time."""
         self._closing = True
         error = LogClosed("the client was closed before this append was sent")
         for group in self._refused:
             group.fail(error)
         self._refused.clear()
         self.queue.close(error)
-        self.queue.work.set()  # whoever waits for work is to see that there will be none
+        self.queue.work.set()  # the task that waits for work has to see the end
         self._settle()
 
     def close(self) -> None:
-        """Stops as ``stop`` does, and does not wait for what was sent and is not answered."""
+        """Stops as ``stop`` does, without a wait for groups that were sent and are not answered."""
         self.stop()
         self._fail_in_flight("the client was closed before the answer")
 
@@ -163,18 +163,7 @@ class Producer:
     async def _connect_forever(self) -> None:
         while not self._closing:
             await self.queue.work.wait()
-            await self._keep_connected()
-
-    async def _keep_connected(self) -> None:
-        retrying = AsyncRetrying(
-            wait=Backoff(),
-            retry=retry_if_exception_type(VlsnLogError),
-            before_sleep=self._note_fault,
-            sleep=self._pause,
-        )
-        async for attempt in retrying:
-            with attempt:
-                await self._session()
+            await retrying(_is_ours, sleep=self._pause, before_sleep=self._note_fault)(self._session)
 
     def _note_fault(self, state: RetryCallState) -> None:
         fault = state.outcome.exception() if state.outcome is not None else None
@@ -239,7 +228,7 @@ class Producer:
         return channel
 
     async def _leave(self, channel: Channel) -> None:
-        """Closes it; a silent node's part in that is not waited for, unless this client ends, too."""
+        """Closes the channel. It waits for a silent node's part in that only if this client ends, too."""
         mine = asyncio.current_task()
         if self._closing or mine is None or mine.cancelling():
             await channel.close()
@@ -253,8 +242,8 @@ class Producer:
         failure_of(task)  # the connection is gone either way
 
     def _end_session(self, fault: VlsnLogError, *, untaken: bool) -> None:
-        """Puts what was refused back to the front; with ``untaken``, what was sent and not answered is as good as that.
-        Of an exactly-once client it goes there, too; of another one it is unknown."""
+        """Puts refused groups back to the front. Groups that were sent and not answered count as refused with
+        ``untaken``. Else an exactly-once client puts them back, too; another client reports them as unknown."""
         self._last_fault = fault
         if untaken and not self._closing:
             self._refused += self._in_flight
@@ -392,7 +381,7 @@ class Producer:
             group.fail(error)
 
     def _comes_again(self, group: Group, error: VlsnLogError) -> bool:
-        """Says whether a producer may send ``group`` once more, though the refusal does not say that it is not
+        """Says whether a producer may send ``group`` once more after a refusal that leaves open whether it is
         logged."""
         identity = group.identity
         if identity is None:
@@ -464,6 +453,10 @@ class Producer:
         return min(group.deadline for group in self._in_flight) + ANSWER_GRACE_S < now
 
 
+def _is_ours(fault: BaseException) -> bool:
+    return isinstance(fault, VlsnLogError)
+
+
 def _unknown(why: str) -> OutcomeUnknown:
     return OutcomeUnknown(f"sent, but {why}; it may have been logged")
 
@@ -477,7 +470,7 @@ def _was_not_submitted(document: bytes) -> bool:
 
 
 def _gave_way(fault: BaseException) -> bool:
-    """Says whether the node has closed an idle connection: it has taken nothing that it did not answer."""
+    """Says whether the node has closed an idle connection: everything that it has taken is answered."""
     return isinstance(fault, ChannelClosed) and fault.code == GAVE_WAY
 
 

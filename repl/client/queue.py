@@ -1,8 +1,8 @@
 """Appends that wait to be sent, in the order of their calls.
 
-Appends of one turn of the event loop gather in the *open* group; it is closed when it is taken, full, or
-followed by an ``append_many``.  What was refused goes back to the front.  At most about ``QUEUED_BYTES_MAX``
-wait here; past that, a call waits before it queues.
+Appends of one turn of the event loop gather in the *open* group; it is closed when it is taken, full, or followed by an
+``append_many``. Refused groups go back to the front. At most about ``QUEUED_BYTES_MAX`` wait here; past that, a call
+waits before it queues.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class AppendQueue:
         name: Name,
         sets: bytes = b"",
     ) -> None:
-        """Queues a whole transaction, each of whose entries was checked before, with what it ``sets`` (JSON). Whoever
-        calls has waited for ``room``."""
+        """Queues a whole transaction, its entries checked before, with the state that it ``sets`` (JSON). The caller
+        has waited for ``room``."""
         batch = encode_parts(values, keys) if values else []
         group = self._begin()
         group.batch, group.acks, group.durability = batch, acks, durability
@@ -122,7 +122,7 @@ class AppendQueue:
         return group
 
     def put_back(self, groups: Sequence[Group]) -> None:
-        """Puts closed groups, in their order, before all that wait."""
+        """Puts closed groups back, in their order, before all others."""
         for group in reversed(groups):
             self._groups.appendleft(group)
             self._bytes += group.size
@@ -136,7 +136,7 @@ class AppendQueue:
         return bool(late)
 
     def close(self, error: VlsnLogError) -> None:
-        """Fails what waits, and refuses what comes."""
+        """Fails the groups that wait, and refuses later appends."""
         self._closed = True
         self._fail(list(self._groups), error)
         self._room.set()
@@ -169,7 +169,7 @@ class AppendQueue:
         return future
 
     def _close_open(self) -> None:
-        """Closes the open group: what is appended next goes into another."""
+        """Closes the open group: the next append goes into another."""
         if self._open is not None:
             self._open.close()
             self._bytes += self._open.size

@@ -1,6 +1,6 @@
 """The reads of a client: pages and entries of a range or without end, spans, and where the log is by now.
 
-Calls go to the node that served last, and on to others where it fails (``repl.client.tail``).
+Calls go to the node that served last, and on to others where it fails (``repl.client.reader``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from repl.api import ProducerAt, Spans
 from repl.client.block_pages import BlockReader, BlocksPage
 from repl.client.codec import Codec, V
 from repl.client.endpoints import Endpoints
+from repl.client.page import Page
+from repl.client.reader import DURABLE, Consistency, Reader, freshness_of
 from repl.client.starting import Begin, keys_of, limited, started
-from repl.client.tail import DURABLE, Consistency, Page, Reader, freshness_of
 from vlsn.errors import BadArgument, LogClosed
 from vlsn.format.block import Entry
 from vlsn.ids import NUMBER_MAX
@@ -43,8 +44,8 @@ class Reads(Generic[V]):
             raise LogClosed(self._gone)
 
     async def producer_at(self, producer: int) -> ProducerAt:
-        """Tells how far ``producer`` has come in what is durable. That is all that was acknowledged to it before the
-        call, at least.
+        """Returns the producer's last durable submission and the next one due. That is all that was acknowledged to it
+        before the call, at least.
 
         Raises ``Unreachable``, and ``NotMaster`` or ``NotYet`` when no majority has confirmed it for ``timeout_s``."""
         self._check_open()
@@ -53,8 +54,8 @@ class Reads(Generic[V]):
     async def durable_vlsn(
         self, *, consistency: Consistency = DURABLE, at_least: int = 0, lag_max_s: float | None = None
     ) -> int:
-        """Returns the highest VLSN that a node calls durable which is as new as that, or that this client was told is;
-        what makes one new is said as for ``read``. Raises ``Unreachable``, and as ``read``."""
+        """Returns the highest VLSN that a node calls durable, or that this client knows to be. The node must be as new
+        as for ``read``. Raises ``Unreachable``, and as ``read``."""
         self._check_open()
         return await self._reader.durable_vlsn(freshness_of(consistency, at_least, lag_max_s))
 
@@ -81,18 +82,18 @@ class Reads(Generic[V]):
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[Entry, None]:
         """Yields DATA entries from ``from_vlsn`` (default: the first there is) to ``to_vlsn``, both included. The
-        default end is what is durable when it starts. VLSNs rise, with gaps where the log keeps entries of its own.
-        What this client was told is durable is waited for, also where a node lags.
+        default end is what is durable when it starts. VLSNs rise, with gaps where the log keeps entries of its own. A
+        read waits for every VLSN that this client knows to be durable, also from a node that lags.
 
         ``from_vlsn`` may be ``"start"`` or ``"end"``; ``at``, in its place, begins at a time as ``vlsn_at`` finds it.
         ``key`` or ``key_prefix``: only entries with that key, or one that begins so, chosen by the node; an empty
         ``key`` stands for entries without one. Entries that come by a key do not tell their transaction (``txn`` is 0).
         ``limit``: at most so many.
 
-        ``consistency="linearizable"``: also what anybody else was told before the call, at the cost of a round trip
-        between the nodes before the first page.  ``at_least``: also that VLSN, which somebody was told is durable.
-        ``lag_max_s``: also what anybody was told until so many seconds before the call; nodes confirm that with one
-        another once in such a time, whoever reads.
+        ``consistency="linearizable"``: also every entry acknowledged to any client before the call, at the cost of a
+        round trip between the nodes before the first page. ``at_least``: also that VLSN, which is durable.
+        ``lag_max_s``: also every entry acknowledged until so many seconds before the call. The nodes confirm that once
+        in such a time for all readers.
 
         Raises ``Trimmed``, ``Damaged``, ``Unreachable``, ``BadArgument``; ``TooFarBehind`` when no node has got as far
         for ``timeout_s``; and with ``linearizable`` ``NotMaster`` or ``NotYet`` when no majority has confirmed it.
@@ -148,10 +149,9 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[BlocksPage, None]:
-        """Yields pages of whole blocks, checked, with what ``read`` gives and the log's own entries among it: for who
-        takes columns (``page.rows``), not entries. Blocks are not cut where ``from_vlsn`` or ``to_vlsn`` lies within
-        one. ``after_term`` as for ``tail``. ``read_arrow`` makes tables of them. Raises as ``read``, and
-        ``NotInLog``."""
+        """Yields pages of whole blocks, checked, for readers of columns (``page.rows``). They hold the entries that
+        ``read`` yields, and the log's own. Blocks are not cut where ``from_vlsn`` or ``to_vlsn`` lies within one.
+        ``after_term`` as for ``tail``. ``read_arrow`` makes tables of them. Raises as ``read``, and ``NotInLog``."""
         self._check_open()
         wanted = freshness_of(consistency, at_least, lag_max_s)
         if after_term is not None and not isinstance(from_vlsn, int):
@@ -204,15 +204,14 @@ class Reads(Generic[V]):
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[Entry, None]:
         """Yields DATA entries from ``from_vlsn`` (default: the first there is) on, for ever, each as soon as it is
-        durable. It goes on through the loss of nodes and changes of the master, with no gap and no repeat. What to
-        begin at and which entries are wanted is said as for ``read``; behind ``limit`` entries it ends.  ``"end"`` is
+        durable. It goes on through the loss of nodes and changes of the master, with no gap and no repeat. The
+        arguments for the begin and the filter are those of ``read``; behind ``limit`` entries it ends. ``"end"`` is
         behind all that was acknowledged to anybody before the first entry is asked for: the nodes confirm it.
 
         ``at_least`` and ``lag_max_s``: it reads from nodes alone that have that VLSN, and that lag no more, whenever
-        they are asked for more; it waits for one.
-        ``after_term``: the term of the entry at ``from_vlsn - 1``, for whoever goes on from what was read before.
-        Raises ``Trimmed``, and ``NotInLog`` when what was read is in the log no more, which takes a person who gave
-        durable entries up."""
+        they are asked for more; it waits for one. ``after_term``: the term of the entry at ``from_vlsn - 1``, for a
+        reader that goes on from an earlier read. Raises ``Trimmed``, and ``NotInLog`` when what was read is in the log
+        no more, which takes a person who gave durable entries up."""
         pages = self.tail_pages(
             from_vlsn,
             at=at,

@@ -17,11 +17,11 @@
     batch 41                    any, another query        refused: its checkpoint is not the one that was written from
 
    A query is what has one checkpoint; without that difference a new checkpoint, which counts from 0 again, would be
-   taken for repeats, and its rows dropped.  What is refused can be wanted: ``reset`` names the state that is to be
-   forgotten, by its VLSN, so it does that once however long it stays; ``True`` stands for that of any other query but
-   those that were replaced themselves.
-2. A part is one transaction with the state that it makes, which names the state before it: no part is logged twice,
-   whoever sends it, and none is left out.
+   taken for repeats, and its rows dropped. A refused batch can be forced: ``reset`` names the state to forget, by its
+   VLSN, so it works once however long it stays; ``True`` stands for that of any other query but those that were
+   replaced themselves.
+2. A part is one transaction with the state that it makes, which names the state before it. So each part is logged once,
+   from any sender.
 3. A repeat may bring the same rows in another order.  The state has a digest of the rows in the parts that are logged;
    where the repeat's first rows have another one, the parts are read back from the log and taken out by their content.
    So is the repeat of a batch that is whole: it is a success where all its rows are logged, and refused otherwise.
@@ -131,8 +131,8 @@ async def write_batch(
     """Logs ``rows`` as ``batch``, all of them durable on a majority on return. Made again with the same rows, in any
     order, by any process, it logs what is missing.
 
-    Raises ``SinkRefused`` for a batch that does not follow on what the sink has; what the log refuses a part with; and
-    what stood in the way where no part was logged for ``give_up_s``. Then it may be in the log to any part."""
+    Raises ``SinkRefused`` for a batch that does not follow on the sink's state, and the log's refusal of a part. If no
+    part was logged for ``give_up_s`` it raises the last error. Then it may be in the log to any part."""
     loop, limit = asyncio.get_running_loop(), asyncio.timeout(give_up_s)
     urls = ", ".join(log.endpoints.urls)
     stood: BaseException = Unreachable(f"no node answers at {urls}: silence for {give_up_s:g} s")
@@ -156,9 +156,9 @@ async def write_batch(
 
 
 async def write_rows(log: Client[Any], rows: BatchRows, *, give_up_s: float = GIVE_UP_S) -> Written:
-    """Logs rows that nobody will know again, in as many transactions as they take. A part is logged once; what is made
-    again after an error, is there again. Raises what the log refuses a part with, ``OutcomeUnknown``, and what stood in
-    the way of one part for ``give_up_s``."""
+    """Logs rows that nobody will know again, in as many transactions as they take. A part is logged once; a call
+    repeated after an error logs its rows again. Raises the log's refusal of a part, ``OutcomeUnknown``, and the last
+    error of a part that failed for ``give_up_s``."""
     written, loop = Written(), asyncio.get_running_loop()
     cuts = rows.cuts(PART_BYTES_MAX)
     for start, end in pairwise(cuts):
@@ -305,7 +305,7 @@ def _is_unlogged(error: BaseException) -> bool:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Says whether to look again: what was refused for the moment, what may be logged, and another writer's part."""
+    """Says whether to look again: after a refusal for the moment, an unknown outcome, or another writer's part."""
     return isinstance(error, VlsnLogError) and (
         error.transient or isinstance(error, OutcomeUnknown | TransactionGone | StaleTerm)
     )

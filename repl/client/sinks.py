@@ -1,4 +1,4 @@
-"""Sinks of a group, for writers of numbered batches: where each has come to, and parts logged with what they change.
+"""Sinks of a group, for writers of numbered batches: the state of each, and parts logged together with their state.
 
     placed = await sinks.get("orders")                       None, or the part that was logged last
     await sinks.commit("orders", [batch, batch], change)     a part and its state in one block, or neither
@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from repl.api import Appended, SinkAt, SinkChange
+from repl.client.reader import Reader
 from repl.client.staging import Stages
-from repl.client.tail import Reader
 from vlsn.state.sinks import key_of
 
 PATH: Final = "/v1/sinks"
@@ -35,8 +35,8 @@ class Sinks:
         self._calls = stages.calls
 
     async def get(self, name: str) -> SinkAt | None:
-        """Returns what was logged last, as anybody was told before the call; None where nothing is known. Raises
-        ``BadArgument``, and as ``Client.producer_at``."""
+        """Returns the last state logged, with every part acknowledged before the call; None where nothing is known.
+        Raises ``BadArgument``, and as ``Client.producer_at``."""
         key_of(name)
         return await self._reader.told(f"{PATH}/{name}", SinkAt, _WHAT)
 
@@ -46,14 +46,14 @@ class Sinks:
         return listed.sinks if listed is not None else []
 
     async def delete(self, name: str) -> None:
-        """Forgets one, durable on return. Raises ``NotFound``; past the client's time what kept it waiting, or
-        ``OutcomeUnknown``."""
+        """Forgets one, durable on return. Raises ``NotFound``; past the client's time the reason that kept it waiting,
+        or ``OutcomeUnknown``."""
         key_of(name)
         await self._calls.delete(f"{PATH}/{name}", again=True)
 
     async def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: SinkChange | None) -> Appended:
-        """Logs these batches, each with its number of entries, and the state that they make, in one block; durable on
-        a majority on return. Without a ``change`` they are a transaction and no more, which nobody knows again.
+        """Logs these batches, each with its number of entries, and the state that they make, in one block. Durable on a
+        majority on return. Without a ``change`` they are a transaction and no more, which nobody knows again.
 
         Raises, nothing logged, ``StaleTerm`` where another state has replaced the one that it starts from,
         ``TransactionGone``, ``TooLarge``, ``BadArgument``, ``WrongVersion``; past the client's time

@@ -5,8 +5,8 @@
 
 1. A begin names what it begins, so one whose answer was lost begins nothing twice.
 2. ``after`` says how many entries were staged before, so a piece that is sent again adds nothing.
-3. A piece that was given up may be staged all the same.  The next call has one more of ``rewinds``, by which the master
-   takes that piece back, and refuses it where it comes later.
+3. A piece that the client gave up may be staged all the same. The next call has one more of ``rewinds``, by which the
+   master takes that piece back, and refuses it where it comes later.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Stages:
         return Stage(self, self._names.next())
 
     async def commit(self, parts: Sequence[tuple[bytes, int]], sets: Sets) -> Appended:
-        """Logs these batches, each with its number of entries, and what is set with them, in one block; durable on a
+        """Logs these batches, each with its number of entries, and the state set with them, in one block. Durable on a
         majority on return. Raises as ``Stage.stage`` and ``Stage.commit``."""
         stage, unlogged = self.stage(), True
         try:
@@ -139,7 +139,8 @@ class Stage:
     def __init__(self, stages: Stages, id: int) -> None:
         self.held = False
         """A master may hold something of it."""
-        self._stages = stages
+        self._calls = stages.calls
+        self._endpoints = stages.endpoints
         self._id = id
         self._handle = ""
         self._bytes_max: int | None = None
@@ -156,8 +157,8 @@ class Stage:
             raise TooLarge(f"a transaction of {cost} bytes, where a segment of the log takes {self._bytes_max}")
 
     async def begin(self) -> None:
-        """Begins it, where it has not begun yet. Raises what the master refuses it with; past the time what kept it
-        waiting."""
+        """Begins the transaction, unless it has begun. Raises the master's refusal; past the time the reason that kept
+        it waiting."""
         if self._handle:
             return
         self.held = True
@@ -189,8 +190,8 @@ class Stage:
         self.staged += count
 
     async def commit(self, acks: Acks, sets: Sets, durability: GroupDurability | None = None) -> Appended:
-        """Commits it, with what it ``sets``. Raises what the master refuses it with, ``TransactionGone``, and
-        ``OutcomeUnknown``."""
+        """Commits the transaction, with the state that it ``sets``. Raises the master's refusal, ``TransactionGone``,
+        and ``OutcomeUnknown``."""
         asked = f"acks={acks}" if durability is None else f"acks={acks}&durability={durability}"
         if self._rewinds:
             asked = f"{asked}&{self._behind()}"
@@ -221,10 +222,6 @@ class Stage:
         await self._calls.call("DELETE", f"{PATH}/{self._handle}", again=True, answer_s=ATTEMPT_S)
         self.held = False
 
-    @property
-    def _calls(self) -> MasterCalls:
-        return self._stages.calls
-
     def _behind(self) -> str:
         return f"after={self.staged}&rewinds={self._rewinds}" if self._rewinds else f"after={self.staged}"
 
@@ -235,9 +232,9 @@ class Stage:
         return decoded(answer, _Begun, _WHAT)
 
     async def _ask(self, url: str, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Response:
-        request, target = self._stages.endpoints.request, f"{url}{PATH}{path}"
+        target = f"{url}{PATH}{path}"
         try:
-            return right(await request("POST", target, headers=headers, body=body, timeout_s=timeout_s))
+            return right(await self._endpoints.request("POST", target, headers=headers, body=body, timeout_s=timeout_s))
         except TransactionGone:
             self.held = False
             raise

@@ -1,7 +1,7 @@
 """The place that a read or a tail begins at, and how many entries it gives: ``from_vlsn=17``, ``"end"``, ``at=…``.
 
-The place is asked for once, before the first page: what is durable meanwhile is not skipped when the next page comes
-from another node.  The end is a linearizable one: what anybody was told before is behind it.
+The place is asked for once, before the first page. So a next page from another node skips no entry that became durable
+meanwhile. The end is a linearizable one: it lies behind everything acknowledged before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from operator import index
 from typing import Literal
 
 from repl.api import LINEARIZABLE
-from repl.client.tail import Page, Reader
+from repl.client.page import Page
+from repl.client.reader import Reader
 from vlsn.embedded.owned_values import owned
 from vlsn.errors import BadArgument
 from vlsn.format.key_filter import KeyFilter
@@ -30,7 +31,7 @@ def keys_of(key: Buffer | None, key_prefix: Buffer | None) -> KeyFilter | None:
 
 
 def check_begin(from_vlsn: Begin, at: datetime | int | None) -> None:
-    """Raises ``BadArgument`` for what is no place."""
+    """Raises ``BadArgument`` for a value that names no place."""
     if at is not None:
         if from_vlsn is not None:
             raise BadArgument("from_vlsn and at: only one of them says where to begin")
@@ -43,7 +44,7 @@ def check_begin(from_vlsn: Begin, at: datetime | int | None) -> None:
 
 
 def vlsn_of(given: object, what: str = "from_vlsn") -> int:
-    """Returns a VLSN as it is, NumPy's too. Raises ``BadArgument`` for what is none."""
+    """Returns a VLSN as it is, NumPy's too. Raises ``BadArgument`` for any other value."""
     try:
         vlsn = index(given)  # type: ignore[arg-type]
     except TypeError:

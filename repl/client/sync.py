@@ -23,11 +23,11 @@ from repl.client.client import FORKED, Client
 from repl.client.codec import CodecName, V
 from repl.client.connect import connect
 from repl.client.destination import PREFETCH
+from repl.client.page import Page
 from repl.client.sinks import Sinks
 from repl.client.starting import Begin
 from repl.client.sync_consumer import OfAnotherLoop, SyncConsumer, SyncPositions
 from repl.client.sync_destination import SyncDestination, SyncDestinations
-from repl.client.tail import Page
 from repl.client.transaction import Transaction
 from vlsn.durability import GivenDurability
 from vlsn.embedded.forks import tell_of_forks
@@ -47,7 +47,7 @@ class SyncClient(Generic[V]):
         self._gone = "the client is not open; use it inside `with connect_sync(…)`"
         """The reason why there is no loop."""
         self._beginning = threading.Lock()
-        """Held while work is given to the loop: what was given to it before its end is known to its end."""
+        """Held while work goes to the loop, so that the loop's end knows all work sent before it."""
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -145,10 +145,6 @@ class SyncClient(Generic[V]):
             raise LogClosed(self._gone)
         return OfAnotherLoop(self._loop, self._inner.positions)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a call of the asynchronous client, and waits for it. Raises ``LogClosed``."""
-        return self._run(work)
-
     def forked(self) -> None:
         """Closes the client in a child process, which has no threads of its parent; leaves the loop alone."""
         _of_parents.append(self._loop)
@@ -169,7 +165,8 @@ class SyncClient(Generic[V]):
         finally:
             coming.cancel()
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a call of the asynchronous client, and waits for it. Raises ``LogClosed``."""
         future = self._begin(work)
         try:
             return future.result()
@@ -180,6 +177,8 @@ class SyncClient(Generic[V]):
         except BaseException:
             future.cancel()  # Ctrl-C in the waiting thread; a no-op when the work itself failed
             raise
+
+    _run = run
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         with self._beginning:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from repl.api import ConsumerAt, ConsumerChange
 from repl.client.blocking import Blocking, on_loop, waited
 from repl.client.consumer import Consumer
+from repl.client.page import Page
 from repl.client.positions import Positions
-from repl.client.tail import Page
 from vlsn.format.block import Entry
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class SyncPositions(Blocking[Positions]):
     delete = waited(Positions.delete)
 
 
-class OfAnotherLoop:
+class OfAnotherLoop(Positions):
     """The positions of a client whose loop is another one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, positions: Positions) -> None:

@@ -5,14 +5,14 @@
         await txn.append_many([b"b", b"c"])
     print(txn.appended.first, txn.appended.last)
 
-1. Up to ``KEPT_BYTES_MAX`` of entries are kept here and go out with the commit, in one message: one round trip, and a
-   commit whose answer was lost is sent again with them, to whoever leads.
+1. Up to ``KEPT_BYTES_MAX`` of entries are kept here and go out with the commit, in one message and one round trip. A
+   commit whose answer was lost is sent again with them, to any later master.
 2. More than that is staged at the master by the piece (``staging.py``).  A master that is no more takes it along: the
    commit is refused with ``TransactionGone``, nothing logged, and the block is to be run again.
 3. Every transaction has a name of its own in the log, so its commit is made once however often it is asked for.
 4. One that commits positions of consumers takes the same ways: its entries and the positions are in one block, or none
    of them.  A master of an older vlsnlog takes those by the calls of a staged one only.
-5. An append that raises, also for a cancel, is not in the transaction; what was in it before is.
+5. An append that raises, also for a cancel, is not in the transaction; the entries before it are.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ import msgspec
 
 from repl.api import Acks, Appended, ConsumerChange
 from repl.client.codec import Codec, CodecName, V, codec_of
-from repl.client.consumer import Consumer, Positions, in_hand
+from repl.client.consumer import Consumer, in_hand
 from repl.client.group import Identity, Key, check_longest
 from repl.client.identity import HandleNames
+from repl.client.positions import Positions
 from repl.client.produce import NoSets, Producer
 from repl.client.staging import Stage, Stages
 from vlsn.durability import GroupDurability
@@ -56,7 +57,7 @@ POSITION_COST_BYTES: Final = 256
 
 
 class _Answer:
-    """The answer to a commit that went out in one message: who asked for it may be cancelled before it comes."""
+    """The answer to a commit that went out in one message: its caller may be cancelled before it comes."""
 
     __slots__ = ("_waiting", "appended", "failed")
 
@@ -121,7 +122,7 @@ class Transaction(Generic[V]):
         self._keys: list[Key] | None = None
         """None while none has a key."""
         self._bytes = 0
-        """Bytes of what is kept here, with ``ENTRY_COST_BYTES`` for each."""
+        """Bytes of the entries kept here, with ``ENTRY_COST_BYTES`` for each."""
         self._entries, self._size = 0, 0
         """All that is in it, or on its way, and its bytes."""
         self._turn = asyncio.Lock()
@@ -164,8 +165,8 @@ class Transaction(Generic[V]):
     async def append(self, value: Any, *, key: str | Buffer | None = None, codec: CodecName) -> None: ...
     async def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> None:
         """Adds one entry, which is in no log before the commit. Raises ``TypeError``, ``TooLarge``,
-        ``TransactionClosed``; what the master refuses a piece with, once there is more than is kept here. The entry is
-        not in the transaction then, and what was in it is, unless the error is ``TransactionGone``."""
+        ``TransactionClosed``; the master's refusal of a piece, once there is more than is kept here. The entry is not
+        in the transaction then. The entries before it are, unless the error is ``TransactionGone``."""
         given = self.codec if codec is None else codec_of(codec)
         entry, name = [given.value(value)], None if key is None else [given.key(key)]
         if not self._kept(entry, name):
@@ -205,11 +206,11 @@ class Transaction(Generic[V]):
     async def commit(self) -> Appended | None:
         """Logs all of it, and returns where it lies once the ack policy is met; None where there is nothing to log.
 
-        Raises, nothing logged, what an append is refused with (and may be called again), ``TransactionGone``, and
-        ``StaleTerm`` where another worker has replaced the position of a consumer, ``WrongVersion`` where the group's
-        level has no transactions; ``OutcomeUnknown`` where no answer came, or where none had come before and this one
-        is no certain one either. A cancel leaves it possibly logged: called again, it is answered as the one before,
-        a ``duplicate``."""
+        Raises, nothing logged, the refusal of an append (the commit may be called again), and ``TransactionGone``. It
+        raises ``StaleTerm`` if another worker has replaced the position of a consumer, ``WrongVersion`` if the group's
+        level has no transactions. It raises ``OutcomeUnknown`` if no certain answer came to this call and the ones
+        before it. A cancel leaves it possibly logged: called again, it is answered as the one before, a
+        ``duplicate``."""
         async with self._turn:
             if self.appended is not None:
                 return self.appended
@@ -242,7 +243,7 @@ class Transaction(Generic[V]):
             return appended
 
     async def abort(self) -> None:
-        """Forgets it: nothing of it is in the log, nor will be. What is staged at a silent master ends there by itself.
+        """Forgets the transaction: it is not in the log, and stays out. Entries staged at a silent master expire there.
 
         Raises ``TransactionClosed`` while a commit is under way and where it is committed, ``OutcomeUnknown`` behind a
         commit that had no certain answer: only that one, called again, has it."""
@@ -286,7 +287,7 @@ class Transaction(Generic[V]):
                 await self._stage_with(values, keys, _size(values, keys))
 
     async def _stage_with(self, values: list[bytes], keys: Sequence[Key] | None, size: int) -> None:
-        """Stages what is kept, and these behind it. What others append meanwhile is kept, and comes behind them."""
+        """Stages what is kept, and these behind it. Entries appended meanwhile are kept, and come behind them."""
         stage = self._stage = self._stage or self._stages.stage()
         counted = False
         try:
@@ -312,7 +313,7 @@ class Transaction(Generic[V]):
         self._bytes -= kept_bytes
 
     def _count(self, entries: int, size: int) -> None:
-        """Counts what is added. Raises ``TooLarge``, nothing counted; what is kept fits."""
+        """Counts added entries. Raises ``TooLarge``, nothing counted; the entries before them fit."""
         if self._stage is not None:
             self._stage.check_fits(self._entries + entries, self._size + size)
         self._entries += entries
@@ -329,8 +330,8 @@ class Transaction(Generic[V]):
         return await stage.commit(self._acks, {"positions": self._changes()}, self._durability)
 
     async def _commit_whole(self) -> Appended:
-        """Sends all of it as one message. Of one that was sent before, by a call that was cancelled, the answer is
-        waited for: by the time that it is sent again the log may have forgotten its name."""
+        """Sends all of it as one message. If a cancelled call has sent it before, this one waits for that answer: the
+        log may forget the transaction's name before it is sent again."""
         if self._answer is not None and not self._answer.failed:
             try:
                 return msgspec.structs.replace(await self._answer.wait(), duplicate=True)
@@ -376,7 +377,7 @@ class Transaction(Generic[V]):
         self._end("it is committed", committed=True)
 
     def _cancelled(self) -> None:
-        """Ends it where whoever left it was cancelled, unless it may be logged: then it may be committed again."""
+        """Ends a transaction whose block was cancelled, unless it may be logged: then it may be committed again."""
         if not self._over and not self._committing and not self._may_be_logged:
             self._end("it was cancelled")
 
@@ -392,7 +393,7 @@ class Transaction(Generic[V]):
             )
 
     def _end(self, why: str, *, committed: bool = False) -> asyncio.Task[None] | None:
-        """Ends it, and gives back what is staged of it; returns the task that does so."""
+        """Ends the transaction, and gives back its staged entries; returns the task that does so."""
         self._over = why
         if not committed:
             self._not_committed()

@@ -1,6 +1,6 @@
 """A bound address, and the connections that come to it: so many a turn of the event loop.
 
-The loop's own server accepts for as long as there is somebody, and whoever floods it refills the line meanwhile.
+The loop's own server accepts until the line is empty, and a flood refills the line meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BACKLOG = 1_024
 ACCEPTS_A_TURN = 32
 """About 3 ms."""
 NO_FILES_S = 0.1
-"""Seconds that nobody is accepted when the process has no file descriptor left."""
+"""Seconds without an accept after the process has run out of file descriptors."""
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -50,8 +50,8 @@ class Accepting:
         return port
 
     async def close(self) -> None:
-        """Stops accepting; who was accepted has a protocol when it returns, a turn or two of the loop later. None is
-        given up: a request may have come, and uvloop would close its connection without telling the protocol."""
+        """Stops accepting. Accepted connections have a protocol when it returns, a turn or two of the loop later. None
+        is given up: a request may have come, and uvloop would close its connection without telling the protocol."""
         self._end()
         if self._tasks:
             await asyncio.wait(self._tasks)

@@ -1,19 +1,18 @@
 """WebSocket bytes that nobody has received yet: counted by the frame, and bounded for all together.
 
-aiohttp gathers a message whole before it hands it over, so many connections that each send half of a large one
-would hold as much memory as they like, past the budget that the gateway keeps for bodies.  Here the frames' own
-headers are followed as they come, and a message that announces more than ``FREE_BYTES`` has to have its place
-among ``ARRIVING_BYTES_MAX`` before more of it is read:
+aiohttp hands over whole messages. So connections that each send half of a large one could hold any amount of memory,
+past the gateway's budget for bodies. Here the headers of frames are followed as they come. A message that announces
+more than ``FREE_BYTES`` needs a place among ``ARRIVING_BYTES_MAX`` before more of it is read:
 
     header: 16 MiB to come ─► room: read on          ─► whole ─► received by the gateway: its place is given back
                            └► none: reading pauses   ─► room ─► read on
 
-1. A message in one frame takes its place once, for all of it; one in several frames takes the largest place there
-   is.  Who waits keeps places for whole messages only.  So whoever has begun can end, and nobody waits for
-   somebody who waits.
-2. Whoever has its place is given ``WHOLE_S`` for the rest of the message, then its connection ends: places cannot
-   be kept by saying nothing.
-3. What was read is at most ``ARRIVING_BYTES_MAX``, and for each connection ``FREE_BYTES`` and one read more.
+1. A message in one frame takes its place once, for all of it; one in several frames takes the largest place there is. A
+   connection that waits keeps places for whole messages only. So every message that has begun can end, and waiting
+   connections do not block one another.
+2. A message that has its place gets ``WHOLE_S`` for its rest, then its connection ends: a silent sender cannot keep a
+   place.
+3. At most ``ARRIVING_BYTES_MAX`` are held, and for each connection ``FREE_BYTES`` and one read more.
 """
 
 from __future__ import annotations

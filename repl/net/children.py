@@ -1,4 +1,4 @@
-"""Child processes of a node, on a socket pair each; what they print goes to the node's log.
+"""Child processes of a node, on a socket pair each; their output goes to the node's log.
 
 1. A child is started by ``exec`` of the node's own interpreter with its environment, on a thread that lives as long as
    the node: the kernel ties the child to it.  It stays in the node's session, so that its own priority is all that
@@ -167,7 +167,7 @@ class Printed:
         """Lines of this second that it did not take."""
 
     def at(self, now_s: float) -> None:
-        """Begins another second once the one before is over, whose lost lines are told."""
+        """Begins another second once the one before is over, and reports its lost lines."""
         if now_s >= self._until_s:
             self._tell_lost()
             self.room, self._until_s = OUTPUT_BYTES_PER_S, now_s + 1.0
@@ -202,7 +202,7 @@ class Printed:
 
 
 class ProcessChildren:
-    """Starts children (``repl.cdc.children.Children``); ``said`` hears of each line that one prints."""
+    """Starts children (``repl.cdc.children.Children``); ``said`` receives each line that a child prints."""
 
     def __init__(self, said: Callable[[str, str], None]) -> None:
         self._said = said

@@ -1,14 +1,15 @@
 """One client's connection: aiohttp's, with our limits and answers, and a short way for repeated requests.
 
-**The short way.**  Clients that append one entry a request send the same head again and again, and so do all
-long-polls that stand at one place.  aiohttp parses a head once; when the gateway knows how to serve every request with
-exactly those bytes before its body (``Quick``), they are remembered, and the next request that arrives whole behind the
-same bytes is answered with no parser, request object or task.  It is a memory of a parse, not a parser: what is not
-byte for byte a head that aiohttp has read goes to aiohttp.
+**The short way.** Clients that append one entry a request send the same head again and again, and so do all long-polls
+that stand at one place. aiohttp parses a head once. If the gateway knows how to serve every request with exactly those
+bytes before its body (``Quick``), the bytes are remembered. The next request that arrives whole behind the same bytes
+is answered without a parser, request object or task. It is a memory of a parse: a head that differs in one byte goes to
+aiohttp.
 
 1. Only on an idle connection whose parser stands at a message's start (``_clean``); a read that is not exactly one
-whole request ends that for good.  2. While such an answer is due, or others are parsed in this turn of the loop
-(``turns.Reading``), what comes is held, at most ``HELD_BYTES_MAX`` and then one read more.  3. When the peer does not
+   whole request ends that for good. 2. While such an answer is due, or others are parsed in this turn of the loop
+   (``turns.Reading``), incoming bytes are held, at most ``HELD_BYTES_MAX`` and then one read more. 3. When the peer
+   does not
 take its answers, requests go through aiohttp, which waits.
 """
 
@@ -27,7 +28,7 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from repl.net import reply
 from repl.net.arrivals import Arrival, Arrivals
-from repl.net.frame import close_frame
+from repl.net.frames import close_frame
 from repl.net.metered import MeteredTap
 from repl.net.places import Places
 from repl.net.turns import Reading, Turns
@@ -131,7 +132,7 @@ class Connection(RequestHandler):
         self._leave: Leave | None = None
         self._held = bytearray()
         self._waits = False
-        """True while what is held is to be parsed in its turn."""
+        """True while held bytes wait to be parsed in their turn."""
         self._answered: asyncio.Future[None] | None = None
         self._idle_s = server.idle_s
         self._upgrade: Upgrade | None = None
@@ -149,7 +150,7 @@ class Connection(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self.kept:
-            self._clean = False  # what it asks for decides whether it is served
+            self._clean = False  # its request decides whether it is served
         end = transport.get_extra_info("socket")
         if end is not None:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_PEER_S)
@@ -220,7 +221,7 @@ class Connection(RequestHandler):
         return self._next_keepalive_close_time - self._idle_s
 
     def give_way(self) -> None:
-        """``places.Guest``; a WebSocket's other side is told, and nothing more is taken from it."""
+        """``places.Guest``; a WebSocket's other side gets a close frame, and its later frames are dropped."""
         if self._tap is not None and self._tap.queue is not None and self.transport is not None:
             self._tap.close()
             self.transport.write(_GAVE_WAY)
@@ -269,7 +270,7 @@ class Connection(RequestHandler):
         if self._close:
             self.transport.close()
         elif self._held:
-            self._leave = _not_yet  # what comes before _resume has to be held too
+            self._leave = _not_yet  # bytes that come before _resume have to be held too
             self._loop.call_soon(self._resume)
         else:
             self._leave = None
@@ -394,7 +395,7 @@ class Connection(RequestHandler):
             response = problem.response(BadArgument(f"this is not HTTP as it is read here: {message or exc}"))
         else:
             response = problem.response(problem.internal(exc or RuntimeError(message or ""), "a request"))
-        return cast(web.StreamResponse, reply.Reply(response, IncomingBody(request), reply.Streams(), last=True))
+        return cast(web.StreamResponse, reply.Reply(response, reply.Streams(), last=True))
 
 
 def _not_yet() -> None:
@@ -417,10 +418,6 @@ class IncomingBody:
         if length is not None:
             return int(length)
         return None if "Transfer-Encoding" in headers else 0
-
-    @property
-    def unread(self) -> bool:
-        return not self._incoming.content.is_eof()
 
     async def read(self) -> bytes:
         try:

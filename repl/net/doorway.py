@@ -1,4 +1,4 @@
-"""A connection that has said nothing yet: no parser, no task, next to no cost for thousands of them.
+"""A connection before its first bytes: it has no parser and no task, so thousands cost little.
 
 accepted ─► Doorway ─► its first bytes, in their turn ─► Connection, which has them from here on
 """

@@ -4,7 +4,7 @@
          └► the rest is held: reading pauses, and goes on by the turn (turns)
 
 A connection that sends ``TINY_FRAMES_MAX`` frames that bring next to nothing within ``TINY_FRAMES_S``, and no whole
-message among them, is closed with code 1008 (RFC 6455 §7.4.1).  What it sends after that is dropped.
+message among them, is closed with code 1008 (RFC 6455 §7.4.1). Its later bytes are dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import WSMessage, WSMsgType
 
 from repl.net.arrivals import Arrival
-from repl.net.frame import is_small_frame, payload_of
+from repl.net.frames import is_small_frame, payload_of
 from repl.net.tap import ALL_READ, Tap
 from repl.net.turns import Turns
 from vlsn.seams import Buffer
@@ -68,7 +68,7 @@ class MeteredTap(Tap):
         super().feed_eof()
 
     def go_on(self, frames_max: int) -> int:
-        """Goes on, as ``turns.Waiting`` says."""
+        """Takes in up to ``frames_max`` of the frames that are held, and returns how many it took (``turns.GoOn``)."""
         self._in_line = False
         if not self._held:
             return 0
@@ -84,7 +84,7 @@ class MeteredTap(Tap):
         """aiohttp's queue has room again."""
         if self._held and not self._in_line:
             self._in_line = True
-            self._turns.wait(self)
+            self._turns.wait(self.go_on)
 
     @property
     def holds(self) -> bool:

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
-from repl.net.client import Client
+from aiohttp import (
+    ClientError,
+    ClientHandlerType,
+    ClientRequest,
+    ClientResponse,
+    ClientResponseError,
+    ClientSession,
+    ClientTimeout,
+    ClientWSTimeout,
+    DummyCookieJar,
+    TCPConnector,
+)
+
+from repl.net.listener import HttpListener
 from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S
-from repl.net.server import HttpListener
-from repl.web.types import Handler, Quick, Response
+from repl.net.tap import Tap
+from repl.net.websocket import WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
+from repl.web import problem
+from repl.web.types import Handler, Headers, Quick, Response
+from vlsn.errors import Unreachable, said_of
+from vlsn.limits import MIB
 from vlsn.seams import Buffer, Channel
+
+ANSWER_BYTES_MAX = 96 * MIB
+"""A whole segment of the default size is the largest answer that anyone asks for."""
+
+
+def _refused(error: BaseException) -> bool:
+    return isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
+
+
+_NO_TIMEOUT = ClientTimeout(total=None, sock_connect=None)
+"""No timeouts of aiohttp's own: two of its timers lie inside each other. A cancel that comes in the same turn of the
+loop as such a timeout is taken for that, and lost. ``asyncio.timeout`` keeps the two apart."""
 
 
 class AiohttpNetwork:
@@ -19,7 +49,7 @@ class AiohttpNetwork:
     ) -> None:
         """Sets the seconds that clients of its listeners have for a head, and between two requests, and how many may
         be connected."""
-        self._client = Client()
+        self._session: ClientSession | None = None
         self._head_s, self._idle_s = head_s, idle_s
         self._connections_max = connections_max
 
@@ -34,14 +64,79 @@ class AiohttpNetwork:
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
     ) -> Response:
-        return await self._client.request(method, url, headers=headers, body=body, timeout_s=timeout_s)
+        call = self._open().request(method, url, headers=headers, data=body or None, allow_redirects=False)
+        try:
+            async with asyncio.timeout(timeout_s), call as answer:
+                return Response(answer.status, Headers(answer.headers), await _read(answer, url))
+        except (ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"{method} {url}: {_said(error, timeout_s)}", refused=_refused(error)) from None
 
     async def connect(
         self, url: str, *, headers: Mapping[str, str] | None = None, message_bytes_max: int, timeout_s: float
     ) -> Channel:
-        return await self._client.connect(
-            url, headers=headers, message_bytes_max=message_bytes_max, timeout_s=timeout_s
-        )
+        try:
+            async with asyncio.timeout(timeout_s):
+                socket = await self._open().ws_connect(
+                    url,
+                    headers=headers,
+                    compress=0,
+                    autoping=False,
+                    max_msg_size=size_limit(message_bytes_max),
+                    timeout=ClientWSTimeout(ws_close=0),  # a feed's end may not wait for a master that is silent
+                )
+        except (ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"{url}: {_said(error, timeout_s)}", refused=_refused(error)) from None
+        connection = socket._response.connection
+        protocol = connection.protocol if connection is not None else None
+        if connection is None or protocol is None or connection.transport is None:
+            raise Unreachable(f"{url}: the connection was lost right after the upgrade")
+        connection.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        # Nothing has come yet: in every protocol here, who connects speaks first.
+        tap = Tap(message_bytes_max)
+        protocol._payload_parser = tap.into(protocol._payload_parser)
+        return WebSocketChannel(socket, connection.transport, tap)
 
     async def close(self) -> None:
-        await self._client.close()
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _open(self) -> ClientSession:
+        if self._session is None:
+            self._session = ClientSession(
+                connector=TCPConnector(limit=0),
+                cookie_jar=DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=False,
+                timeout=_NO_TIMEOUT,
+                middlewares=(_raise_refusal,),
+            )
+        return self._session
+
+
+async def _raise_refusal(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """Raises what the problem document of a refused upgrade says; aiohttp would drop the document."""
+    answer = await handler(request)
+    if answer.status >= 400 and "Upgrade" in request.headers:
+        async with answer:
+            raise problem.error_of(await _read(answer, str(request.url)))
+    return answer
+
+
+async def _read(answer: ClientResponse, url: str) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in answer.content.iter_any():
+        size += len(part)
+        if size > ANSWER_BYTES_MAX:
+            raise Unreachable(f"{url}: an answer of more than {ANSWER_BYTES_MAX} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _said(error: BaseException, timeout_s: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {timeout_s:g} s"
+    if isinstance(error, ClientResponseError):
+        return f"it does not answer as a node does: {error.message.partition(':')[0]}"
+    return said_of(getattr(error, "os_error", error))

@@ -56,7 +56,7 @@ class Guest(Protocol):
     def swept(self, now: float) -> None: ...
 
     def give_way(self) -> None:
-        """Closes it, because others have no place or it says nothing."""
+        """Closes it, because others need its place or it is silent."""
         ...
 
 
@@ -123,7 +123,7 @@ class Places:
         self._kept.pop(guest, None)
 
     def close(self) -> None:
-        """Closes whoever never sent a whole request."""
+        """Closes connections that have never sent a whole request."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,8 +1,8 @@
 """Responses as bytes on a transport.
 
-aiohttp's own response objects cost more than the whole way of an append through the gateway, so a response is
-written as one run of bytes.  This file answers for what they would do: Content-Length, HEAD, HTTP/1.0,
-keep-alive, ``Connection: close`` when a body was left unread, chunks.
+aiohttp's own response objects cost more than the whole way of an append through the gateway, so a response is written
+as one run of bytes. This file does their work: Content-Length, HEAD, HTTP/1.0, keep-alive, ``Connection: close`` after
+an unread body, chunks.
 """
 
 from __future__ import annotations
@@ -27,16 +27,9 @@ _CLOSE = "Connection: close\r\n"
 _KEEP_ALIVE = "Connection: keep-alive\r\n"
 
 
-class Unread(Protocol):
-    @property
-    def unread(self) -> bool:
-        """True while some of the request's body has not even arrived."""
-        ...
-
-
 class Carrier(Protocol):
-    """A connection, as far as its answers' bodies have to do with it. A ``push`` hears from it when the client has
-    taken what was sent."""
+    """A connection, as far as its answers' bodies have to do with it. It calls its ``push`` when the client has read
+    all."""
 
     push: Push | None
     sent: Buffer
@@ -55,18 +48,17 @@ class Streams:
 
 
 class Reply:
-    """A response on its way out: what aiohttp's connection loop asks of one, and nothing else."""
+    """A response on its way out: the part that aiohttp's connection loop calls."""
 
-    __slots__ = ("_body", "_response", "_streams", "keep_alive")
+    __slots__ = ("_response", "_streams", "keep_alive")
 
-    def __init__(self, response: Response, body: Unread, streams: Streams, *, last: bool = False) -> None:
+    def __init__(self, response: Response, streams: Streams, *, last: bool = False) -> None:
         self._response = response
-        self._body = body
         self._streams = streams
         self.keep_alive = not last
 
     async def prepare(self, incoming: web.BaseRequest) -> None:
-        self.keep_alive = self.keep_alive and incoming.keep_alive and not self._body.unread
+        self.keep_alive = self.keep_alive and incoming.keep_alive and incoming.content.is_eof()
         if self._response.stream is not None:
             await self._stream(incoming)
             return

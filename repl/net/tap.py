@@ -3,8 +3,8 @@
     bytes ─► one small message, alone, and somebody takes them ─► take
           └► anything else ─► aiohttp's reader and its queue ─► came
 
-A small message on the first way is not counted: it goes out again at once.  It may go past aiohttp only where a frame
-begins, so all frames are followed.  What comes to a listener is counted on the second way (``metered.py``).
+A small message on the first way is not counted: it goes out again at once. It may go past aiohttp only where a frame
+begins, so all frames are followed. A listener counts the second way (``metered.py``).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from repl.net.frame import SMALL_BYTES, is_small_frame, payload_of
-from repl.net.frames import Frames
+from repl.net.frames import SMALL_BYTES, Frames, is_small_frame, payload_of
 
 ALL_READ = (False, b"")
 """The answer of aiohttp's reader: no end of the stream, nothing left over."""
@@ -32,7 +31,7 @@ class Tap:
         self._parser: Any = None
 
     def into(self, parser: Any) -> Any:
-        """Puts this tap in front of ``parser``, aiohttp's, in whose place it stands from now on."""
+        """Puts this tap in front of ``parser``, aiohttp's, and returns the tap as the parser to use from now on."""
         self._parser = parser
         return self
 
@@ -56,7 +55,7 @@ class Tap:
         self._tell()
 
     def received(self) -> None:
-        """Notes that a message which aiohttp has read is with whoever wanted it."""
+        """Notes that a message which aiohttp has read is delivered."""
 
     def close(self) -> None:
         """Notes that the connection has ended."""

@@ -1,13 +1,13 @@
 """The share of one turn of the event loop for a listener's connections: frames taken in, requests, bytes sent.
 
 A read of 256 KiB may hold 37,000 frames of one byte, and a socket is read up to 32 times in a turn: the loop would be
-gone for seconds, and with it heartbeats and votes.  So what has been read is followed frame by frame, and what is past
-the turn's share waits in its connection, whose reading pauses:
+gone for seconds, and with it heartbeats and votes. So incoming bytes are followed frame by frame. Bytes past the turn's
+share wait in their connection, whose reading pauses:
 
     read ─► share left, nobody waits ─► aiohttp's reader
          └► else held ─► the line ─► ``FRAMES_AT_ONCE`` of it when its turn comes ─► the line's end, or read on
 
-1. The line is served in its order, a few frames each time: whoever floods it waits with the rest.
+1. The line is served in its order, a few frames each time: a connection that floods waits like the others.
 2. A small message that comes alone goes past the line (``tap.py``), also while others flood; so many of them a turn.
 3. Pieces of streams are sent so many bytes a turn: one append wakes every tail, and a system call copies what is sent.
 4. Requests are parsed, and begin, for so much time a turn, in the order in which they came: they are too unlike each
@@ -20,7 +20,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
-from typing import Protocol
 
 from vlsn.limits import KIB, MIB
 
@@ -42,10 +41,9 @@ SENT_BYTES_A_TURN = 2 * MIB
 SENT_AT_ONCE_BYTES = 16 * KIB
 
 
-class Waiting(Protocol):
-    def go_on(self, frames_max: int) -> int:
-        """Takes in up to so many frames of what is held; how many it were.  Joins the line again by itself."""
-        ...
+GoOn = Callable[[int], int]
+"""Takes in up to so many of the frames that a connection holds, and returns how many it took.  It joins the line again
+by itself."""
 
 
 class Turns:
@@ -53,7 +51,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._line: deque[Waiting] = deque()
+        self._line: deque[GoOn] = deque()
         self._turn = -1.0
         self._left = 0
         self._small_turn = -1.0
@@ -80,9 +78,9 @@ class Turns:
     def took(self, frames: int) -> None:
         self._left -= frames
 
-    def wait(self, connection: Waiting) -> None:
-        """Puts ``connection``, which holds frames, into the line."""
-        self._line.append(connection)
+    def wait(self, go_on: GoOn) -> None:
+        """Adds a connection that holds frames to the line."""
+        self._line.append(go_on)
         if not self._called:
             self._called = True
             self._loop.call_soon(self._next)
@@ -90,7 +88,7 @@ class Turns:
     def _next(self) -> None:
         self._turn, self._left = self._loop.time(), FRAMES_A_TURN
         while self._line and self._left > 0:
-            self._left -= self._line.popleft().go_on(min(self._left, FRAMES_AT_ONCE))
+            self._left -= self._line.popleft()(min(self._left, FRAMES_AT_ONCE))
         self._called = bool(self._line)
         if self._called:
             self._loop.call_soon(self._next)
@@ -129,7 +127,7 @@ class _Share:
 
 
 class Reading(_Share):
-    """The turns of what connections read that has to be parsed."""
+    """The turns of incoming bytes that have to be parsed."""
 
     def __init__(self) -> None:
         super().__init__(READ_S_A_TURN)
@@ -184,7 +182,7 @@ class Serving(_Share):
 
 
 class Sending:
-    """The turns of one listener's streams, for what they send."""
+    """The turns of the pieces that one listener's streams send."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -3,25 +3,20 @@
     a socket full ─► what it was sent is held in memory ─► it takes it: no longer
                                                         └► ``UNTAKEN_BYTES_MAX`` passed: the longest stalled is given up
 
-A reader that is slow harms nobody: it is sent no more until it has taken what it got.  Many of them could fill the
-memory, a page each, and a limit on their number would refuse those who do take what they get.  Bytes that many have
-not taken are the same bytes (``types.Piece``), and count once: a large page that 1,000 readers are taking ends nobody.
-Who takes its bytes is never the longest stalled, either.  Who is given up finds its connection reset, and goes on from
-the last VLSN that it has.  Streams count their bytes before they are made, and WebSockets theirs by the message:
-neither counts here.
+A reader that is slow harms nobody: it is sent no more until it has taken what it got. Many of them could fill the
+memory, a page each, and a limit on their number would refuse those who do take what they get. Bytes that many have not
+taken are the same bytes (``types.Piece``), and count once: a large page that 1,000 readers are taking ends nobody. A
+reader that takes its bytes is never the longest stalled. A reader that is given up finds its connection reset, and goes
+on from its last VLSN. Streams count their bytes before they are made, and WebSockets theirs by the message: neither
+counts here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from repl.web.limits import UNTAKEN_BYTES_MAX
 from vlsn.seams import Buffer
-
-
-class Stalled(Protocol):
-    """One connection; hashed by identity."""
 
 
 class _Held:
@@ -39,8 +34,8 @@ class Untaken:
 
     def __init__(self, bytes_max: int = UNTAKEN_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._stalled: dict[Stalled, tuple[_Held, asyncio.WriteTransport]] = {}
-        """Who is stalled, the longest first."""
+        self._stalled: dict[object, tuple[_Held, asyncio.WriteTransport]] = {}
+        """Connections that are stalled, the longest first."""
         self._held: dict[int, _Held] = {}
         """Bytes that they hold, by their identity, which is theirs for as long as they are held."""
         self._called = False
@@ -48,7 +43,7 @@ class Untaken:
         self.given_up = 0
         """Connections given up so far."""
 
-    def stalls(self, connection: Stalled, transport: asyncio.WriteTransport, data: Buffer) -> None:
+    def stalls(self, connection: object, transport: asyncio.WriteTransport, data: Buffer) -> None:
         """Counts ``data``, which ``connection`` is sent, until it ``goes_on``."""
         self.goes_on(connection)
         held = self._held.get(id(data))
@@ -61,7 +56,7 @@ class Untaken:
             self._called = True  # not from within the write that fills it
             asyncio.get_running_loop().call_soon(self._give_up)
 
-    def goes_on(self, connection: Stalled) -> None:
+    def goes_on(self, connection: object) -> None:
         """Counts nothing of ``connection`` any more."""
         found = self._stalled.pop(connection, None)
         if found is not None:

@@ -1,11 +1,11 @@
 """A channel over one WebSocket, of either side.
 
-No compression (it would cost more than it saves, and blocks are to stay as they are); a text message, or one over
-the limit, ends the channel.  ``send`` returns while little waits in the socket (``WRITE_BUFFER_BYTES`` of a
-caller's, ``Upgrade.ahead_bytes`` of who was called), so that the next message can be made while the last one leaves.
+No compression (it would cost more than it saves, and blocks are to stay as they are); a text message, or one over the
+limit, ends the channel. ``send`` returns while little waits in the socket, so that the next message can be made while
+the last one leaves. The limit is ``WRITE_BUFFER_BYTES`` for a client, ``Upgrade.ahead_bytes`` for a server.
 
-What aiohttp keeps to itself is used here (the reader's queue, and whether the writer has sent a close) and in
-``client.py``: the lock file says which version, ``tests/repl/net/test_frame.py`` what is expected of it.
+Private parts of aiohttp are used here (the reader's queue, and the writer's close flag) and in ``network.py``. The lock
+file fixes the version; ``tests/repl/net/test_frame.py`` checks the expectations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
 from aiohttp.web import WebSocketResponse
 
-from repl.net.frame import SMALL_BYTES, small_frame
+from repl.net.frames import SMALL_BYTES, small_frame
 from repl.net.tap import Tap
 from vlsn.errors import ChannelClosed, bare
 from vlsn.limits import MIB
@@ -25,8 +25,7 @@ from vlsn.seams import Buffer
 
 WRITE_BUFFER_BYTES = MIB
 CLOSE_TIMEOUT_S = 1.0
-"""Seconds that whoever accepted a channel waits, as it closes it, for the other side. Who has connected does not
-wait."""
+"""Seconds that a server waits for the other side as it closes a channel. A client does not wait."""
 
 
 def size_limit(message_bytes_max: int) -> int:
@@ -70,7 +69,7 @@ class WebSocketChannel:
             return True
         except (ConnectionError, RuntimeError):
             return False
-        # The frame is with the transport: what is left of the call only waits until the peer has read more.
+        # The frame is with the transport: the rest of the call only waits until the peer has read more.
         sending.close()
         return True
 
@@ -110,7 +109,7 @@ class WebSocketChannel:
             nonlocal wanted, fault
             try:
                 wanted = take(message)
-            except BaseException as error:  # the boundary of the loop's own callback: our caller is told
+            except BaseException as error:  # the boundary of the loop's own callback: our caller gets it
                 wanted, fault = False, error
             if not wanted:
                 stop()
@@ -145,8 +144,8 @@ class WebSocketChannel:
             fault = None  # its traceback knows ``taken``
 
     def _ping_waits(self) -> bool:
-        """Says whether a ping waits. Of several pings only the last one has to be answered (RFC 6455 §5.5.3); each
-        answer is a system call."""
+        """Says whether a ping waits. Only the last of several pings has to be answered (RFC 6455 §5.5.3); each answer
+        is a system call."""
         buffer = self._incoming._buffer
         return bool(buffer) and buffer[0][0].type is WSMsgType.PING
 

@@ -28,8 +28,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from repl.api import Spans
 from repl.client.connect import connect, real_network
 from repl.client.one_log import OneLog
+from repl.client.reader import LINEARIZABLE
 from repl.client.sync import SyncClient
-from repl.client.tail import LINEARIZABLE
 from repl.spark.columns import batch_of
 from repl.spark.errors import each_one_line, one_line, tell
 from repl.spark.group_of import group_of_nodes

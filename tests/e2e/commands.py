@@ -1,4 +1,4 @@
-"""The command line as processes of their own: what comes out, and how they end."""
+"""The command line as processes of their own: their output and exit status."""
 
 from __future__ import annotations
 

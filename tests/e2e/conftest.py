@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of whoever runs the tests reaches a node or a command."""
+    """Keeps the settings of the caller's environment from nodes and commands."""
     for name in [name for name in os.environ if name.startswith("VLSNLOG_")]:
         monkeypatch.delenv(name)
 

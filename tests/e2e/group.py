@@ -183,8 +183,8 @@ class Group:
 
     @contextmanager
     def unharmed(self, *, appended: int = 0) -> Iterator[None]:
-        """Checks that what is done inside leaves every node's process, its state and its log as they were. So many
-        entries it may append; and appends go on with the very next VLSN."""
+        """Checks that the body leaves every node's process, its state and its log as they were. So many entries it may
+        append; and appends go on with the very next VLSN."""
         before = self.standing()
         yield
         after = {name: replace(each, last=each.last + appended) for name, each in before.items()}

@@ -1,4 +1,4 @@
-"""WebSockets as any client would open them: what is sent and received is not looked at here."""
+"""WebSockets as any client would open them; the messages are passed on unread."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ from vlsn.errors import ChannelClosed, Halted, NotMaster
 from vlsn.format.block import EntryKind, decode_header
 from vlsn.format.checksum import crc
 from vlsn.format.feed_messages import (
-    BLOCKS_HEADER,
     MESSAGE_BYTES_MAX,
     Ack,
     Matchpoint,
@@ -154,7 +153,7 @@ class StandIn:
 
 
 async def ended(channel: Channel) -> None:
-    """The other side has hung up; what it said before does not matter here."""
+    """Waits until the other side has hung up, and drops its last messages."""
     async with asyncio.timeout(WAIT_S):
         with suppress(ChannelClosed):
             while True:
@@ -204,24 +203,13 @@ async def test_garbage_for_a_matchpoint_ends_that_feed_alone(stand_in: StandIn) 
     right = stand_in.matchpoint
     for message in (
         b"",
-        b"\0",
         os.urandom(1000),
-        encode(Start(1)),
-        heartbeat_message(stand_in.position()),
         bytes([MessageType.MATCHPOINT]) + b"{",
-        bytes([MessageType.MATCHPOINT]) + b'{"vlsn":' + b"[" * 100_000,
-        bytes([MessageType.MATCHPOINT]) + b'{"vlsn":"1","feed_term":1}',
-        bytes([MessageType.REFUSE]) + b"no JSON",
         encode(Refuse("internal", "not today")),
         encode(msgspec.structs.replace(right, vlsn=right.vlsn + 1)),
-        encode(msgspec.structs.replace(right, vlsn=-1)),
         encode(msgspec.structs.replace(right, vlsn=0)),
         encode(msgspec.structs.replace(right, feed_term=right.feed_term - 1)),
-        encode(msgspec.structs.replace(right, feed_term=-1)),
-        encode(msgspec.structs.replace(right, feed_term=1 << 63)),
-        encode(msgspec.structs.replace(right, feed_term=1 << 70)),
-        bytes([MessageType.MATCHPOINT]) + b'{"x":' + b"[" * 100_000,
-        # A peer that does not hold this log leaves no higher term behind: the stream after it is of the old one.
+        # A peer without this log leaves no higher term behind: the stream after it has the old one.
         encode(msgspec.structs.replace(right, feed_term=right.feed_term + 5, vlsn=right.vlsn + 1)),
         encode(msgspec.structs.replace(right, feed_term=right.feed_term + 5, vlsn=0)),
     ):
@@ -233,37 +221,25 @@ async def test_garbage_for_a_matchpoint_ends_that_feed_alone(stand_in: StandIn) 
 
 
 async def test_garbage_in_a_stream_ends_that_feed_alone(stand_in: StandIn) -> None:
-    flipped_body, flipped_head, many = stand_in.block(), stand_in.block(), [stand_in.block() for _ in range(40)]
+    flipped_body, many = stand_in.block(), [stand_in.block() for _ in range(40)]
     flipped_body[-1] ^= 1
-    flipped_head[20] ^= 1
     for number, block in enumerate(many):
         block[:] = stand_in.block(first=stand_in.last + 1 + number)
     many[20][-1] ^= 1
     right = blocks_message(stand_in.position(last=stand_in.last + 1), [stand_in.block()])
-    hole = [stand_in.block(), stand_in.block(first=stand_in.last + 3)]
     for message in (
         b"",
         os.urandom(5000),
         encode(stand_in.matchpoint),
         ack_message(Ack(stand_in.term, 1, 1)),
-        right[:39],
-        right[:-8],
-        right + bytes(8),
-        right[: BLOCKS_HEADER.size],
         bytes([right[0], 0x80]) + right[2:],  # a flag that there is none of
-        right[:4] + (2).to_bytes(4, "little") + right[8:],
-        right[:4] + (0xFFFF_FFFF).to_bytes(4, "little") + right[8:],
         blocks_message(stand_in.position(), [flipped_body]),
-        blocks_message(stand_in.position(), [flipped_head]),
         blocks_message(stand_in.position(), many),
-        blocks_message(stand_in.position(), hole),
-        blocks_message(stand_in.position(), [stand_in.block(first=stand_in.last)]),
         blocks_message(stand_in.position(), [stand_in.block(first=stand_in.last + 2)]),
         blocks_message(stand_in.position(), [stand_in.block(term=stand_in.term + 1)]),
         blocks_message(stand_in.position(term=stand_in.term + 1), [stand_in.block()]),
         heartbeat_message(stand_in.position(term=stand_in.term + 1)),
         heartbeat_message(stand_in.position(dtvlsn=stand_in.last + 1)),
-        heartbeat_message(stand_in.position()) + bytes(8),
         blocks_message(stand_in.position(), [stand_in.block(term=stand_in.term - 1)]),
         blocks_message(stand_in.position(), [stand_in.own_entry(EntryKind.TERM, b"no JSON")]),
         blocks_message(stand_in.position(), [stand_in.own_entry(EntryKind.GROUP, b"{}")]),
@@ -281,14 +257,10 @@ async def test_garbage_for_a_hello_is_asked_again(hurt: Group, stand_in: StandIn
     right = stand_in.hello
     answer = json.loads(bytes(right.body))
     for garbage in (
-        Response(200, {}, b""),
-        Response(200, {}, b"[" * 100_000),
         Response(200, {}, json.dumps({**answer, "group": "another"}).encode()),
         Response(200, {}, json.dumps({**answer, "name": "n3"}).encode()),
-        Response(200, {}, json.dumps({**answer, "last": "many"}).encode()),
-        Response(200, {}, json.dumps({**answer, "term": -1}).encode()),
+        Response(200, {}, json.dumps({**answer, "incarnation": "xyz"}).encode()),
         Response(200, {}, json.dumps({**answer, "last": 1 << 70}).encode()),
-        Response(200, {}, b'{"x":' + b"[" * 100_000),
         Response(500, {"Content-Type": "text/html"}, b"<html>"),
         Response(307, {"Location": "http://127.0.0.1:9/"}),
     ):
@@ -296,17 +268,6 @@ async def test_garbage_for_a_hello_is_asked_again(hurt: Group, stand_in: StandIn
             stand_in.hello = garbage
         await stand_in.asked(hurt)
         stand_in.hello = right
-    async with stand_in.stream():
-        pass
-
-
-async def test_a_hello_of_no_incarnation_is_asked_again(hurt: Group, stand_in: StandIn) -> None:
-    right = stand_in.hello
-    garbage = {**json.loads(bytes(right.body)), "incarnation": "xyz"}
-    async with stand_in.stream():
-        stand_in.hello = Response(200, {}, json.dumps(garbage).encode())
-    await stand_in.asked(hurt)
-    stand_in.hello = right
     async with stand_in.stream():
         pass
 

@@ -1,4 +1,4 @@
-"""CDC consumers in real child processes: what they are given, and what they can do to their node."""
+"""CDC consumers in real child processes: the events that they receive, and the harm that they can do to their node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.e2e.commands import VLSNLOG, run
 from tests.e2e.test_configuration import free_port
 
 WAIT_S = 180.0
-"""Seconds on a busy machine; what never comes true never does."""
+"""Seconds on a busy machine; a fault never ends."""
 CONSUMERS = '''
 import os, time
 from repl.cdc import CdcConsumer
@@ -349,7 +349,7 @@ def test_a_spinning_child_ends_with_its_node(node: Callable[..., One]) -> None:
 
 @pytest.mark.parametrize("niceness", [0, 5, 15])
 def test_a_child_is_below_its_node_whatever_that_may_use(tmp_path: Path, niceness: int) -> None:
-    """The node has a niceness and a limit of its own; without root nobody is given back what it was denied."""
+    """The node has a niceness and a limit of its own; without root a process cannot raise its limits again."""
     out = tmp_path / "out"
     limited = ("nice", "-n", str(niceness), "prlimit", f"--data={700 << 20}")
     one = One(

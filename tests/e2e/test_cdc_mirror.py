@@ -119,7 +119,7 @@ def test_a_mirror_is_the_source_once_over_kills_and_a_partition(groups: tuple[Gr
         return seen.get("state") == "backoff" and "the other group" in str(seen["reason"])
 
     source.until(waits, "the mirror waits for the other group", seconds=240.0)
-    kill_child(source)  # what it has sent is taken when the group is heard again
+    kill_child(source)  # its messages are taken when the group answers again
     writer.write(20)
     for name in NAMES:
         target.send(name, signal.SIGCONT)

@@ -1,7 +1,7 @@
-"""The command line on a real group: what it appends, prints, and how it ends.
+"""The command line on a real group: its appends, its output, and its exit status.
 
-Most commands run in this process (``shell``), against nodes in theirs; what is about processes (pipes, signals, the
-last byte of stderr) runs in one of its own.
+Commands run in this process (``shell``), against nodes in theirs. Pipes, signals, lines and limits have their tests in
+``tests/repl/cli``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,8 @@ from typing import Any
 import pytest
 
 from repl.cli.main import main
-from tests.e2e.commands import Command, Ended, run_all
+from tests.e2e.commands import Command, Ended
 from tests.e2e.group import NAMES, Group
-from vlsn.limits import ENTRY_BYTES_MAX
 
 pytestmark = pytest.mark.feature("commands")
 
@@ -70,32 +67,6 @@ def test_append_of_a_value_with_and_without_a_key(group: Group, shell: Shell) ->
     ]
 
 
-def test_append_of_lines_splits_at_newlines_only(group: Group, shell: Shell, tmp_path: Path) -> None:
-    lines = [b" a \r", b"", b"\x00\xff\xe2\x80\xa8\x0b\x1c", b"", b"last"]
-    path = tmp_path / "lines"
-    path.write_bytes(b"\n".join(lines))
-    first, last = printed(shell("append", "--file", path))
-    assert last - first == 4
-    with_newline = printed(shell("append", "-", stdin=b"\n".join(lines) + b"\n"))
-    assert with_newline == (last + 1, last + 5)
-    skipped = printed(shell("append", "--file", path, "--skip-lines", "3", "--key", "k"))
-    assert skipped == (last + 6, last + 7)
-    assert printed(shell("append", "-", stdin=b"")) == (0, 0)
-    assert printed(shell("append", "-", stdin=b"\n")) == (last + 8, last + 8)
-    everything = shell("read", "--from", str(first), "--to", str(last + 8)).out
-    assert everything == b"\n".join([*lines, *lines, *lines[3:], b""]) + b"\n"
-
-
-def test_a_large_file_is_there_in_order(group: Group, shell: Shell, tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    path.write_bytes(b"".join(b"line %d of many\n" % number for number in range(50_000)))
-    first, last = printed(shell("append", "--file", path))
-    assert last - first == 49_999
-    for name in NAMES:
-        group.settle()
-        assert shell("read", "--url", group.urls[name], "--from", str(first)).out == path.read_bytes()
-
-
 def test_a_file_whose_append_was_killed_goes_on_under_its_producers_name(
     group: Group, shell: Shell, tmp_path: Path
 ) -> None:
@@ -121,7 +92,7 @@ def test_a_file_whose_append_was_killed_goes_on_under_its_producers_name(
     assert int(done.out.split()[1]) == last
     read = shell("read", "--from", str(first))
     assert read.out.splitlines() == lines
-    # Once more, with nothing left to do; and with what it was not.
+    # Once more, with nothing left to do; and with another file.
     again = shell(*told, whole, "--json")
     nothing = {"first": 0, "last": 0, "term": 0, "durable": True, "synced": 0, "acks": "majority"}
     nothing["durability"] = {"local": "sync", "replica": "sync"}
@@ -138,38 +109,6 @@ def test_a_file_whose_append_was_killed_goes_on_under_its_producers_name(
         assert shell("append", "--producer", "n", *wrong).status == 2
 
 
-def test_a_line_over_the_limit_stops_the_append_behind_what_comes_before_it(
-    group: Group, shell: Shell, tmp_path: Path
-) -> None:
-    path = tmp_path / "lines"
-    path.write_bytes(b"one\ntwo\n" + b"x" * (ENTRY_BYTES_MAX + 1) + b"\nfour\n")
-    last = group.settle()
-    with group.unharmed(appended=2):
-        line = shell("append", "--file", path).refused()
-    assert "line 3 " in line
-    assert f"2 lines are acknowledged (VLSN {last + 1} to {last + 2}); go on with --skip-lines 2" in line
-    assert printed(shell("append", "--file", path, "--skip-lines", "3")) == (last + 4, last + 4)
-
-
-def test_read_prints_what_was_asked_for(group: Group, shell: Shell) -> None:
-    first, second, third = group.append(b"a", b"\xff", b"c")
-    group.settle()
-    assert shell("read", "--from", str(first)).out == b"a\n\xff\nc\n"
-    assert shell("read", "--from", str(first), "--to", str(second)).out == b"a\n\xff\n"
-    assert shell("read", "--from", str(third + 1)) == Ended(0, b"", "")
-    objects = rows(shell("read", "--from", str(first), "--format", "json"))
-    assert [row["vlsn"] for row in objects] == [first, second, third]
-    assert objects[1]["value_b64"] == "/w=="
-    assert (
-        shell("read", "--from", str(first), "--json").out == shell("read", "--from", str(first), "--format", "json").out
-    )
-    kinds = rows(shell("read", "--to", "4", "--all-kinds", "--json"))
-    expected = [(1, "TERM"), (2, "GROUP"), (3, "COMMIT"), (4, "DATA")]
-    assert [(row["vlsn"], row["kind"]) for row in kinds] == expected
-    assert [row["vlsn"] for row in rows(shell("read", "--to", "4", "--json"))] == [4]
-    assert shell("read", "--follow", "--from", str(first), "--to", str(third)).out == b"a\n\xff\nc\n"
-
-
 def test_status_is_0_when_all_is_well(group: Group, shell: Shell) -> None:
     group.settle()
     table = shell("status")
@@ -183,21 +122,8 @@ def test_status_is_0_when_all_is_well(group: Group, shell: Shell) -> None:
     assert {node["dtvlsn"] for node in document["nodes"]} == {document["nodes"][0]["range"]["last"]}
 
 
-def test_checkpoint_and_rotate_act_on_every_url_given(group: Group, shell: Shell) -> None:
-    group.append(b"x")
-    group.settle()
-    (made,) = rows(shell("checkpoint", "--json"))
-    assert [node["node"] for node in made["nodes"]] == list(NAMES)
-    before = {name: group.status(name)["log"]["rolls"]["request"] for name in NAMES}
-    (rolled,) = rows(shell("rotate", "--json", "--url", f"{group.urls['n2']},{group.urls['n3']}"))
-    assert [node["node"] for node in rolled["nodes"]] == ["n2", "n3"]
-    group.append(b"y")
-    group.settle()
-    after = {name: group.status(name)["log"]["rolls"]["request"] for name in NAMES}
-    assert after == {"n1": before["n1"], "n2": before["n2"] + 1, "n3": before["n3"] + 1}
-
-
 def test_dump_and_verify_of_a_running_node_end_at_its_synced_length(group: Group, shell: Shell) -> None:
+    assert shell("checkpoint").status == 0
     group.append(b"x", b"y", b"z")
     last = group.settle()
     for name in ("n1", "n2"):
@@ -207,7 +133,7 @@ def test_dump_and_verify_of_a_running_node_end_at_its_synced_length(group: Group
         def dumped(directory: Path = directory) -> list[dict[str, Any]]:
             return rows(shell("dump", directory, "--json"))
 
-        # What is stated lies behind by the last group at most: each frame states what was synced before it.
+        # The stated length lags by the last group at most: each frame states the length synced before it.
         assert last - 3 <= dumped()[-1]["last"] <= last
         group.until(lambda dumped=dumped: dumped()[-1]["last"] == last, "a quiet second has stated the end")  # type: ignore[misc]
         frames = dumped()
@@ -224,94 +150,3 @@ def test_dump_and_verify_of_a_running_node_end_at_its_synced_length(group: Group
         lines = shell("dump", directory).out.decode().splitlines()
         assert len(lines) == len(frames)
         assert lines[0].startswith("00000001.vlog")
-
-
-def test_config_prints_what_is_in_force(group: Group, shell: Shell) -> None:
-    (document,) = rows(shell("config", "--config", group.config("n2"), "--json"))
-    assert (document["name"], document["members"]) == ("n2", group.urls)
-    assert (document["sources"]["name"], document["sources"]["url"]) == ("node.toml", "environment")
-    assert Path(document["dir"]) == group.path("n2")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("append", "x", "--url", "http://127.0.0.1:9"),
-        ("read", "--url", "http://127.0.0.1:9"),
-        ("checkpoint", "--url", "http://127.0.0.1:9"),
-        ("append",),
-        ("append", "a", "--file", "b"),
-        ("append", "--file", "/nowhere/at/all"),
-        ("append", "x", "--acks", "most"),
-        ("read", "--from", "0"),
-        ("read", "--from", "9", "--to", "8"),
-        ("read", "--url", "nonsense"),
-        ("dump", "/nowhere"),
-        ("verify", "/"),
-        ("audit", "/", "/"),
-        ("nonsense",),
-        ("--nonsense",),
-    ],
-)
-def test_what_cannot_be_done_is_one_line_and_status_2(shell: Shell, arguments: tuple[str, ...]) -> None:
-    assert shell(*arguments).refused().startswith("vlsnlog")
-
-
-# Processes.
-
-
-def test_version_and_a_refusal_from_outside(group: Group) -> None:
-    shown, refused, appended = run_all(
-        ("--version",), ("read", "--from", "0"), ("append", "from outside", "--url", group.urls["n2"])
-    )
-    assert shown == Ended(0, f"vlsnlog {version('vlsnlog')}\n".encode(), "")
-    assert refused.refused().startswith("vlsnlog read: ")
-    first, last = printed(appended)
-    assert first == last == group.settle()
-
-
-def test_a_closed_pipe_ends_a_command_quietly(group: Group) -> None:
-    first, *_ = group.append(b"the first line", *[b"x" * 500_000] * 4)
-    for more in ((), ("--follow",), ("--json",)):
-        with Command("read", "--from", str(first), "--url", group.urls["n3"], *more) as reading:
-            assert b"the first line" in reading.out.readline()
-            reading.out.close()
-            if more == ("--follow",):
-                group.append(b"one more")
-            assert reading.process.wait(60) == 0
-            assert reading.process.stderr is not None
-            assert reading.process.stderr.read() == b""
-
-
-def test_dump_into_a_closed_pipe_ends_quietly(group: Group) -> None:
-    with Command("dump", group.path("n1"), "--json", "--all") as dumping:
-        dumping.out.close()
-        assert dumping.process.wait(60) == 0
-        assert dumping.process.stderr is not None
-        assert dumping.process.stderr.read() == b""
-
-
-def test_follow_prints_what_comes_and_ctrl_c_ends_it_quietly(group: Group) -> None:
-    last = group.settle()
-    with Command("read", "--follow", "--from", str(last + 1), "--url", group.urls["n2"]) as reading:
-        for value in (b"one", b"two", b"three"):
-            group.append(value)
-            assert reading.out.readline() == value + b"\n"
-        reading.process.send_signal(signal.SIGINT)
-        assert reading.process.wait(60) == 0
-        assert reading.process.stderr is not None
-        assert (reading.out.read(), reading.process.stderr.read()) == (b"", b"")
-
-
-def test_ctrl_c_ends_an_append_that_waits_for_its_input_quietly(group: Group) -> None:
-    with group.unharmed(appended=1), Command("append", "-", "--url", group.master, stdin=b"") as appending:
-        stdin, stderr = appending.process.stdin, appending.process.stderr
-        assert stdin is not None
-        assert stderr is not None
-        logged = group.status("n1")["range"]["last"] + 1
-        stdin.write(b"a line that does not fill a body and waits for no other\n")
-        stdin.flush()
-        group.until(lambda: group.status("n1")["range"]["last"] == logged, "the line is appended")
-        appending.process.send_signal(signal.SIGINT)
-        assert appending.process.wait(60) == 130
-        assert (appending.out.read(), stderr.read().strip()) == (b"", b"")

@@ -1,4 +1,4 @@
-"""A node that cannot be what it is told to be: status 2, one line that says why, nothing written."""
+"""A node with settings that cannot be: status 2, one line with the reason, nothing written."""
 
 from __future__ import annotations
 
@@ -47,22 +47,12 @@ def toml(directory: Path, **changed: str) -> Path:
 BAD_FILES = {
     "itself missing among the members": ({"n1": ""}, "'n1' is not among them"),
     "no members": ({"n1": "", "n2": "", "n3": ""}, "members"),
-    "no table of members": ({"table": "", "n1": "", "n2": "", "n3": ""}, "members"),
     "a member twice": ({"n3": 'n2 = "http://127.0.0.1:11"'}, "twice"),
-    "a URL twice": ({"n3": 'n3 = "http://127.0.0.1:9"'}, "n2 and n3"),
-    "a member without a port": ({"n3": 'n3 = "http://127.0.0.1"'}, "n3"),
-    "a member that is no URL": ({"n3": 'n3 = "over there"'}, "n3"),
-    "a member by https": ({"n3": 'n3 = "https://127.0.0.1:10"'}, "n3"),
-    "a member that is a number": ({"n3": "n3 = 3"}, "n3"),
-    "a name that is none": ({"name": 'name = "n 1"'}, "n 1"),
-    "no name": ({"name": ""}, "name"),
     "no directory": ({"dir": ""}, "dir"),
-    "a listen that is none": ({"listen": 'listen = "here"'}, "listen"),
     "an unknown key": ({"more": "segment_byte = 1"}, "segment_bytes"),
-    "a number out of range": ({"more": "segment_bytes = 5"}, "segment_bytes"),
-    "a size that is none": ({"more": 'segment_bytes = "much"'}, "segment_bytes"),
     "no TOML": ({"more": "= ="}, "TOML"),
 }
+"""Some of each kind; all others are in ``tests/repl/test_config.py``."""
 
 
 @pytest.mark.feature("configuration")
@@ -159,7 +149,7 @@ def answers(url: str, process: subprocess.Popen[bytes]) -> bool:
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """Digests a directory, without what a start says (log and pid)."""
+    """Digests a directory, without the files of a start (log and pid)."""
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*"))

@@ -1,4 +1,4 @@
-"""The commands of destinations, on real nodes: what they print, and what it does."""
+"""The commands of destinations, on real nodes: their output and their effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers before a sync, of real processes: what was written outlives them all."""
+"""Answers before a sync, of real processes: written entries outlive them all."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ WAIT_S = 60
 
 @contextmanager
 def running(*command: str, urls: str = "", by: signal.Signals = signal.SIGTERM) -> Iterator[None]:
-    """The example as a process, which must end by itself, with status 0, when it is told to, but for SIGKILL."""
+    """Runs the example as a process. At the signal it must end by itself with status 0, unless that is SIGKILL."""
     environment = {**os.environ, "VLSNLOG_URL": urls, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, *command], cwd=EXAMPLES, env=environment)
     try:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from repl.client.tail import decode_blocks
+from repl.client.page import decode_blocks
 from tests.e2e.calls import BATCH, BLOCKS, call, raw_socket
 from tests.e2e.group import NAMES, Group
 from vlsn.format import batch

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from repl.client.tail import decode_blocks
-from tests.e2e.calls import BATCH, BLOCKS, NDJSON, OCTETS, Answer, call, connection, raw_socket, send, whole
+from tests.e2e.calls import BATCH, NDJSON, OCTETS, Answer, call, connection, raw_socket, send
 from tests.e2e.group import NAMES, Group
 from vlsn.format import batch
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader
@@ -55,31 +54,6 @@ def test_octets_are_one_entry_whatever_they_are(group: Group) -> None:
     assert not {"key", "key_b64", "kind"} & rows[1].keys()
 
 
-def test_ndjson_lines_are_entries_of_one_atomic_append(group: Group) -> None:
-    body = (
-        b'{"value":"\\u00e9\\n"}\n{"value_b64":"/w==","key":"k"}\n{"value":"","key_b64":"/w=="}\n{"value":"x","key":""}'
-    )
-    appended = call("POST", f"{group.master}/v1/entries", body=body, headers=NDJSON).ok()
-    assert appended["last"] - appended["first"] == 3
-    rows = read(group, "n1", f"from={appended['first']}").lines()
-    shown = [{name: row[name] for name in row.keys() - {"vlsn", "term", "time"}} for row in rows]
-    assert shown == [
-        {"value": "é\n"},
-        {"value_b64": "/w==", "key": "k"},
-        {"value": "", "key_b64": "/w=="},
-        {"value": "x"},
-    ]
-    assert [row["vlsn"] for row in rows] == list(range(appended["first"], appended["last"] + 1))
-
-
-def test_a_binary_batch_is_one_atomic_append(group: Group) -> None:
-    values, keys = [b"a", b"", b"\xff" * 1000], [b"k", None, b"\x00"]
-    appended = call("POST", f"{group.master}/v1/entries", body=batch.encode(values, keys), headers=BATCH).ok()
-    assert appended["last"] - appended["first"] == 2
-    for vlsn, value in zip(range(appended["first"], appended["last"] + 1), values, strict=True):
-        assert call("GET", f"{group.master}/v1/entries/{vlsn}").body == value
-
-
 @pytest.mark.parametrize("headers", [OCTETS, NDJSON, BATCH])
 def test_a_replica_sends_appends_to_the_master(group: Group, headers: dict[str, str]) -> None:
     body = {"octet": b"x", "x-ndj": b'{"value":"x"}', "x-vls": batch.encode([b"x"])}[headers["Content-Type"][12:17]]
@@ -91,25 +65,12 @@ def test_a_replica_sends_appends_to_the_master(group: Group, headers: dict[str, 
     assert (appended["acks"], appended["synced"], appended["durable"]) == ("all", 3, True)
 
 
-def test_a_redirect_keeps_the_query_to_the_byte(group: Group) -> None:
-    path = "/v1/entries?key=a%20b%2F%FF%26&acks=none"
-    answer = call("POST", group.urls["n3"] + path, body=b"x", headers=OCTETS)
-    assert (answer.status, answer.headers["location"]) == (307, group.master + path)
-
-
 @pytest.mark.parametrize("acks", ["none", "majority", "all"])
 def test_each_ack_policy_is_told_what_it_waited_for(group: Group, acks: str) -> None:
     appended = group.post(b"x", query=f"?acks={acks}").ok()
     assert appended["acks"] == acks
     assert appended["synced"] >= {"none": 0, "majority": 2, "all": 3}[acks]
     assert appended["durable"] is (appended["synced"] >= 2)
-
-
-def test_an_entry_of_the_largest_size_is_taken_and_one_byte_more_is_not(group: Group) -> None:
-    (vlsn,) = group.append(bytes(ENTRY_BYTES_MAX))
-    assert call("GET", f"{group.master}/v1/entries/{vlsn}").body == bytes(ENTRY_BYTES_MAX)
-    with group.unharmed():
-        group.post(bytes(ENTRY_BYTES_MAX + 1)).refused(413, "too-large")
 
 
 def test_many_at_once_each_get_a_vlsn_of_their_own(group: Group) -> None:
@@ -122,19 +83,6 @@ def test_many_at_once_each_get_a_vlsn_of_their_own(group: Group) -> None:
     for name in NAMES:
         rows = read(group, name, f"from={last + 1}").lines()
         assert {row["vlsn"]: row["value"].encode() for row in rows} == dict(zip(vlsns, values, strict=True))
-
-
-def test_a_body_that_is_expected_is_asked_for(group: Group) -> None:
-    head = b"POST /v1/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
-    head += b"Expect: 100-continue\r\n"
-    with raw_socket(group.master) as link:
-        link.sendall(head + b"Content-Length: 4\r\n\r\n")
-        assert link.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        link.sendall(b"body")
-        assert link.recv(1000).startswith(b"HTTP/1.1 200 OK\r\n")
-    with group.unharmed(), raw_socket(group.master) as link:
-        link.sendall(head + b"Content-Length: 99999999\r\n\r\n")
-        assert link.recv(1000).startswith(b"HTTP/1.1 413 ")
 
 
 def test_what_a_client_sent_stays_sent_when_it_leaves(group: Group) -> None:
@@ -191,57 +139,6 @@ def test_without_from_a_page_begins_with_the_first_there_is(group: Group) -> Non
     (row,) = read(group, "n2", "limit=1").lines()
     assert row["vlsn"] == 4
     assert "kind" not in row
-
-
-@pytest.mark.parametrize("name", ["n1", "n3"])
-@pytest.mark.parametrize("headers", [{}, BLOCKS])
-def test_a_read_waits_for_what_comes(group: Group, name: str, headers: dict[str, str]) -> None:
-    last = group.settle()
-    link = connection(group.urls[name])
-    try:
-        send(link, "GET", f"{group.urls[name]}/v1/entries?from={last + 1}&wait=30", headers=headers)
-        (vlsn,) = group.append(b"awaited")
-        page = whole(link.getresponse())
-    finally:
-        link.close()
-    assert page.status == 200
-    assert b"awaited" in page.body
-    assert int(page.headers["vlsnlog-next"]) > vlsn
-
-
-def test_a_read_that_waits_in_vain_is_empty(group: Group) -> None:
-    last = group.settle()
-    page = read(group, "n2", f"from={last + 1}&wait=0.05")
-    assert (page.status, page.body, page.headers["vlsnlog-next"]) == (200, b"", str(last + 1))
-
-
-@pytest.mark.parametrize("name", ["n1", "n2"])
-def test_blocks_are_whole_from_the_one_that_holds_the_vlsn(group: Group, name: str) -> None:
-    values = [b"%d" % number for number in range(10)]
-    appended = call("POST", f"{group.master}/v1/entries", body=batch.encode(values), headers=BATCH).ok()
-    first, last = appended["first"], appended["last"]
-    group.settle()
-    page = read(group, name, f"from={first + 4}", BLOCKS)
-    assert page.headers["content-type"] == BLOCKS["Accept"]
-    entries, _ = decode_blocks(memoryview(page.body), from_vlsn=0, kinds=None)
-    assert [(entry.vlsn, entry.value) for entry in entries] == list(zip(range(first, last + 1), values, strict=True))
-    assert page.headers["vlsnlog-next"] == str(last + 1)
-    assert page.headers["vlsnlog-durable"] == str(last)
-
-
-@pytest.mark.parametrize("name", ["n1", "n2"])
-def test_one_entry_is_its_value(group: Group, name: str) -> None:
-    (vlsn,) = group.append(b"\x00value\xff")
-    group.settle()
-    url = f"{group.urls[name]}/v1/entries"
-    answer = call("GET", f"{url}/{vlsn}")
-    assert (answer.status, answer.body) == (200, b"\x00value\xff")
-    assert answer.headers["content-type"] == "application/octet-stream"
-    head = call("HEAD", f"{url}/{vlsn}")
-    assert (head.status, head.headers["content-length"], head.body) == (200, "7", b"")
-    call("GET", f"{url}/{vlsn + 1}").refused(404, "not-yet")
-    call("GET", f"{url}/1").refused(404, "not-data")
-    call("GET", f"{url}/0").refused(400, "bad-argument")
 
 
 # The tail.
@@ -326,13 +223,9 @@ def test_segments_are_the_files_up_to_the_synced_length(group: Group, name: str)
     file = (group.path(name) / last["file"]).read_bytes()
     for body, start, end in parts:
         assert body == file[start:end]
-    for asked in (f"bytes={1 << 40}-", "bytes=5-4", "bytes=0-1,4-5", "lines=1-2", "bytes=-0"):
-        call("GET", f"{url}/{last['number']}", headers={"Range": asked}).refused(400, "bad-argument")
-    for number in ("0", "999", "-1", "x", "99999999999999999999"):
-        call("GET", f"{url}/{number}").refused(404, "not-found")
 
 
-# What a node says of itself.
+# A node's reports on itself.
 
 
 def test_every_node_tells_its_status(group: Group) -> None:
@@ -406,25 +299,6 @@ def test_a_checkpoint_and_a_roll_on_request(group: Group, name: str) -> None:
     assert [each["number"] for each in listed if not each["sealed"]] == [rolled["number"]]
     page = read(group, name, f"from={last}").lines()
     assert [(row["vlsn"], row["value"]) for row in page[-2:]] == [(last, "before"), (vlsn, "after")]
-
-
-# The router.
-
-
-def test_what_is_not_there_and_what_does_not_go_there(group: Group) -> None:
-    with group.unharmed():
-        for path in ("/v1", "/v1/entries/", "/v2/entries", "/v1/entries/1/2", "/favicon.ico", "/%2e%2e/etc/passwd"):
-            call("GET", group.master + path).refused(404, "not-found")
-        for method, path, allowed in (
-            ("DELETE", "/v1/entries", "GET, HEAD, POST"),
-            ("PUT", "/v1/entries/3", "GET, HEAD"),
-            ("GET", "/v1/admin/rotate", "POST"),
-            ("POST", "/v1/status", "GET, HEAD"),
-            ("PATCH", "/", "GET, HEAD"),
-        ):
-            answer = call(method, group.master + path)
-            answer.refused(405, "not-allowed")
-            assert answer.headers["allow"] == allowed
 
 
 def test_it_listens_on_this_host_only(group: Group) -> None:

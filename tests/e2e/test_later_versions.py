@@ -85,7 +85,7 @@ def _wait_for(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-# What a later version would have written.  Each takes a directory, and whether the checksum is to be right.
+# The bytes of a later version.  Each takes a directory, and whether the checksum is to be right.
 
 
 def _patched(path: Path, at: int, data: bytes, start: int, end: int, crc_at: int, right: bool) -> None:
@@ -232,7 +232,7 @@ FORMATS: dict[str, tuple[Later, str, str, tuple[str, ...]]] = {
     "page": (page, "000000001.page", "version 2", (*EVERY, "page")),
     "restore marker": (marker, "restore.marker", "version 2", EVERY),
 }
-"""Ways to make it, the file and the version that are named, and who reads that format."""
+"""Ways to make it, the file and the version in the error, and the commands that read that format."""
 
 
 def commands(made: Made, path: Path) -> dict[str, tuple[str | Path, ...]]:
@@ -257,7 +257,7 @@ def copy(made: Made, tmp_path: Path) -> Iterator[Path]:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """Returns every file byte for byte, and its name; not the two that only say who is running."""
+    """Returns every file byte for byte, and its name; without the two lock files of a running process."""
     files = (each for each in path.rglob("*") if each.is_file() and each.name not in ("LOCK", "lock.mdb"))
     return {str(each.relative_to(path)): each.read_bytes() for each in files}
 

@@ -116,7 +116,7 @@ def test_a_node_ends_and_says_so(hurt: Group, name: str) -> None:
 
 
 def test_a_segment_that_is_replaced_under_a_running_node_is_damage_there(hurt: Group) -> None:
-    """The scrub, at the latest, is told of damage; nothing waits, and the node stops when told to."""
+    """The scrub, at the latest, finds the damage; nothing waits, and the node stops in time."""
     (vlsn,) = hurt.append(b"here")
     hurt.settle()
     call("POST", f"{hurt.urls['n3']}/v1/admin/rotate").ok()

@@ -17,7 +17,7 @@ KEYS: list[bytes | None] = [b"alice", b"\xff\x00", None]
 VALUES = [b"\x00binary\xff", "späte Zeile\n".encode(), b""]
 
 
-def test_what_is_left_of_a_group_goes_into_a_new_one(tmp_path: Path) -> None:
+def test_what_is_left_of_a_group_goes_into_another_one(group: Group, tmp_path: Path) -> None:
     old = Group(tmp_path / "old")
     try:
         old.start()
@@ -37,16 +37,12 @@ def test_what_is_left_of_a_group_goes_into_a_new_one(tmp_path: Path) -> None:
     assert (read.status, read.err) == (0, "")
     rescued.write_bytes(read.out)
 
-    new = Group(tmp_path / "new")
-    try:
-        new.start()
-        urls = ",".join(new.urls.values())
-        told = ("append", "--url", urls, "--format", "json", "--file", rescued, "--producer", "rescue n1")
-        done = run(*told)
-        assert (done.status, done.err) == (0, ""), done
-        again = run(*told)
-        assert (again.status, again.out) == (0, b"0 0\n")
-        with connect_sync(urls) as log:
-            assert [(entry.key, entry.value) for entry in log.read()] == list(zip(KEYS, VALUES, strict=True))
-    finally:
-        new.end()
+    urls = ",".join(group.urls.values())
+    told = ("append", "--url", urls, "--format", "json", "--file", rescued, "--producer", "rescue n1")
+    done = run(*told)
+    assert (done.status, done.err) == (0, ""), done
+    again = run(*told)
+    assert (again.status, again.out) == (0, b"0 0\n")
+    with connect_sync(urls) as log:
+        entries = log.read(*map(int, done.out.split()))
+        assert [(entry.key, entry.value) for entry in entries] == list(zip(KEYS, VALUES, strict=True))

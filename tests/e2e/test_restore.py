@@ -1,4 +1,4 @@
-"""A real replica that lacks what was cleaned away: it restores its log from a member, and follows."""
+"""A real replica that misses cleaned entries: it restores its log from a member, and follows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUE = b"." * 100_000
 
 @pytest.fixture
 def short(tmp_path: Path) -> Iterator[Group]:
-    """Segments of 1 MiB of which some eight are kept, whoever still needs more."""
+    """Segments of 1 MiB, of which some eight are kept, whatever a replica still needs."""
     made = Group(
         tmp_path / "group",
         segment_bytes=MIB,

@@ -64,14 +64,3 @@ def test_a_commit_is_whole_on_every_node_and_asked_again_of_the_next_master_the_
     hurt.start(dead)
     hurt.settle()
     assert read(hurt, first) == dict.fromkeys(NAMES, VALUES)
-
-
-def test_a_node_that_is_not_the_master_sends_every_call_there(hurt: Group) -> None:
-    path = begun(hurt)
-    other = next(url for name, url in hurt.urls.items() if name != hurt.leader)
-    for method, target in (("POST", "/v1/transactions"), ("POST", f"{path}/commit"), ("DELETE", path)):
-        answer = call(method, f"{other}{target}")
-        assert (answer.status, answer.headers["location"]) == (307, f"{hurt.master}{target}")
-    assert call("DELETE", f"{hurt.master}{path}").status == 204
-    call("POST", f"{hurt.master}{path}/commit").refused(409, "transaction-gone")
-    call("POST", f"{hurt.master}/v1/transactions/nonsense/commit").refused(400, "bad-argument")

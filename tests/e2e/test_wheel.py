@@ -64,7 +64,7 @@ def run(
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """Installs the wheel with what the lock names for a node or a client, from the cache."""
+    """Installs the wheel with the locked packages of a node or a client, from the cache."""
     place = tmp_path_factory.mktemp("wheel")
     env = place / "env"
     steps: list[list[str | Path]] = [

@@ -1,4 +1,4 @@
-"""The client's reads against real nodes in one process: what it was told is durable is in them, and they end."""
+"""The client's reads against real nodes in one process: they hold every entry that it knows to be durable, and end."""
 
 from __future__ import annotations
 

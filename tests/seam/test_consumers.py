@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from random import Random
 from random import seed as seed_global
 
@@ -16,6 +17,7 @@ from repl.client.consumer import Consumer
 from tests.fakes.loop import virtual
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
+from tests.seam.test_client_transactions import played
 from tests.seam.test_once_client import disturb
 from vlsn.errors import BadArgument, LogClosed, StaleTerm, VlsnLogError
 from vlsn.format.block import Entry
@@ -23,6 +25,7 @@ from vlsn.levels import LEVELS
 from vlsn.state.consumers import position_of
 
 ENTRIES = 150
+story = partial(played, timeout_s=300.0, exactly_once=True)
 
 
 async def made(seed: int) -> Group:
@@ -53,71 +56,62 @@ async def taken(log: Client, count: int, **begin: object) -> list[bytes]:
     return found
 
 
-@virtual
-async def test_a_worker_goes_on_where_the_one_before_it_committed() -> None:
-    group = await made(1)
-    async with client(group) as log:
-        values = [f"{number}".encode() for number in range(10)]
-        await log.append_many(values)
-        assert await taken(log, 4, from_vlsn="start") == values[:4]
-        assert await taken(log, 3, from_vlsn="start") == values[4:7], "where it begins counts only once"
-        lost = log.consumer("billing")
-        async for _ in lost:
+@story(seed=1)
+async def test_a_worker_goes_on_where_the_one_before_it_committed(group: Group, log: Client) -> None:
+    values = [f"{number}".encode() for number in range(10)]
+    await log.append_many(values)
+    assert await taken(log, 4, from_vlsn="start") == values[:4]
+    assert await taken(log, 3, from_vlsn="start") == values[4:7], "where it begins counts only once"
+    lost = log.consumer("billing")
+    async for _ in lost:
+        break
+    assert await taken(log, 3) == values[7:], "what was not committed is read again"
+    at_end = log.consumer("later", from_vlsn="end")
+    waiting = asyncio.ensure_future(anext(aiter(at_end)))
+    small = group.nodes[group.master].opened().log.view.history.small
+    await group.until(lambda: "consumer/later" in small, "it has a position before it has read anything")
+    await log.append(b"this")
+    assert (await waiting).value == b"this"
+    with pytest.raises(BadArgument):
+        await log.consumer("none").commit()
+    with pytest.raises(BadArgument):
+        log.consumer("two words")
+    with pytest.raises(BadArgument):
+        log.consumer("billing", from_vlsn="middle")  # type: ignore[arg-type]
+
+
+@story(seed=2)
+async def test_a_worker_that_slept_through_its_replacement_does_no_harm(group: Group, log: Client) -> None:
+    values = [f"{number}".encode() for number in range(10)]
+    await log.append_many(values)
+    sleeper = log.consumer("billing", from_vlsn="start")
+    async for entry in sleeper:
+        if entry.value == b"2":
             break
-        assert await taken(log, 3) == values[7:], "what was not committed is read again"
-        at_end = log.consumer("later", from_vlsn="end")
-        waiting = asyncio.ensure_future(anext(aiter(at_end)))
-        small = group.nodes[group.master].opened().log.view.history.small
-        await group.until(lambda: "consumer/later" in small, "it has a position before it has read anything")
-        await log.append(b"this")
-        assert (await waiting).value == b"this"
-        with pytest.raises(BadArgument):
-            await log.consumer("none").commit()
-        with pytest.raises(BadArgument):
-            log.consumer("two words")
-        with pytest.raises(BadArgument):
-            log.consumer("billing", from_vlsn="middle")  # type: ignore[arg-type]
-    await group.stop()
+    assert await taken(log, 6) == values[:6]
+    before = await log.durable_vlsn()
+    with pytest.raises(StaleTerm):
+        await sleeper.commit()
+    assert await log.durable_vlsn() == before, "nothing was logged"
+    assert (await anext(aiter(sleeper))).value == values[6], "it goes on from what the log says"
 
 
-@virtual
-async def test_a_worker_that_slept_through_its_replacement_does_no_harm() -> None:
-    group = await made(2)
-    async with client(group) as log:
-        values = [f"{number}".encode() for number in range(10)]
-        await log.append_many(values)
-        sleeper = log.consumer("billing", from_vlsn="start")
-        async for entry in sleeper:
-            if entry.value == b"2":
-                break
-        assert await taken(log, 6) == values[:6]
-        before = await log.durable_vlsn()
-        with pytest.raises(StaleTerm):
-            await sleeper.commit()
-        assert await log.durable_vlsn() == before, "nothing was logged"
-        assert (await anext(aiter(sleeper))).value == values[6], "it goes on from what the log says"
-    await group.stop()
-
-
-@virtual
-async def test_a_commit_that_was_cancelled_is_known_as_its_own() -> None:
-    group = await made(3)
-    async with client(group) as log:
-        await log.append_many([b"0", b"1", b"2", b"3"])
-        consumer = log.consumer("billing", from_vlsn="start")
-        reading = aiter(consumer)
-        await anext(reading)
-        committing = asyncio.create_task(consumer.commit())
-        for _ in range(400):
-            await asyncio.sleep(0.0005)
-            if "consumer/billing" in group.nodes[group.master].opened().log.view.history.small:
-                break
-        committing.cancel()
-        with suppress(asyncio.CancelledError):
-            await committing
-        assert (await anext(aiter(consumer))).value in (b"0", b"1")
-        await consumer.commit()
-    await group.stop()
+@story(seed=3)
+async def test_a_commit_that_was_cancelled_is_known_as_its_own(group: Group, log: Client) -> None:
+    await log.append_many([b"0", b"1", b"2", b"3"])
+    consumer = log.consumer("billing", from_vlsn="start")
+    reading = aiter(consumer)
+    await anext(reading)
+    committing = asyncio.create_task(consumer.commit())
+    for _ in range(400):
+        await asyncio.sleep(0.0005)
+        if "consumer/billing" in group.nodes[group.master].opened().log.view.history.small:
+            break
+    committing.cancel()
+    with suppress(asyncio.CancelledError):
+        await committing
+    assert (await anext(aiter(consumer))).value in (b"0", b"1")
+    await consumer.commit()
 
 
 @virtual
@@ -307,37 +301,34 @@ async def fails(group: Group, log: Client, consumer: Consumer, raised: str) -> N
 
 @pytest.mark.parametrize("by_page", [False, True])
 @pytest.mark.parametrize("raised", RAISED)
-@virtual
+@story(seed=5, timeout_s=0.5)
 async def test_an_entry_is_given_again_where_the_loop_caught_what_its_transaction_raised(
-    raised: str, by_page: bool
+    group: Group, log: Client, raised: str, by_page: bool
 ) -> None:
-    group = await made(5)
-    async with client(group, timeout_s=0.5) as log:
-        values = [b"0", b"1", b"2"]
-        for value in values:
-            await log.append(value)
-        consumer = log.consumer("billing", from_vlsn="start")
-        other = log.consumer("other", from_vlsn="start")
-        beside = asyncio.create_task(consumed(other, log))
-        given: list[bytes] = []
-        async for entry in singly(consumer) if by_page else consumer:
-            given.append(entry.value)
-            if len(given) == 2:
-                with pytest.raises((Bad, VlsnLogError)):
-                    await fails(group, log, consumer, raised)
-                group.net.heal()
-                continue
-            async with log.transaction():
-                pass  # nothing was logged, and nothing has failed
-            async with log.transaction() as txn:
-                await txn.append(entry.value, key=b"out")
-                await txn.commit_position(consumer)
-            if entry.value == values[-1]:
-                break
-        assert given == [b"0", b"1", b"1", b"2"]
-        assert [each for each in await outputs(log) if each != b"never"] == values
-        assert await beside == values, "nobody else's consumer goes back"
-    await group.stop()
+    values = [b"0", b"1", b"2"]
+    for value in values:
+        await log.append(value)
+    consumer = log.consumer("billing", from_vlsn="start")
+    other = log.consumer("other", from_vlsn="start")
+    beside = asyncio.create_task(consumed(other, log))
+    given: list[bytes] = []
+    async for entry in singly(consumer) if by_page else consumer:
+        given.append(entry.value)
+        if len(given) == 2:
+            with pytest.raises((Bad, VlsnLogError)):
+                await fails(group, log, consumer, raised)
+            group.net.heal()
+            continue
+        async with log.transaction():
+            pass  # nothing was logged, and nothing has failed
+        async with log.transaction() as txn:
+            await txn.append(entry.value, key=b"out")
+            await txn.commit_position(consumer)
+        if entry.value == values[-1]:
+            break
+    assert given == [b"0", b"1", b"1", b"2"]
+    assert [each for each in await outputs(log) if each != b"never"] == values
+    assert await beside == values, "nobody else's consumer goes back"
 
 
 async def singly(consumer: Consumer) -> AsyncIterator[Entry]:
@@ -364,93 +355,86 @@ async def consumed(consumer: Consumer, log: Client) -> list[bytes]:
 
 @pytest.mark.parametrize("raised", RAISED)
 @pytest.mark.parametrize("by", ["commit", "a transaction"])
-@virtual
-async def test_a_bad_entry_is_passed_by_a_commit_where_its_transaction_has_failed(raised: str, by: str) -> None:
-    group = await made(6)
-    async with client(group, timeout_s=0.5) as log:
-        values = [b"0", b"1", b"2"]
-        await log.append_many(values)
-        consumer = log.consumer("billing", from_vlsn="start")
-        given: list[bytes] = []
-        async for entry in consumer:
-            given.append(entry.value)
-            if entry.value == b"1":
-                with pytest.raises((Bad, VlsnLogError)):
-                    await fails(group, log, consumer, raised)
-                group.net.heal()
-                if by == "commit":
-                    await consumer.commit()
-                    continue
-            async with log.transaction() as txn:
-                await txn.append(entry.value, key=b"out")
-                await txn.commit_position(consumer)
-            if entry.value == values[-1]:
-                break
-        assert given == values
-        wanted = [b"0", b"2"] if by == "commit" else values
-        assert [each for each in await outputs(log) if each != b"never"] == wanted
-    await group.stop()
-
-
-@virtual
-async def test_an_entry_is_given_again_where_the_loop_caught_what_its_commit_raised() -> None:
-    group = await made(7)
-    async with client(group, timeout_s=0.5) as log:
-        await log.append_many([b"0", b"1", b"2"])
-        consumer = log.consumer("billing", from_vlsn="start")
-        given: list[bytes] = []
-        async for entry in consumer:
-            given.append(entry.value)
-            if len(given) == 2:
-                group.net.split(["client"], group.names)
-                with pytest.raises(VlsnLogError):
-                    await consumer.commit()
-                group.net.heal()
+@story(seed=6, timeout_s=0.5)
+async def test_a_bad_entry_is_passed_by_a_commit_where_its_transaction_has_failed(
+    group: Group, log: Client, raised: str, by: str
+) -> None:
+    values = [b"0", b"1", b"2"]
+    await log.append_many(values)
+    consumer = log.consumer("billing", from_vlsn="start")
+    given: list[bytes] = []
+    async for entry in consumer:
+        given.append(entry.value)
+        if entry.value == b"1":
+            with pytest.raises((Bad, VlsnLogError)):
+                await fails(group, log, consumer, raised)
+            group.net.heal()
+            if by == "commit":
+                await consumer.commit()
                 continue
-            await consumer.commit()
-            if entry.value == b"2":
-                break
-        assert given == [b"0", b"1", b"1", b"2"]
-    await group.stop()
-
-
-@virtual
-async def test_a_worker_goes_back_and_ahead_as_it_is_told() -> None:
-    group = await made(8)
-    async with client(group) as log:
-        first, last = await log.append_many([b"%d" % number for number in range(6)])
-        consumer = log.consumer("billing", from_vlsn="start")
-
-        async def gives(*values: bytes) -> None:
-            assert [entry.value for value in values if (entry := await consumer.poll(5.0))] == list(values)
-
-        consumer.seek(first + 4)
-        await gives(b"4")
-        consumer.rewind()
-        await gives(b"0", b"1")
-        assert (await consumer.commit()).next == first + 2
-        await gives(b"2", b"3")
-        consumer.rewind()
-        assert consumer.next_vlsn == (await consumer.commit()).next == first + 2
-        await gives(b"2", b"3")
-        consumer.seek(last)
-        assert (await consumer.commit()).next == last, "what lies between is passed"
-        await gives(b"5")
-        consumer.seek(first)
-        await gives(b"0")
-        async for entry in consumer:
-            assert entry.value == b"5", "a loop begins at the position"
-            consumer.seek(first + 1)
+        async with log.transaction() as txn:
+            await txn.append(entry.value, key=b"out")
+            await txn.commit_position(consumer)
+        if entry.value == values[-1]:
             break
-        async for entry in consumer:
-            assert entry.value == b"1"
-            break
+    assert given == values
+    wanted = [b"0", b"2"] if by == "commit" else values
+    assert [each for each in await outputs(log) if each != b"never"] == wanted
+
+
+@story(seed=7, timeout_s=0.5)
+async def test_an_entry_is_given_again_where_the_loop_caught_what_its_commit_raised(group: Group, log: Client) -> None:
+    await log.append_many([b"0", b"1", b"2"])
+    consumer = log.consumer("billing", from_vlsn="start")
+    given: list[bytes] = []
+    async for entry in consumer:
+        given.append(entry.value)
+        if len(given) == 2:
+            group.net.split(["client"], group.names)
+            with pytest.raises(VlsnLogError):
+                await consumer.commit()
+            group.net.heal()
+            continue
         await consumer.commit()
-        assert await taken(log, 4) == [b"2", b"3", b"4", b"5"]
-        for bad in (0, -1, "start", None, 2**63):
-            with pytest.raises(BadArgument):
-                consumer.seek(bad)  # type: ignore[arg-type]
-    await group.stop()
+        if entry.value == b"2":
+            break
+    assert given == [b"0", b"1", b"1", b"2"]
+
+
+@story(seed=8)
+async def test_a_worker_goes_back_and_ahead_as_it_is_told(group: Group, log: Client) -> None:
+    first, last = await log.append_many([b"%d" % number for number in range(6)])
+    consumer = log.consumer("billing", from_vlsn="start")
+
+    async def gives(*values: bytes) -> None:
+        assert [entry.value for value in values if (entry := await consumer.poll(5.0))] == list(values)
+
+    consumer.seek(first + 4)
+    await gives(b"4")
+    consumer.rewind()
+    await gives(b"0", b"1")
+    assert (await consumer.commit()).next == first + 2
+    await gives(b"2", b"3")
+    consumer.rewind()
+    assert consumer.next_vlsn == (await consumer.commit()).next == first + 2
+    await gives(b"2", b"3")
+    consumer.seek(last)
+    assert (await consumer.commit()).next == last, "what lies between is passed"
+    await gives(b"5")
+    consumer.seek(first)
+    await gives(b"0")
+    async for entry in consumer:
+        assert entry.value == b"5", "a loop begins at the position"
+        consumer.seek(first + 1)
+        break
+    async for entry in consumer:
+        assert entry.value == b"1"
+        break
+    await consumer.commit()
+    assert await taken(log, 4) == [b"2", b"3", b"4", b"5"]
+    for bad in (0, -1, "start", None, 2**63):
+        with pytest.raises(BadArgument):
+            consumer.seek(bad)  # type: ignore[arg-type]
 
 
 @virtual
@@ -493,20 +477,17 @@ async def test_a_poll_that_gave_nothing_in_time_is_asked_again_and_misses_nothin
     await group.stop()
 
 
-@virtual
-async def test_the_late_answer_of_a_commit_lets_nothing_be_committed_that_was_given_since() -> None:
+@story(seed=5, timeout_s=5.0)
+async def test_the_late_answer_of_a_commit_lets_nothing_be_committed_that_was_given_since(
+    group: Group, log: Client
+) -> None:
     """Seed 20261128439 of the simulation: a commit is cancelled, the log is asked before it lands, its answer comes."""
-    group = await made(5)
-    async with client(group, timeout_s=5.0) as log:
-        await log.append(b"0")
-        consumer = log.consumer("late", from_vlsn="start")
-        entry = await consumer.poll(timeout_s=5.0)
-        _, change = consumer.change()
-        consumer.not_committed()
-        again = await consumer.poll(timeout_s=5.0)
-        assert entry is not None and again is not None and entry.vlsn == again.vlsn
-        consumer.committed_by(change, 1_000)
-        assert consumer.change()[1].at == change.at, (
-            "what it commits now starts from the position before, and is refused"
-        )
-    await group.stop()
+    await log.append(b"0")
+    consumer = log.consumer("late", from_vlsn="start")
+    entry = await consumer.poll(timeout_s=5.0)
+    _, change = consumer.change()
+    consumer.not_committed()
+    again = await consumer.poll(timeout_s=5.0)
+    assert entry is not None and again is not None and entry.vlsn == again.vlsn
+    consumer.committed_by(change, 1_000)
+    assert consumer.change()[1].at == change.at, "what it commits now starts from the position before, and is refused"

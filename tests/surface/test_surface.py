@@ -153,7 +153,7 @@ def test_every_type_that_a_program_may_annotate_has_a_public_name(package: Any, 
 
 
 def test_the_sample_uses_all_that_is_public() -> None:
-    """By the arguments of its functions: what it calls of each is what a program may call of their types."""
+    """By the arguments of its functions: their calls are the calls that a program may make on these types."""
     public = {name: getattr(package, name) for package in (repl, vlsn) for name in package.__all__}
     kinds = {
         name: kind for name, kind in public.items() if isinstance(kind, type) and not issubclass(kind, VlsnLogError)

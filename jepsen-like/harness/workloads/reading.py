@@ -15,7 +15,7 @@ import msgspec
 from harness.ops import Recorder
 from harness.values import COMMIT, DEAD, DEAD_KEY, OWN, number_of
 from repl.client.connect import connect
-from repl.client.tail import Page
+from repl.client.page import Page
 from repl.web import problem
 from repl.web.types import Network
 from vlsn.errors import Trimmed, Unreachable, VlsnLogError

@@ -19,7 +19,7 @@ from typing import Any
 from repl.bench.target import Own
 from repl.client.connect import Client, connect
 from repl.client.destination import Message
-from repl.client.tail import BLOCKS_TYPE
+from repl.client.reader import BLOCKS_TYPE
 from tests.bench.load import ratio
 from tests.bench.peers.peer import AHEAD, BATCH, FILL_BATCH, VALUE
 from tests.bench.report import Aimed, Figures

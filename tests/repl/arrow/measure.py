@@ -19,7 +19,7 @@ from time import monotonic
 from repl import connect, connect_sync, read_arrow
 from repl.arrow.batches import batches_of
 from repl.client.block_pages import checked_rows
-from repl.client.tail import BLOCKS_TYPE
+from repl.client.reader import BLOCKS_TYPE
 from repl.net.network import AiohttpNetwork
 from tests.e2e.group import NAMES, Group
 from tests.repl.audit.logs import numbered

@@ -1,12 +1,15 @@
-"""Fixtures of the command line's tests: no settings from outside, and a small log."""
+"""Fixtures of the command line's tests: no settings from outside, a node in memory, and a small log."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.repl.cli.shell import Shell
+from tests.repl.client.group import GroupNode, ServedNode
 from vlsn import Log
 
 
@@ -23,3 +26,19 @@ def directory(tmp_path: Path) -> Path:
         for number in range(5):
             log.append([b"entry %d" % number, b"x" * 100])
     return tmp_path / "log"
+
+
+@pytest.fixture
+def served() -> Iterator[ServedNode]:
+    with ServedNode() as one:
+        yield one
+
+
+@pytest.fixture
+def node(served: ServedNode) -> GroupNode:
+    return served.node
+
+
+@pytest.fixture
+def shell(served: ServedNode, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(capsysbinary, monkeypatch, served.url)

@@ -64,7 +64,7 @@ def test_a_limit_of_a_destination_is_a_number_that_a_log_can_hold(
     ids=lambda command: command[0],
 )
 def test_what_is_no_number_of_seconds_is_refused(command: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
-    """NaN is neither below nor above a range, and JSON has no word for it: a setting would be as if not given."""
+    """NaN is outside every range and JSON cannot hold it: the setting would count as left out."""
     for text in NO_SECONDS:
         refused(capfd, *command, text)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,24 +10,13 @@ import pytest
 
 from repl import connect_sync
 from repl.cli.main import main
-from tests.repl.cli.test_commands import Result, Shell
+from tests.repl.cli.shell import Result, Shell
 from tests.repl.client.group import GroupNode, ServedNode
 from tests.repl.web.memory_node import CLOCK_US
 from vlsn import Log, LogOptions
 
 KEYS: list[bytes | None] = [b"alice", b"\xff\x00key", None, b"alice", b"bob"]
 VALUES = [b"plain", b"\x00\xfe\xff", b"", "späte Zeile\n".encode(), b"x" * 200_000]
-
-
-@pytest.fixture
-def served() -> Iterator[ServedNode]:
-    with ServedNode() as one:
-        yield one
-
-
-@pytest.fixture
-def shell(served: ServedNode, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    return Shell(capsysbinary, monkeypatch, served.url)
 
 
 @pytest.fixture
@@ -129,11 +117,6 @@ def test_a_transaction_is_named_where_it_is_asked_for(shell: Shell, tmp_path: Pa
         asked = shell("read", place, *filtered, "--json", "--txns").out.splitlines()
         assert [json.loads(line)["txn"] for line in asked] == [txn.first] * 2
     assert b"txn" not in shell("read", place, "--json").out
-
-
-@pytest.fixture
-def node(served: ServedNode) -> GroupNode:
-    return served.node
 
 
 def test_append_takes_what_read_prints(shell: Shell, served: ServedNode, node: GroupNode, log: Path) -> None:

@@ -99,14 +99,13 @@ def test_nothing_that_takes_time_is_loaded_before_ctrl_c_is_quiet() -> None:
     assert ended(program) == (0, b"__future__ repl repl.cli repl.cli.start\n", b"")
 
 
-@pytest.mark.parametrize("module", ["click", "repl.cli.main", "repl.cli.dump", "repl.config"])
+@pytest.mark.parametrize("module", ["click", "repl.config"])
 def test_ctrl_c_while_a_command_is_loaded_ends_it_quietly(module: str, directory: Path) -> None:
     assert ended(LOADING, module, "dump", directory) == (KILLED, b"", b"")
 
 
-@pytest.mark.parametrize("module", ["vlsn.verify.dump", "numpy"])
-def test_ctrl_c_while_a_command_runs_that_has_nothing_to_put_away_ends_it_quietly(module: str, directory: Path) -> None:
-    assert ended(LOADING, module, "dump", directory) == (KILLED, b"", b"")
+def test_ctrl_c_while_a_command_runs_that_has_nothing_to_put_away_ends_it_quietly(directory: Path) -> None:
+    assert ended(LOADING, "numpy", "dump", directory) == (KILLED, b"", b"")
 
 
 @pytest.mark.parametrize("module", ["repl.client.connect", "aiohttp"])
@@ -114,13 +113,9 @@ def test_ctrl_c_while_a_command_runs_that_has_nothing_to_put_away_ends_it_quietl
     ("arguments", "status"),
     [
         (("append", "value"), INTERRUPTED),
-        (("read",), INTERRUPTED),
         (("read", "--follow"), 0),
-        (("status",), INTERRUPTED),
         (("status", "--watch"), 0),
         (("group", "show"), INTERRUPTED),
-        (("checkpoint",), INTERRUPTED),
-        (("clean",), INTERRUPTED),
     ],
 )
 def test_ctrl_c_while_a_client_is_loaded_ends_the_command_quietly(

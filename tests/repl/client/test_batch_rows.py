@@ -1,4 +1,4 @@
-"""Rows by column against plain lists: cuts, pieces, digests, and what is left without what is logged."""
+"""Rows by column against plain lists: cuts, pieces, digests, and the rows that are not logged yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a client takes for the master, and whose word on the members it believes."""
+"""The node that a client takes for the master, and the nodes whose list of members it believes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exactly-once client: what keeps its name, what gets another one, and what a caller is told in the end."""
+"""The exactly-once client: groups that keep their name or get another one, and the caller's answer."""
 
 from __future__ import annotations
 

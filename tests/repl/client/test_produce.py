@@ -1,4 +1,4 @@
-"""Appends through the client: batches, order, what is sent again and what is not."""
+"""Appends through the client: batches, order, repeats."""
 
 from __future__ import annotations
 

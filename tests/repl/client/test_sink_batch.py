@@ -1,4 +1,4 @@
-"""A numbered batch: its plan by what its sink has, as a table; and resets, which a person gives."""
+"""A numbered batch: its plan by the sink's state, as a table; and resets by a person."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Answering(asyncio.Protocol):
 
 
 async def _asked_as_it_closes() -> bytes:
-    """Returns what a client gets that has asked before it is accepted; its connection is told of its end."""
+    """Returns the answer to a client that asks before it is accepted; its connection learns of its end."""
     made: list[Answering] = []
 
     def answering() -> Answering:

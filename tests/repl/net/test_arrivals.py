@@ -1,10 +1,9 @@
-"""Arrivals are counted by the frame, and bounded together; whoever has begun can end."""
+"""Arrivals are counted by the frame, and bounded together; a message that has begun can end."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
@@ -15,12 +14,10 @@ from repl.api import Acks
 from repl.net import AiohttpNetwork, arrivals
 from repl.net.arrivals import FREE_BYTES, Arrival, Arrivals
 from repl.net.frames import Frames
-from repl.net.server import HttpListener
-from repl.node.gateway import Gateway
+from repl.net.listener import HttpListener
 from repl.produce_messages import REQUEST_MESSAGE_BYTES_MAX, decode_answers, request_header
 from tests.repl.client.group import until
 from tests.repl.net.test_net import Wire
-from tests.repl.web.memory_node import MemoryNode
 from vlsn.format import batch
 from vlsn.limits import MIB
 
@@ -127,13 +124,9 @@ async def test_small_messages_take_no_place_and_fragments_take_the_largest() -> 
 
 
 @pytest.fixture
-async def listener() -> AsyncIterator[HttpListener]:
-    network = AiohttpNetwork()
-    listening = await network.serve("127.0.0.1", 0, Gateway(MemoryNode().services).handle)
-    listening._arrivals = Arrivals(8 * MIB)
-    yield listening
-    await listening.close()
-    await network.close()
+async def listener(listener: HttpListener) -> HttpListener:
+    listener._arrivals = Arrivals(8 * MIB)
+    return listener
 
 
 async def test_many_large_messages_at_once_are_all_taken_within_the_bound(listener: HttpListener) -> None:

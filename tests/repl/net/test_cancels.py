@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from repl.net.client import Client
+from repl.net import AiohttpNetwork
 from vlsn.errors import Unreachable
 
 TIMEOUT_S = 0.05
@@ -23,12 +23,12 @@ async def test_a_cancel_that_comes_with_the_timeout_ends_the_caller(cancel_first
 
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    client = Client()
+    client = AiohttpNetwork()
 
     async def ask_for_ever() -> None:
         while True:
             try:
-                await client.request("GET", url, headers=None, body=b"", timeout_s=TIMEOUT_S)
+                await client.request("GET", url, timeout_s=TIMEOUT_S)
             except Unreachable:
                 pass
 

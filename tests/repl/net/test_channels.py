@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,7 +10,7 @@ from repl import produce_messages
 from repl.api import Acks
 from repl.group.feed_hello import encode_hello
 from repl.net import AiohttpNetwork
-from repl.net.server import HttpListener
+from repl.net.listener import HttpListener
 from repl.node.gateway import Gateway
 from tests.repl.lead.test_feed_ws import HELLO
 from tests.repl.net.test_net import Wire
@@ -21,26 +20,6 @@ from vlsn.format import batch
 from vlsn.limits import MIB
 
 ASK = b"GET /v1/feed HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-
-
-@pytest.fixture
-def node() -> MemoryNode:
-    return MemoryNode()
-
-
-@pytest.fixture
-async def network() -> AsyncIterator[AiohttpNetwork]:
-    opened = AiohttpNetwork()
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-async def listener(network: AiohttpNetwork, node: MemoryNode) -> AsyncIterator[HttpListener]:
-    gateway = Gateway(node.services)
-    listening = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
-    yield listening
-    await listening.close()
 
 
 async def test_channel_carries_messages_of_any_size_both_ways(

@@ -40,7 +40,7 @@ CLIENTS = 3
 STALLED_S = 20.0
 """Seconds on a busy machine in which a node closes a connection that takes nothing; TCP would take half a minute."""
 LEFT_S = 10.0
-"""Seconds on a busy machine until a client that has left is gone; what is in a cycle never goes."""
+"""Seconds on a busy machine until a client that has left is gone; a cycle never goes."""
 
 
 async def takes_nothing(client: Client) -> None:

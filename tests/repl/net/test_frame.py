@@ -12,8 +12,7 @@ from aiohttp import WSMsgType, web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.net.frame import SMALL_BYTES, is_small_frame, payload_of, small_frame
-from repl.net.frames import Frames
+from repl.net.frames import SMALL_BYTES, Frames, is_small_frame, payload_of, small_frame
 from repl.net.network import AiohttpNetwork
 from repl.web.types import Request, Upgrade
 from tests.repl.net.test_arrivals import frame
@@ -24,7 +23,7 @@ SIZES = st.one_of(st.integers(0, 300), st.integers(SMALL_BYTES - 20, SMALL_BYTES
 
 
 def whole(data: bytes) -> bool:
-    """Says whether these bytes are one message and nothing else, by whoever follows frames of any kind."""
+    """Says whether these bytes are exactly one message, by the follower of all frames."""
     frames = Frames()
     return len(frames.feed(data)) == 1 and frames.between
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
-from repl.net import AiohttpNetwork
 from repl.net.connection import KNOWN_POLLS_MAX
-from repl.net.server import HttpListener
+from repl.net.listener import HttpListener
 from repl.node.gateway import Gateway
 from repl.web.types import Request, Response, Upgrade
 from tests.repl.client.group import until
@@ -29,22 +26,8 @@ class Counted(Gateway):
 
 
 @pytest.fixture
-def node() -> MemoryNode:
-    return MemoryNode()
-
-
-@pytest.fixture
 async def gateway(node: MemoryNode) -> Counted:
     return Counted(node.services, readers_max=READERS_MAX)
-
-
-@pytest.fixture
-async def listener(gateway: Counted) -> AsyncIterator[HttpListener]:
-    network = AiohttpNetwork()
-    listening = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
-    yield listening
-    await listening.close()
-    await network.close()
 
 
 def poll(from_vlsn: int, more: str = "", wait: str = "60") -> bytes:

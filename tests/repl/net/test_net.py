@@ -1,4 +1,4 @@
-"""The gateway over real sockets, by a raw client: what is on the wire, byte for byte where it matters."""
+"""The gateway over real sockets, by a raw client: the wire, byte for byte where it matters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from repl.net import AiohttpNetwork, server
-from repl.net.server import HttpListener
+from repl.net import AiohttpNetwork
+from repl.net import listener as listener_module
+from repl.net.listener import HttpListener
 from repl.node.gateway import Gateway
 from repl.web.types import Request, Response
 from tests.repl.client.group import until
@@ -21,7 +22,7 @@ from tests.repl.web.memory_node import MemoryNode
 from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, KEY_BYTES_MAX, MIB
 
 WAIT_S = 60.0
-"""Seconds on a busy machine; what hangs never ends."""
+"""Seconds on a busy machine; a hang never ends."""
 POST = (
     b"POST /v1/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
     b"Content-Length: %d\r\n\r\n%b"
@@ -69,21 +70,15 @@ def post(body: bytes) -> bytes:
     return POST % (len(body), body)
 
 
-@pytest.fixture
-def node() -> MemoryNode:
-    return MemoryNode()
-
-
 @pytest.fixture(params=["short way", "long way"])
-async def listener(request: pytest.FixtureRequest, node: MemoryNode) -> AsyncIterator[HttpListener]:
+async def listener(
+    request: pytest.FixtureRequest, network: AiohttpNetwork, gateway: Gateway
+) -> AsyncIterator[HttpListener]:
     """Yields a node's listener, with and without the short way for repeated heads."""
-    gateway = Gateway(node.services)
-    network = AiohttpNetwork()
     quick = gateway.quick if request.param == "short way" else None
     listening = await network.serve("127.0.0.1", 0, gateway.handle, quick=quick)
     yield listening
     await listening.close()
-    await network.close()
 
 
 def values(node: MemoryNode) -> list[bytes]:
@@ -380,7 +375,7 @@ async def test_net_a_request_that_ends_as_the_close_gives_it_up_is_no_fault(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both timers are due in one turn of the loop: the answer's first, then the one that gives it up."""
-    monkeypatch.setattr(server, "CLOSE_S", 0.05)
+    monkeypatch.setattr(listener_module, "CLOSE_S", 0.05)
     loop = asyncio.get_running_loop()
     asked, answer = loop.create_future(), loop.create_future()
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
 from repl import connect
 from repl.api import Acks
 from repl.net import AiohttpNetwork
+from repl.net.listener import HttpListener
 from repl.net.places import Guest, Places
-from repl.net.server import HttpListener
-from repl.net.turns import Waiting
+from repl.net.turns import GoOn
 from repl.node.gateway import Gateway
 from repl.produce_messages import request_header
 from repl.web.types import GAVE_WAY
@@ -39,20 +38,10 @@ class Counted(Places):
 
 
 @pytest.fixture
-def node() -> MemoryNode:
-    return MemoryNode()
-
-
-@pytest.fixture
-async def listener(node: MemoryNode) -> AsyncIterator[HttpListener]:
-    network = AiohttpNetwork()
-    gateway = Gateway(node.services)
-    listening = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
-    listening._server.places.close()
-    listening._server.places = Counted(head_s=30.0, connections_max=PLACES, kept=KEPT)
-    yield listening
-    await listening.close()
-    await network.close()
+async def listener(listener: HttpListener) -> HttpListener:
+    listener._server.places.close()
+    listener._server.places = Counted(head_s=30.0, connections_max=PLACES, kept=KEPT)
+    return listener
 
 
 async def opened(listener: HttpListener, count: int, data: bytes = b"") -> list[Wire]:
@@ -73,7 +62,7 @@ def _busy(listener: HttpListener) -> int:
 
 
 async def closed(wire: Wire) -> bool:
-    """Says whether the node has closed it by now; what is said meanwhile on another connection comes behind that."""
+    """Says whether the node has closed it by now; later traffic of another connection comes behind that."""
     reading = asyncio.ensure_future(wire.reader.read())
     for _ in range(20):  # by looks at the loop, too: a process that stood still has not looked
         await asyncio.wait([reading], timeout=0.01)
@@ -210,7 +199,7 @@ async def test_what_waits_for_its_turn_is_not_taken_once_its_connection_gave_way
     async with connect(listener.url) as log:
         assert await log.append(b"a") == 2
         [connection] = [each for each in listener._server.connections if each._upgrade is not None]  # type: ignore[attr-defined]
-        line: list[Waiting] = []
+        line: list[GoOn] = []
         with pytest.MonkeyPatch.context() as patch:
             for name, said in (("small", lambda: False), ("share", lambda: 0), ("wait", line.append)):
                 patch.setattr(listener._turns, name, said)
@@ -220,7 +209,7 @@ async def test_what_waits_for_its_turn_is_not_taken_once_its_connection_gave_way
         sweep(listener)
         assert connection.idle_since is None  # type: ignore[attr-defined]
         listener._server.places._close(connection)  # type: ignore[arg-type]
-        assert line[0].go_on(10) == 0
+        assert line[0](10) == 0
         assert await appending == 3
     assert [entry.value for entry in node.entries[1:]] == [b"a", b"b"]
 

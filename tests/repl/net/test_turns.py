@@ -16,7 +16,7 @@ import uvloop
 
 from repl.api import Acks
 from repl.net import AiohttpNetwork, metered, turns
-from repl.net.server import HttpListener
+from repl.net.listener import HttpListener
 from repl.net.turns import FRAMES_A_TURN, FRAMES_AT_ONCE, Turns
 from repl.node.gateway import Gateway
 from repl.produce_messages import decode_answers, request_header
@@ -31,7 +31,7 @@ TURN_S_MAX = 0.1
 
 
 class Flood:
-    """A flood from a thread, so that what it costs is not the loop's."""
+    """A flood from a thread, so that its cost is not the loop's."""
 
     def __init__(self, url: str, first: bytes, one: bytes, times: int) -> None:
         host, _, port = url.removeprefix("http://").rpartition(":")
@@ -339,14 +339,14 @@ class Waits:
         self._frames -= took
         self._said.append((self._name, took))
         if self._frames:
-            self._turns.wait(self)
+            self._turns.wait(self.go_on)
         return took
 
 
 async def test_the_line_is_served_a_few_frames_each_and_a_turns_share_at_most() -> None:
     line, said = Turns(), list[tuple[str, int]]()
-    line.wait(Waits(line, "flood", 10 * FRAMES_A_TURN, said))
-    line.wait(Waits(line, "other", FRAMES_AT_ONCE + 1, said))
+    line.wait(Waits(line, "flood", 10 * FRAMES_A_TURN, said).go_on)
+    line.wait(Waits(line, "other", FRAMES_AT_ONCE + 1, said).go_on)
     assert line.share() == 0
     await asyncio.sleep(0)
     assert said[:4] == [("flood", 32), ("other", 32), ("flood", 32), ("other", 1)]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.net import AiohttpNetwork
-from repl.net.server import HttpListener
+from repl.net.listener import HttpListener
 from repl.net.untaken import Untaken
 from repl.node.gateway import Gateway
 from tests.repl.client.group import until
@@ -91,21 +89,9 @@ async def tailed(url: str, after: int, until_vlsn: int) -> list[int]:
 
 
 @pytest.fixture
-async def node() -> MemoryNode:
-    return MemoryNode()
-
-
-@pytest.fixture
-async def gateway(node: MemoryNode) -> Gateway:
-    return Gateway(node.services)
-
-
-@pytest.fixture
-async def listener(gateway: Gateway) -> AsyncIterator[HttpListener]:
-    listening = await AiohttpNetwork().serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
-    listening._server.untaken = Untaken(bytes_max=LIMIT)
-    yield listening
-    await listening.close()
+async def listener(listener: HttpListener) -> HttpListener:
+    listener._server.untaken = Untaken(bytes_max=LIMIT)
+    return listener
 
 
 async def test_tails_that_take_nothing_are_given_up_by_their_bytes_and_those_that_do_miss_nothing(

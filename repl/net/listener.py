@@ -87,22 +87,21 @@ class HttpListener:
         await self._server.shutdown(CLOSE_S)
 
     async def _serve(self, incoming: web.BaseRequest) -> web.StreamResponse:
-        body = IncomingBody(incoming)
         if incoming.version < HttpVersion10:  # a bare "GET /": the parser takes it for HTTP/0.9
-            return self._reply(problem.response(BadArgument("the request names no version of HTTP")), body)
+            return self._reply(problem.response(BadArgument("the request names no version of HTTP")))
         connection = cast(Connection, incoming.protocol)
-        request = Request(incoming.method, incoming.raw_path, incoming.headers, body)
+        request = Request(incoming.method, incoming.raw_path, incoming.headers, IncomingBody(incoming))
         if not self._server.places.serves(connection, request.target):
             busy = QueueFull("all connections are busy; those left are for members, operators and health checks")
-            return cast(web.StreamResponse, Reply(problem.response(busy), body, self._streams, last=True))
+            return cast(web.StreamResponse, Reply(problem.response(busy), self._streams, last=True))
         await (self._serving_kept if is_kept(request.target) else self._serving).turn()
         answer = await self._handler(request)
         if isinstance(answer, Upgrade):
             return await self._upgrade(incoming, answer)
-        return self._reply(answer, body)
+        return self._reply(answer)
 
-    def _reply(self, response: Response, body: IncomingBody) -> web.StreamResponse:
-        return cast(web.StreamResponse, Reply(response, body, self._streams))
+    def _reply(self, response: Response) -> web.StreamResponse:
+        return cast(web.StreamResponse, Reply(response, self._streams))
 
     async def _upgrade(self, incoming: web.BaseRequest, upgrade: Upgrade) -> web.StreamResponse:
         ws = web.WebSocketResponse(
@@ -118,7 +117,7 @@ class HttpListener:
         except web.HTTPException as refused:
             tap.close()
             response = problem.response(BadArgument(f"the upgrade is not one: {refused.text}"))
-            return self._reply(response, IncomingBody(incoming))
+            return self._reply(response)
         tap.queue = ws._reader
         transport = incoming.transport
         if transport is None:  # it is lost already
@@ -134,7 +133,7 @@ class HttpListener:
         finally:
             self._streams.tasks.discard(task)
             tap.close()
-            if connection.writing_paused:  # what it was sent lies here, and it does not take it
+            if connection.writing_paused:  # its answers lie here, and the client does not read
                 transport.abort()
             await channel.close()
         return ws

@@ -1,4 +1,4 @@
-"""Reads and tails through the client: what they show, where they end, and what a lost node changes."""
+"""Reads and tails through the client: their entries, their end, and the loss of a node."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 
 from repl import connect
 from repl.api import BlockPage
-from repl.client import tail
+from repl.client import reader as tail
 from repl.client.endpoints import Endpoints
-from repl.client.tail import Reader, decode_blocks
+from repl.client.page import decode_blocks
+from repl.client.reader import Reader
 from repl.net.network import AiohttpNetwork
 from repl.node.gateway import Gateway
 from repl.web.types import Request, Response, Upgrade

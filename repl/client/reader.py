@@ -1,10 +1,10 @@
 """Reading through any node that serves.
 
-Pages are whole blocks as they lie in the log, decoded here.  A node that fails is left for the next one, and so is,
-while following, one that has nothing new: it may be cut off from the others.  Where one does not even say that in time,
-the next one is asked, too, and whichever answers first is read on from.  What was answered is never asked again, so a
-change of node neither doubles nor skips an entry.  The term of the last block goes along: a log that does not hold that
-block, because a person gave up durable entries, answers ``NotInLog`` instead of going on past the place.
+Pages are whole blocks as they lie in the log, decoded here. A node that fails is left for the next one, and so is,
+while following, one that has nothing new: it may be cut off from the others. Where one does not even say that in time,
+the next one is asked, too, and whichever answers first is read on from. A page is requested once, so a change of node
+neither doubles nor skips an entry. The term of the last block goes along: a log that does not hold that block, because
+a person gave up durable entries, answers ``NotInLog`` instead of going on past the place.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from repl.api import LINEARIZABLE as ALL_ACKNOWLEDGED
 from repl.client.answers import decoded, right
 from repl.client.backoff import retrying
 from repl.client.endpoints import SILENT_S, Endpoints
+from repl.client.page import Page, VlsnPlace, decode_blocks
 from repl.read.starting_point import END
 from repl.web import ndjson
 from repl.web.limits import LAG_S_MAX, READ_LIMIT_MAX
@@ -43,11 +44,10 @@ from vlsn.errors import (
     VlsnLogError,
     WrongGroup,
 )
-from vlsn.format import block
-from vlsn.format.block import Entry, EntryKind
+from vlsn.format.block import EntryKind
 from vlsn.format.feed_messages import Number
 from vlsn.format.key_filter import KeyFilter
-from vlsn.ids import NUMBER_MAX, padded
+from vlsn.ids import NUMBER_MAX
 from vlsn.state.producers import ProducerPlace
 from vlsn.together import failure_of
 
@@ -56,7 +56,7 @@ T = TypeVar("T")
 BLOCKS_TYPE: Final = "application/x-vlsnlog-blocks"
 ANSWER_TIMEOUT_S: Final = 2.0
 """Seconds past the wait it asked for that a node may take for its answer. They double after each round in which none
-answered, up to ``ANSWER_TIMEOUT_MAX_S``: what does not answer is mostly gone, but a link may be slow."""
+answered, up to ``ANSWER_TIMEOUT_MAX_S``: a silent node is mostly gone, but a link may be slow."""
 ANSWER_TIMEOUT_MAX_S: Final = 32.0
 FOLLOW_WAIT_S: Final = 2.0
 CONFIRM_S: Final = 2.0
@@ -69,30 +69,6 @@ DATA_ONLY: Final = frozenset({int(EntryKind.DATA)})
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Entries in rising VLSNs.  ``next_vlsn`` is where the next page starts, past what was not shown;
-    ``durable`` the node's durable end when it answered; ``term`` that of the last block, 0 where there is none."""
-
-    entries: list[Entry]
-    next_vlsn: int
-    durable: int
-    term: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class VlsnPlace:
-    """The next VLSN, ``None`` for the first there is, and the term of the one before it. 0 stands for a term that is
-    not known."""
-
-    vlsn: int | None
-    term: int = 0
-
-    def after(self, page: Page) -> VlsnPlace:
-        stays = page.next_vlsn == self.vlsn
-        return VlsnPlace(page.next_vlsn, page.term or (self.term if stays else 0))
-
-
-@dataclass(frozen=True, slots=True)
 class _Wanted:
     """The entries asked for, and how many seconds to wait for the first."""
 
@@ -102,7 +78,7 @@ class _Wanted:
 
     @property
     def parameters(self) -> str:
-        """A filter's part of the query: by it the node answers lines, which say what they are told to."""
+        """The query parameters of a filter. With them the node answers lines, not blocks."""
         if self.keys is None:
             return ""
         name = "key_prefix" if self.keys.prefix else "key"
@@ -154,12 +130,12 @@ class Reader:
         keys: KeyFilter | None = None,
         after_term: int = 0,
     ) -> AsyncGenerator[Page, None]:
-        """Pages up to ``to_vlsn`` or what is durable at the first answer, whichever is less.  A node that lags is given
-        time to reach what any answer has called durable, and the VLSN of ``consistency``.  The rest of that goes with
-        the first question: its answer says how far the others must go.
+        """Pages up to ``to_vlsn`` or what is durable at the first answer, whichever is less. A node that lags has time
+        to reach the highest VLSN that any answer called durable, and the one of ``consistency``. The rest of that goes
+        with the first question: its answer says how far the others must go.
 
-        Raises ``Trimmed``, ``Damaged``, and when ``give_up_s`` brought nothing new ``Unreachable``, what the nodes
-        refused it with, or ``TooFarBehind`` where they have not got so far.
+        Raises ``Trimmed``, ``Damaged``. When ``give_up_s`` brought nothing new it raises ``Unreachable``, the nodes'
+        refusal, or ``TooFarBehind`` if they have not reached the end.
         """
         at_least = max(consistency.at_least, self._endpoints.durable)
         ask = self._asking(replace(consistency, at_least=0))
@@ -208,7 +184,7 @@ class Reader:
         keys: KeyFilter | None = None,
         consistency: Freshness = ANY,
     ) -> AsyncGenerator[Page, None]:
-        """Yields pages for ever, some without entries to show. It waits for what is not durable yet, through the loss
+        """Yields pages for ever, some without entries to show. It waits for entries to become durable, through the loss
         of any node, and for a node that is as new as ``consistency``. ``after_term``: that of the VLSN before
         ``from_vlsn``, which the caller has read. Raises ``Trimmed``, ``NotInLog``."""
         place = VlsnPlace(_checked(from_vlsn), after_term or 0)
@@ -229,7 +205,7 @@ class Reader:
         keys: KeyFilter | None = None,
         consistency: Freshness = ANY,
     ) -> Page | None:
-        """Waits for what lies behind ``place``, through the loss of any node; None where the node that answered had
+        """Waits for the page behind ``place``, through the loss of any node; None where the node that answered had
         nothing new for ``FOLLOW_WAIT_S``. Raises as ``follow``."""
         if (place.vlsn or 0) > consistency.at_least:
             consistency = replace(consistency, at_least=0)  # what it follows on is further
@@ -252,8 +228,8 @@ class Reader:
         return found or durable + 1
 
     async def durable_vlsn(self, consistency: Freshness) -> int:
-        """Returns the durable end of a node that is as new as ``consistency``, or a higher one that was told before.
-        Raises as ``pages``."""
+        """Returns the durable end of a node that is as new as ``consistency``, or a higher one known before. Raises as
+        ``pages``."""
         await self._look(f"from={END}&{self._asking(consistency)}")
         return self._endpoints.durable
 
@@ -384,8 +360,8 @@ class Reader:
     async def _of_any(
         self, ask: Callable[[str], Coroutine[Any, Any, T]], until: float = inf, silent_s: float | None = None
     ) -> T:
-        """Asks all nodes in one round, one after the other; hears who was silent for ``silent_s`` still. Raises
-        ``TimeoutError`` where it is ``until`` before any has answered."""
+        """Asks all nodes in one round, one after the other. The next one is asked after ``silent_s``; a late answer
+        still counts. Raises ``TimeoutError`` where it is ``until`` before any has answered."""
         loop = asyncio.get_running_loop()
         urls = self._endpoints.readable
         fault: VlsnLogError | None = None
@@ -443,23 +419,6 @@ class Reader:
     ) -> Page:
         entries, term = decode_blocks(body, from_vlsn=place.vlsn or 0, kinds=kinds)
         return Page(entries, next_vlsn, durable, term)
-
-
-def decode_blocks(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -> tuple[list[Entry], int]:
-    """Decodes the entries of whole blocks, each padded to 8 bytes, and the last block's term, 0 where there is none.
-    Every checksum is checked. Raises ``BadBody``."""
-    found: list[Entry] = []
-    at = term = 0
-    while at < len(body):
-        header = block.decode_header(body, at)
-        whole = body[at : at + header.size]
-        if len(whole) < header.size:
-            raise BadBody(f"the block of VLSN {header.first_vlsn} is cut short")
-        block.check_body(whole, header)
-        found += block.entries(whole, header, from_vlsn=from_vlsn, kinds=kinds)
-        at += padded(header.size)
-        term = header.term
-    return found, term
 
 
 def _number(answer: Response, header: str, default: str = "") -> int:
