@@ -16,18 +16,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
 
-from repl.api import (
-    Acks,
-    Appended,
-    CommitSets,
-    Done,
-    Pending,
-)
+from repl.api import Acks, Appended, Pending
+from repl.lead.service import NodeAppends
 from repl.web import ndjson, problem, query
 from repl.web.limits import PIECE_BYTES, TIMEOUT_S_MAX, AppendLimits, Budget
-from repl.web.mastership import Mastership, redirect
+from repl.web.mastership import redirect
 from repl.web.slices import Slices
 from repl.web.types import Answer, Leave, Request, Response, Start, in_time
 from vlsn.durability import GroupDurability, group_durability
@@ -35,32 +29,8 @@ from vlsn.errors import BadArgument, TooLarge, UnsupportedType, VlsnLogError
 from vlsn.format import batch
 from vlsn.format.batch import Batch
 from vlsn.format.producer_columns import SEQUENCE_MAX
-from vlsn.format.submission import Submission, Values, values_of
+from vlsn.format.submission import Values, values_of
 from vlsn.seams import Buffer
-
-
-class Appends(Mastership, Protocol):
-    def submit(
-        self,
-        submission: Submission,
-        acks: Acks,
-        done: Done,
-        born: int | None = None,
-        durability: GroupDurability | None = None,
-        sets: CommitSets | None = None,
-    ) -> Pending:
-        """Queues one atomic append, a transaction with what its COMMIT ``sets``. A producer's that is in the queue or
-        the log already is not queued again, and answered when its original meets ``acks``. ``born``: a VLSN that was
-        durable before the producer's first. ``durability``: less than the group's setting, None for that.
-
-        ``done`` is called exactly once, never from inside this call.  Raises at once, with nothing logged:
-        ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``,
-        ``StrongerDurability``, ``WrongVersion`` for less than a sync at level 1; of a producer ``OutOfSequence``,
-        ``UnknownProducer``, ``DuplicateForgotten``; for what it sets ``BadArgument``. What another one has replaced
-        ``done`` is told: ``StaleTerm``.
-        """
-        ...
-
 
 OCTETS = "application/octet-stream"
 BATCH = "application/x-vlsnlog-batch"
@@ -73,7 +43,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class AppendRoutes:
-    def __init__(self, appends: Appends, bodies: Budget, limits: AppendLimits, pieces: Slices) -> None:
+    def __init__(self, appends: NodeAppends, bodies: Budget, limits: AppendLimits, pieces: Slices) -> None:
         self._appends = appends
         self._bodies = bodies
         self._limits = limits
@@ -245,7 +215,7 @@ class _Append:
 
     __slots__ = ("_answer", "_appends", "_bodies", "_held", "_pending", "_timer")
 
-    def __init__(self, appends: Appends, bodies: Budget, answer: Answer) -> None:
+    def __init__(self, appends: NodeAppends, bodies: Budget, answer: Answer) -> None:
         self._appends = appends
         self._bodies = bodies
         self._answer: Answer | None = answer

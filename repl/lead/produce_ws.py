@@ -21,8 +21,9 @@ from collections import deque
 from typing import NamedTuple
 
 from repl.api import Appended, CommitSets, Pending
-from repl.lead.append_http import Appends, decode_batch
+from repl.lead.append_http import decode_batch
 from repl.lead.produce_line import Line
+from repl.lead.service import NodeAppends
 from repl.lead.transactions_http import decode_sets
 from repl.produce_messages import (
     REQUEST_MESSAGE_BYTES_MAX,
@@ -46,7 +47,7 @@ _KNOWN = frozenset({"types"})
 
 
 class ProduceRoutes:
-    def __init__(self, appends: Appends, bodies: Budget, limits: AppendLimits) -> None:
+    def __init__(self, appends: NodeAppends, bodies: Budget, limits: AppendLimits) -> None:
         self._appends = appends
         self._bodies = bodies
         self._limits = limits
@@ -100,7 +101,7 @@ class _Producer:
 
     _channel: Channel
 
-    def __init__(self, appends: Appends, bodies: Budget, limits: AppendLimits, line: Line) -> None:
+    def __init__(self, appends: NodeAppends, bodies: Budget, limits: AppendLimits, line: Line) -> None:
         self._appends = appends
         self._bodies = bodies
         self._limits = limits

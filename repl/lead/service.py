@@ -16,7 +16,7 @@ from vlsn.seams import Channel
 
 
 class NodeAppends(Service):
-    """``repl.lead.append_http.Appends``."""
+    """Appends to the log of the moment's lead."""
 
     def submit(
         self,
@@ -27,6 +27,16 @@ class NodeAppends(Service):
         durability: GroupDurability | None = None,
         sets: CommitSets | None = None,
     ) -> Append:
+        """Queues one atomic append, a transaction with what its COMMIT ``sets``. A producer's that is in the queue or
+        the log already is not queued again, and answered when its original meets ``acks``. ``born``: a VLSN that was
+        durable before the producer's first. ``durability``: less than the group's setting, None for that.
+
+        ``done`` is called exactly once, never from inside this call.  Raises at once, with nothing logged:
+        ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``,
+        ``StrongerDurability``, ``WrongVersion`` for less than a sync at level 1; of a producer ``OutOfSequence``,
+        ``UnknownProducer``, ``DuplicateForgotten``; for what it sets ``BadArgument``. What another one has replaced
+        ``done`` is told: ``StaleTerm``.
+        """
         lead = lead_of(self.member)
         if durability is not None:
             lead.admission.check_durability(durability)
@@ -47,13 +57,19 @@ class NodeAppends(Service):
 
 
 class NodeTransactions(Service):
-    """``repl.lead.transactions_http.Transactions``."""
+    """Transactions in the memory of the moment's lead, until their commits log them whole."""
 
     def begin(self, id: int | None) -> tuple[Handle, int]:
+        """Begins one named ``id``, None for any name; returns with it the bytes of a segment that it may take. Raises
+        ``NotMaster``, ``QueueFull``, ``BadArgument`` for another one's name, ``WrongVersion`` below the level that has
+        them."""
         transactions = lead_of(self.member).transactions
         return transactions.begin(id), transactions.bytes_max
 
     async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
+        """Stages more entries, and returns how many there are; ``after``: how many there were, ``rewinds``: how many
+        calls were given up. Raises ``TooLarge``, ``QueueFull``, ``BadArgument``, ``TransactionGone``,
+        ``TransactionClosed``, ``OutcomeUnknown``."""
         return await lead_of(self.member).transactions.stage(handle, part, after, rewinds)
 
     async def commit(
@@ -69,6 +85,10 @@ class NodeTransactions(Service):
         after: int | None,
         rewinds: int,
     ) -> Append:
+        """Submits all that is staged as one append, the producer's submission where it has a ``name``, with what its
+        COMMIT ``sets``. Asked again it is answered as the first time. ``after`` and ``rewinds`` as in ``stage``.
+        ``done`` and what it raises: as for ``NodeAppends.submit``; ``StaleTerm`` for what another one has
+        replaced."""
         lead = lead_of(self.member)
         if durability is not None:
             lead.admission.check_durability(durability)
@@ -88,17 +108,19 @@ class NodeTransactions(Service):
         )
 
     async def abort(self, handle: Handle) -> None:
+        """Forgets what is staged. Raises ``TransactionClosed`` once a commit is under way."""
         await lead_of(self.member).transactions.abort(handle)
 
 
 class NodeFeeds(Service):
-    """``repl.lead.feed_ws.Feeds``."""
+    """The feeds that a master sends its replicas."""
 
     @property
     def levels(self) -> Levels:
         return self.member.seams.levels
 
     async def check_feed(self, hello: FeedHello) -> None:
+        """Raises the ``FeedRefused`` (or ``NotMaster``, ``Halted``) that refuses it before the upgrade."""
         role = leading_of(self.member)
         if hello.group != self.group:
             raise WrongGroup(f"this node is of group {self.group}, not {hello.group}")
@@ -109,6 +131,7 @@ class NodeFeeds(Service):
         await role.check_feed(hello)
 
     async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
+        """Lives the whole life of a feed; returns when it ended, for whatever reason. Closes nothing itself."""
         role = leading_of(self.member)
         if role is not None:
             await role.serve_feed(hello, channel)

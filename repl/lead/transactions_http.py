@@ -18,71 +18,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
 
 import msgspec
 
-from repl.api import (
-    Acks,
-    Appended,
-    CommitSets,
-    Done,
-    Handle,
-    Pending,
-)
+from repl.api import Acks, Appended, CommitSets, Handle
 from repl.lead.append_http import ACKS, APPEND_PARAMETERS, AppendRoutes, durability_in, producer_in
+from repl.lead.service import NodeTransactions
 from repl.web import problem, query
 from repl.web.json_objects import HEADERS, answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX, STAGED_S, TIMEOUT_S_MAX, AppendLimits
-from repl.web.mastership import Mastership, redirect
+from repl.web.mastership import redirect
 from repl.web.types import Handler, Request, Response
-from vlsn.durability import GroupDurability
 from vlsn.errors import BadArgument, BadBody, NotFound, VlsnLogError
-from vlsn.format.batch import Batch
 from vlsn.format.records import JSON_FAULTS
-from vlsn.format.submission import Values
 from vlsn.ids import NUMBER_MAX
 from vlsn.limits import BATCH_ENTRIES_MAX
 from vlsn.seams import Buffer
-
-
-class Transactions(Mastership, Protocol):
-    """Transactions of the master's memory, until their commits log them whole."""
-
-    def begin(self, id: int | None) -> tuple[Handle, int]:
-        """Begins one named ``id``, None for any name; returns with it the bytes of a segment that it may take. Raises
-        ``NotMaster``, ``QueueFull``, ``BadArgument`` for another one's name, ``WrongVersion`` below the level that has
-        them."""
-        ...
-
-    async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
-        """Stages more entries, and returns how many there are; ``after``: how many there were, ``rewinds``: how many
-        calls were given up. Raises ``TooLarge``, ``QueueFull``, ``BadArgument``, ``TransactionGone``,
-        ``TransactionClosed``, ``OutcomeUnknown``."""
-        ...
-
-    async def commit(
-        self,
-        handle: Handle,
-        acks: Acks,
-        done: Done,
-        *,
-        name: tuple[int, int] | None,
-        born: int | None,
-        sets: CommitSets | None,
-        durability: GroupDurability | None,
-        after: int | None,
-        rewinds: int,
-    ) -> Pending:
-        """Submits all that is staged as one append, the producer's submission where it has a ``name``, with what its
-        COMMIT ``sets``. Asked again it is answered as the first time. ``after`` and ``rewinds`` as in ``stage``.
-        ``done`` and what it raises: as for ``Appends.submit``; ``StaleTerm`` for what another one has replaced."""
-        ...
-
-    async def abort(self, handle: Handle) -> None:
-        """Forgets what is staged. Raises ``TransactionClosed`` once a commit is under way."""
-        ...
-
 
 PATH = "/v1/transactions"
 _NONE: frozenset[str] = frozenset()
@@ -98,7 +49,7 @@ REWINDS_MAX = 1_000_000
 class TransactionRoutes:
     """``appends`` decodes the bodies of entries."""
 
-    def __init__(self, transactions: Transactions, appends: AppendRoutes, limits: AppendLimits) -> None:
+    def __init__(self, transactions: NodeTransactions, appends: AppendRoutes, limits: AppendLimits) -> None:
         self._transactions = transactions
         self._appends = appends
         self._limits = limits

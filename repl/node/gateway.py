@@ -16,12 +16,13 @@ from repl.cdc.cdc_http import CdcRoutes, NodeCdc
 from repl.destinations.destinations_http import PATH as DESTINATIONS
 from repl.destinations.destinations_http import DestinationRoutes
 from repl.destinations.handed import Handed
-from repl.destinations.service import Destinations
-from repl.lead.append_http import AppendRoutes, Appends
-from repl.lead.feed_ws import FeedRoutes, Feeds
+from repl.destinations.node_destinations import NodeDestinations
+from repl.lead.append_http import AppendRoutes
+from repl.lead.feed_ws import FeedRoutes
 from repl.lead.produce_ws import ProduceRoutes
+from repl.lead.service import NodeAppends, NodeFeeds, NodeTransactions
 from repl.lead.transactions_http import PATH as TRANSACTIONS
-from repl.lead.transactions_http import TransactionRoutes, Transactions
+from repl.lead.transactions_http import TransactionRoutes
 from repl.names.positions import NodePositions
 from repl.names.positions_http import PATH as CONSUMERS
 from repl.names.positions_http import ConsumerRoutes
@@ -34,7 +35,7 @@ from repl.node.status_http import NodeMonitoring, StatusRoutes
 from repl.read.long_polls import LongPolls
 from repl.read.read_http import ReadRoutes
 from repl.read.segments_http import NodeFiles, SegmentRoutes
-from repl.read.service import ReadService
+from repl.read.service import NodeReads
 from repl.read.spans_http import PATH as SPANS
 from repl.read.spans_http import SpanRoutes
 from repl.read.tail_http import TailRoutes
@@ -53,15 +54,15 @@ from vlsn.format.own_entries import FOUNDING_FIELD
 class Services:
     """All that one node answers."""
 
-    appends: Appends
-    transactions: Transactions
-    reads: ReadService
+    appends: NodeAppends
+    transactions: NodeTransactions
+    reads: NodeReads
     consumers: NodePositions
     sinks: NodeSinks
-    destinations: Destinations
+    destinations: NodeDestinations
     cdc: NodeCdc
     files: NodeFiles
-    feeds: Feeds
+    feeds: NodeFeeds
     peers: NodePeers
     repairs: Repairs
     administration: NodeAdministration

@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from repl.read.service import ReadService
+from repl.read.service import NodeReads
 from repl.web import ndjson, problem
 from repl.web.deadlines import Deadlines, Due
 from repl.web.limits import (
@@ -121,7 +121,7 @@ class Audience:
 
 
 class LongPolls:
-    def __init__(self, reads: ReadService, pieces: Slices) -> None:
+    def __init__(self, reads: NodeReads, pieces: Slices) -> None:
         """``pieces`` share what is encoded in a turn of the event loop."""
         self._reads = reads
         self._pieces = pieces

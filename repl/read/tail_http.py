@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 
 from repl.read.long_polls import Audience, Form, LongPolls, Page, Wanted
 from repl.read.read_http import ALL_KINDS, CHOSEN, CONFIRMED, TXNS, Place, confirm
-from repl.read.service import ReadService
+from repl.read.service import NodeReads
 from repl.read.starting_point import PARAMETERS as BEGINNINGS
 from repl.read.starting_point import StartingPoint
 from repl.web import problem, query
@@ -36,7 +36,7 @@ _COMMENT = Piece(b": still here\n\n")
 
 
 class TailRoutes:
-    def __init__(self, reads: ReadService, pages: LongPolls, readers: Budget) -> None:
+    def __init__(self, reads: NodeReads, pages: LongPolls, readers: Budget) -> None:
         self._reads = reads
         self._pages = pages
         self._readers = readers
