@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from repl.config import NodeConfig
 from repl.events import Events, level_of
@@ -24,18 +24,17 @@ from repl.group.members import Members
 from repl.group.membership import is_listed
 from repl.group.old_images import Told, both
 from repl.group.role import Role, Stage
-from repl.offload import Offload, settle, settle_error
+from repl.offload import Workers, settle, settle_error
 from repl.web.types import Network
 from vlsn.duration_histogram import Seconds
-from vlsn.errors import Damaged, NotListed, NotMaster, VlsnLogError, WrongVersion
+from vlsn.errors import Damaged, NotListed, NotMaster
 from vlsn.format.records import GroupEntry
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
 from vlsn.pages.source import PageSource
-from vlsn.seams import Seams, Worker
+from vlsn.seams import Seams
 from vlsn.state.node_file import NodeFile, NodeRecord
 from vlsn.write.local_log import LocalLog
 
-WORKERS = ("keeper", "writer", "reads", "feeds", "scrub", "cdc", "pages", "page_syncs")
 logger = logging.getLogger("vlsnlog")
 P = TypeVar("P")
 
@@ -88,12 +87,10 @@ class Member:
         self.open: OpenMember | None = None
         """``None`` while no log is open; whoever needs one asks ``opened``."""
         self.fatal = on_fatal
-        self.damaged: Callable[[Damaged], None] = _unmended
-        """Hears of damage that an offloaded job has met."""
+        self.workers = Workers(seams.threads, on_fatal)
         self.alarms: Callable[[], list[Alarm]] = list
         """Tells what on this node needs a person, in every answer to a hello."""
         self._known_master: tuple[NodeName, int] | None = None
-        self._workers: dict[str, Worker] = {}
 
     @property
     def name(self) -> NodeName:
@@ -125,36 +122,6 @@ class Member:
         said = {"node": self.config.name, "event": name, **fields}
         logger.log(level_of(name, fields), "%s %s %s", self.config.name, name, text, extra={"said": said})
 
-    def recognise(self, known: bool) -> None:
-        self.recognised = known
-
-    # Its workers.
-
-    def start_workers(self) -> None:
-        for name in WORKERS:
-            self._workers[name] = self.seams.threads.worker(f"vlsnlog-{name}")
-
-    def close_workers(self) -> None:
-        for worker in self._workers.values():
-            worker.close()
-
-    def worker(self, name: str) -> Worker:
-        """Returns one of ``WORKERS``."""
-        return self._workers[name]
-
-    def offload(self, name: str) -> Offload:
-        """Sends jobs to that worker; damage that they meet is mended, bytes of a later version end the node."""
-        return Offload(self.worker(name), self._fault_met)
-
-    def on_keeper(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
-        return Offload(self.worker("keeper"))(job)
-
-    def _fault_met(self, error: Damaged | WrongVersion) -> None:
-        if isinstance(error, WrongVersion):
-            self.fatal(error)
-        else:
-            self.damaged(error)
-
     # Its log.
 
     @property
@@ -173,22 +140,18 @@ class Member:
 
     def opened(self) -> OpenMember:
         """Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged`` when it does not open."""
-        if self.open is None:
-            raise self.unopened()
-        self.open.check()
-        return self.open
-
-    def unopened(self) -> VlsnLogError:
-        """Makes the error that is raised for want of an open log."""
+        if self.open is not None:
+            self.open.check()
+            return self.open
         if self.state == "DAMAGED":
-            return Damaged(self.reason)
+            raise Damaged(self.reason)
         if self.state == "RESTORING":
-            return NotMaster("the node is being restored from a peer")
-        return NotMaster("the node is still opening its log; try again soon")
+            raise NotMaster("the node is being restored from a peer")
+        raise NotMaster("the node is still opening its log; try again soon")
 
     def closed(self) -> None:
         """Notes that the log is closed."""
-        self.open, self.damaged = None, _unmended
+        self.open, self.workers.damaged = None, None
 
     def _group(self) -> GroupEntry | None:
         log = self.log
@@ -322,7 +285,3 @@ class OpenMember:
         self.member.event("hold.dropped", owner="feeder", replica=replica, first=first)
         if self.stage.role is not None:
             self.stage.role.hold_dropped(replica, first)
-
-
-def _unmended(error: Damaged) -> None:
-    """Does nothing while no log is open: what does not open is mended as a whole."""

@@ -303,7 +303,7 @@ class Leading(Tenure):
             log=self.log,
             channel=channel,
             owner=self,
-            offload=self.member.offload("feeds"),
+            offload=self.member.workers.offload("feeds"),
             heartbeat_s=self.member.config.heartbeat_s,
             listed=founding.listed_incarnation(self.log.view.history.group, hello.node) == hello.incarnation,
         )

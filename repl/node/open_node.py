@@ -56,8 +56,8 @@ class OpenNode:
             recovered,
             log_options(config),
             member.seams,
-            writer=member.worker("writer"),
-            keeper=member.worker("keeper"),
+            writer=member.workers["writer"],
+            keeper=member.workers["keeper"],
             listener=self,
         )
         for note in recovered.notes:
@@ -66,22 +66,22 @@ class OpenNode:
         self.opened = opened = OpenMember(member, log)
         self._stage = opened.stage
         self.mending = Mending(opened)
-        member.damaged = self.mending.met
-        self.reads = Reads(log, member.offload("reads"))
+        member.workers.damaged = self.mending.met
+        self.reads = Reads(log, member.workers.offload("reads"))
         self.read_index = ReadIndex(opened, self.reads)
         self.consumers = ConsumerLags(log, self.reads, member.seams.clock)
         log.care.consumer_holds.dropped = self._consumer_dropped
         log.care.destinations.dropped = self._destination_dropped
         pace = ScanPace(member.seams.clock, config.scan_bytes_per_s)
-        self.files = SegmentFiles(log, member.offload("reads"), pace)
+        self.files = SegmentFiles(log, member.workers.offload("reads"), pace)
         self.providing = Providing(opened, self.files.read, restoration, self.mending)
         self.cleaning = Cleaning(opened)
         self.pager = Pager(opened)
-        self.scrub = Scrub(opened, PageScrub(self.pager, member.seams.disk, member.offload("scrub")))
+        self.scrub = Scrub(opened, PageScrub(self.pager, member.seams.disk, member.workers.offload("scrub")))
         opened.pages = self.page_reading = PageReading(self.pager)
         self.filling = Filling(opened, self.pager)
         self.giving = Giving(opened, self.pager, self.page_reading)
-        member.recognise(recovered.empty_store or member.members.are_none())
+        member.recognised = recovered.empty_store or member.members.are_none()
         self.electing = Electing(opened, confirming, self.mending)
         opened.add(self.reads, self.read_index, self.consumers, self.files, self.providing, self.cleaning, self.pager)
         opened.add(self.giving, self.electing)

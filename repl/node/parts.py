@@ -67,9 +67,8 @@ class NodeParts:
 
     def opened(self) -> OpenNode:
         """Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged`` when it does not open."""
-        if self.open is None:
-            raise self.member.unopened()
-        self.open.opened.check()
+        self.member.opened()
+        assert self.open is not None
         return self.open
 
     @property
