@@ -124,8 +124,8 @@ class DestinationRoutes:
         return await self._at_master(self._list, request)
 
     async def _at_master(self, handler: Handler, request: Request) -> Response | Upgrade:
-        if not self._destinations.is_master():
-            return redirect(self._destinations, request)
+        if not self._destinations.member.is_master():
+            return redirect(self._destinations.member, request)
         return await handler(request)
 
     async def _list(self, request: Request) -> Response:

@@ -15,7 +15,6 @@ from repl.destinations.description import destinations_of, told
 from repl.destinations.handed import Holder
 from repl.destinations.pager import Pager
 from repl.group.member import Member
-from repl.group.service import Service
 from repl.names.commits import CommitLead, commit_alone
 from vlsn.errors import NotFound, OutcomeUnknown
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
@@ -28,14 +27,14 @@ class DestinationsLead(CommitLead, Protocol):
     def destinations(self) -> Deliveries: ...
 
 
-class NodeDestinations(Service):
+class NodeDestinations:
     """The destinations of a node's group. ``leads`` returns the lead, or raises ``NotMaster``.
 
     Every call raises that, ``WrongVersion`` below the level that has destinations, ``ProducersMissing`` while this node
     has lost what it knew of them, and for a name ``BadArgument``, ``NotFound``."""
 
     def __init__(self, member: Member, leads: Callable[[], DestinationsLead]) -> None:
-        super().__init__(member)
+        self.member = member
         self._leads = leads
 
     async def destinations(self) -> list[dict[str, Any]]:

@@ -56,7 +56,7 @@ class Returning(Role):
             self._providing.begin_again()
             member.counts.old_images += 1
             member.event("old_image", why=why, before=f"{before:016x}", incarnation=f"{member.incarnation:016x}")
-        member.recognised = True
+        member.recognise(True)
 
     async def _ask(self) -> list[Told]:
         """Asks the members what they have heard of this incarnation."""

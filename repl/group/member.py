@@ -1,4 +1,4 @@
-"""A member: what a node is before, between and after its logs.
+"""A member: the part of a node that lives before, between and after its logs.
 
     Member       settings, seams, network, events, state, the other members, the node file's record, counters
     OpenMember   while a log is open: the log, the role that plays, what the other members still need of that log
@@ -61,7 +61,7 @@ class Counts:
 
 
 class Member:
-    """One member of a group.  ``on_fatal`` hears of what must end the process."""
+    """One member of a group. ``on_fatal`` receives the errors that must end the process."""
 
     def __init__(
         self, config: NodeConfig, seams: Seams, network: Network, *, on_fatal: Callable[[BaseException], None]
@@ -78,25 +78,25 @@ class Member:
         self.may_found = config.first_member == config.name
         """No member is known to hold a log of this group."""
         self.founder: tuple[Incarnation, int] | None = None
-        """Incarnation and process of whom this node last told that it is empty."""
+        """Incarnation and process of the node that this one last told that it is empty."""
         self.recognised = False
         """Nobody remembers more of this node than its disk does, as far as somebody was there to be asked."""
         self.stopping = False
         self.node_file: NodeFile | None = None
         """The node file of the log that is open, is being restored, or was so last."""
         self.open: OpenMember | None = None
-        """``None`` while no log is open; whoever needs one asks ``opened``."""
+        """``None`` while no log is open; callers that need one call ``opened``."""
         self.fatal = on_fatal
         self.workers = Workers(seams.threads, on_fatal)
         self.alarms: Callable[[], list[Alarm]] = list
-        """Tells what on this node needs a person, in every answer to a hello."""
+        """Lists the alarms of this node, for every answer to a hello."""
         self._known_master: tuple[NodeName, int] | None = None
 
     @property
     def name(self) -> NodeName:
         return self.config.name
 
-    # What happens to it.
+    # Its events.
 
     def set_state(self, state: str, reason: str = "") -> None:
         if (state, reason) != (self.state, self.reason):
@@ -121,6 +121,9 @@ class Member:
         text = " ".join(f"{key}={value!r}" if " " in str(value) else f"{key}={value}" for key, value in fields.items())
         said = {"node": self.config.name, "event": name, **fields}
         logger.log(level_of(name, fields), "%s %s %s", self.config.name, name, text, extra={"said": said})
+
+    def recognise(self, known: bool) -> None:
+        self.recognised = known
 
     # Its log.
 
@@ -158,7 +161,7 @@ class Member:
         return log.view.history.group if log is not None else None
 
     def heard_of(self, incarnation: int) -> Told:
-        """Returns what that one has told of itself."""
+        """Returns that incarnation's newest report."""
         heard, role = self.members.heard.of(incarnation), self.role
         return both(heard, role.heard_of(incarnation)) if role is not None else heard
 
@@ -176,7 +179,7 @@ class Member:
         return "; ".join(f"{name}: {said}" for name, said in sorted(self.members.unlisted_by.items()))
 
     def check_listed(self) -> None:
-        """Raises ``NotListed`` while this node knows that it was removed: what it shows gets older without end."""
+        """Raises ``NotListed`` while this node knows that it was removed: its reads get older without end."""
         if why := self.removed():
             raise NotListed(f"{self.name} is no member of the group any more: {why}")
 
@@ -195,7 +198,7 @@ class Member:
         return self.role.master_url if self.role is not None else None
 
     def master_name(self) -> NodeName | None:
-        """Returns whom this node hears as the master, itself included."""
+        """Returns the node that this one knows as the master, itself included."""
         if self.is_master():
             return self.config.name
         role = self.role
@@ -245,7 +248,7 @@ class OpenMember:
         role = self.stage.role
         return role if role is not None and role.leads and self.member.is_master() else None
 
-    # What it tells of itself.
+    # Its report.
 
     def told(self) -> Told:
         """Tells of this node what it never takes back."""

@@ -2,10 +2,10 @@
 
     octet-stream  the body is one entry      x-ndjson  a line is an entry      x-vlsnlog-batch  a binary batch
 
-In this order, each before anything of the next is kept: not the master (307 with the same path and query),
-content type (415), parameters (400), announced length (413), room for it (429), the body itself (400, 413), the
-node's own refusals.  The body's bytes stay counted in the budget until the answer.  A client that leaves
-early loses only its answer: what was submitted stays submitted.
+Checks run in this order, each before bytes for the next are kept: not the master (307 with the same path and query),
+content type (415), parameters (400), announced length (413), room for it (429), the body itself (400, 413), the node's
+own refusals. The body's bytes stay counted in the budget until the answer. A client that leaves early loses only its
+answer: its append stays submitted.
 
 A carrier that has a whole small request in hand may skip the coroutine: ``quick`` says once how requests with one
 and the same head are served, and each is then one call with its body.
@@ -51,8 +51,8 @@ class AppendRoutes:
         self._decoding = asyncio.Lock()
 
     async def append(self, request: Request) -> Response:
-        if not self._appends.is_master():
-            return redirect(self._appends, request)
+        if not self._appends.member.is_master():
+            return redirect(self._appends.member, request)
         terms = _Terms(request, self._limits)
         body = await self._take_body(request, terms.body_bytes_max)
         submission = await self._submission(terms, body) if terms.long(len(body)) else None
@@ -71,8 +71,8 @@ class AppendRoutes:
 
     @asynccontextmanager
     async def entries(self, request: Request, known: frozenset[str]) -> AsyncIterator[Values | Batch]:
-        """Decodes a body of entries as ``append`` does, for whoever keeps them; its bytes are counted until the end.
-        ``known`` are the call's own parameters."""
+        """Decodes a body of entries as ``append`` does, for callers that keep them; its bytes are counted until the
+        end. ``known`` are the call's own parameters."""
         terms = _Terms(request, self._limits, known)
         body = await self._take_body(request, terms.body_bytes_max)
         submission = await self._submission(terms, body) if terms.long(len(body)) else None
@@ -113,8 +113,8 @@ class AppendRoutes:
 
         def start(body: bytes, answer: Answer) -> Leave:
             try:
-                if not self._appends.is_master():
-                    answer(redirect(self._appends, request))
+                if not self._appends.member.is_master():
+                    answer(redirect(self._appends.member, request))
                     return _nothing
                 _check_length(len(body), terms.body_bytes_max)
                 self._bodies.take(len(body))
@@ -253,7 +253,7 @@ class _Append:
             answer(response)
 
     def _leave(self) -> None:
-        """Lets go of a client that is gone: nobody is told, and nothing is waited for."""
+        """Ends the wait for a client that is gone: its append stays, unanswered."""
         if self._answer is not None:
             self._answer = None
             assert self._pending is not None

@@ -1,4 +1,4 @@
-"""``WS /v1/feed`` up to its upgrade: who asks, and whether this node feeds them.
+"""``WS /v1/feed`` up to its upgrade: whether this node feeds the replica that asks.
 
 Everything that speaks against a feed is an HTTP status before the upgrade: levels that we do not speak, headers
 missing or not understood, then what the node itself has against it (group, names, incarnations, term, a
@@ -28,7 +28,7 @@ class FeedRoutes:
 
     async def feed(self, request: Request) -> Upgrade:
         query.only(request.query, _NONE)
-        hello = decode_hello(request.headers, to=self._feeds.name, levels=self._feeds.levels)
+        hello = decode_hello(request.headers, to=self._feeds.member.name, levels=self._feeds.member.seams.levels)
         require_upgrade(request)
         self._under_way.check(1)
         await self._feeds.check_feed(hello)

@@ -8,10 +8,9 @@
 A commit may have a body, ``{"positions": {NAME: {"next", "at"}}, "sinks": {NAME: {"state", "at"}}}``: positions of
 consumers that are set with it, each as by ``PUT /v1/consumers/NAME``, and states of sinks (``sinks.py``).
 
-``id=HEX`` names what is begun: begun again before anything is staged, it is the same one.  ``after=N`` says how many
-entries were staged before: the last call, sent again, is known by it and adds nothing.  ``rewinds=N`` says how many
-calls before this one were given up, staged or not: where it is the first of that number, what lies behind ``after``
-goes.
+``id=HEX`` names what is begun: begun again before anything is staged, it is the same one. ``after=N`` says how many
+entries were staged before: the last call, sent again, is known by it and adds nothing. ``rewinds=N`` counts the calls
+before this one that were given up, staged or not. The first call of a new count drops the entries behind ``after``.
 """
 
 from __future__ import annotations
@@ -72,15 +71,15 @@ class TransactionRoutes:
         id = None if named is None else query.hex16(named, "id")
         if id is not None and id > NUMBER_MAX:
             raise BadArgument(f"id={named}: it is below 2^63")
-        if not self._transactions.is_master():
-            return redirect(self._transactions, request)
+        if not self._transactions.member.is_master():
+            return redirect(self._transactions.member, request)
         await nothing_asked(request)
         handle, bytes_max = self._transactions.begin(id)
         return answered({"transaction": str(handle), "expires_s": STAGED_S, "bytes_max": bytes_max})
 
     async def _stage(self, request: Request, handle: Handle) -> Response:
-        if not self._transactions.is_master():
-            return redirect(self._transactions, request)
+        if not self._transactions.member.is_master():
+            return redirect(self._transactions.member, request)
         after, rewinds = _behind(request)
         async with self._appends.entries(request, _STAGING) as part:
             if part.producer:
@@ -94,8 +93,8 @@ class TransactionRoutes:
         timeout_s = query.seconds(fields, "timeout", self._limits.timeout_s, 0.001, TIMEOUT_S_MAX)
         name, born = producer_in(fields), query.whole(fields, "born", None, 0, query.VLSN_MAX)
         durability, (after, rewinds) = durability_in(fields), _behind(request)
-        if not self._transactions.is_master():
-            return redirect(self._transactions, request)
+        if not self._transactions.member.is_master():
+            return redirect(self._transactions.member, request)
         body = await request.body(PEER_BODY_BYTES_MAX)
         sets = decode_sets(body) if body else None
         loop = asyncio.get_running_loop()
@@ -121,15 +120,15 @@ class TransactionRoutes:
             result = await told
         finally:
             timer.cancel()
-            pending.expire()  # of a client that is gone: nobody is told, and nothing is waited for
+            pending.expire()  # for a client that is gone: the wait ends, unanswered
         if isinstance(result, Appended):
             return Response(200, HEADERS, result.document())
         return problem.response(result)
 
     async def _abort(self, request: Request, handle: Handle) -> Response:
         query.only(request.query, _NONE)
-        if not self._transactions.is_master():
-            return redirect(self._transactions, request)
+        if not self._transactions.member.is_master():
+            return redirect(self._transactions.member, request)
         await nothing_asked(request)
         await self._transactions.abort(handle)
         return Response(204)

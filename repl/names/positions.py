@@ -14,7 +14,6 @@ import msgspec
 
 from repl.api import LINEARIZABLE, ConsumerAt, ConsumerChange, Freshness, Puts
 from repl.group.member import Member
-from repl.group.service import Service
 from repl.names.commits import CommitLead, commit_alone
 from repl.names.position_lags import ConsumerLags
 from repl.read.read_index import ReadIndex
@@ -85,11 +84,11 @@ def _position(log: LocalLog, name: str, key: str, change: ConsumerChange) -> Pos
     return Position(change.next, by=change.by)
 
 
-class NodePositions(Service):
+class NodePositions:
     """The named positions of a node's group. ``leads`` returns the lead, or raises ``NotMaster``."""
 
     def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
-        super().__init__(member)
+        self.member = member
         self._leads = leads
 
     async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:

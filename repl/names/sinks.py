@@ -9,7 +9,6 @@ import msgspec
 
 from repl.api import LINEARIZABLE, Freshness, Puts, SinkAt, SinkChange
 from repl.group.member import Member
-from repl.group.service import Service
 from repl.names.commits import CommitLead, commit_alone
 from repl.read.read_index import ReadIndex
 from repl.read.reads import Reads
@@ -46,11 +45,11 @@ def joined(one: Puts | None, other: Puts | None) -> Puts | None:
     return Puts({**one.values, **other.values}, {**one.expects, **other.expects})
 
 
-class NodeSinks(Service):
+class NodeSinks:
     """The states of sinks in a node's group. ``leads`` returns the lead, or raises ``NotMaster``."""
 
     def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
-        super().__init__(member)
+        self.member = member
         self._leads = leads
 
     async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:

@@ -81,7 +81,7 @@ class OpenNode:
         opened.pages = self.page_reading = PageReading(self.pager)
         self.filling = Filling(opened, self.pager)
         self.giving = Giving(opened, self.pager, self.page_reading)
-        member.recognised = recovered.empty_store or member.members.are_none()
+        member.recognise(recovered.empty_store or member.members.are_none())
         self.electing = Electing(opened, confirming, self.mending)
         opened.add(self.reads, self.read_index, self.consumers, self.files, self.providing, self.cleaning, self.pager)
         opened.add(self.giving, self.electing)

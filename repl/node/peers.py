@@ -11,18 +11,17 @@ from repl.elect.vote_requests import answer_stand, answer_vote
 from repl.group.confirming import Confirming
 from repl.group.hello_answers import answer_hello
 from repl.group.member import Member
-from repl.group.service import Service
 from repl.names.begun import NodeBegun
 from repl.read.read_index import ReadIndex
 from repl.repair import integrity, providing
 from repl.repair.providing import Providing
 
 
-class NodePeers(Service):
+class NodePeers:
     """The questions of the other members, as JSON."""
 
     def __init__(self, member: Member, confirming: Confirming, begun: NodeBegun) -> None:
-        super().__init__(member)
+        self.member = member
         self._confirming = confirming
         self._begun = begun
 
@@ -53,8 +52,11 @@ class NodePeers(Service):
         return self.member.opened().part(Electing)
 
 
-class NodeRepairs(Service):
+class NodeRepairs:
     """``repl.repair.restore_http.Repairs``."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
 
     async def offer(self, body: dict[str, Any]) -> bytes:
         ask = providing.asked_of(self.member, body)

@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from repl.group.service import Service
 from repl.node.metrics import metrics_text
 from repl.node.parts import NodeParts
 from repl.node.status import founding, long_status, readiness, status
@@ -124,11 +123,11 @@ class StatusRoutes:
         return Response(200, _PAGE_HEADERS, _PAGE)
 
 
-class NodeMonitoring(Service):
+class NodeMonitoring:
     """The node's word about itself."""
 
     def __init__(self, parts: NodeParts) -> None:
-        super().__init__(parts.member)
+        self.member = parts.member
         self._parts = parts
 
     def addresses(self) -> list[str]:
@@ -149,13 +148,13 @@ class NodeMonitoring(Service):
         own = founding(self._parts)
         if own and named != own:
             raise WrongGroup(
-                f"{self.name} has the log of group {self.member.config.group!r} that was founded as {own}, and "
+                f"{self.member.name} has the log of group {self.member.config.group!r} that was founded as {own}, and "
                 f"{named[:80]} is asked for: it is another group, or this one was founded anew"
             )
 
     def events_since(self, number: int, limit: int) -> dict[str, Any]:
         """Returns the object of ``GET /v1/events`` (``repl.events``)."""
-        return {"node": self.name, **self.member.events.since(number, limit)}
+        return {"node": self.member.name, **self.member.events.since(number, limit)}
 
     def readiness(self) -> list[str]:
         """Reasons why this node is not ready to serve durable reads; none when it is."""

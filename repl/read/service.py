@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from repl.api import LINEARIZABLE, BlockPage, EntryPage, Freshness, ProducerAt, Spans
-from repl.group.service import Service
+from repl.group.member import Member
 from repl.read.read_index import ReadIndex
 from repl.read.reads import Reads
 from repl.read.spans import spans_of
@@ -26,8 +26,11 @@ class Confirming(Protocol):
     async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int: ...
 
 
-class NodeReads(Service):
+class NodeReads:
     """Durable entries, and what a reader asks beside them."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
 
     def end(self) -> int:
         """Returns the VLSN after the durable end, as far as this node knows it."""

@@ -132,6 +132,12 @@ class MemoryNode:
         self.entries.append(Entry(Vlsn(1), TERM, CLOCK_US, EntryKind.TERM, 0, None, b'{"term":7}'))
 
     @property
+    def member(self) -> Any:
+        return self
+
+    seams = config = member
+
+    @property
     def services(self) -> Services:
         itself = cast(Any, self)  # it answers as those classes do, and is none of them
         return Services(
@@ -572,6 +578,10 @@ class MemoryDestinations:
         self.leads = True
         self.orders: list[tuple[object, ...]] = []
 
+    @property
+    def member(self) -> Any:
+        return self
+
     def is_master(self) -> bool:
         return self.leads
 
@@ -629,6 +639,10 @@ class MemoryCdc:
 
     def __init__(self) -> None:
         self.orders: list[tuple[object, ...]] = []
+
+    @property
+    def member(self) -> Any:
+        return self
 
     def consumers(self) -> list[dict[str, Any]]:
         return [self.consumer("orders")]
