@@ -128,7 +128,7 @@ class Transactions:
         same one.
 
         Raises ``WrongVersion``, ``QueueFull``, ``BadArgument`` for a name that is another one's, and ``NotMaster``
-        while this node hands over: the heir has no stages."""
+        while this node hands over: the successor has no stages."""
         self._admission.check_transactions()
         if self._lead.holds_back or self._lead.has_ended:
             raise NotMaster("this node is handing over, or leads no more; try again")

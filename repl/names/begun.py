@@ -1,4 +1,4 @@
-"""Which CDC consumers have begun on which node: told to the master, which logs it, and asked of it by other members.
+"""The nodes on which CDC consumers have begun. A node reports the begin to the master, which logs it.
 
     POST /v1/peer/cdc  {"group", "sender", "to", "consumer", "file", "replace"}  ─►  {"sender", "file"}
 
@@ -90,7 +90,7 @@ class NodeBegun:
         return {"sender": self.member.name, "file": f"{await self._begun(self._leads(), question):016x}"}
 
     async def _begun(self, lead: CommitLead, question: Question) -> int:
-        """Logs it unless the group knows a number already; returns what it knows, durable."""
+        """Logs the number unless the group knows one already; returns the number that it knows, durable."""
         deadline = asyncio.get_running_loop().time() + TIMEOUT_S
         small, key, file = (
             lead.log.view.history.small,

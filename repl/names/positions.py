@@ -1,7 +1,7 @@
 """Positions of consumers, made what a COMMIT sets: alone, or with a transaction's entries.
 
-What is asked for is checked against the log as it is; which position it starts from is judged later, in the order of
-the queue (``puts``).
+The new position is checked against the log as it is. The position that it replaces is judged later, in the order of the
+queue (``name_conflicts``).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _BY = re.compile(r"[0-9a-f]{16}\Z")
 
 
 async def confirm_end(lead: CommitLead, changes: Mapping[str, ConsumerChange]) -> None:
-    """Confirms the lead where a position lies past its log's end. A master that was unseated and does not know it yet
-    lacks what was read elsewhere, and must not call that a mistake. Raises ``NotMaster``."""
+    """Confirms the lead where a position lies past its log's end. An unseated master that does not know it yet misses
+    entries that were read elsewhere, and must not call the position a mistake. Raises ``NotMaster``."""
     if is_past(lead.log, changes):
         await lead.read_index()
 

@@ -39,7 +39,7 @@ def puts_of(log: LocalLog, changes: Mapping[str, SinkChange]) -> Puts:
 
 
 def joined(one: Puts | None, other: Puts | None) -> Puts | None:
-    """Makes one COMMIT's of what two set, no name twice."""
+    """Joins two sets of names for one COMMIT; they share no name."""
     if one is None or other is None:
         return one or other
     return Puts({**one.values, **other.values}, {**one.expects, **other.expects})

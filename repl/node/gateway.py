@@ -1,8 +1,7 @@
 """The gateway: every call of the HTTP surface, by path and method.
 
-A handler takes a request and gives a response or an upgrade, or raises one of ``vlsn.errors``, which becomes
-a problem document here and nowhere else.  A GET also answers HEAD.  A fault of ours is logged, and told as
-``internal``.
+A handler takes a request and gives a response or an upgrade, or raises one of ``vlsn.errors``, which becomes a problem
+document here and nowhere else. A GET also answers HEAD. A fault of the program is logged, and answered as ``internal``.
 """
 
 from __future__ import annotations
@@ -72,7 +71,8 @@ class Services:
 Methods = Mapping[str, Handler]
 _APPENDS = "/v1/entries"
 _OF_COMMITS = (TRANSACTIONS, CONSUMERS, SINKS, DESTINATIONS)
-"""Calls that answer for what COMMIT entries say: how far the log is durable, their clients will want to see."""
+"""Calls that answer from COMMIT entries. Their answers carry the durable end, up to which their clients may then
+read."""
 _READS = ("GET", "HEAD")
 _CODINGS = {"content-encoding": "identity", "transfer-encoding": "chunked"}
 """The fields that name codings of a body, and the one that each may name."""

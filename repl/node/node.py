@@ -4,7 +4,7 @@
 
 1. HTTP answers from the start; until the log is open the node is UNKNOWN, reason ``opening``, and serves
    neither reads nor appends.
-2. What it has for as long as a log is open is one object (``OpenNode``), made whole once the log is recovered.
+2. All parts that live as long as an open log are one object (``OpenNode``), made whole once the log is recovered.
 3. A log that fails ends the process (``on_fatal``): after a failed sync the page cache is not to be trusted.
 4. A role's faults end the role, never the node: the reason stands in its status, and the next role is tried,
    except DAMAGED and HALTED, which need a person (or, later, a mending peer).
@@ -41,7 +41,7 @@ from vlsn.seams import Seams
 
 
 class Node(NodeParts):
-    """One node of one group.  ``start`` it, ``stop`` it; ``on_fatal`` hears of an end that it chose itself."""
+    """One node of one group. ``start`` it, ``stop`` it; ``on_fatal`` receives the error with which it ends itself."""
 
     def __init__(
         self,

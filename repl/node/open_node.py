@@ -93,7 +93,7 @@ class OpenNode:
 
     async def work(self, capture: Coroutine[Any, Any, None]) -> None:
         """Does all that a node does while its log is open, beside ``capture``, that of its CDC consumers. Raises a
-        group with ``RestoreWanted`` in it, or with what ends the node."""
+        group with ``RestoreWanted`` in it, or with the error that ends the node."""
         await together(
             tick=self._tick(),
             elections=self.electing.run(),

@@ -54,7 +54,7 @@ class NodeParts:
         )
         self.member.alarms = self._alarms
         self.open: OpenNode | None = None
-        """``None`` between two logs; whoever needs it asks ``opened``."""
+        """``None`` between two logs; callers that need it call ``opened``."""
         self.readers: Budget | None = None
         """The readers that wait, once the node listens."""
         self.handed: Handed | None = None

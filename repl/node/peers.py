@@ -1,4 +1,4 @@
-"""The other members' questions, ``/v1/peer/…``: who is there and leads, what readers must see, which copy is here."""
+"""The other members' questions, ``/v1/peer/…``: hellos, votes, read indexes, and copies of blocks."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class NodePeers:
         return await answer_hello(self.member, self._confirming, body)
 
     async def vote(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Answers ``POST /v1/peer/vote``; what the reply says is synced. Raises ``FeedRefused``, ``BadBody``,
-        ``NotMaster`` while the log is not open."""
+        """Answers ``POST /v1/peer/vote``; the term and the vote in the reply are synced. Raises ``FeedRefused``,
+        ``BadBody``, ``NotMaster`` while the log is not open."""
         return await answer_vote(self.member, self._electing, self._confirming, body)
 
     async def stand(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -44,8 +44,8 @@ class NodePeers:
         return await self.member.opened().part(ReadIndex).answer(body)
 
     async def begun(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Answers ``POST /v1/peer/cdc``: a consumer begins on the asker. Raises ``NotMaster``, ``FeedRefused``,
-        ``BadBody``, and as an append does."""
+        """Answers ``POST /v1/peer/cdc``: a CDC consumer begins on the node that asks. Raises ``NotMaster``,
+        ``FeedRefused``, ``BadBody``, and as an append does."""
         return await self._begun.answer(body)
 
     def _electing(self) -> Electing:

@@ -52,7 +52,7 @@ class _Told(Generic[T]):
             return found
 
     def forget(self) -> None:
-        """Has it made anew for whoever asks from now on."""
+        """Makes it anew for later callers."""
         self._until_s = 0.0
 
     def _fresh(self) -> T | None:
@@ -68,12 +68,12 @@ class StatusRoutes:
         self._long = _Told(slices, self._make_long)
 
     def changed(self) -> None:
-        """Has whoever asks from now on told what a call through this node has changed."""
+        """Makes later answers show a change that a call through this node has made."""
         self._metrics.forget()
         self._long.forget()
 
     async def status(self, request: Request) -> Response:
-        """Tells what a client goes by as it is now; what is long may be ``TOLD_S`` old."""
+        """Returns the fields that clients go by as they are now; long fields may be ``TOLD_S`` old."""
         query.only(request.query, _NONE)
         return Response(200, _JSON, msgspec.json.encode(self._monitoring.status(await self._long.get())))
 
@@ -87,7 +87,7 @@ class StatusRoutes:
         return found
 
     async def events(self, request: Request) -> Response:
-        """Tells what happened to the node, from event ``from`` on; those that are kept no more are missing."""
+        """Returns the node's events, from number ``from`` on; events that are kept no more are missing."""
         query.only(request.query, _EVENTS)
         number = query.whole(request.query, "from", 1, 1, query.VLSN_MAX)
         limit = query.whole(request.query, "limit", EVENTS_MAX, 1, EVENTS_MAX)

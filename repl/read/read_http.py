@@ -1,8 +1,8 @@
 """``GET /v1/entries`` and ``GET /v1/entries/{vlsn}``: durable entries, as lines, whole blocks, or one value.
 
-A page may be 4 MiB, so what readers can make a node hold is counted twice over: few pages are made at once, and
-an answer counts against a budget until its socket has taken it.  A read that has to wait holds no place
-among the few, and is then given a small page, the same one as all who want the same (``pages``).
+A page may be 4 MiB, so two limits bound the memory of reads: few pages are made at once, and an answer counts against a
+budget until its socket has taken it. A read that has to wait holds no place among the few, and is then given a small
+page, the same one as all who want the same (``pages``).
 
 ``consistency=durable``, the default, shows what this node knows to be durable.  ``linearizable`` first has a majority
 confirm who leads: the answer then holds everything that was acknowledged before it was asked, on any node.
@@ -158,7 +158,7 @@ def _wanted(request: Request) -> Wanted:
 
 
 class Place:
-    """The place of a reader: what it has read last, if it said so."""
+    """The place of a reader: its last entry, if the request names one."""
 
     def __init__(self, reads: NodeReads, vlsn: int, term: int) -> None:
         """Keeps the place; ``term`` 0 stands for one that was not said."""

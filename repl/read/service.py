@@ -1,8 +1,8 @@
 """The reads that the gateway asks of its node.
 
-The routes check what came from outside and turn it into these calls.  The node answers in the types of ``repl.api``,
-or raises one of ``vlsn.errors``, whose slug becomes the answer's type.  Every call is made on the event loop's thread,
-and none blocks it.  A node listens before its log is open: until then, what needs the log raises ``NotMaster``.
+The routes check what came from outside and turn it into these calls. The node answers in the types of ``repl.api``, or
+raises one of ``vlsn.errors``, whose slug becomes the answer's type. Every call is made on the event loop's thread, and
+none blocks it. A node listens before its log is open: until then, calls that need the log raise ``NotMaster``.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class NodeReads:
         return self._reads().term_before(vlsn)
 
     async def until(self, vlsn: int) -> None:
-        """Returns once ``vlsn`` is durable here, for whoever makes a page of it: soon, and not all in one turn of the
-        loop.  Raises ``NotMaster`` when the log is closed meanwhile."""
+        """Returns once ``vlsn`` is durable here, for the maker of a page: soon, but not for all waiters in one turn of
+        the loop. Raises ``NotMaster`` when the log is closed meanwhile."""
         await self._reads().until(vlsn)
 
     async def read(
@@ -98,7 +98,7 @@ class NodeReads:
         return await self.member.opened().part(ReadIndex).confirm(timeout_s, asked)
 
     async def producer(self, producer: int, timeout_s: float) -> ProducerAt:
-        """Tells how far that producer has come in what is durable, confirmed and raising as ``confirm``."""
+        """Returns that producer's place by the durable entries, confirmed and raising as ``confirm``."""
         await self.confirm(timeout_s)
         table, durable = self.member.opened().log.view.history.producers, self.member.opened().part(Reads).durable
         life = table.find(producer, at=durable + 1)

@@ -3,12 +3,11 @@
     id: 17
     data: {"vlsn":17,"term":2,"time":…,"value":"…"}
 
-A comment comes at the latest after 15 s without an event.  ``Last-Event-ID`` (as a browser sends when it comes back)
-goes on after that VLSN and wins over ``?from=`` and ``after_term``; with neither, the first entry there is begins.
-With ``?ids=vlsn@term`` ids are ``17@2``: a browser that comes back with one is told (``not-in-log``) if the log does
-not hold VLSN 17 of term 2.
-What cannot be served is a problem document before the first event; after it, an event ``error`` that carries one and
-ends the stream.
+A comment comes at the latest after 15 s without an event. ``Last-Event-ID`` (as a browser sends when it comes back)
+goes on after that VLSN and wins over ``?from=`` and ``after_term``; with neither, the first entry there is begins. With
+``?ids=vlsn@term`` ids are ``17@2``: a browser that comes back with one gets ``not-in-log`` if the log does not hold
+VLSN 17 of term 2. An error before the first event is a problem document. A later one is an event ``error`` that carries
+the document and ends the stream.
 
 A tail is no task: it stands in a set of readers (``pages``), and what comes is written to its socket.  While it does
 not take its bytes it is left out, and goes on from there once it has.
