@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vlsn.errors import Damaged, WrongVersion
-from vlsn.seams import Worker
+from vlsn.seams import Threads, Worker
 
 T = TypeVar("T")
+WORKERS = ("keeper", "writer", "reads", "feeds", "scrub", "cdc", "pages", "page_syncs")
 
 
 def settle(future: asyncio.Future[T]) -> Callable[[T], None]:
@@ -50,3 +51,39 @@ class Offload:
 
         self.worker.submit(job, settle(future), failed)
         return future
+
+
+class Workers:
+    """The threads of one node, from its start to its stop. ``fatal`` receives what must end the process."""
+
+    def __init__(self, threads: Threads, fatal: Callable[[BaseException], None]) -> None:
+        self._threads = threads
+        self._fatal = fatal
+        self._workers: dict[str, Worker] = {}
+        self.damaged: Callable[[Damaged], None] | None = None
+        """Receives the damage that an offloaded job has met. None while no log is open: such a log is mended whole."""
+
+    def start(self) -> None:
+        for name in WORKERS:
+            self._workers[name] = self._threads.worker(f"vlsnlog-{name}")
+
+    def close(self) -> None:
+        for worker in self._workers.values():
+            worker.close()
+
+    def __getitem__(self, name: str) -> Worker:
+        """Returns one of ``WORKERS``."""
+        return self._workers[name]
+
+    def offload(self, name: str) -> Offload:
+        """Sends jobs to that worker. Damage that they meet is mended; bytes of a later version end the node."""
+        return Offload(self[name], self._fault_met)
+
+    def on_keeper(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
+        return Offload(self["keeper"])(job)
+
+    def _fault_met(self, error: Damaged | WrongVersion) -> None:
+        if isinstance(error, WrongVersion):
+            self._fatal(error)
+        elif self.damaged is not None:
+            self.damaged(error)

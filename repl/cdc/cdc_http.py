@@ -22,7 +22,6 @@ from msgspec import Meta
 
 from repl.cdc.consumers import CdcConsumers
 from repl.group.member import Member
-from repl.group.service import Service
 from repl.web import query
 from repl.web.json_objects import answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX
@@ -63,7 +62,7 @@ class CdcRoutes:
 
     async def list(self, request: Request) -> Response:
         query.only(request.query, _NONE)
-        return answered({"node": self._cdc.name, "consumers": self._cdc.consumers()})
+        return answered({"node": self._cdc.member.name, "consumers": self._cdc.consumers()})
 
     def methods(self, path: str) -> Mapping[str, Handler]:
         """Returns the methods of one consumer's path, or of an order to it. Raises ``NotFound``."""
@@ -122,11 +121,11 @@ async def _body(request: Request, shape: type[B]) -> B:
         raise BadBody(f"{error}; it is {_SHAPES[shape]}") from None
 
 
-class NodeCdc(Service):
+class NodeCdc:
     """The CDC consumers of a node."""
 
     def __init__(self, member: Member, consumers: CdcConsumers) -> None:
-        super().__init__(member)
+        self.member = member
         self._consumers = consumers
 
     def consumers(self) -> list[dict[str, Any]]:
@@ -152,4 +151,4 @@ class NodeCdc(Service):
         return self._named(await self._consumers.resend(name, first, last))
 
     def _named(self, told: dict[str, Any]) -> dict[str, Any]:
-        return {"node": self.name, **told}
+        return {"node": self.member.name, **told}

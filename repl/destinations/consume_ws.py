@@ -32,8 +32,9 @@ from repl.destinations.consume_messages import (
     head,
     parted,
 )
+from repl.destinations.delivered import Delivered
+from repl.destinations.delivery import Worker
 from repl.destinations.handed import Handed, Holder
-from repl.destinations.service import DestinationWorker, Messages
 from repl.web import problem
 from vlsn.errors import BadBody, ChannelClosed, TooLarge, VlsnLogError
 from vlsn.format.vlsn_set import VlsnSet
@@ -52,7 +53,7 @@ class Consuming:
 
     _channel: Channel
 
-    def __init__(self, worker: DestinationWorker, most: int, handed: Handed) -> None:
+    def __init__(self, worker: Worker, most: int, handed: Handed) -> None:
         self._worker = worker
         self._most = most
         self._greeted = False
@@ -60,7 +61,7 @@ class Consuming:
         self._may_take = asyncio.Event()
         self._handed = Holder(handed)
         """Answers that are handed out, and not sent."""
-        self._unconfirmed: deque[Messages] = deque()
+        self._unconfirmed: deque[Delivered] = deque()
         """Those of them for which the lead is not confirmed yet."""
         self._to_confirm = asyncio.Event()
         self._out: deque[tuple[bytes, Callable[[], None]]] = deque()
@@ -158,7 +159,7 @@ class Consuming:
                 await self._may_take.wait()
             self._taken(*await self._worker.take(min(self._credit, self._most), ALIVE_S, self._handed))
 
-    def _taken(self, messages: Messages, number: int) -> None:
+    def _taken(self, messages: Delivered, number: int) -> None:
         """A call of its own, so that nobody holds the messages while the next are waited for; as ``_send_first`` is."""
         if number:
             self._credit -= len(messages.columns)
@@ -176,7 +177,7 @@ class Consuming:
             if not count and not self._out:
                 self._put(head(MESSAGES))
 
-    def _confirmed(self, messages: Messages) -> None:
+    def _confirmed(self, messages: Delivered) -> None:
         encoded = message_batch.encode(messages.columns, messages.attempts, behind=head(MESSAGES))
         self._put(encoded, self._answer_sent)
 

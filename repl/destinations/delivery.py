@@ -33,6 +33,7 @@ from repl.destinations.delays import Delays
 from repl.destinations.delivered import Answer, Dead, Delivered, DeliveryCounts, Found, Pace, Source
 from repl.destinations.flight import NOBODY, Flight, Removed
 from repl.destinations.gauges import WINDOWS, Incoming, Oldest
+from repl.destinations.handed import Holder
 from repl.destinations.limits import (
     ASKERS_MAX,
     BLOCKED,
@@ -46,7 +47,6 @@ from repl.destinations.limits import (
 )
 from repl.destinations.message_batch import MessageColumns
 from repl.destinations.notes import Notes
-from repl.destinations.service import Room
 from repl.destinations.window import NO_KEY, Hashes, Window
 from repl.web.limits import MESSAGE_BYTES, READ_BYTES_MAX
 from vlsn.errors import BadArgument, Damaged, NotFound, QueueFull, Trimmed, VlsnLogError, anew
@@ -194,7 +194,7 @@ class Delivery:
         self._workers += 1
         return Worker(self, -self._workers)
 
-    async def messages(self, most: int, wait_s: float, room: Room) -> Delivered:
+    async def messages(self, most: int, wait_s: float, room: Holder) -> Delivered:
         """Takes up to ``most`` messages, each to one asker; waits up to ``wait_s`` for the first. Raises ``QueueFull``,
         ``NotFound``, ``NotMaster``, ``Damaged``."""
         delivered, answer = await self.hand_out(most, wait_s, room)
@@ -206,7 +206,7 @@ class Delivery:
                 raise
         return delivered
 
-    async def hand_out(self, most: int, wait_s: float, room: Room, *, owner: int = 0) -> tuple[Delivered, int]:
+    async def hand_out(self, most: int, wait_s: float, room: Holder, *, owner: int = 0) -> tuple[Delivered, int]:
         """Takes messages as ``messages``, and returns the answer's number, 0 for none. Who asked sends them after
         ``confirm``, or recalls them, and gives the room back. ``owner``: a worker's name, 0 for somebody who asks this
         once."""
@@ -819,7 +819,7 @@ def _tell(told: asyncio.Future[None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """``repl.destinations.service.DestinationWorker``."""
+    """One worker of a destination that stays connected."""
 
     delivery: Delivery
     owner: int
@@ -828,19 +828,25 @@ class Worker:
     def uuid(self) -> str:
         return self.delivery.uuid
 
-    async def take(self, most: int, wait_s: float, room: Room) -> tuple[Delivered, int]:
+    async def take(self, most: int, wait_s: float, room: Holder) -> tuple[Delivered, int]:
+        """Hands messages out, and returns the answer's number, 0 for none; waits so long for the first. They may be
+        sent after ``confirm``. Raises as ``NodeDestinations.messages``."""
         return await self.delivery.hand_out(most, wait_s, room, owner=self.owner)
 
     async def confirm(self) -> None:
+        """Returns once a majority has confirmed the lead. Raises ``NotMaster``, ``NotFound``."""
         await self.delivery.confirm()
 
     def recall(self, answers: Collection[int]) -> None:
+        """Takes answers back that were not sent, as if they had not been out."""
         self.delivery.recall(answers)
 
     def unread(self, vlsns: Vlsns) -> None:
+        """Takes messages back that nobody has looked at."""
         self.delivery.unread(vlsns, self.owner)
 
     def ack(self, vlsns: VlsnSet) -> asyncio.Future[None]:
+        """Acknowledges; done once that is durable. Raises as ``NodeDestinations.ack``."""
         told = self.delivery.ack_set(vlsns, wait=True)
         assert told is not None
         return told

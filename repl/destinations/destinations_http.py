@@ -30,8 +30,9 @@ from repl.api import DestinationChange
 from repl.destinations import message_batch
 from repl.destinations.consume_messages import WORKER_MESSAGE_BYTES_MAX
 from repl.destinations.consume_ws import Consuming
+from repl.destinations.delivered import Delivered
 from repl.destinations.handed import Handed, Holder
-from repl.destinations.service import Destinations, Messages
+from repl.destinations.node_destinations import NodeDestinations
 from repl.web import ndjson, query
 from repl.web.json_objects import HEADERS, answered, nothing_asked
 from repl.web.limits import (
@@ -92,7 +93,7 @@ _orders = msgspec.json.Decoder(_Order)
 
 
 class DestinationRoutes:
-    def __init__(self, destinations: Destinations, readers: Budget, handed: Handed, pieces: Slices) -> None:
+    def __init__(self, destinations: NodeDestinations, readers: Budget, handed: Handed, pieces: Slices) -> None:
         self._destinations = destinations
         self._readers = readers
         self._handed = handed
@@ -123,8 +124,8 @@ class DestinationRoutes:
         return await self._at_master(self._list, request)
 
     async def _at_master(self, handler: Handler, request: Request) -> Response | Upgrade:
-        if not self._destinations.is_master():
-            return redirect(self._destinations, request)
+        if not self._destinations.member.is_master():
+            return redirect(self._destinations.member, request)
         return await handler(request)
 
     async def _list(self, request: Request) -> Response:
@@ -166,7 +167,7 @@ class DestinationRoutes:
             finally:
                 room.leave()
 
-    async def _shown(self, request: Request, found: Messages) -> Response:
+    async def _shown(self, request: Request, found: Delivered) -> Response:
         if message_batch.CONTENT_TYPE in request.headers.get("Accept", ""):
             kind, body = message_batch.CONTENT_TYPE, message_batch.encode(found.columns, found.attempts)
         else:

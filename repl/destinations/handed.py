@@ -73,7 +73,7 @@ class Handed:
 
 
 class Holder:
-    """The messages of one worker, or of somebody who asks once: ``repl.destinations.service.Room``."""
+    """The messages of one worker, or of one request that asks once: their room in memory."""
 
     def __init__(self, handed: Handed) -> None:
         self.answers: dict[int, int] = {}
@@ -86,9 +86,11 @@ class Holder:
         return self._bytes >= WORKER_BYTES_MAX or len(self.answers) >= ANSWERS_MAX
 
     async def wait(self, until: float) -> bool:
+        """Waits for room, to ``until`` of the loop's time at most, and says whether there is."""
         return await self._handed.wait(until)
 
     def take(self, answer: int, size: int) -> None:
+        """Takes room for an answer of so many bytes; ``sent`` or ``leave`` gives it back."""
         self.answers[answer] = size
         self._count(size)
 

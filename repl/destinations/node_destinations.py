@@ -12,10 +12,9 @@ from repl.destinations.delivered import Delivered
 from repl.destinations.deliveries import Deliveries
 from repl.destinations.delivery import Delivery, Worker
 from repl.destinations.description import destinations_of, told
+from repl.destinations.handed import Holder
 from repl.destinations.pager import Pager
-from repl.destinations.service import Room
 from repl.group.member import Member
-from repl.group.service import Service
 from repl.names.commits import CommitLead, commit_alone
 from vlsn.errors import NotFound, OutcomeUnknown
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
@@ -28,11 +27,14 @@ class DestinationsLead(CommitLead, Protocol):
     def destinations(self) -> Deliveries: ...
 
 
-class NodeDestinations(Service):
-    """The destinations of a node's group. ``leads`` returns the lead, or raises ``NotMaster``."""
+class NodeDestinations:
+    """The destinations of a node's group. ``leads`` returns the lead, or raises ``NotMaster``.
+
+    Every call raises that, ``WrongVersion`` below the level that has destinations, ``ProducersMissing`` while this node
+    has lost what it knew of them, and for a name ``BadArgument``, ``NotFound``."""
 
     def __init__(self, member: Member, leads: Callable[[], DestinationsLead]) -> None:
-        super().__init__(member)
+        self.member = member
         self._leads = leads
 
     async def destinations(self) -> list[dict[str, Any]]:
@@ -51,6 +53,8 @@ class NodeDestinations(Service):
     async def set_destination(
         self, name: str, change: DestinationChange, timeout_s: float
     ) -> tuple[dict[str, Any], bool]:
+        """Makes it, or changes it; durable on return. Says whether it was made. Raises ``StaleTerm``, ``TooLarge``,
+        ``Trimmed``, and what an append meets."""
         lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
         placed = orders.placed_in(lead.log, name)
         if placed is None:
@@ -75,6 +79,8 @@ class NodeDestinations(Service):
     async def order(
         self, name: str, order: str, to: int | str | None, vlsns: Vlsns | None, timeout_s: float
     ) -> dict[str, Any]:
+        """Obeys ``pause``, ``resume``, ``move``, ``retry-dead`` or ``delete-dead``; durable on return. The last two are
+        for the dead that ``vlsns`` names; None: for all. Raises ``NotFound`` where one of them is not dead."""
         lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
         delivery = await lead.destinations.of(name)
         placed = orders.found_in(lead.log, name)
@@ -105,15 +111,19 @@ class NodeDestinations(Service):
     async def worker(self, name: str) -> Worker:
         return (await self._checked().destinations.of(name)).worker()
 
-    async def messages(self, name: str, most: int, wait_s: float, room: Room) -> Delivered:
+    async def messages(self, name: str, most: int, wait_s: float, room: Holder) -> Delivered:
+        """Takes messages, each for one asker. Raises ``QueueFull``, ``Damaged``."""
         delivery = await self._checked().destinations.of(name)
         return await delivery.messages(most, wait_s, room)
 
     async def peek(self, name: str, most: int) -> Delivered:
+        """Shows the next messages that are not acknowledged, and takes none."""
         delivery = await self._checked().destinations.of(name)
         return await delivery.peek(most)
 
     async def ack(self, name: str, vlsns: Vlsns, uuid: str, wait_s: float) -> None:
+        """Acknowledges, durable on return; with a ``wait_s`` of 0 before that. ``uuid``: the one destination of that
+        name that is meant, "" for any. Raises ``OutcomeUnknown``, ``QueueFull``, ``BadArgument``."""
         delivery = await self._meant(name, uuid)
         told = delivery.ack(vlsns, wait=wait_s > 0)
         if told is None:
@@ -125,6 +135,7 @@ class NodeDestinations(Service):
             raise OutcomeUnknown("acknowledged, and not durable yet: acknowledge them again") from None
 
     async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str, delay_s: float | None) -> None:
+        """Gives messages back; ``delay_s``: seconds until they go out again, None for what the settings say."""
         (await self._meant(name, uuid)).nack(vlsns, reason, delay_s)
 
     async def _meant(self, name: str, uuid: str) -> Delivery:

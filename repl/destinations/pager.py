@@ -50,8 +50,8 @@ class Pager:
         self.manager = PagingManager(
             seams.disk, seams.threads.latch, seams.random.u32, log.directory, page_bytes=config.page_bytes
         )
-        self.on_pages = member.offload("pages")
-        self._on_syncs = member.offload("page_syncs")
+        self.on_pages = member.workers.offload("pages")
+        self._on_syncs = member.workers.offload("page_syncs")
         self.alone = asyncio.Lock()
         self.paused = "the pages are not open yet"
         """The reason why nothing is paged; empty while it is. They are opened once there are destinations, or were."""
@@ -64,7 +64,7 @@ class Pager:
         """Pages that did not read back, since the log was opened."""
         self._member = member
         self._log = log
-        self._keeper = Offload(member.worker("keeper"))
+        self._keeper = Offload(member.workers["keeper"])
         self._table = log.care.state.pages()
         self._asked: deque[tuple[Vlsn, Callable[[Vlsn, str], None]]] = deque()
         self._woken = asyncio.Event()

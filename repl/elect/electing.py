@@ -349,7 +349,7 @@ class Electing:
 
     async def _written(self, write: Callable[[], object]) -> None:
         try:
-            await self._member.on_keeper(write)
+            await self._member.workers.on_keeper(write)
         except VlsnLogError as error:
             self._member.fatal(error)
             raise

@@ -130,7 +130,7 @@ class Following(Role):
             store_term=partial(self._electing.take_feed, master),
             roll_back=self._opened.roll_back,
             drained=self._opened.drained,
-            offload=member.offload("feeds"),
+            offload=member.workers.offload("feeds"),
             on_position=self._on_position,
             on_progress=self._on_progress,
             unsynced_bytes_max=member.config.unsynced_bytes_max,

@@ -1,1 +1,1 @@
-"""The members: who they are, what they tell each other, and what is believed of it."""
+"""The members of a group: their list, their reports to each other, and the rules for believing one."""

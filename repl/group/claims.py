@@ -1,12 +1,12 @@
-"""The rule for another's word: what a node takes that raises a term, ends a lead or a feed.
+"""Claims of other nodes: the rule by which a node believes a message that raises a term, ends a lead or a feed.
 
     who (name, incarnation), which stored term  ─►  TAKEN | ASK, at the URL where it is listed | REFUSED
 
 1. The group lists that incarnation as electable, and its term is at most ``TERMS_AHEAD_MAX`` above the stored one:
    taken.  Terms rise by one with each election, and 2^63 of them are never used up in such steps.
-2. Anything else under a name that this node has a URL of (a longer jump; an incarnation that is not listed, of a wiped
-   member or one that a newer list names; a group not known yet) is put to that member itself, by a hello to that URL.
-   It counts if what answers is that incarnation and has stored that term.
+2. Any other claim under a name that this node has a URL of is checked with that member itself, by a hello to that URL.
+   Such are a longer jump; an incarnation that is not listed, of a wiped member or one that a newer list names; a group
+   not known yet. The claim counts if that incarnation answers and has stored that term.
 3. A name that this node has no URL of is refused.
 4. A hand-over is one only if its master says so itself, when it is asked at its URL (``announces``).
 
@@ -66,7 +66,7 @@ def weigh(claim: Claim, electors: Sequence[Elector], *, stored: int, known: Coll
 
 
 def bears_out(claim: Claim, answer: Answer) -> bool:
-    """Decides by ``answer``: what the member of that name has said of itself since."""
+    """Decides by ``answer``, which the member of that name has given since."""
     return parse_hex(answer.incarnation) == claim.incarnation and answer.term >= claim.term
 
 

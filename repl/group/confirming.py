@@ -1,7 +1,6 @@
-"""Asking a member about what has come in its name: a hello to where this node has it listed.
+"""Checking a message that came in a member's name: by a hello to the URL where this node has it listed.
 
-Whoever asks while a question is on its way shares the next one, so that nobody can make a node ask more often than its
-members answer.
+Callers that ask while a question is on its way share the next one. A node so asks only as often as its members answer.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from vlsn.errors import NotMaster, VlsnLogError
 from vlsn.ids import NodeName, Term
 
 CONFIRM_S = 1.0
-"""Seconds that whoever has spoken in a member's name waits for what that member says."""
+"""Seconds that a message in a member's name waits for that member's own answer."""
 
 
 class Confirming:
@@ -43,7 +42,7 @@ class Confirming:
             return None
 
     async def believed(self, claim: Claim, electors: Sequence[Elector], *, stored: int) -> int | None:
-        """Returns the term that is taken of ``claim``, asking whoever it names where the rule says so. It is a lower
+        """Returns the term that is believed of ``claim``, after asking its sender where the rule says so. It is a lower
         one of a sender that nobody else vouches for: terms rise towards its own by a few at a time."""
         weight = weigh(claim, electors, stored=stored, known=self._member.members.urls)
         if weight is Weight.TAKEN:
@@ -61,8 +60,8 @@ class Confirming:
         return answer is not None and announces(answer, term=term, to=to)
 
     def told(self, name: NodeName, incarnation: int, told: Told) -> None:
-        """Hears how far ``name`` is, from somebody in its name. What is remembered of it is only what it answers: it is
-        asked when that would be another term or vote."""
+        """Takes a report in the name of ``name``. Only the member's own answer is remembered: it is asked when the
+        report names another term or vote."""
         members = self._member.members
         heard = self._member.heard_of(incarnation)
         newer = told.sequence > heard.sequence or told.term > heard.term

@@ -51,7 +51,7 @@ def electors(group: GroupEntry | None) -> list[Elector]:
 
 
 def voters(listed: Sequence[Elector]) -> set[NodeName]:
-    """Returns those whose votes count."""
+    """Returns the members with a vote."""
     return {elector.name for elector in listed if elector.electable}
 
 

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Protocol
 
 from repl.api import FeedHello
 from vlsn.errors import BadArgument
 from vlsn.format.feed_messages import STORED_TERM_MAX
 from vlsn.ids import Incarnation, NodeName, Term, is_name
 from vlsn.levels import Levels, read_levels
-
-
-class Speaker(Protocol):
-    """A node, as far as who feeds from it must know."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def levels(self) -> Levels: ...
-
 
 _HEX = re.compile(r"[0-9a-f]{16}\Z")
 _WHOLE = re.compile(r"[0-9]{1,19}\Z")
@@ -43,11 +31,11 @@ def encode_hello(hello: FeedHello) -> dict[str, str]:
     return headers
 
 
-def decode_hello(headers: Mapping[str, str], to: Speaker) -> FeedHello:
-    """Decodes what is asked of ``to``. Raises ``WrongVersion`` before it looks at any other header, which may be of a
-    later day; ``BadArgument`` naming the header."""
+def decode_hello(headers: Mapping[str, str], *, to: str, levels: Levels) -> FeedHello:
+    """Decodes what is asked of the node ``to``, which speaks ``levels``. Raises ``WrongVersion`` before it looks at any
+    other header, which may be of a later day; ``BadArgument`` naming the header."""
     theirs = read_levels(headers.get("Vlsnlog-Version", ""))
-    to.levels.check_peer(theirs, own=to.name, peer="the replica")
+    levels.check_peer(theirs, own=to, peer="the replica")
     to_incarnation = _hex(headers, "Vlsnlog-To-Incarnation") if "Vlsnlog-To-Incarnation" in headers else None
     term = headers.get("Vlsnlog-Term", "")
     if not _WHOLE.match(term) or int(term) > STORED_TERM_MAX:

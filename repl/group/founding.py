@@ -1,14 +1,14 @@
-"""Founding: how a group begins, and who may tell whom.
+"""Founding: how a group begins.
 
-The founding term has no vote.  The first member by name asks every member; only when *all* have answered
-that they are empty (their write path drained) does it take a term above all stored ones, synced, and write
-TERM and GROUP, which lists their incarnations, as **one block**:
+The founding term has no vote. The first member by name asks every member. Once *all* have answered that they are empty,
+their write path drained, it stores a term above all stored ones, synced. It then writes TERM and GROUP, which lists
+their incarnations, as **one block**:
 
     ask n1 n2 n3  ─►  all empty, stored terms 0 0 2  ─►  term 3 stored, synced  ─►  block (3, 1): TERM, GROUP
 
-A crash before that block is synced leaves every log empty, and founding starts again with a higher term; a
-crash after it leaves a group.  Who answered takes its first feed only from the incarnation and process that
-it answered last.  Pure: answers in, decision out.
+A crash before that block is synced leaves every log empty, and founding starts again with a higher term; a crash after
+it leaves a group. A member that answered takes its first feed only from the incarnation and process that it answered
+last. Pure: answers in, decision out.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ ALARMS_MAX: Final = 32
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``POST /v1/peer/hello``; incarnation and process as 16 hex digits.  ``term``, ``sequence``, ``told``,
-    ``told_term``: what the sender tells of itself (``old_images``)."""
+    """``POST /v1/peer/hello``; incarnation and process as 16 hex digits. ``term``, ``sequence``, ``told``,
+    ``told_term``: the sender's report of itself (``old_images``)."""
 
     group: Name
     sender: Name
@@ -58,8 +58,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wants_group: bool = False
     """Its own log has lost the GROUP entry that counts (``lost_group``)."""
     levels: Levels = LEVEL_1
-    """The levels that the sender speaks; left out while that is level 1. Whoever knows of no levels understands
-    that."""
+    """The levels that the sender speaks; left out while that is level 1. Releases without levels understand that."""
 
 
 class HoldPosition(msgspec.Struct, frozen=True, array_like=True):
@@ -88,8 +87,8 @@ class Alarm(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's answer on itself. ``last_term``, ``last``: the end of its log, synced; a vote floor above it is told in
-    its place to whoever ranks logs."""
+    """A node's answer on itself. ``last_term``, ``last``: the end of its log, synced. Nodes that rank logs use a vote
+    floor above it instead."""
 
     group: Name
     name: Name
@@ -117,20 +116,20 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     heard_term: Number = 0
     heard_told: Number = 0
     heard_told_term: Number = 0
-    """The term that it has heard of who asks."""
+    """The asker's term in the newest report that it has."""
     known_group: KnownGroup | None = None
-    """The group as it knows it, for who wants it."""
+    """The group as it knows it, for an asker that wants it."""
     holds: dict[Name, HoldPosition] | None = None
-    """A master's word on what each member still needs (``member_holds``)."""
+    """The positions from which members still need the log, by a master (``member_holds``)."""
     levels: Levels = LEVEL_1
     """The levels that it speaks."""
     members: dict[Name, MasterUrl] = {}  # msgspec copies it
-    """The members of a list that is newer than the asker's, and their URLs."""
+    """Members and their URLs, by a list that is newer than the asker's."""
     hands_to: MasterName = ""
     hands_term: Number = 0
-    """Whom it has asked to take over, and from which term of its own."""
+    """The node that it has asked to take over, and its own term then."""
     alarms: list[Alarm] = []  # msgspec copies it
-    """Its own alarms, at most ``ALARMS_MAX``; none from a release that knows of none."""
+    """Its own alarms, at most ``ALARMS_MAX``; empty from a release without alarms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,7 @@ def read_question(body: object) -> Question:
 
 
 def read_answer(body: bytes) -> Answer:
-    """Decodes what another node said of itself, each number within what a record or a block can hold. Raises
+    """Decodes another node's answer on itself, each number within the range of a record or a block. Raises
     ``BadBody``."""
     answer = read_json(body, Answer, "no answer to a hello")
     if answer.holds is not None and len(answer.holds) > MEMBERS_MAX:

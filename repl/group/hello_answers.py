@@ -16,9 +16,9 @@ from vlsn.ids import Incarnation, NodeName
 
 
 async def answer_hello(member: Member, confirming: Confirming, body: object) -> dict[str, Any]:
-    """Answers ``POST /v1/peer/hello``. A founding question is answered once all is synced, and remembered: whoever was
-    told that this node is empty is the one that its first feed may come from. A new master asks it, too: whoever looks
-    for one looks at once."""
+    """Answers ``POST /v1/peer/hello``. A founding question is answered once all is synced, and remembered: a node that
+    hears that this one is empty is the only one that may feed it first. A new master asks it too: a node that looks for
+    a master looks at once then."""
     question = read_question(body)
     if question.group != member.config.group:
         raise WrongGroup(f"this node is of group {member.config.group}, not {question.group}")

@@ -1,13 +1,13 @@
-"""A GROUP entry that a node has lost: fetched from whoever has it, with the hellos that members exchange anyway.
+"""A GROUP entry that a node has lost. A member that has it sends it in the hellos that members exchange anyway.
 
-A log that was cleaned past its GROUP entry has that in its state record alone.  Without both a node counts nobody's
-votes and acknowledgements: it does not lead, does not clean, and says so.
+A log that was cleaned past its GROUP entry has that in its state record alone. A node that has lost both counts no
+votes or acknowledgements. It neither leads nor cleans, and its status says so.
 
     GROUP at 2, log cleaned up to 60, state lost      asks in its hellos; n2 knows GROUP 2, and no other up to 95
                                                       95 reaches 60: the entry at 2 is the one that counts there
 
-What n2 calls durable up to 95 and what lies before this log's first VLSN are of one history; an entry from 60 on would
-be in this log itself.
+The entries that n2 calls durable up to 95, and those before this log's first VLSN, are of one history. A GROUP entry
+from 60 on would be in this log itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_lost(log: LocalLog) -> bool:
 
 
 def known_group(log: LocalLog) -> KnownGroup | None:
-    """Tells what this node knows of the group."""
+    """Returns the group as this node knows it."""
     durable = [(vlsn, entry) for vlsn, entry in log.view.history.groups if vlsn <= log.view.dtvlsn]
     if not durable or is_lost(log):
         return None
@@ -34,8 +34,8 @@ def known_group(log: LocalLog) -> KnownGroup | None:
 
 
 def counts(known: KnownGroup, first: int) -> bool:
-    """Says whether it is the newest GROUP entry before ``first``, where the log begins that has lost it. Whoever tells
-    knows the log up to there."""
+    """Says whether it is the newest GROUP entry before ``first``, where the log begins that has lost it. The sender
+    knows the log up to ``upto``."""
     return known.vlsn < first <= known.upto + 1
 
 

@@ -1,4 +1,4 @@
-"""A member: what a node is before, between and after its logs.
+"""A member: the part of a node that lives before, between and after its logs.
 
     Member       settings, seams, network, events, state, the other members, the node file's record, counters
     OpenMember   while a log is open: the log, the role that plays, what the other members still need of that log
@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from repl.config import NodeConfig
 from repl.events import Events, level_of
@@ -24,18 +24,17 @@ from repl.group.members import Members
 from repl.group.membership import is_listed
 from repl.group.old_images import Told, both
 from repl.group.role import Role, Stage
-from repl.offload import Offload, settle, settle_error
+from repl.offload import Workers, settle, settle_error
 from repl.web.types import Network
 from vlsn.duration_histogram import Seconds
-from vlsn.errors import Damaged, NotListed, NotMaster, VlsnLogError, WrongVersion
+from vlsn.errors import Damaged, NotListed, NotMaster
 from vlsn.format.records import GroupEntry
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
 from vlsn.pages.source import PageSource
-from vlsn.seams import Seams, Worker
+from vlsn.seams import Seams
 from vlsn.state.node_file import NodeFile, NodeRecord
 from vlsn.write.local_log import LocalLog
 
-WORKERS = ("keeper", "writer", "reads", "feeds", "scrub", "cdc", "pages", "page_syncs")
 logger = logging.getLogger("vlsnlog")
 P = TypeVar("P")
 
@@ -62,7 +61,7 @@ class Counts:
 
 
 class Member:
-    """One member of a group.  ``on_fatal`` hears of what must end the process."""
+    """One member of a group. ``on_fatal`` receives the errors that must end the process."""
 
     def __init__(
         self, config: NodeConfig, seams: Seams, network: Network, *, on_fatal: Callable[[BaseException], None]
@@ -79,27 +78,25 @@ class Member:
         self.may_found = config.first_member == config.name
         """No member is known to hold a log of this group."""
         self.founder: tuple[Incarnation, int] | None = None
-        """Incarnation and process of whom this node last told that it is empty."""
+        """Incarnation and process of the node that this one last told that it is empty."""
         self.recognised = False
         """Nobody remembers more of this node than its disk does, as far as somebody was there to be asked."""
         self.stopping = False
         self.node_file: NodeFile | None = None
         """The node file of the log that is open, is being restored, or was so last."""
         self.open: OpenMember | None = None
-        """``None`` while no log is open; whoever needs one asks ``opened``."""
+        """``None`` while no log is open; callers that need one call ``opened``."""
         self.fatal = on_fatal
-        self.damaged: Callable[[Damaged], None] = _unmended
-        """Hears of damage that an offloaded job has met."""
+        self.workers = Workers(seams.threads, on_fatal)
         self.alarms: Callable[[], list[Alarm]] = list
-        """Tells what on this node needs a person, in every answer to a hello."""
+        """Lists the alarms of this node, for every answer to a hello."""
         self._known_master: tuple[NodeName, int] | None = None
-        self._workers: dict[str, Worker] = {}
 
     @property
     def name(self) -> NodeName:
         return self.config.name
 
-    # What happens to it.
+    # Its events.
 
     def set_state(self, state: str, reason: str = "") -> None:
         if (state, reason) != (self.state, self.reason):
@@ -128,33 +125,6 @@ class Member:
     def recognise(self, known: bool) -> None:
         self.recognised = known
 
-    # Its workers.
-
-    def start_workers(self) -> None:
-        for name in WORKERS:
-            self._workers[name] = self.seams.threads.worker(f"vlsnlog-{name}")
-
-    def close_workers(self) -> None:
-        for worker in self._workers.values():
-            worker.close()
-
-    def worker(self, name: str) -> Worker:
-        """Returns one of ``WORKERS``."""
-        return self._workers[name]
-
-    def offload(self, name: str) -> Offload:
-        """Sends jobs to that worker; damage that they meet is mended, bytes of a later version end the node."""
-        return Offload(self.worker(name), self._fault_met)
-
-    def on_keeper(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
-        return Offload(self.worker("keeper"))(job)
-
-    def _fault_met(self, error: Damaged | WrongVersion) -> None:
-        if isinstance(error, WrongVersion):
-            self.fatal(error)
-        else:
-            self.damaged(error)
-
     # Its log.
 
     @property
@@ -173,29 +143,25 @@ class Member:
 
     def opened(self) -> OpenMember:
         """Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged`` when it does not open."""
-        if self.open is None:
-            raise self.unopened()
-        self.open.check()
-        return self.open
-
-    def unopened(self) -> VlsnLogError:
-        """Makes the error that is raised for want of an open log."""
+        if self.open is not None:
+            self.open.check()
+            return self.open
         if self.state == "DAMAGED":
-            return Damaged(self.reason)
+            raise Damaged(self.reason)
         if self.state == "RESTORING":
-            return NotMaster("the node is being restored from a peer")
-        return NotMaster("the node is still opening its log; try again soon")
+            raise NotMaster("the node is being restored from a peer")
+        raise NotMaster("the node is still opening its log; try again soon")
 
     def closed(self) -> None:
         """Notes that the log is closed."""
-        self.open, self.damaged = None, _unmended
+        self.open, self.workers.damaged = None, None
 
     def _group(self) -> GroupEntry | None:
         log = self.log
         return log.view.history.group if log is not None else None
 
     def heard_of(self, incarnation: int) -> Told:
-        """Returns what that one has told of itself."""
+        """Returns that incarnation's newest report."""
         heard, role = self.members.heard.of(incarnation), self.role
         return both(heard, role.heard_of(incarnation)) if role is not None else heard
 
@@ -213,7 +179,7 @@ class Member:
         return "; ".join(f"{name}: {said}" for name, said in sorted(self.members.unlisted_by.items()))
 
     def check_listed(self) -> None:
-        """Raises ``NotListed`` while this node knows that it was removed: what it shows gets older without end."""
+        """Raises ``NotListed`` while this node knows that it was removed: its reads get older without end."""
         if why := self.removed():
             raise NotListed(f"{self.name} is no member of the group any more: {why}")
 
@@ -232,7 +198,7 @@ class Member:
         return self.role.master_url if self.role is not None else None
 
     def master_name(self) -> NodeName | None:
-        """Returns whom this node hears as the master, itself included."""
+        """Returns the node that this one knows as the master, itself included."""
         if self.is_master():
             return self.config.name
         role = self.role
@@ -282,7 +248,7 @@ class OpenMember:
         role = self.stage.role
         return role if role is not None and role.leads and self.member.is_master() else None
 
-    # What it tells of itself.
+    # Its report.
 
     def told(self) -> Told:
         """Tells of this node what it never takes back."""
@@ -322,7 +288,3 @@ class OpenMember:
         self.member.event("hold.dropped", owner="feeder", replica=replica, first=first)
         if self.stage.role is not None:
             self.stage.role.hold_dropped(replica, first)
-
-
-def _unmended(error: Damaged) -> None:
-    """Does nothing while no log is open: what does not open is mended as a whole."""

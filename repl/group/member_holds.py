@@ -1,15 +1,15 @@
-"""Holds for the other members, on every node of the group: what they still need of this log.
+"""Holds for the other members, on every node of the group: the entries of this log that they still need.
 
     the master    knows each replica's acknowledgements: it holds from there on, fed or not; all there is for one that
                   nobody has heard of
     a replica     holds from where the master says in its hellos, so that a change of master loses nothing that an
                   absent member needs; it begins its own lead with these positions
 
-1. What is told of a replica is what it acknowledged, as far as that is durable: no later master rolls it back.  Of the
-   master itself it is its durable end.  So the position of an incarnation only rises.
+1. A replica's position is its acknowledged end, as far as that is durable: no later master rolls it back. The master's
+   own position is its durable end. So the position of an incarnation only rises.
 2. A position is of an incarnation: another one under that name has not said how far it is.
-3. Each node drops a hold by its own ``hold_bytes_max``; what the master has dropped it tells no more, and its replicas
-   let go of it, too.
+3. Each node drops a hold by its own ``hold_bytes_max``; the master reports a dropped hold no more, and its replicas
+   drop it too.
 
 Source: JE keeps the replicas' positions on every node for the same reason.
 """
@@ -52,7 +52,7 @@ class MemberHolds:
                 self._place(name, NULL_VLSN, 0)
 
     def follow(self, group: GroupEntry) -> None:
-        """Follows a change of members. Of a new one nobody knows yet how far it is, one that is gone holds nothing."""
+        """Follows a change of members. A new member's position is unknown at first; a removed member holds nothing."""
         self.known = True
         names = {member.name for member in group.members} - {self._own}
         for name in sorted(names - set(self._held)):
@@ -82,7 +82,7 @@ class MemberHolds:
     # As a replica.
 
     def hear(self, positions: Mapping[str, HoldPosition] | None) -> None:
-        """Hears from a master who needs what; None comes from a release that shares nothing."""
+        """Takes a master's word on the positions of members; None comes from a release that shares nothing."""
         self.known = True
         if positions is None:
             return

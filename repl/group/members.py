@@ -1,6 +1,7 @@
-"""The other members, as one node knows them: where they are, and what they tell one another.
+"""The other members, as one node knows them: their URLs and their reports.
 
-A member is who the group's log lists; while this node knows no such list, who its settings name.
+Members are the nodes that the group's log lists. While this node knows no such list, they are the nodes that its
+settings name.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Members:
         self._learned: dict[NodeName, str] = {}
         """A master that neither this node's log nor its settings name."""
         self._vouched: dict[NodeName, str] = {}
-        """Whom a member's newer list names."""
+        """The nodes that a member's newer list names."""
         self._by_own_word: dict[NodeName, str] = {}
         """Members that say of themselves that a newer list names them. They are of use while too few of this node's own
         list are there."""
@@ -40,11 +41,11 @@ class Members:
         self.silent: dict[NodeName, str] = {}
         """Members that could not be reached when last asked, and why; each is asked every ``peers.TELL_S``."""
         self.alarms: dict[NodeName, list[Alarm]] = {}
-        """The alarms that each member told when last asked; a silent one has none but its silence."""
+        """Each member's alarms, by its last answer; a silent member's only alarm is its silence."""
         self.levels: dict[NodeName, Levels] = {}
-        """The levels that each has told."""
+        """Each member's levels, by its last answer."""
         self.strangers: dict[NodeName, str] = {}
-        """Members with whom this node had no level in common when it last asked."""
+        """Members that shared no level with this node when it last asked."""
         self.unlisted_by: dict[NodeName, str] = {}
         """Members whose last answer was that the group lists this node no more; silence unsays nothing, a feed does."""
 
@@ -74,7 +75,7 @@ class Members:
 
     @property
     def urls(self) -> dict[NodeName, str]:
-        """Whom this node asks, and where: every member, and who is one by its settings alone."""
+        """The URLs that this node asks: of every member, and of nodes that only its settings name."""
         hints = self._by_own_word if self._by_own_word and self.are_too_few() else {}
         names = {**hints, **self._vouched, **self._learned, **(self._logged or {}), **self._config.members}
         return {name: self._place(name) for name in names}

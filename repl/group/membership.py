@@ -1,4 +1,4 @@
-"""Membership: which changes of a group there are, and who counts while one is not durable yet.
+"""Membership: the changes of a group, and the members that count while one is not durable yet.
 
     log      … GROUP at 2 {n1 a, n2 b, n3 c} …… GROUP at 90 {n1 a, n2 b, n3 c'} ……
     counts   up to 90: a b c        from 90 on, until it is durable: a b and nobody, of 3        then: a b c'
@@ -7,11 +7,11 @@
    it and the one before, the electable members differ by one, so that majorities of both overlap (Raft's dissertation,
    §4.1).  It is appended only in a term whose first block is durable, behind a durable GROUP (the one fault of that
    section as it was first printed).
-2. A name that passes to another incarnation is two changes at once: one voter goes, another comes, and majorities of
-   the two lists need not meet (b c of the one, a c' of the other, should the disk of c turn up again).  Until such an
-   entry is durable that member counts for the size and for nothing else: a majority then consists of nodes that are in
-   both lists, and the wiped node's own ack never admits it.
-3. Who is not listed may be fed; it counts for nothing.
+2. A name that passes to another incarnation is two changes at once: one voter goes, another comes. Majorities of the
+   two lists need not meet (b c of the one, a c' of the other, should the disk of c turn up again). Until such an entry
+   is durable that member counts for the size and for nothing else: a majority then consists of nodes that are in both
+   lists, and the wiped node's own ack never admits it.
+3. A node that is not listed may be fed; its votes and acknowledgements do not count.
 
 Pure.
 """
@@ -73,7 +73,7 @@ def read_change(body: object) -> Change:
     return change
 
 
-# What the next GROUP entry says; ``previous`` is set by whoever appends it.
+# Contents of the next GROUP entry; the caller that appends it sets ``previous``.
 
 
 def with_member(group: GroupEntry, add: Add, incarnation: str) -> GroupEntry:
@@ -147,7 +147,7 @@ def _checked(group: GroupEntry) -> GroupEntry:
 
 def counting(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int) -> GroupEntry | None:
     """Merges a log's newest group with those that may still be rolled back, for votes and acks. ``groups`` as
-    ``History`` keeps them: what may still be rolled back behind the last that may not."""
+    ``History`` keeps them: the last durable one, then those that may still be rolled back."""
     if not groups:
         return None
     at, newest = groups[-1]
@@ -182,8 +182,8 @@ def check_change(
     term_start: Vlsn,
     live: frozenset[Incarnation],
 ) -> None:
-    """Checks whether the master may append ``proposed`` now. ``durable``: what this term's own count has proven;
-    ``live``: the incarnations that are fed and heard, the master's own included. Raises ``GroupBusy``,
+    """Checks whether the master may append ``proposed`` now. ``durable``: the VLSN that this term's own count has
+    proven; ``live``: the incarnations that are fed and heard, the master's own included. Raises ``GroupBusy``,
     ``InsufficientReplicas``."""
     at, _ = groups[-1]
     if not term_start or durable < term_start:

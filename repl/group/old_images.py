@@ -1,4 +1,4 @@
-"""Old images of disks: what nodes have told of themselves, and whether one that starts has forgotten some of it.
+"""Old images of disks: the promises that nodes have made, and whether a starting node has forgotten some of its own.
 
 A node rests promises on its disk: votes and terms in its node file, acknowledged blocks in its log.  Should an older
 image of that disk come back, the node would promise once more, and otherwise.  Its own disk cannot tell; others, who
@@ -11,16 +11,16 @@ heard more of it, can.
                   node file 17, VLSN 90 of term 3 in its log         one too: that tail was rolled back, and VLSN 90 of
                                                                      term 4 acknowledged in its place
 
-1. What is told never falls for one incarnation.  Every change of a node file raises its *sequence*.  Within one term a
-   log that was matched with its master's, or is the master's, only grows; what a node has of a term whose master it has
-   not met yet is therefore not told (``vlsn`` 0): that may still be rolled back.
-2. What is told of a log is a VLSN with the term of its block: two logs that have both in common are equal up to there.
-   A start *shows* its log, and its vote floor while that lies above it.
-3. It is memory, not a log: each member keeps what it heard while it lives.  An image that no member which is up has
-   heard more of is not found out.
-4. A damaged image may be restored before it can ask.  What it had acknowledged is then compared with the restored log,
-   and is in it, or was superseded there: a restore copies durable blocks alone, stores no term but theirs, and a
-   durable block of a later term says that all that was durable before lies below it.  Its votes do not come back: a
+1. A report of one incarnation never falls below its earlier ones. Every change of a node file raises its *sequence*.
+   Within one term a log that was matched with its master's, or is the master's, only grows; a node that has not met its
+   term's master yet reports no VLSN (``vlsn`` 0): its tail may still be rolled back.
+2. A report names a VLSN and the term of its block: two logs with the same pair are equal up to there. A start *shows*
+   its log, and its vote floor while that lies above it.
+3. It is memory, not a log: each member keeps what it heard while it lives. An old image stays unnoticed where no
+   running member has a newer report.
+4. A damaged image may be restored before it can ask. Its acknowledged end is then compared with the restored log: the
+   log holds it, or a later term has replaced it. A restore copies durable blocks alone and stores their terms alone. A
+   durable block of a later term proves that all earlier durable entries lie below it. Its votes do not come back: a
    restore does not raise the sequence.
 
 Pure.
@@ -76,7 +76,7 @@ class Shown:
 
 
 def both(one: Told, other: Told) -> Told:
-    """Merges what two messages of one incarnation have told."""
+    """Merges two reports of one incarnation."""
     most = max(one, other, key=lambda told: (told.term, told.block_term, told.vlsn))
     return replace(most, sequence=max(one.sequence, other.sequence))
 
@@ -89,7 +89,7 @@ def show(record: NodeRecord, *, first: int, last: int, term_of: Callable[[Vlsn],
 
 
 def forgotten(shown: Shown, heard: Told) -> str:
-    """Says what a start has forgotten of what was heard of its incarnation; "" for nothing."""
+    """Describes the reports of its incarnation that a starting node has forgotten; "" for none."""
     if shown.sequence < heard.sequence:
         return f"its node file is change {shown.sequence}, but change {heard.sequence} was told of"
     if shown.term < heard.term:

@@ -64,7 +64,7 @@ async def ask(member: Member, name: NodeName, url: str, purpose: Purpose) -> Ans
 
 
 def _hear_of_holds(member: Member, master: Answer) -> None:
-    """Hears what a master says the members still need, unless its term is over."""
+    """Takes the positions from which members still need the log, unless the master's term is over."""
     opened = member.open
     if opened is None or (opened.role is not None and opened.role.leads):
         return
@@ -73,12 +73,12 @@ def _hear_of_holds(member: Member, master: Answer) -> None:
 
 
 def heard_in(answer: Answer) -> Told:
-    """Reads what whoever answered has heard of who asked."""
+    """Reads the answering node's newest report of the asker."""
     return Told(answer.heard_sequence, answer.heard_term, answer.heard_told, answer.heard_told_term)
 
 
 async def tell(member: Member) -> None:
-    """Tells for ever: what was told long ago would find no old image out."""
+    """Sends reports for ever: an old report reveals no old image."""
     while True:
         await asyncio.sleep(TELL_S)
         if member.recognised:
@@ -86,7 +86,7 @@ async def tell(member: Member) -> None:
 
 
 async def tell_all(member: Member) -> None:
-    """Tells every other member how far this node is, and hears how far it is itself."""
+    """Reports this node's position to every other member, and takes theirs."""
 
     async def one(name: NodeName, url: str) -> None:
         try:
@@ -138,8 +138,7 @@ async def post(member: Member, url: str, message: msgspec.Struct) -> bytes:
 
 
 async def get(member: Member, name: NodeName, path: str, **fields: object) -> bytes:
-    """Asks the member ``name`` by a GET that says who asks whom. Raises ``Unreachable``, or what was answered
-    instead."""
+    """Asks the member ``name`` by a GET that names both nodes. Raises ``Unreachable``, or what was answered instead."""
     asked = {"group": member.config.group, "sender": member.config.name, "to": name, **fields}
     response = await member.network.request(
         "GET", f"{member.members.urls[name]}{path}?{urlencode(asked)}", timeout_s=member.config.connect_timeout_s

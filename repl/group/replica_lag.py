@@ -1,4 +1,4 @@
-"""The speed at which a replica catches up, from what was seen of it in the last ten seconds.
+"""The speed at which a replica catches up, by its positions of the last ten seconds.
 
 10 s ago: 2 000 of 10 000 there;  now: 6 000 of 11 000      400 a second; 5 000 behind, 300 fewer each second: 16.7 s
 """
@@ -13,7 +13,7 @@ SAMPLE_S: Final = 1.0
 
 
 class ReplicaLag:
-    """Fed with what is there and what there is; asked how far behind that is, and for how long yet."""
+    """A replica's positions and the log's ends go in; its lag and the expected time left come out."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=SAMPLES)

@@ -1,7 +1,7 @@
-"""A role: what a member does while its log is open, and what the node asks of it.
+"""A role: a member's work while its log is open, and the calls that its node makes.
 
 Returning, founding, leading or following: one at a time, on the ``Stage``, and nothing of one is left when the next one
-begins.  What a role does not say otherwise is what a node without a master says.
+begins. The base class answers as a node without a master does.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ class Role:
         """Runs until the role is over, or cancelled."""
         raise NotImplementedError
 
-    # What it hears.
+    # Events.
 
     def sealed(self, pendings: list[Pending]) -> None:
         raise AssertionError(f"{type(self).__name__}: only a master seals")
 
     def handed_over(self) -> None:
-        """Hears that another group is with the writer."""
+        """Notes that another group is with the writer."""
 
     def written(self, last_vlsn: Vlsn) -> None:
-        """Hears that everything up to ``last_vlsn`` is written here, and not all of it synced."""
+        """Notes that everything up to ``last_vlsn`` is written here, and not all of it synced."""
 
     def synced(self, last_vlsn: Vlsn) -> None:
-        """Hears that everything up to ``last_vlsn`` is synced here."""
+        """Notes that everything up to ``last_vlsn`` is synced here."""
 
     def tick(self) -> None:
         """Does what is due every ``TICK_S``."""
 
     def called(self) -> None:
-        """Hears that a new master asks for its replicas."""
+        """Notes that a new master asks for its replicas."""
 
     def hold_dropped(self, replica: str, first: Vlsn) -> None:
-        """Hears that the log is cleaned past what ``replica`` has; it will begin at ``first``."""
+        """Notes that the log is cleaned past the end of ``replica``; it will begin at ``first``."""
 
-    # What it says.
+    # Answers.
 
     @property
     def leads(self) -> bool:
@@ -63,7 +63,7 @@ class Role:
 
     @property
     def master_url(self) -> str | None:
-        """The URL where appends go, while this role hears of another node that leads."""
+        """The URL where appends go, while this role knows another node that leads."""
         return None
 
     @property

@@ -17,14 +17,14 @@ from vlsn.format.json_messages import read_json, read_object
 from vlsn.ids import Term
 
 StoodTerm = Annotated[int, Meta(ge=1, le=STORED_TERM_MAX)]
-"""A term that who stands has stored before."""
+"""A term that the candidate has stored before."""
 End = tuple[int, int]
 """Last term and last VLSN of a log; logs rank by it."""
 
 
 class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """``pre``: would you?  ``transfer``: the master itself asked for it.  ``highest_of_all``: every electable member
-    has told its end in this election, and none is past this one's."""
+    """``pre``: would you?  ``transfer``: the master itself asked for it. ``highest_of_all``: every electable member has
+    reported its end in this election, and this one's is the highest."""
 
     group: Name
     sender: Name
@@ -45,8 +45,8 @@ class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VoteReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The reply of a voter: ``term`` is its stored one, ``last_*`` the end of its log. ``reason`` says why it is
-    refused, ``master`` whom the voter hears, "" for nobody."""
+    """The reply of a voter: ``term`` is its stored one, ``last_*`` the end of its log. ``reason`` is that of a refusal;
+    ``master`` is the one that the voter knows, "" for none."""
 
     sender: Name
     incarnation: Hex

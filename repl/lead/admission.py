@@ -77,9 +77,9 @@ class Admission:
         puts: Puts | None = None,
         durability: GroupDurability | None = None,
     ) -> Append:
-        """Submits; ``puts`` is what the COMMIT of a transaction sets, ``durability`` one that ``check_durability`` let
-        pass; None: the group's, and a sync for what sets something. Raises ``InsufficientReplicas``, ``WrongVersion``,
-        ``TooLarge``, what ``Once`` and ``NameConflicts`` refuse with, and what ``LocalLog.append`` does."""
+        """Submits; ``puts`` are the names that a transaction's COMMIT sets. ``durability`` has passed
+        ``check_durability``; None is the group's, and a sync where names are set. Raises ``InsufficientReplicas``,
+        ``WrongVersion``, ``TooLarge``, and the errors of ``Once``, ``NameConflicts`` and ``LocalLog.append``."""
         if isinstance(submission, Transaction):
             if not self._takes_transactions:
                 self.check_transactions()
@@ -136,19 +136,22 @@ class Admission:
     def sealed(self, pendings: list[Pending]) -> None:
         if self._lead.full is not None and self._lead.full.active:
             self._lead.full.sealed(pendings)
-        self._puts.sealed(pendings)
-        self._once.sealed(pendings)
+        if self._puts.queued:
+            self._puts.sealed(pendings)
+        if self._once.queued:
+            self._once.sealed(pendings)
 
     # Held back.
 
     def _must_wait(self, acks: Acks) -> str:
         """Returns why an append is held back for now, if it is. Raises ``InsufficientReplicas``."""
+        gate = self._gate
         if self._lead.holds_back:
             return f"this node is handing over to {self._lead.heir}; try again"
         lacking = self._lacking(acks)
         if lacking and not self._settling:
             raise InsufficientReplicas(lacking)
-        return lacking or ("appends before this one wait; try again" if self._gate else "")
+        return lacking or ("appends before this one wait; try again" if gate.held or (gate.doubt and gate) else "")
 
     def _lacking(self, acks: Acks) -> str:
         """Returns what is missing for ``acks``, "" for nothing."""
@@ -160,7 +163,7 @@ class Admission:
         return f"{lead.present} replicas are connected, acks={acks} needs {needed}" if lead.present < needed else ""
 
     def open(self) -> None:
-        """Lets held appends go, if what held them back is over."""
+        """Queues held appends, if the reason for holding them is over."""
         lead = self._lead
         if self._gate and lead.start and not lead.holds_back and not lead.has_ended:
             self._gate.release(lambda append: not self._lacking(append.acks))
@@ -231,7 +234,8 @@ class Admission:
         asyncio.get_running_loop().call_soon(lead.book.release_repeats)
 
     async def _compare(self, append: ProducerAppend) -> None:
-        """Compares it with what lies at its place. Where that cannot be read any more, its name is taken for it."""
+        """Compares a submission with the entries at its place in the log. Where that cannot be read any more, its name
+        is taken for it."""
         reads, submission = self._lead.reads, append.submission
         assert submission is not None
         try:
@@ -245,13 +249,13 @@ class Admission:
         self._repeat(append)
 
     def refuse(self, submission: Submission, acks: Acks, done: Done, error: VlsnLogError) -> Append:
-        """Refuses one that counts on what is not in this log, as ``_lacks`` does."""
+        """Refuses an append that relies on entries missing from this log, as ``_lacks`` does."""
         append = Append(submission, acks, done, self._lead.member.seams.clock.monotonic_s())
         self._lacks(append, error)
         return append
 
     def _lacks(self, append: Append, error: VlsnLogError) -> None:
-        """Refuses a submission that follows on what is not in this log."""
+        """Refuses a submission whose predecessor is missing from this log."""
         append.doubt = self._spawn(self._refuse(append, error))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -261,8 +265,8 @@ class Admission:
         return task
 
     async def _refuse(self, append: Append, error: VlsnLogError) -> None:
-        """Refuses for good, once a majority has confirmed that this node leads. One that was unseated and does not know
-        it yet lacks what its successor has."""
+        """Refuses for good, once a majority has confirmed that this node leads. An unseated master that does not know
+        it yet misses its successor's entries."""
         try:
             await self._rounds.index()
         except VlsnLogError as unseated:

@@ -1,10 +1,10 @@
-"""The book of appends: what is sealed and waits for its acknowledgements, in VLSN order.
+"""Pending acknowledgements: the sealed appends that wait for replicas, in VLSN order.
 
 An append is answered when its policy is met: NONE once the master has synced it, MAJORITY once the DTVLSN has reached
-it, ALL once every electable member has synced it, too.  Only a replica that is being fed counts: of one that is gone
-nobody knows whether it still has its log.  VLSNs rise in each of the three queues, so what an acknowledgement settles
-stands at their heads.  A *repeat* is an append that was in the log before it was sent again: it waits for the same, in
-no order.
+it, ALL once every electable member has synced it, too. Only a replica that is being fed counts: of one that is gone
+nobody knows whether it still has its log. VLSNs rise in each of the three queues, so an acknowledgement settles appends
+at their heads. A *repeat* is an append that was in the log before it was sent again: it waits for the same, in no
+order.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class AppendBook:
         """Durable before this term, which its own count says nothing of."""
 
     def set_group(self, electable: Collection[Incarnation], term_start: Vlsn) -> None:
-        """Sets who counts from now on, also for what was noted before."""
+        """Sets the members that count from now on, also for acknowledgements noted before."""
         self.electable = tuple(electable)
         self.term_start = term_start
         self._count()
@@ -130,7 +130,7 @@ class AppendBook:
             self.release_repeats()
 
     def sealed(self, appends: list[Pending]) -> None:
-        """Notes that VLSNs were given to these, above all given before."""
+        """Notes that these have their VLSNs, above all earlier ones."""
         for append in appends:
             assert isinstance(append, Append)
             if append.acks is Acks.MAJORITY:
@@ -147,10 +147,10 @@ class AppendBook:
         self._repeats.append(append)
 
     def release_repeats(self) -> None:
-        """Answers those that meet their policies.
+        """Answers the repeats that meet their policies.
 
-        What an earlier term has sealed may be synced everywhere and be rolled back yet, until something of this term is
-        durable behind it: ALL waits for that, as MAJORITY does."""
+        An entry of an earlier term may be synced everywhere and still be rolled back, until an entry of this term is
+        durable behind it. ALL waits for that, as MAJORITY does."""
         durable = max(self.durable, self._known_durable)
         reached = {
             Acks.NONE: self.synced.get(self.own, NULL_VLSN),
@@ -192,7 +192,7 @@ class AppendBook:
         if durable > self.durable:
             self.durable = durable
             try:
-                self._on_durable(durable)  # first: who hears of an append reads it, linearizable, on any node
+                self._on_durable(durable)  # first: an answered append can be read, linearizable, on any node
             finally:
                 if self._majority:
                     self._release(self._majority, durable, Acks.MAJORITY)
@@ -207,7 +207,7 @@ class AppendBook:
             append.settle(error())
 
     def answer(self, append: Append) -> None:
-        """Answers one that waited elsewhere, for what it was promised."""
+        """Answers an append of ``UnsyncedAppends``, at the durability it was promised."""
         self._seconds.add(self._clock() - append.since)
         place = Vlsn(append.first), Vlsn(append.last), Term(append.term)
         count = synced_count(self.synced, self.electable, append.last)

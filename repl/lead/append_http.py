@@ -2,10 +2,10 @@
 
     octet-stream  the body is one entry      x-ndjson  a line is an entry      x-vlsnlog-batch  a binary batch
 
-In this order, each before anything of the next is kept: not the master (307 with the same path and query),
-content type (415), parameters (400), announced length (413), room for it (429), the body itself (400, 413), the
-node's own refusals.  The body's bytes stay counted in the budget until the answer.  A client that leaves
-early loses only its answer: what was submitted stays submitted.
+Checks run in this order, each before bytes for the next are kept: not the master (307 with the same path and query),
+content type (415), parameters (400), announced length (413), room for it (429), the body itself (400, 413), the node's
+own refusals. The body's bytes stay counted in the budget until the answer. A client that leaves early loses only its
+answer: its append stays submitted.
 
 A carrier that has a whole small request in hand may skip the coroutine: ``quick`` says once how requests with one
 and the same head are served, and each is then one call with its body.
@@ -16,18 +16,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
 
-from repl.api import (
-    Acks,
-    Appended,
-    CommitSets,
-    Done,
-    Pending,
-)
+from repl.api import Acks, Appended, Pending
+from repl.lead.service import NodeAppends
 from repl.web import ndjson, problem, query
 from repl.web.limits import PIECE_BYTES, TIMEOUT_S_MAX, AppendLimits, Budget
-from repl.web.mastership import Mastership, redirect
+from repl.web.mastership import redirect
 from repl.web.slices import Slices
 from repl.web.types import Answer, Leave, Request, Response, Start, in_time
 from vlsn.durability import GroupDurability, group_durability
@@ -35,32 +29,8 @@ from vlsn.errors import BadArgument, TooLarge, UnsupportedType, VlsnLogError
 from vlsn.format import batch
 from vlsn.format.batch import Batch
 from vlsn.format.producer_columns import SEQUENCE_MAX
-from vlsn.format.submission import Submission, Values, values_of
+from vlsn.format.submission import Values, values_of
 from vlsn.seams import Buffer
-
-
-class Appends(Mastership, Protocol):
-    def submit(
-        self,
-        submission: Submission,
-        acks: Acks,
-        done: Done,
-        born: int | None = None,
-        durability: GroupDurability | None = None,
-        sets: CommitSets | None = None,
-    ) -> Pending:
-        """Queues one atomic append, a transaction with what its COMMIT ``sets``. A producer's that is in the queue or
-        the log already is not queued again, and answered when its original meets ``acks``. ``born``: a VLSN that was
-        durable before the producer's first. ``durability``: less than the group's setting, None for that.
-
-        ``done`` is called exactly once, never from inside this call.  Raises at once, with nothing logged:
-        ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``,
-        ``StrongerDurability``, ``WrongVersion`` for less than a sync at level 1; of a producer ``OutOfSequence``,
-        ``UnknownProducer``, ``DuplicateForgotten``; for what it sets ``BadArgument``. What another one has replaced
-        ``done`` is told: ``StaleTerm``.
-        """
-        ...
-
 
 OCTETS = "application/octet-stream"
 BATCH = "application/x-vlsnlog-batch"
@@ -73,7 +43,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class AppendRoutes:
-    def __init__(self, appends: Appends, bodies: Budget, limits: AppendLimits, pieces: Slices) -> None:
+    def __init__(self, appends: NodeAppends, bodies: Budget, limits: AppendLimits, pieces: Slices) -> None:
         self._appends = appends
         self._bodies = bodies
         self._limits = limits
@@ -81,8 +51,8 @@ class AppendRoutes:
         self._decoding = asyncio.Lock()
 
     async def append(self, request: Request) -> Response:
-        if not self._appends.is_master():
-            return redirect(self._appends, request)
+        if not self._appends.member.is_master():
+            return redirect(self._appends.member, request)
         terms = _Terms(request, self._limits)
         body = await self._take_body(request, terms.body_bytes_max)
         submission = await self._submission(terms, body) if terms.long(len(body)) else None
@@ -101,8 +71,8 @@ class AppendRoutes:
 
     @asynccontextmanager
     async def entries(self, request: Request, known: frozenset[str]) -> AsyncIterator[Values | Batch]:
-        """Decodes a body of entries as ``append`` does, for whoever keeps them; its bytes are counted until the end.
-        ``known`` are the call's own parameters."""
+        """Decodes a body of entries as ``append`` does, for callers that keep them; its bytes are counted until the
+        end. ``known`` are the call's own parameters."""
         terms = _Terms(request, self._limits, known)
         body = await self._take_body(request, terms.body_bytes_max)
         submission = await self._submission(terms, body) if terms.long(len(body)) else None
@@ -143,8 +113,8 @@ class AppendRoutes:
 
         def start(body: bytes, answer: Answer) -> Leave:
             try:
-                if not self._appends.is_master():
-                    answer(redirect(self._appends, request))
+                if not self._appends.member.is_master():
+                    answer(redirect(self._appends.member, request))
                     return _nothing
                 _check_length(len(body), terms.body_bytes_max)
                 self._bodies.take(len(body))
@@ -245,7 +215,7 @@ class _Append:
 
     __slots__ = ("_answer", "_appends", "_bodies", "_held", "_pending", "_timer")
 
-    def __init__(self, appends: Appends, bodies: Budget, answer: Answer) -> None:
+    def __init__(self, appends: NodeAppends, bodies: Budget, answer: Answer) -> None:
         self._appends = appends
         self._bodies = bodies
         self._answer: Answer | None = answer
@@ -283,7 +253,7 @@ class _Append:
             answer(response)
 
     def _leave(self) -> None:
-        """Lets go of a client that is gone: nobody is told, and nothing is waited for."""
+        """Ends the wait for a client that is gone: its append stays, unanswered."""
         if self._answer is not None:
             self._answer = None
             assert self._pending is not None

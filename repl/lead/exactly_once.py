@@ -5,17 +5,17 @@
             ├─ in the log already        ─► the book: answered when the original meets the acks asked now
             └─ anything else             ─► refused, nothing logged
 
-1. What is due is judged where a submission takes its place in the queue, against all that is in the log, durable or
-   not, and all that is queued: two connections that send the same submission make one of it, in whatever order.
+1. The due sequence is judged as a submission takes its place in the queue, against the whole log and the queue. Two
+   connections that send the same submission so make one entry of it, in either order.
 2. A duplicate is answered with the original's VLSNs and term, and never before the original is as safe as the
    duplicate asks.  It must say what the original says: one that is queued is compared here, one that is in the log by
    ``repeat`` (``vlsn/format/same_submission.py``).
-3. What the queue gives back unlogged is due again.
+3. A submission that the queue returns unlogged is due again.
 4. A transaction without a producer's name has its handle's: the handle's id and ``HANDLE_SEQUENCE``, the only sequence
    there is of it, in a table of their own (``History.commits``).
 5. A commit whose entries are not here any more (``CommitAgain``) is looked for by its name, and never logged.
-6. A table that lacks what came before some VLSN (``History.lacks_to``) says what it knows and nothing else: what it
-   would be "unknown" or "forgotten" for, or new without saying since when, is to come again.
+6. A table may be incomplete below some VLSN (``History.lacks_to``). It then answers only from its own records: an
+   answer "unknown", "forgotten" or "new" would be a guess, and the client is told to try again.
 
 One for each lead; the log's own table (``vlsn/state/producers.py``) is what outlives it.  On the loop only.
 """
@@ -63,8 +63,8 @@ class ProducerAppend(Append):
         self.repeats: list[ProducerAppend] = []
 
     def lies_at(self, first: Vlsn, last: Vlsn, term: Term) -> None:
-        """Takes the place of a submission that is in the log already. Raises ``OutOfSequence`` for what cannot be the
-        same submission."""
+        """Takes the place of a submission that is in the log already. Raises ``OutOfSequence`` where the two
+        submissions differ in length."""
         if last - first + 1 != self.count:
             raise OutOfSequence(
                 f"sequence {self.sequence} of producer {self.producer:016x} was a submission of {last - first + 1} "
@@ -100,9 +100,9 @@ class CommitAgain(ProducerAppend):
 
 class Once:
     """Exactly-once admission: ``submit`` queues a submission, ``repeat`` receives duplicates to be answered. Its
-    ``submission`` is set while it must still be compared with the original. ``lacks`` receives those that follow on
-    what is not in the log, with what to refuse them with once it is certain that this log is the group's. ``puts``
-    queues one that sets names."""
+    ``submission`` is set while it must still be compared with the original. ``lacks`` receives submissions whose
+    predecessors are not in the log, with the error to refuse them with. It first makes sure that this log is the
+    group's. ``puts`` queues one that sets names."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Once:
         self._repeat = repeat
         self._lacks = lacks
         self._puts = puts or log.append
-        self._queued: dict[int, dict[int, ProducerAppend]] = {}
+        self.queued: dict[int, dict[int, ProducerAppend]] = {}
         """Queued submissions by producer (of transactions with handles: minus the handle's id) and sequence,
         ascending."""
 
@@ -149,8 +149,6 @@ class Once:
 
     def sealed(self, pendings: Iterable[Pending]) -> None:
         """Notes that these have their VLSNs, and the log's table knows them."""
-        if not self._queued:
-            return
         for pending in pendings:
             if isinstance(pending, ProducerAppend):
                 self.left(pending)
@@ -160,15 +158,15 @@ class Once:
 
     def left(self, append: ProducerAppend) -> None:
         """Notes that it is not queued any more."""
-        queued = self._queued.get(append.key)
+        queued = self.queued.get(append.key)
         if queued is not None and queued.get(append.sequence) is append:
             del queued[append.sequence]
             if not queued:
-                del self._queued[append.key]
+                del self.queued[append.key]
 
     def knows(self, append: ProducerAppend) -> bool:
         """Says whether this submission is in the log or its queue."""
-        if append.sequence in self._queued.get(append.key, {}):
+        if append.sequence in self.queued.get(append.key, {}):
             return True
         if append.is_handles:
             return self.has_commit(append.producer)
@@ -178,13 +176,12 @@ class Once:
     def has_commit(self, handle: int) -> bool:
         """Says whether the transaction of that handle's id is in the log or its queue."""
         return (
-            -handle in self._queued
+            -handle in self.queued
             or self._log.view.history.commits.find(handle, at=self._log.view.allocated + 1) is not None
         )
 
     def check_handle(self, handle: int, born: int) -> None:
-        """Checks that a transaction which is not known was never logged. Raises ``OutcomeUnknown``,
-        ``ProducersMissing``."""
+        """Checks that an unknown transaction was never logged. Raises ``OutcomeUnknown``, ``ProducersMissing``."""
         commits = self._log.view.history.commits
         forgotten_to = commits.forgotten_to(at=self._log.view.allocated + 1)
         if born < forgotten_to:
@@ -197,7 +194,7 @@ class Once:
 
     def _due(self, append: ProducerAppend, born: int) -> int:
         """Returns the sequence that this producer's next submission has."""
-        queued = self._queued.get(append.key)
+        queued = self.queued.get(append.key)
         if queued:
             return next(reversed(queued)) + 1
         log = self._log
@@ -227,11 +224,11 @@ class Once:
 
     def _is_fresh(self, append: ProducerAppend) -> bool:
         """Says whether a transaction that was never sent before, as its client says, is due: most often it is."""
-        known = append.key in self._queued or append.producer in self._log.view.history.commits
+        known = append.key in self.queued or append.producer in self._log.view.history.commits
         return not known and append.submission is not None
 
     def _push(self, append: ProducerAppend) -> None:
-        self._queued.setdefault(append.key, {})[append.sequence] = append
+        self.queued.setdefault(append.key, {})[append.sequence] = append
         try:
             if append.puts is None:
                 self._log.append(append)
@@ -242,7 +239,7 @@ class Once:
             raise
 
     def _meet_again(self, append: ProducerAppend) -> None:
-        original = self._queued.get(append.key, {}).get(append.sequence)
+        original = self.queued.get(append.key, {}).get(append.sequence)
         if original is not None:
             assert original.submission is not None
             if append.submission is not None and not same(original.submission, append.submission):

@@ -1,4 +1,4 @@
-"""``WS /v1/feed`` up to its upgrade: who asks, and whether this node feeds them.
+"""``WS /v1/feed`` up to its upgrade: whether this node feeds the replica that asks.
 
 Everything that speaks against a feed is an HTTP status before the upgrade: levels that we do not speak, headers
 missing or not understood, then what the node itself has against it (group, names, incarnations, term, a
@@ -7,30 +7,13 @@ feed that lives already).
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from repl.api import (
-    FeedHello,
-)
-from repl.group.feed_hello import Speaker, decode_hello
+from repl.group.feed_hello import decode_hello
+from repl.lead.service import NodeFeeds
 from repl.web import query
 from repl.web.limits import FEEDS_MAX, Budget
 from repl.web.types import Request, Upgrade, require_upgrade
 from vlsn.limits import KIB, MIB
 from vlsn.seams import Channel
-
-
-class Feeds(Speaker, Protocol):
-    """The feeds that a master sends its replicas."""
-
-    async def check_feed(self, hello: FeedHello) -> None:
-        """Raises the ``FeedRefused`` (or ``NotMaster``, ``Halted``) that refuses it before the upgrade."""
-        ...
-
-    async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
-        """Lives the whole life of a feed; returns when it ended, for whatever reason. Closes nothing itself."""
-        ...
-
 
 MESSAGE_FROM_REPLICA_BYTES_MAX = MIB
 """SYNCUP with its term runs is the largest."""
@@ -39,13 +22,13 @@ assert MESSAGE_FROM_REPLICA_BYTES_MAX >= 64 * KIB
 
 
 class FeedRoutes:
-    def __init__(self, feeds: Feeds) -> None:
+    def __init__(self, feeds: NodeFeeds) -> None:
         self._feeds = feeds
         self._under_way = Budget("feeds", FEEDS_MAX)
 
     async def feed(self, request: Request) -> Upgrade:
         query.only(request.query, _NONE)
-        hello = decode_hello(request.headers, self._feeds)
+        hello = decode_hello(request.headers, to=self._feeds.member.name, levels=self._feeds.member.seams.levels)
         require_upgrade(request)
         self._under_way.check(1)
         await self._feeds.check_feed(hello)

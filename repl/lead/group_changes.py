@@ -1,4 +1,4 @@
-"""Changing the group: what a master does of it, for one lead.
+"""Changes of the group, as the master of one lead makes them.
 
     add NAME ─► ask who answers at its URL ─► GROUP lists it, secondary ─► fed ─► caught up ─► GROUP: electable
     a wiped member comes back ─► fed, counts for nothing ─► caught up ─► GROUP: its new incarnation ─► counts
@@ -65,9 +65,9 @@ class Changes:
         self._handing_over = handing_over
         self._member = lead.member
         self._log = lead.log
-        self._at = NULL_VLSN
+        self.at = NULL_VLSN
         """The VLSN of the GROUP entry that is counted by."""
-        self._settled = False
+        self.settled = False
         """True once it is durable, and counts as it stands."""
         self._under_way: asyncio.Future[Vlsn] | None = None
         self._rounds: dict[Feeder, _Round] = {}
@@ -79,24 +79,24 @@ class Changes:
     def follow(self) -> None:
         """Counts by the newest GROUP entry in the log from here on."""
         at = self._log.view.history.group_vlsn
-        if at != self._at:
-            self._at, self._settled = at, self._log.view.dtvlsn >= at
+        if at != self.at:
+            self.at, self.settled = at, self._log.view.dtvlsn >= at
             self._count()
 
     def durable_rose(self, durable: Vlsn) -> None:
-        """Hears what this lead's count has proven."""
-        if self._settled or durable < self._at:
+        """Takes what this lead's count has proven, while the newest GROUP entry is not ``settled``."""
+        if durable < self.at:
             return
-        self._settled = True
+        self.settled = True
         self._count()
         group = self._group()
-        self._member.event("group.durable", vlsn=self._at, members=",".join(each.name for each in group.members))
+        self._member.event("group.durable", vlsn=self.at, members=",".join(each.name for each in group.members))
         self._lead.end_feeds_of(
             [name for name in self._lead.feeders if not membership.is_listed(group, name)],
-            NotListed(f"the GROUP entry at VLSN {self._at} lists it no more"),
+            NotListed(f"the GROUP entry at VLSN {self.at} lists it no more"),
         )
         if self._under_way is not None and not self._under_way.done():
-            self._under_way.set_result(self._at)
+            self._under_way.set_result(self.at)
 
     def end(self) -> None:
         """Ends with the lead."""
@@ -117,7 +117,7 @@ class Changes:
         assert group is not None
         return group
 
-    # What a person asks for.
+    # Changes that a person asks for.
 
     async def change(self, change: Change) -> dict[str, Any]:
         """Makes a change, durable on return. Raises ``BadArgument``, ``GroupBusy``, ``InsufficientReplicas``,
@@ -174,13 +174,13 @@ class Changes:
         log.append_entries([EntryKind.GROUP], [entry.encode()], lambda _: None)
         return durable
 
-    # What the master does by itself.
+    # Changes that the master makes by itself.
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
             self._look()
-            if self._settled and listed_as(self._group(), self._member.name, self._lead.own) is None:
+            if self.settled and listed_as(self._group(), self._member.name, self._lead.own) is None:
                 await self._leave()
             why = ""
             try:
@@ -243,7 +243,7 @@ class Changes:
         await lead.electing.resign(lead.term, "this node was removed from the group")
 
 
-# What a node says of its group.
+# The group, as a node describes it.
 
 
 def document(opened: OpenMember) -> dict[str, Any]:

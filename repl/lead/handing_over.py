@@ -1,9 +1,9 @@
 """Handing over: a master moves its mastership to a replica.
 
-1  appends are held back (``admission``) once the heir is fed, until it has all of this log
-2  it is asked to stand, and its election ends this lead: whoever it asks for a vote, and it itself, first ask this
-   master whether that is so (``claims``)
-3  one that takes longer than ``HAND_OVER_S`` is given up: the lead goes on, and what was held back with it
+1  appends are held back (``admission``) once the successor is fed, until it has all of this log
+2  the successor is asked to stand, and its election ends this lead; the voters, and the successor itself, first ask
+   this master to confirm the hand-over (``claims``)
+3  a hand-over longer than ``HAND_OVER_S`` is given up: the lead goes on, and the appends held back are logged
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAKE_WAY_S = 0.5
 
 
 class HandingOver:
-    """One lead's: it sets the tenure's ``heir`` and ``holds_back``."""
+    """The hand-over of one lead. It sets the lead's ``heir``, the successor, and ``holds_back``."""
 
     def __init__(self, lead: Tenure, admission: Admission) -> None:
         self._lead = lead
@@ -46,7 +46,7 @@ class HandingOver:
         except TimeoutError:
             self._takes_back()
             raise Unreachable(f"{self._lead.heir} has not taken over within {HAND_OVER_S} s") from None
-        except BaseException:  # also where whoever asked for it has gone away
+        except BaseException:  # also where the caller has gone away
             self._takes_back()
             raise
         finally:
@@ -57,20 +57,20 @@ class HandingOver:
     async def _run(self, to: NodeName | None) -> NodeName:
         member, log, admission = self._lead.member, self._lead.log, self._admission
         while (feeder := self._heir(to)) is None or log.queue.entries or feeder.acked < log.view.allocated:
-            self._lead.holds_back = feeder is not None  # nobody waits for one that is not there yet
+            self._lead.holds_back = feeder is not None  # an absent replica holds up no append
             admission.open()
             self._acked.clear()
             await self._acked.wait()
         self._lead.holds_back = True
         name = self._lead.heir = NodeName(feeder.replica)
         member.event("hands_over", to=name, term=self._lead.term)
-        self._lead.opened.announced = self._lead.term, name  # before it is asked: whoever votes for it asks this node
+        self._lead.opened.announced = self._lead.term, name  # before the successor is asked: its voters ask this node
         await ask_to_stand(member, name, self._lead.term)
         await self._over.wait()
         return name
 
     def _takes_back(self) -> None:
-        """Takes the announcement back: nobody votes for that heir any more who hears this master."""
+        """Takes the announcement back: members that reach this master stop voting for that successor."""
         self._lead.opened.announced = Term(0), ""
 
     def _heir(self, to: NodeName | None) -> Feeder | None:

@@ -4,8 +4,8 @@
        GROUP that it founds
     2  it takes appends, feeds replicas and counts what they have synced, until something ends its lead
 
-A replica's blocks that this log does not have are rolled back there: they were never durable.  When the lead ends, what
-was queued fails as ``NotMaster``, what was sealed as ``OutcomeUnknown``, and every feed with it.
+A replica's blocks that this log does not have are rolled back there: they were never durable. When the lead ends,
+queued appends fail as ``NotMaster``, sealed ones as ``OutcomeUnknown``, and every feed ends.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from vlsn.seams import Channel
 from vlsn.write.queue import Pending as Queued
 
 DTVLSN_DELAY_S = 0.02
-"""Seconds after which a moved DTVLSN is told on quiet feeds; on busy ones the next blocks tell it."""
+"""Seconds after which a moved DTVLSN is sent on quiet feeds; on busy ones the next blocks carry it."""
 
 
 class Leading(Tenure):
@@ -149,8 +149,8 @@ class Leading(Tenure):
 
     async def _ask_those_without_feed(self) -> None:
         """Asks members without a feed, for an empty one takes its first only from the process that asked it last. A
-        founder that died between its first block and that feed has to ask again, and whoever leads, until it is fed:
-        another newcomer may have asked it too."""
+        founder that died between its first block and that feed has to ask again, as does every later master, until the
+        member is fed: another newcomer may have asked it too."""
         asked: set[NodeName] = set()
         while True:
             missing = [name for name in self.member.members.listed if name not in self.feeders and name not in asked]
@@ -189,7 +189,7 @@ class Leading(Tenure):
         return self.admission.submit(Transaction((), puts.entry()), Acks.MAJORITY, done, puts=puts)
 
     def _log_note(self, submission: Submission, done: Done) -> object:
-        """Logs it, synced whatever the group asks of appends: an acknowledgement is answered as durable."""
+        """Logs it with a sync at any durability of the group: an acknowledgement is answered as durable."""
         return self.admission.submit(submission, Acks.MAJORITY, done, durability=SYNCED)
 
     # Appends.
@@ -199,7 +199,7 @@ class Leading(Tenure):
         self.admission.sealed(pendings)
 
     def handed_over(self) -> None:
-        if self.start and self.log.view.history.group is not None:
+        if self.start and self.log.view.history.group_vlsn != self.changes.at:
             self.changes.follow()
         for feeder in self.feeders.values():
             feeder.handed_over()
@@ -217,9 +217,10 @@ class Leading(Tenure):
 
     def _durable_rose(self, durable: Vlsn) -> None:
         self.log.view.raise_dtvlsn(durable)
-        self.changes.durable_rose(durable)
+        if not self.changes.settled:
+            self.changes.durable_rose(durable)
         self.reads.rose()
-        self.rounds.durable_rose()
+        self.rounds.changed.set()
         self.destinations.rose()
         if self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(DTVLSN_DELAY_S, self._tell_dtvlsn)
@@ -303,7 +304,7 @@ class Leading(Tenure):
             log=self.log,
             channel=channel,
             owner=self,
-            offload=self.member.offload("feeds"),
+            offload=self.member.workers.offload("feeds"),
             heartbeat_s=self.member.config.heartbeat_s,
             listed=founding.listed_incarnation(self.log.view.history.group, hello.node) == hello.incarnation,
         )

@@ -41,7 +41,7 @@ def read_settings(body: object) -> Settings:
 
 
 def settings_of(log: LocalLog) -> dict[str, Any]:
-    """Returns the settings by the newest entries in the log, as they are told."""
+    """Returns the settings of the newest entries in the log, as answers show them."""
     history = log.view.history
     return {"producers": history.producers.limit, "durability": msgspec.to_builtins(history.durability)}
 

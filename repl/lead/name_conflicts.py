@@ -1,13 +1,13 @@
-"""Puts: what appends set in the small state, judged as they take their place in the queue.
+"""Conflicts between appends that set the same name. They are judged as an append takes its place in the queue.
 
     worker A   read from VLSN 1, no position yet      commit next=41, expects 0      ─► logged at VLSN 43
     worker B   the same, and slept meanwhile          commit next=30, expects 0      ─► 409, nothing logged
     worker A   goes on                                commit next=77, expects 43     ─► logged
 
-1. What a name is, is judged against all that is in the log, durable or not, and all that is queued: of two commits that
-   start from one position the second is refused, however close behind the first it comes.
-2. Limits are judged there too, so that nothing is logged that the table would pass over.
-3. What the queue gives back unlogged has set nothing.
+1. A name's value is the newest in the log, durable or not, or in the queue. Of two commits that start from one
+   position, the second is refused, however soon it follows.
+2. Limits are judged there too: the table later takes every value that is logged.
+3. An append that the queue returns unlogged sets no name.
 
 One for each lead; the log's own table (``vlsn/state/small_state.py``) is what outlives it.  On the loop only.
 """
@@ -32,21 +32,21 @@ class NameConflicts:
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log
-        self._queued: dict[str, list[Append]] = {}
+        self.queued: dict[str, list[Append]] = {}
         """Those that set a name, by it, in the order of the queue."""
         self._queued_bytes = 0
         """The bytes of all names and values that they set."""
 
     def push(self, append: Append) -> None:
-        """Queues an append in the log. Raises ``StaleTerm`` where a name is not what it expects, ``TooLarge`` past a
-        limit, ``ProducersMissing``, and what the log raises, nothing logged."""
+        """Queues an append in the log. Raises ``StaleTerm`` where a name has another value than expected, ``TooLarge``
+        past a limit, ``ProducersMissing``, and the log's own errors; nothing is logged then."""
         puts = append.puts
         if puts is None:
             self._log.append(append)
             return
         self._check(puts)
         for name, value in puts.values.items():
-            self._queued.setdefault(name, []).append(append)
+            self.queued.setdefault(name, []).append(append)
             self._queued_bytes += _size(name, value)
         puts.unlogged = partial(self.left, append)
         try:
@@ -57,25 +57,24 @@ class NameConflicts:
 
     def sealed(self, pendings: Iterable[Pending]) -> None:
         """Notes that these have their VLSNs, and the log's table knows what they set."""
-        if self._queued:
-            for pending in pendings:
-                if isinstance(pending, Append) and pending.puts is not None:
-                    self.left(pending)
+        for pending in pendings:
+            if isinstance(pending, Append) and pending.puts is not None:
+                self.left(pending)
 
     def left(self, append: Append) -> None:
         """Notes that it is not queued any more."""
         if append.puts is None:
             return
-        append.puts.unlogged = _nothing  # what it was knows the append: a cycle would keep that until a collection
+        append.puts.unlogged = _nothing  # the old call holds the append: a cycle would keep it until a collection
         for name, value in append.puts.values.items():
-            queued = self._queued.get(name)
+            queued = self.queued.get(name)
             if queued is None or append not in queued:
                 continue
             self._queued_bytes -= _size(name, value)
             if len(queued) > 1:
                 queued.remove(append)
             else:
-                del self._queued[name]
+                del self.queued[name]
 
     def _check(self, puts: Puts) -> None:
         small = self._log.view.history.small
@@ -87,7 +86,7 @@ class NameConflicts:
         for name, expected in puts.expects.items():
             self._check_expected(name, expected, puts.values.get(name))
         # As if all that is queued were new: a name that is set again counts twice until it is sealed.
-        names, size = len(small) + len(self._queued), small.bytes + self._queued_bytes
+        names, size = len(small) + len(self.queued), small.bytes + self._queued_bytes
         for name, value in puts.values.items():
             fault = small.fault(name, value, names=names, size=size)
             if fault is not None:
@@ -97,7 +96,7 @@ class NameConflicts:
                 size += _size(name, value)
 
     def _check_expected(self, name: str, expected: int, value: bytes | None) -> None:
-        queued = self._queued.get(name)
+        queued = self.queued.get(name)
         if queued:
             before = queued[-1].puts
             if value is not None and before is not None and before.values.get(name) == value:
@@ -111,7 +110,7 @@ class NameConflicts:
 
 
 def _nothing() -> None:
-    """Stands for what there is to be done, where that was done."""
+    """Replaces a call that was made already."""
 
 
 def _size(name: str, value: bytes | None) -> int:

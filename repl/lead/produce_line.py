@@ -1,8 +1,8 @@
 """Producers that wait for room: in the budget of bodies, or in the log's queue.
 
-A producer awaits its answers: it is not refused for what others have under way, but waits in line with one message,
-and no other producer's overtakes it.  What waits is counted; when that is full, or its time is over, it is refused
-after all.
+A producer awaits its answers. Others' appends under way are no reason to refuse it: it waits in line with one message,
+in order of arrival. The waiting bytes are counted. A message is refused when they reach their limit, or when its time
+is over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from repl.web.limits import PRODUCERS_WAITING_BYTES_MAX, Budget
 
 AGAIN_S = 0.05
-"""Seconds after which the first in line tries again while nobody gives anything back."""
+"""Seconds after which the first in line tries again while no bytes come back."""
 Try = Callable[[], bool]
 """A try: says whether it needs to wait no longer."""
 
@@ -31,7 +31,7 @@ class Line:
         return bool(self._line)
 
     def wait(self, again: Try, size: int) -> None:
-        """Puts ``again`` into the line: once first, it is called until it holds. Raises ``QueueFull``."""
+        """Appends ``again`` to the line. Once first, it is called until it returns True. Raises ``QueueFull``."""
         self.waiting_bytes.take(size)
         self._line[again] = size
         self._bodies.given = self._given
@@ -43,7 +43,8 @@ class Line:
             self.waiting_bytes.give(self._line.pop(again))
 
     def _given(self) -> None:
-        """Tries again once bytes were given back, in a turn of its own. Whoever gave them is in the middle of it."""
+        """Tries again once bytes were given back, in a turn of its own. The caller that returned them is still at work
+        in this turn."""
         if self._called is not None:
             self._called.cancel()
         self._bodies.given = None
@@ -51,7 +52,7 @@ class Line:
 
     def _serve(self) -> None:
         self._called = None
-        self._bodies.given = None  # what a try takes and gives back itself is no room: it would try in every turn
+        self._bodies.given = None  # a try's own bytes are no new room: it would try in every turn
         while self._line:
             first = next(iter(self._line))
             if not first():

@@ -3,15 +3,15 @@
     receive ─► decode ─► appends.submit           no task and no queue between these three
     done ─► the request's slot ─► one message with every answer at the head of the line that is known
 
-1. Answers leave in the order of the requests, whatever order the node gives them in.  2. After the first refusal
-every request behind it is refused, with the same type and ``after``, the id refused first: unsubmitted what comes
-later, taken back what is held and not logged; what may be logged already keeps its own true answer.
-While nobody knows yet whether one is refused (``Pending.doubt``), nothing more is read.
-3. At most ``REQUESTS_IN_FLIGHT_MAX`` requests and about ``PRODUCER_BYTES_IN_FLIGHT_MAX`` bytes have no answer yet;
-then nothing more is read.  4. When the producer leaves, what it submitted stays submitted; its answers are dropped.
+1. Answers leave in the order of the requests, whatever order the node gives them in. 2. After the first refusal every
+request behind it is refused, with the same type and ``after``, the id refused first: later requests are not submitted,
+held ones are taken back, and those that may be logged keep their own answers. While nobody knows yet whether one is
+refused (``Pending.doubt``), nothing more is read.
+3. At most ``REQUESTS_IN_FLIGHT_MAX`` requests and about ``PRODUCER_BYTES_IN_FLIGHT_MAX`` bytes have no answer yet; then
+nothing more is read. 4. When the producer leaves, its submissions stay submitted; its answers are dropped.
 5. Where others have taken all the room, one request waits in line for it (``line.py``), and nothing more is read.
 6. Producers are as many as connections: one with nothing under way is closed where others have no place
-(``types.GAVE_WAY``), and knows by the code that what it has no answer for was not taken.
+(``types.GAVE_WAY``), and learns by the code that its unanswered requests were not taken.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from collections import deque
 from typing import NamedTuple
 
 from repl.api import Appended, CommitSets, Pending
-from repl.lead.append_http import Appends, decode_batch
+from repl.lead.append_http import decode_batch
 from repl.lead.produce_line import Line
+from repl.lead.service import NodeAppends
 from repl.lead.transactions_http import decode_sets
 from repl.produce_messages import (
     REQUEST_MESSAGE_BYTES_MAX,
@@ -46,7 +47,7 @@ _KNOWN = frozenset({"types"})
 
 
 class ProduceRoutes:
-    def __init__(self, appends: Appends, bodies: Budget, limits: AppendLimits) -> None:
+    def __init__(self, appends: NodeAppends, bodies: Budget, limits: AppendLimits) -> None:
         self._appends = appends
         self._bodies = bodies
         self._limits = limits
@@ -55,8 +56,8 @@ class ProduceRoutes:
     async def produce(self, request: Request) -> Response | Upgrade:
         query.only(request.query, _KNOWN)
         query.whole(request.query, "types", None, 1, TYPES_MAX)  # those that it will send: all are known here
-        if not self._appends.is_master():
-            return redirect(self._appends, request)
+        if not self._appends.member.is_master():
+            return redirect(self._appends.member, request)
         require_upgrade(request)
         producer = _Producer(self._appends, self._bodies, self._limits, self._line)
         return Upgrade(producer.run, REQUEST_MESSAGE_BYTES_MAX, producer.idle)
@@ -100,7 +101,7 @@ class _Producer:
 
     _channel: Channel
 
-    def __init__(self, appends: Appends, bodies: Budget, limits: AppendLimits, line: Line) -> None:
+    def __init__(self, appends: NodeAppends, bodies: Budget, limits: AppendLimits, line: Line) -> None:
         self._appends = appends
         self._bodies = bodies
         self._limits = limits

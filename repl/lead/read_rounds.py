@@ -26,7 +26,8 @@ class LeadersRounds:
     def __init__(self, lead: Tenure) -> None:
         self._lead = lead
         self._rounds = Rounds(lead.own)
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()
+        """Set by each event that a round under way may wait for."""
         self._shared: Shared[Vlsn] = Shared(self._index)
 
     async def index(self) -> Vlsn:
@@ -36,15 +37,12 @@ class LeadersRounds:
 
     def answered(self, feeder: Feeder, number: int) -> None:
         self._rounds.answered(Incarnation(feeder.incarnation), number)
-        self._changed.set()
+        self.changed.set()
 
     def fed(self, feeder: Feeder) -> None:
         """Asks a replica that is past syncup now: a round under way is for it too."""
         if self._rounds.number:
             feeder.begin_round(self._rounds.number)
-
-    def durable_rose(self) -> None:
-        self._changed.set()
 
     def close(self) -> None:
         self._shared.close(NotMaster("this node has stopped leading; ask again"))
@@ -71,5 +69,5 @@ class LeadersRounds:
         return index
 
     async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
+        self.changed.clear()
+        await self.changed.wait()

@@ -1,4 +1,4 @@
-"""A tenure: what the parts of one lead share."""
+"""The state that all parts of one lead share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TICK_S = 0.1
 
 
 class Tenure(Role):
-    """The lead of ``term``.  ``on_durable`` hears how far its own count of acknowledgements has proven the log."""
+    """The lead of ``term``. ``on_durable`` receives the VLSN up to which acknowledgements have proven the log."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Tenure(Role):
         self.heir: NodeName | None = None
         """The node to which this one hands over, while it does."""
         self.holds_back = False
-        """Nothing more may be logged before the heir has all of the log."""
+        """Appends wait until the successor has all of the log."""
         self.has_ended = False
         self.full: FullPolicies[Append] | None = None
         """The policies of destinations that can be full; None until the lead has begun."""
@@ -80,7 +80,7 @@ class Tenure(Role):
         return self.member.is_master() and term == self.term
 
     def heard_of(self, incarnation: int) -> Told:
-        """Tells what it has acknowledged in this term."""
+        """Returns the end that this replica has acknowledged in this term."""
         synced = self.book.synced.get(Incarnation(incarnation))
         return Told(0, self.term, synced, self.log.view.history.term_of(synced)) if synced is not None else NOTHING
 

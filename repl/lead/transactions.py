@@ -4,9 +4,9 @@
                              └─ abort, or no call for ``STAGED_S`` ─► the stage goes, and nothing was logged
 
 1. Nothing is in the log before the commit, and then all of it, in one block.
-2. A commit has a name in the log: a producer's submission, or the handle's id with ``HANDLE_SEQUENCE``.  Asked again it
-   is answered as the first one was, by this master or the next (``exactly_once``): while its entries are here they go
-   along, so that what was refused unlogged is logged now; without them the name alone is looked for.
+2. A commit has a name in the log: a producer's submission, or the handle's id with ``HANDLE_SEQUENCE``. Asked again it
+   is answered as the first time, by this master or the next (``exactly_once``). While its entries are here they are
+   submitted again, so a refused commit is logged now; without them only its name is looked for.
 3. Once a commit was asked, nothing more is staged and nothing aborted, until it is known that nothing of it was logged.
 4. A client may give up a call and not know whether it has staged anything.  It counts those (``rewinds``): the first
    call with a higher count takes back what lies behind what it counts on, and one with a lower count comes too late.
@@ -128,7 +128,7 @@ class Transactions:
         same one.
 
         Raises ``WrongVersion``, ``QueueFull``, ``BadArgument`` for a name that is another one's, and ``NotMaster``
-        while this node hands over: the heir has no stages."""
+        while this node hands over: the successor has no stages."""
         self._admission.check_transactions()
         if self._lead.holds_back or self._lead.has_ended:
             raise NotMaster("this node is handing over, or leads no more; try again")
@@ -212,8 +212,8 @@ class Transactions:
             raise
 
     async def abort(self, handle: Handle) -> None:
-        """Forgets what is staged; does nothing where nothing is staged or logged. Raises ``TransactionClosed``, and
-        what says that it is not known."""
+        """Forgets the staged entries, if there are any. Raises ``TransactionClosed``, and the errors for an unknown
+        transaction."""
         stage = self._find(handle)
         if stage is None:
             await self._settle_gone(handle)
@@ -243,7 +243,7 @@ class Transactions:
             self._timer = self._loop.call_at(stage.deadline_s, self._expire)
 
     def _expire(self) -> None:
-        """Drops those whose time is over, but for those whose commits are under way."""
+        """Drops transactions whose time is over, unless their commits are under way."""
         now = self._loop.time()
         while self._open and (stage := next(iter(self._open.values()))).deadline_s <= now:
             if stage.under_way:
@@ -255,8 +255,8 @@ class Transactions:
         self._timer = self._loop.call_at(first.deadline_s, self._expire) if first is not None else None
 
     def _rewind(self, stage: _Stage, after: int | None, rewinds: int) -> None:
-        """Takes back what was given up. Raises ``BadArgument`` for a call that was, and for one that counts on what is
-        not there."""
+        """Takes back the entries of calls that were given up. Raises ``BadArgument`` for a call that was given up, and
+        for one that relies on missing entries."""
         if rewinds == stage.rewinds:
             return
         if rewinds < stage.rewinds:
@@ -276,8 +276,8 @@ class Transactions:
             self._places.give(1)
 
     async def _settle_gone(self, handle: Handle) -> None:
-        """Makes sure that nothing of it is logged.  Of a commit as a producer's submission only the master knows that
-        took it: who has asked for one asks for it again."""
+        """Makes sure that nothing of it is logged. Only the master that took a producer's commit knows it: its client
+        asks again."""
         if handle.id in self._committed:
             raise _closed(handle)
         await self._admission.settle_gone(handle)

@@ -8,81 +8,31 @@
 A commit may have a body, ``{"positions": {NAME: {"next", "at"}}, "sinks": {NAME: {"state", "at"}}}``: positions of
 consumers that are set with it, each as by ``PUT /v1/consumers/NAME``, and states of sinks (``sinks.py``).
 
-``id=HEX`` names what is begun: begun again before anything is staged, it is the same one.  ``after=N`` says how many
-entries were staged before: the last call, sent again, is known by it and adds nothing.  ``rewinds=N`` says how many
-calls before this one were given up, staged or not: where it is the first of that number, what lies behind ``after``
-goes.
+``id=HEX`` names what is begun: begun again before anything is staged, it is the same one. ``after=N`` says how many
+entries were staged before: the last call, sent again, is known by it and adds nothing. ``rewinds=N`` counts the calls
+before this one that were given up, staged or not. The first call of a new count drops the entries behind ``after``.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
 
 import msgspec
 
-from repl.api import (
-    Acks,
-    Appended,
-    CommitSets,
-    Done,
-    Handle,
-    Pending,
-)
+from repl.api import Acks, Appended, CommitSets, Handle
 from repl.lead.append_http import ACKS, APPEND_PARAMETERS, AppendRoutes, durability_in, producer_in
+from repl.lead.service import NodeTransactions
 from repl.web import problem, query
 from repl.web.json_objects import HEADERS, answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX, STAGED_S, TIMEOUT_S_MAX, AppendLimits
-from repl.web.mastership import Mastership, redirect
+from repl.web.mastership import redirect
 from repl.web.types import Handler, Request, Response
-from vlsn.durability import GroupDurability
 from vlsn.errors import BadArgument, BadBody, NotFound, VlsnLogError
-from vlsn.format.batch import Batch
 from vlsn.format.records import JSON_FAULTS
-from vlsn.format.submission import Values
 from vlsn.ids import NUMBER_MAX
 from vlsn.limits import BATCH_ENTRIES_MAX
 from vlsn.seams import Buffer
-
-
-class Transactions(Mastership, Protocol):
-    """Transactions of the master's memory, until their commits log them whole."""
-
-    def begin(self, id: int | None) -> tuple[Handle, int]:
-        """Begins one named ``id``, None for any name; returns with it the bytes of a segment that it may take. Raises
-        ``NotMaster``, ``QueueFull``, ``BadArgument`` for another one's name, ``WrongVersion`` below the level that has
-        them."""
-        ...
-
-    async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
-        """Stages more entries, and returns how many there are; ``after``: how many there were, ``rewinds``: how many
-        calls were given up. Raises ``TooLarge``, ``QueueFull``, ``BadArgument``, ``TransactionGone``,
-        ``TransactionClosed``, ``OutcomeUnknown``."""
-        ...
-
-    async def commit(
-        self,
-        handle: Handle,
-        acks: Acks,
-        done: Done,
-        *,
-        name: tuple[int, int] | None,
-        born: int | None,
-        sets: CommitSets | None,
-        durability: GroupDurability | None,
-        after: int | None,
-        rewinds: int,
-    ) -> Pending:
-        """Submits all that is staged as one append, the producer's submission where it has a ``name``, with what its
-        COMMIT ``sets``. Asked again it is answered as the first time. ``after`` and ``rewinds`` as in ``stage``.
-        ``done`` and what it raises: as for ``Appends.submit``; ``StaleTerm`` for what another one has replaced."""
-        ...
-
-    async def abort(self, handle: Handle) -> None:
-        """Forgets what is staged. Raises ``TransactionClosed`` once a commit is under way."""
-        ...
-
 
 PATH = "/v1/transactions"
 _NONE: frozenset[str] = frozenset()
@@ -98,7 +48,7 @@ REWINDS_MAX = 1_000_000
 class TransactionRoutes:
     """``appends`` decodes the bodies of entries."""
 
-    def __init__(self, transactions: Transactions, appends: AppendRoutes, limits: AppendLimits) -> None:
+    def __init__(self, transactions: NodeTransactions, appends: AppendRoutes, limits: AppendLimits) -> None:
         self._transactions = transactions
         self._appends = appends
         self._limits = limits
@@ -121,15 +71,15 @@ class TransactionRoutes:
         id = None if named is None else query.hex16(named, "id")
         if id is not None and id > NUMBER_MAX:
             raise BadArgument(f"id={named}: it is below 2^63")
-        if not self._transactions.is_master():
-            return redirect(self._transactions, request)
+        if not self._transactions.member.is_master():
+            return redirect(self._transactions.member, request)
         await nothing_asked(request)
         handle, bytes_max = self._transactions.begin(id)
         return answered({"transaction": str(handle), "expires_s": STAGED_S, "bytes_max": bytes_max})
 
     async def _stage(self, request: Request, handle: Handle) -> Response:
-        if not self._transactions.is_master():
-            return redirect(self._transactions, request)
+        if not self._transactions.member.is_master():
+            return redirect(self._transactions.member, request)
         after, rewinds = _behind(request)
         async with self._appends.entries(request, _STAGING) as part:
             if part.producer:
@@ -143,8 +93,8 @@ class TransactionRoutes:
         timeout_s = query.seconds(fields, "timeout", self._limits.timeout_s, 0.001, TIMEOUT_S_MAX)
         name, born = producer_in(fields), query.whole(fields, "born", None, 0, query.VLSN_MAX)
         durability, (after, rewinds) = durability_in(fields), _behind(request)
-        if not self._transactions.is_master():
-            return redirect(self._transactions, request)
+        if not self._transactions.member.is_master():
+            return redirect(self._transactions.member, request)
         body = await request.body(PEER_BODY_BYTES_MAX)
         sets = decode_sets(body) if body else None
         loop = asyncio.get_running_loop()
@@ -170,15 +120,15 @@ class TransactionRoutes:
             result = await told
         finally:
             timer.cancel()
-            pending.expire()  # of a client that is gone: nobody is told, and nothing is waited for
+            pending.expire()  # for a client that is gone: the wait ends, unanswered
         if isinstance(result, Appended):
             return Response(200, HEADERS, result.document())
         return problem.response(result)
 
     async def _abort(self, request: Request, handle: Handle) -> Response:
         query.only(request.query, _NONE)
-        if not self._transactions.is_master():
-            return redirect(self._transactions, request)
+        if not self._transactions.member.is_master():
+            return redirect(self._transactions.member, request)
         await nothing_asked(request)
         await self._transactions.abort(handle)
         return Response(204)

@@ -5,9 +5,9 @@
     durability write_no_sync,no_sync · acks majority of three
     n1 (master) sealed 90, written 90, synced 70 · n2 received 90, written 70 · n3 received 80 ─► answered to VLSN 90
 
-1. What an answer rests on lies in memory or in a page cache: it says ``durable`` only where a majority has synced it
-   all the same.  The DTVLSN, and with it readers, elections and rollbacks, goes by what is synced and by nothing else.
-2. A replica is told that it need not sync a block at once only where that is known of every VLSN in it.
+1. Such an answer rests on bytes in memory or in a page cache. It says ``durable`` only where a majority has synced them
+   all the same. The DTVLSN counts synced entries alone, and with it readers, elections and rollbacks.
+2. A replica may sync a block later only where every VLSN in the block allows it.
 3. An append that asks for a sync loses nothing beside these: it is synced as ever, and what lies before it with it.
 """
 
@@ -29,7 +29,7 @@ from vlsn.write.queue import Pending
 
 
 class UnsyncedAppends:
-    """Those of one lead, whose ``book`` counts what is synced. ``messages`` are told what replicas may leave for
+    """Those of one lead, whose ``book`` counts what is synced. ``messages`` carry the VLSNs that replicas may sync
     later."""
 
     def __init__(self, book: AppendBook, messages: Messages) -> None:
@@ -47,10 +47,10 @@ class UnsyncedAppends:
         self.used = True
         append.promised = durability
         if durability.local != "sync":
-            append.durability = Durability.WRITE_NO_SYNC  # it goes to the writer in its turn, whoever waits for that
+            append.durability = Durability.WRITE_NO_SYNC  # it goes to the writer in its turn
 
     def sealed(self, pendings: list[Pending]) -> list[Pending]:
-        """Takes those that are these, which have their VLSNs now, and returns the others."""
+        """Takes the sealed appends that asked for less than a sync, and returns the others."""
         others: list[Pending] = []
         in_memory = False
         for append in pendings:
@@ -92,7 +92,7 @@ class UnsyncedAppends:
         self._received.pop(replica, None)
 
     def release(self) -> None:
-        """Answers those that have what they were promised."""
+        """Answers the appends whose promised durability is reached."""
         for (acks, durability), queue in list(self._waiting.items()):
             if queue:
                 reached = self._reached(acks, durability)

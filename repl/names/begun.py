@@ -1,4 +1,4 @@
-"""Which CDC consumers have begun on which node: told to the master, which logs it, and asked of it by other members.
+"""The nodes on which CDC consumers have begun. A node reports the begin to the master, which logs it.
 
     POST /v1/peer/cdc  {"group", "sender", "to", "consumer", "file", "replace"}  ─►  {"sender", "file"}
 
@@ -17,7 +17,6 @@ from msgspec import Meta
 from repl.api import Puts
 from repl.group.member import Member
 from repl.group.peers import Unreachable, post_to
-from repl.group.service import Service
 from repl.names.commits import CommitLead, commit_alone
 from vlsn.errors import NotMaster, OutcomeUnknown, ProducersMissing, WrongGroup, WrongName
 from vlsn.format.feed_messages import Name
@@ -48,11 +47,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     file: FileNumber
 
 
-class NodeBegun(Service):
+class NodeBegun:
     """``repl.cdc.positions.Begun``, and the master's answers. ``leads`` returns the lead, or raises ``NotMaster``."""
 
     def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
-        super().__init__(member)
+        self.member = member
         self._leads = leads
 
     async def begin(self, consumer: str, file: int, *, replace: bool) -> int:
@@ -61,9 +60,14 @@ class NodeBegun(Service):
         if master is None:
             raise NotMaster("no master is known yet, which is told that this consumer begins here")
         question = Question(
-            group=self.group, sender=self.name, to=master, consumer=consumer, file=f"{file:016x}", replace=replace
+            group=self.member.config.group,
+            sender=self.member.name,
+            to=master,
+            consumer=consumer,
+            file=f"{file:016x}",
+            replace=replace,
         )
-        if self.is_master():
+        if member.is_master():
             return await self._begun(self._leads(), question)
         try:
             body = await post_to(member, master, "/v1/peer/cdc", question)
@@ -79,14 +83,14 @@ class NodeBegun(Service):
     async def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         """Answers ``POST /v1/peer/cdc``. Raises ``NotMaster``, ``FeedRefused``, ``BadBody``."""
         question = read_object(body, Question, "the begin of a consumer")
-        if question.group != self.group:
-            raise WrongGroup(f"this node is of group {self.group}, not {question.group}")
-        if question.to != self.name or NodeName(question.sender) not in self.member.members.urls:
-            raise WrongName(f"{question.sender} asks {question.to}; this is {self.name}")
-        return {"sender": self.name, "file": f"{await self._begun(self._leads(), question):016x}"}
+        if question.group != self.member.config.group:
+            raise WrongGroup(f"this node is of group {self.member.config.group}, not {question.group}")
+        if question.to != self.member.name or NodeName(question.sender) not in self.member.members.urls:
+            raise WrongName(f"{question.sender} asks {question.to}; this is {self.member.name}")
+        return {"sender": self.member.name, "file": f"{await self._begun(self._leads(), question):016x}"}
 
     async def _begun(self, lead: CommitLead, question: Question) -> int:
-        """Logs it unless the group knows a number already; returns what it knows, durable."""
+        """Logs the number unless the group knows one already; returns the number that it knows, durable."""
         deadline = asyncio.get_running_loop().time() + TIMEOUT_S
         small, key, file = (
             lead.log.view.history.small,

@@ -1,11 +1,11 @@
-"""How far consumers are behind: what is durable from the next entry of a user on, and since when that lies there.
+"""The lags of consumers: the durable VLSNs from the next data entry on, and the age of that entry.
 
     position 41       VLSN 41 COMMIT · 42 COMMIT · 43 DATA, sealed 8 s ago · 44 COMMIT        lag 2 VLSNs, 8 s
     position 45       VLSN 45 COMMIT, of the position itself                                  lag 0
 
-A COMMIT entry alone is nobody's lag, else no consumer would ever be up to date.  So the log is read on from each
-position to the next entry of a user, once for all whose positions lie in what was passed over.  Many that commit at its
-end would read everybody's COMMITs else, each of them again.
+A COMMIT entry alone is nobody's lag, else no consumer would ever be up to date. So the log is read on from each
+position to the next entry of a user, once for all positions in the part that was read. Many that commit at its end
+would read everybody's COMMITs else, each of them again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Looked:
     time_us: int = 0
 
     def covers(self, next_vlsn: int) -> bool:
-        """Says whether it tells what a user's next entry is from there on, as far as it was read."""
+        """Says whether it knows the next data entry from there on, as far as the log was read."""
         return self.since <= next_vlsn <= (self.vlsn or self.upto)
 
 
@@ -90,7 +90,7 @@ class ConsumerLags:
         return [self._told(name, placed) for name, placed in self.positions().items()]
 
     def told_of(self, name: str) -> ConsumerAt | None:
-        """Tells that position, with its lag as it was seen last."""
+        """Returns that position, with its lag as it was seen last."""
         placed = self.position(name)
         return self._told(name, placed) if placed is not None else None
 
@@ -115,7 +115,7 @@ class ConsumerLags:
         try:
             page = await self._reads.page(looked.upto, limit=1, bytes_max=1, all_kinds=False)
         except (VlsnLogError, OSError):
-            return  # cleaned away, or damaged: whoever reads it is told
+            return  # cleaned away, or damaged: a reader gets that error
         if page.entries and not looked.vlsn:
             looked.vlsn, looked.time_us = page.entries[0].vlsn, page.entries[0].time
         looked.upto = max(looked.upto, page.next_vlsn)
@@ -135,7 +135,7 @@ class ConsumerLags:
         if looked is not None and looked.vlsn:
             seconds = max(0.0, (self._clock.wall_us() - looked.time_us) / 1e6)
             return max(0, durable - looked.vlsn + 1), round(seconds, 3)
-        # Nothing of a user's up to where it was read; what came since may be.
+        # No data up to where the log was read; later entries may be data.
         upto = max(next_vlsn, looked.upto if looked is not None else 0)
         behind = max(0, durable - upto + 1)
         return behind, None if behind else 0.0

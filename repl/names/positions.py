@@ -1,7 +1,7 @@
 """Positions of consumers, made what a COMMIT sets: alone, or with a transaction's entries.
 
-What is asked for is checked against the log as it is; which position it starts from is judged later, in the order of
-the queue (``puts``).
+The new position is checked against the log as it is. The position that it replaces is judged later, in the order of the
+queue (``name_conflicts``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import msgspec
 
 from repl.api import LINEARIZABLE, ConsumerAt, ConsumerChange, Freshness, Puts
 from repl.group.member import Member
-from repl.group.service import Service
 from repl.names.commits import CommitLead, commit_alone
 from repl.names.position_lags import ConsumerLags
 from repl.read.read_index import ReadIndex
@@ -30,8 +29,8 @@ _BY = re.compile(r"[0-9a-f]{16}\Z")
 
 
 async def confirm_end(lead: CommitLead, changes: Mapping[str, ConsumerChange]) -> None:
-    """Confirms the lead where a position lies past its log's end. A master that was unseated and does not know it yet
-    lacks what was read elsewhere, and must not call that a mistake. Raises ``NotMaster``."""
+    """Confirms the lead where a position lies past its log's end. An unseated master that does not know it yet misses
+    entries that were read elsewhere, and must not call the position a mistake. Raises ``NotMaster``."""
     if is_past(lead.log, changes):
         await lead.read_index()
 
@@ -85,11 +84,11 @@ def _position(log: LocalLog, name: str, key: str, change: ConsumerChange) -> Pos
     return Position(change.next, by=change.by)
 
 
-class NodePositions(Service):
+class NodePositions:
     """The named positions of a node's group. ``leads`` returns the lead, or raises ``NotMaster``."""
 
     def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
-        super().__init__(member)
+        self.member = member
         self._leads = leads
 
     async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:

@@ -59,8 +59,8 @@ class ConsumerRoutes:
 
     async def _put(self, name: str, request: Request) -> Response:
         timeout_s = _timeout(request, _PUT)
-        if not self._consumers.is_master():
-            return redirect(self._consumers, request)
+        if not self._consumers.member.is_master():
+            return redirect(self._consumers.member, request)
         body = await request.body(PEER_BODY_BYTES_MAX)
         try:
             change = _decoder.decode(body)
@@ -71,8 +71,8 @@ class ConsumerRoutes:
     async def _delete(self, name: str, request: Request) -> Response:
         timeout_s = _timeout(request, _DELETE)
         at = query.whole(request.query, "at", None, 0, query.VLSN_MAX)
-        if not self._consumers.is_master():
-            return redirect(self._consumers, request)
+        if not self._consumers.member.is_master():
+            return redirect(self._consumers.member, request)
         await nothing_asked(request)
         await self._consumers.delete_consumer(name, at, timeout_s)
         return answered({"name": name, "deleted": True})

@@ -9,7 +9,6 @@ import msgspec
 
 from repl.api import LINEARIZABLE, Freshness, Puts, SinkAt, SinkChange
 from repl.group.member import Member
-from repl.group.service import Service
 from repl.names.commits import CommitLead, commit_alone
 from repl.read.read_index import ReadIndex
 from repl.read.reads import Reads
@@ -40,17 +39,17 @@ def puts_of(log: LocalLog, changes: Mapping[str, SinkChange]) -> Puts:
 
 
 def joined(one: Puts | None, other: Puts | None) -> Puts | None:
-    """Makes one COMMIT's of what two set, no name twice."""
+    """Joins two sets of names for one COMMIT; they share no name."""
     if one is None or other is None:
         return one or other
     return Puts({**one.values, **other.values}, {**one.expects, **other.expects})
 
 
-class NodeSinks(Service):
+class NodeSinks:
     """The states of sinks in a node's group. ``leads`` returns the lead, or raises ``NotMaster``."""
 
     def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
-        super().__init__(member)
+        self.member = member
         self._leads = leads
 
     async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:

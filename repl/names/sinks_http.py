@@ -48,8 +48,8 @@ class SinkRoutes:
         query.only(request.query, _DELETE)
         timeout_s = query.seconds(request.query, "timeout", TIMEOUT_S, 0.001, TIMEOUT_S_MAX)
         at = query.whole(request.query, "at", None, 0, query.VLSN_MAX)
-        if not self._sinks.is_master():
-            return redirect(self._sinks, request)
+        if not self._sinks.member.is_master():
+            return redirect(self._sinks.member, request)
         await nothing_asked(request)
         await self._sinks.delete_sink(name, at, timeout_s)
         return answered({"name": name, "deleted": True})

@@ -8,7 +8,6 @@ from typing import Any
 
 from repl.group.member import Member
 from repl.group.membership import read_change
-from repl.group.service import Service
 from repl.lead.group_changes import document
 from repl.lead.leading import lead_of
 from repl.lead.level_raising import raise_level
@@ -62,29 +61,29 @@ class AdminRoutes:
         return answered(self._administration.group_document())
 
     async def change_group(self, request: Request) -> Response:
-        if not self._administration.is_master():
-            return redirect(self._administration, request)
+        if not self._administration.member.is_master():
+            return redirect(self._administration.member, request)
         return answered(await self._administration.change_group(await asked_object(request)))
 
     async def change_settings(self, request: Request) -> Response:
         query.only(request.query, _NONE)
-        if not self._administration.is_master():
-            return redirect(self._administration, request)
+        if not self._administration.member.is_master():
+            return redirect(self._administration.member, request)
         return answered(await self._administration.change_settings(await asked_object(request)))
 
     async def transfer(self, request: Request) -> Response:
         query.only(request.query, _TRANSFER)
-        if not self._administration.is_master():
-            return redirect(self._administration, request)
+        if not self._administration.member.is_master():
+            return redirect(self._administration.member, request)
         await nothing_asked(request)
         return answered(await self._administration.transfer(request.query.get("to")))
 
 
-class NodeAdministration(Service):
+class NodeAdministration:
     """The orders of a person."""
 
     def __init__(self, member: Member, restoration: Restoration) -> None:
-        super().__init__(member)
+        self.member = member
         self._restoration = restoration
 
     async def checkpoint(self) -> dict[str, Any]:
@@ -98,7 +97,7 @@ class NodeAdministration(Service):
         log.care.checkpointer.run(done=settle(done), failed=settle_error(done))
         checkpoint = await done
         return {
-            "node": self.name,
+            "node": self.member.name,
             "id": checkpoint.id,
             "last": checkpoint.last_vlsn,
             "dtvlsn": checkpoint.dtvlsn,
@@ -109,23 +108,23 @@ class NodeAdministration(Service):
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         log.cycle.rotate("request", settle(done))
         number = await done
-        return {"node": self.name, "number": number, "file": segment_name(number)}
+        return {"node": self.member.name, "number": number, "file": segment_name(number)}
 
     async def clean(self, *, dry_run: bool) -> dict[str, Any]:
         """Runs a pass of cleaning, or says what one would do."""
         cleaning = self.member.opened().part(Cleaning)
-        return told(await (cleaning.dry_run() if dry_run else cleaning.clean()), self.name)
+        return told(await (cleaning.dry_run() if dry_run else cleaning.clean()), self.member.name)
 
     async def restore(self) -> dict[str, Any]:
         """Gives the log up and restores it from a peer.  Raises ``NotAllowed`` while this node leads or restores,
         ``CopyNeeded`` while too few of the other members are known to be whole."""
         await restore_as_asked(self.member, self._restoration)
-        return {"node": self.name, "state": "RESTORING"}
+        return {"node": self.member.name, "state": "RESTORING"}
 
     async def transfer(self, to: str | None) -> dict[str, Any]:
         """Moves mastership to the member ``to``, or to the one that is furthest.  Raises ``NotMaster``,
         ``BadArgument``, ``Unreachable``."""
-        lead, name = lead_of(self.member), self.name
+        lead, name = lead_of(self.member), self.member.name
         if to is not None and to == name:
             return {"from": name, "to": to}
         heir = await lead.handing_over.run(NodeName(to) if to is not None else None)

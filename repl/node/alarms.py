@@ -1,4 +1,4 @@
-"""Alarms: what on a node needs a person, told to all members in the answers to their hellos, and shown by each.
+"""Alarms: faults on a node that need a person. Its answers to hellos carry them to all members, and each shows them.
 
 n2: consumer orders is parked          ─►  hello answers of n2, every few seconds  ─►  status of n1, n2, n3
 n1: destination jobs is full: drops    ─►                                  n1
@@ -14,7 +14,7 @@ from repl.destinations.full import FullPolicies
 from repl.group.founding import ALARMS_MAX, Alarm
 
 WHY_MAX: Final = 500
-"""Characters of a reason that are told."""
+"""Characters of a reason that an alarm shows."""
 _ORDERS: Final = re.compile(r"`(vlsnlog cdc [^`]*)`")
 _VERDICTS: Final = {
     "drop": "appends to it are logged, and their messages dropped",

@@ -1,8 +1,7 @@
 """The gateway: every call of the HTTP surface, by path and method.
 
-A handler takes a request and gives a response or an upgrade, or raises one of ``vlsn.errors``, which becomes
-a problem document here and nowhere else.  A GET also answers HEAD.  A fault of ours is logged, and told as
-``internal``.
+A handler takes a request and gives a response or an upgrade, or raises one of ``vlsn.errors``, which becomes a problem
+document here and nowhere else. A GET also answers HEAD. A fault of the program is logged, and answered as ``internal``.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ from repl.cdc.cdc_http import CdcRoutes, NodeCdc
 from repl.destinations.destinations_http import PATH as DESTINATIONS
 from repl.destinations.destinations_http import DestinationRoutes
 from repl.destinations.handed import Handed
-from repl.destinations.service import Destinations
-from repl.lead.append_http import AppendRoutes, Appends
-from repl.lead.feed_ws import FeedRoutes, Feeds
+from repl.destinations.node_destinations import NodeDestinations
+from repl.lead.append_http import AppendRoutes
+from repl.lead.feed_ws import FeedRoutes
 from repl.lead.produce_ws import ProduceRoutes
+from repl.lead.service import NodeAppends, NodeFeeds, NodeTransactions
 from repl.lead.transactions_http import PATH as TRANSACTIONS
-from repl.lead.transactions_http import TransactionRoutes, Transactions
+from repl.lead.transactions_http import TransactionRoutes
 from repl.names.positions import NodePositions
 from repl.names.positions_http import PATH as CONSUMERS
 from repl.names.positions_http import ConsumerRoutes
@@ -34,7 +34,7 @@ from repl.node.status_http import NodeMonitoring, StatusRoutes
 from repl.read.long_polls import LongPolls
 from repl.read.read_http import ReadRoutes
 from repl.read.segments_http import NodeFiles, SegmentRoutes
-from repl.read.service import ReadService
+from repl.read.service import NodeReads
 from repl.read.spans_http import PATH as SPANS
 from repl.read.spans_http import SpanRoutes
 from repl.read.tail_http import TailRoutes
@@ -53,15 +53,15 @@ from vlsn.format.own_entries import FOUNDING_FIELD
 class Services:
     """All that one node answers."""
 
-    appends: Appends
-    transactions: Transactions
-    reads: ReadService
+    appends: NodeAppends
+    transactions: NodeTransactions
+    reads: NodeReads
     consumers: NodePositions
     sinks: NodeSinks
-    destinations: Destinations
+    destinations: NodeDestinations
     cdc: NodeCdc
     files: NodeFiles
-    feeds: Feeds
+    feeds: NodeFeeds
     peers: NodePeers
     repairs: Repairs
     administration: NodeAdministration
@@ -71,7 +71,8 @@ class Services:
 Methods = Mapping[str, Handler]
 _APPENDS = "/v1/entries"
 _OF_COMMITS = (TRANSACTIONS, CONSUMERS, SINKS, DESTINATIONS)
-"""Calls that answer for what COMMIT entries say: how far the log is durable, their clients will want to see."""
+"""Calls that answer from COMMIT entries. Their answers carry the durable end, up to which their clients may then
+read."""
 _READS = ("GET", "HEAD")
 _CODINGS = {"content-encoding": "identity", "transfer-encoding": "chunked"}
 """The fields that name codings of a body, and the one that each may name."""

@@ -3,7 +3,7 @@
     2026-01-02 03:04:05,678 WARNING n2 peer.silent peer=n3 why='connection refused'
     {"time":"2026-01-02T03:04:05.678901Z","level":"warning","node":"n2","event":"peer.silent","peer":"n3","why":"…"}
 
-What is no event has its text under ``message``, and a fault its traceback under ``fault``.
+Lines that are no events have their text under ``message``; a fault has its traceback under ``fault``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 1. HTTP answers from the start; until the log is open the node is UNKNOWN, reason ``opening``, and serves
    neither reads nor appends.
-2. What it has for as long as a log is open is one object (``OpenNode``), made whole once the log is recovered.
+2. All parts that live as long as an open log are one object (``OpenNode``), made whole once the log is recovered.
 3. A log that fails ends the process (``on_fatal``): after a failed sync the page cache is not to be trusted.
 4. A role's faults end the role, never the node: the reason stands in its status, and the next role is tried,
    except DAMAGED and HALTED, which need a person (or, later, a mending peer).
@@ -41,7 +41,7 @@ from vlsn.seams import Seams
 
 
 class Node(NodeParts):
-    """One node of one group.  ``start`` it, ``stop`` it; ``on_fatal`` hears of an end that it chose itself."""
+    """One node of one group. ``start`` it, ``stop`` it; ``on_fatal`` receives the error with which it ends itself."""
 
     def __init__(
         self,
@@ -91,13 +91,13 @@ class Node(NodeParts):
             await self.listener.close()
         await self._close_log(why)
         await self.restoration.close_log()
-        member.close_workers()
+        member.workers.close()
         await member.network.close()
 
     async def _live(self) -> None:
         """Lives from the log's opening to the node's end; closes, restores and opens a log in between."""
         try:
-            self.member.start_workers()
+            self.member.workers.start()
             while True:
                 await self._live_with_log()
         except asyncio.CancelledError:
@@ -136,8 +136,8 @@ class Node(NodeParts):
         host = CdcHost(
             log=opened.log,
             reads=opened.reads,
-            reading=member.offload("reads"),
-            storing=Offload(member.worker("cdc")),  # a position that cannot be read is no damage of the log
+            reading=member.workers.offload("reads"),
+            storing=Offload(member.workers["cdc"]),  # a position that cannot be read is no damage of the log
             positions=NodePositions(member, leads),
             begun=NodeBegun(member, leads),
             is_master=member.is_master,
@@ -147,7 +147,7 @@ class Node(NodeParts):
     async def _open(self) -> OpenNode:
         """Recovers the log on the keeper's thread, and makes what lives with it.  Raises as ``recover``."""
         member = self.member
-        recovered: Recovered = await member.on_keeper(lambda: open_recovered(member.config, member.seams))
+        recovered: Recovered = await member.workers.on_keeper(lambda: open_recovered(member.config, member.seams))
         opened = self.open = OpenNode(member, self.confirming, self.restoration, recovered)
         self._unopened = Unopened(member, self.restoration)
         return opened

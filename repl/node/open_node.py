@@ -56,8 +56,8 @@ class OpenNode:
             recovered,
             log_options(config),
             member.seams,
-            writer=member.worker("writer"),
-            keeper=member.worker("keeper"),
+            writer=member.workers["writer"],
+            keeper=member.workers["keeper"],
             listener=self,
         )
         for note in recovered.notes:
@@ -66,18 +66,18 @@ class OpenNode:
         self.opened = opened = OpenMember(member, log)
         self._stage = opened.stage
         self.mending = Mending(opened)
-        member.damaged = self.mending.met
-        self.reads = Reads(log, member.offload("reads"))
+        member.workers.damaged = self.mending.met
+        self.reads = Reads(log, member.workers.offload("reads"))
         self.read_index = ReadIndex(opened, self.reads)
         self.consumers = ConsumerLags(log, self.reads, member.seams.clock)
         log.care.consumer_holds.dropped = self._consumer_dropped
         log.care.destinations.dropped = self._destination_dropped
         pace = ScanPace(member.seams.clock, config.scan_bytes_per_s)
-        self.files = SegmentFiles(log, member.offload("reads"), pace)
+        self.files = SegmentFiles(log, member.workers.offload("reads"), pace)
         self.providing = Providing(opened, self.files.read, restoration, self.mending)
         self.cleaning = Cleaning(opened)
         self.pager = Pager(opened)
-        self.scrub = Scrub(opened, PageScrub(self.pager, member.seams.disk, member.offload("scrub")))
+        self.scrub = Scrub(opened, PageScrub(self.pager, member.seams.disk, member.workers.offload("scrub")))
         opened.pages = self.page_reading = PageReading(self.pager)
         self.filling = Filling(opened, self.pager)
         self.giving = Giving(opened, self.pager, self.page_reading)
@@ -93,7 +93,7 @@ class OpenNode:
 
     async def work(self, capture: Coroutine[Any, Any, None]) -> None:
         """Does all that a node does while its log is open, beside ``capture``, that of its CDC consumers. Raises a
-        group with ``RestoreWanted`` in it, or with what ends the node."""
+        group with ``RestoreWanted`` in it, or with the error that ends the node."""
         await together(
             tick=self._tick(),
             elections=self.electing.run(),

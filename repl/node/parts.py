@@ -54,7 +54,7 @@ class NodeParts:
         )
         self.member.alarms = self._alarms
         self.open: OpenNode | None = None
-        """``None`` between two logs; whoever needs it asks ``opened``."""
+        """``None`` between two logs; callers that need it call ``opened``."""
         self.readers: Budget | None = None
         """The readers that wait, once the node listens."""
         self.handed: Handed | None = None
@@ -67,9 +67,8 @@ class NodeParts:
 
     def opened(self) -> OpenNode:
         """Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged`` when it does not open."""
-        if self.open is None:
-            raise self.member.unopened()
-        self.open.opened.check()
+        self.member.opened()
+        assert self.open is not None
         return self.open
 
     @property

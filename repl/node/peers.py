@@ -1,4 +1,4 @@
-"""The other members' questions, ``/v1/peer/…``: who is there and leads, what readers must see, which copy is here."""
+"""The other members' questions, ``/v1/peer/…``: hellos, votes, read indexes, and copies of blocks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from repl.elect.vote_requests import answer_stand, answer_vote
 from repl.group.confirming import Confirming
 from repl.group.hello_answers import answer_hello
 from repl.group.member import Member
-from repl.group.service import Service
 from repl.names.begun import NodeBegun
 from repl.read.read_index import ReadIndex
 from repl.repair import integrity, providing
 from repl.repair.providing import Providing
 
 
-class NodePeers(Service):
+class NodePeers:
     """The questions of the other members, as JSON."""
 
     def __init__(self, member: Member, confirming: Confirming, begun: NodeBegun) -> None:
-        super().__init__(member)
+        self.member = member
         self._confirming = confirming
         self._begun = begun
 
@@ -31,8 +30,8 @@ class NodePeers(Service):
         return await answer_hello(self.member, self._confirming, body)
 
     async def vote(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Answers ``POST /v1/peer/vote``; what the reply says is synced. Raises ``FeedRefused``, ``BadBody``,
-        ``NotMaster`` while the log is not open."""
+        """Answers ``POST /v1/peer/vote``; the term and the vote in the reply are synced. Raises ``FeedRefused``,
+        ``BadBody``, ``NotMaster`` while the log is not open."""
         return await answer_vote(self.member, self._electing, self._confirming, body)
 
     async def stand(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -45,16 +44,19 @@ class NodePeers(Service):
         return await self.member.opened().part(ReadIndex).answer(body)
 
     async def begun(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Answers ``POST /v1/peer/cdc``: a consumer begins on the asker. Raises ``NotMaster``, ``FeedRefused``,
-        ``BadBody``, and as an append does."""
+        """Answers ``POST /v1/peer/cdc``: a CDC consumer begins on the node that asks. Raises ``NotMaster``,
+        ``FeedRefused``, ``BadBody``, and as an append does."""
         return await self._begun.answer(body)
 
     def _electing(self) -> Electing:
         return self.member.opened().part(Electing)
 
 
-class NodeRepairs(Service):
+class NodeRepairs:
     """``repl.repair.restore_http.Repairs``."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
 
     async def offer(self, body: dict[str, Any]) -> bytes:
         ask = providing.asked_of(self.member, body)

@@ -54,7 +54,7 @@ def run_node(config: NodeConfig) -> int:
 
 
 def tune_interpreter() -> None:
-    """Lets threads take turns sooner, and looks for garbage less often, not at all in what is there by now: what ends
+    """Lets threads take turns sooner, and collects garbage less often, and never among objects made so far: ended work
     leaves no cycles."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.freeze()

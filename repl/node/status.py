@@ -180,8 +180,7 @@ def _members(member: Member, group: GroupEntry) -> list[dict[str, Any]]:
 
 
 def founding(parts: NodeParts) -> str:
-    """Returns the name of this node's log, which no other log has; empty while its first entry is not durable, or where
-    it is not known."""
+    """Returns the unique name of this node's log; empty until its first entry is known to be durable."""
     opened = parts.open
     return opened.log.view.history.founding if opened is not None and parts.dtvlsn() else ""
 
@@ -202,8 +201,8 @@ def long_status(parts: NodeParts) -> dict[str, Any]:
 
 
 def _place(parts: NodeParts, log: LocalLog, members: list[dict[str, Any]]) -> None:
-    """Tells how far a member is as this node knows it, and behind the furthest of them. That is as fed, as it told, or
-    as its feed says; None where it has told nothing yet."""
+    """Tells how far a member is as this node knows it, and behind the furthest of them. The position comes from its
+    feed, its report, or the feed that it serves; None before the first report."""
     known: dict[str, int] = {
         each["name"]: parts.member.members.heard.of(int(each["incarnation"] or "0", 16)).vlsn for each in members
     }

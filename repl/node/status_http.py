@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from repl.group.service import Service
 from repl.node.metrics import metrics_text
 from repl.node.parts import NodeParts
 from repl.node.status import founding, long_status, readiness, status
@@ -53,7 +52,7 @@ class _Told(Generic[T]):
             return found
 
     def forget(self) -> None:
-        """Has it made anew for whoever asks from now on."""
+        """Makes it anew for later callers."""
         self._until_s = 0.0
 
     def _fresh(self) -> T | None:
@@ -69,12 +68,12 @@ class StatusRoutes:
         self._long = _Told(slices, self._make_long)
 
     def changed(self) -> None:
-        """Has whoever asks from now on told what a call through this node has changed."""
+        """Makes later answers show a change that a call through this node has made."""
         self._metrics.forget()
         self._long.forget()
 
     async def status(self, request: Request) -> Response:
-        """Tells what a client goes by as it is now; what is long may be ``TOLD_S`` old."""
+        """Returns the fields that clients go by as they are now; long fields may be ``TOLD_S`` old."""
         query.only(request.query, _NONE)
         return Response(200, _JSON, msgspec.json.encode(self._monitoring.status(await self._long.get())))
 
@@ -88,7 +87,7 @@ class StatusRoutes:
         return found
 
     async def events(self, request: Request) -> Response:
-        """Tells what happened to the node, from event ``from`` on; those that are kept no more are missing."""
+        """Returns the node's events, from number ``from`` on; events that are kept no more are missing."""
         query.only(request.query, _EVENTS)
         number = query.whole(request.query, "from", 1, 1, query.VLSN_MAX)
         limit = query.whole(request.query, "limit", EVENTS_MAX, 1, EVENTS_MAX)
@@ -124,11 +123,11 @@ class StatusRoutes:
         return Response(200, _PAGE_HEADERS, _PAGE)
 
 
-class NodeMonitoring(Service):
+class NodeMonitoring:
     """The node's word about itself."""
 
     def __init__(self, parts: NodeParts) -> None:
-        super().__init__(parts.member)
+        self.member = parts.member
         self._parts = parts
 
     def addresses(self) -> list[str]:
@@ -149,13 +148,13 @@ class NodeMonitoring(Service):
         own = founding(self._parts)
         if own and named != own:
             raise WrongGroup(
-                f"{self.name} has the log of group {self.member.config.group!r} that was founded as {own}, and "
+                f"{self.member.name} has the log of group {self.member.config.group!r} that was founded as {own}, and "
                 f"{named[:80]} is asked for: it is another group, or this one was founded anew"
             )
 
     def events_since(self, number: int, limit: int) -> dict[str, Any]:
         """Returns the object of ``GET /v1/events`` (``repl.events``)."""
-        return {"node": self.name, **self.member.events.since(number, limit)}
+        return {"node": self.member.name, **self.member.events.since(number, limit)}
 
     def readiness(self) -> list[str]:
         """Reasons why this node is not ready to serve durable reads; none when it is."""

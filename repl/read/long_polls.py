@@ -3,10 +3,9 @@
     readers at VLSN 101 ─► one wait, one read, one encoding ─► the same bytes to each of them, a slice a turn
 
 Where 1,000 readers follow the log, an append wakes one task, and not 1,000: readers are entries of a set until there is
-something for them.  Who wants the same, from the same VLSN on, in the same form (``Wanted``), stands at one place.
+something for them. Readers with the same wish, VLSN and form (``Wanted``), stand at one place.
 
-1. A page is never older than its asking: from the moment that it is read nobody joins the place, and who comes then
-   stands at another one.
+1. A page is never older than the request for it: once it is being read, later readers stand at another place.
 2. Tails stay at their place, which moves along the log with them; where two places meet they become one.
 3. A tail that does not take its bytes stands nowhere until it has: nothing is made or kept for it.
 """
@@ -19,7 +18,7 @@ from contextlib import nullcontext
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from repl.read.service import ReadService
+from repl.read.service import NodeReads
 from repl.web import ndjson, problem
 from repl.web.deadlines import Deadlines, Due
 from repl.web.limits import (
@@ -121,7 +120,7 @@ class Audience:
 
 
 class LongPolls:
-    def __init__(self, reads: ReadService, pieces: Slices) -> None:
+    def __init__(self, reads: NodeReads, pieces: Slices) -> None:
         """``pieces`` share what is encoded in a turn of the event loop."""
         self._reads = reads
         self._pieces = pieces
@@ -132,7 +131,8 @@ class LongPolls:
         self.deadlines = Deadlines()
 
     def join(self, wanted: Wanted, reader: Reader) -> None:
-        """Puts ``reader`` where those stand who want the same; it ``take``s what comes, never from inside this call."""
+        """Puts ``reader`` at the place of readers with the same wish; it ``take``s what comes, never from inside this
+        call."""
         audience = self._audiences.get(wanted)
         if audience is None:
             audience = self._audiences[wanted] = Audience(wanted)
@@ -163,7 +163,8 @@ class LongPolls:
             self.leave(waiting)
 
     async def make(self, wanted: Wanted, bytes_max: int) -> Page:
-        """Makes a page of what is durable now, empty where there is nothing. Raises as ``Reads.read``, ``NotInLog``."""
+        """Makes a page of the durable entries now, empty where there are none. Raises as ``Reads.read``,
+        ``NotInLog``."""
         if wanted.after_term:
             self._reads.check_place(wanted.after_vlsn, wanted.after_term)
         if wanted.form is Form.BLOCKS:
@@ -205,7 +206,7 @@ class LongPolls:
                 waits = audience.wanted.wait and awaited >= self._reads.end()
                 if waits:
                     await self._reads.until(awaited)
-                # What has just come is in memory. Who reads older pages, from the disk maybe, keeps nobody from it.
+                # New entries are in memory: their readers need not wait behind pages from the disk.
                 async with nullcontext() if waits else self._at_once:
                     self._close(audience)
                     page = await self.make(audience.wanted, WAITED_BYTES_MAX)
@@ -214,7 +215,7 @@ class LongPolls:
                 awaited = page.next_vlsn if page.next_vlsn != audience.wanted.from_vlsn else page.durable + 1
                 self._move(audience, page.next_vlsn)
                 if awaited <= page.durable:
-                    await asyncio.sleep(0)  # who catches up from the ring waits for nothing else
+                    await asyncio.sleep(0)  # a reader that catches up from the ring has no other wait
         except VlsnLogError as error:
             await self._deliver(audience, error)
         except Exception as fault:  # the boundary of a audience's task
@@ -279,7 +280,7 @@ class _Awaited:
 
 
 def _looked_for_nothing(page: Page) -> bool:
-    """Says whether a filter by key met nothing in as much as one read looks at: a long-poll is told how far it came."""
+    """Says whether one read found no entry of a filter by key: a long-poll then returns how far it came."""
     return page.form is Form.LINES and page.next_vlsn <= page.durable
 
 

@@ -1,8 +1,8 @@
 """``GET /v1/entries`` and ``GET /v1/entries/{vlsn}``: durable entries, as lines, whole blocks, or one value.
 
-A page may be 4 MiB, so what readers can make a node hold is counted twice over: few pages are made at once, and
-an answer counts against a budget until its socket has taken it.  A read that has to wait holds no place
-among the few, and is then given a small page, the same one as all who want the same (``pages``).
+A page may be 4 MiB, so two limits bound the memory of reads: few pages are made at once, and an answer counts against a
+budget until its socket has taken it. A read that has to wait holds no place among the few, and is then given a small
+page, the same one as all who want the same (``pages``).
 
 ``consistency=durable``, the default, shows what this node knows to be durable.  ``linearizable`` first has a majority
 confirm who leads: the answer then holds everything that was acknowledged before it was asked, on any node.
@@ -23,7 +23,7 @@ import msgspec
 
 from repl.api import Freshness
 from repl.read.long_polls import BLOCKS, Audience, Form, LongPolls, Page, Wanted
-from repl.read.service import Confirming, ReadService
+from repl.read.service import Confirming, NodeReads
 from repl.read.starting_point import PARAMETERS as BEGINNINGS
 from repl.read.starting_point import StartingPoint
 from repl.web import problem, query
@@ -56,7 +56,7 @@ _PIECE_BYTES = 256 * 1024
 
 
 class ReadRoutes:
-    def __init__(self, reads: ReadService, shared: LongPolls, readers: Budget) -> None:
+    def __init__(self, reads: NodeReads, shared: LongPolls, readers: Budget) -> None:
         self._reads = reads
         self._shared = shared
         self._readers = readers
@@ -158,16 +158,16 @@ def _wanted(request: Request) -> Wanted:
 
 
 class Place:
-    """The place of a reader: what it has read last, if it said so."""
+    """The place of a reader: its last entry, if the request names one."""
 
-    def __init__(self, reads: ReadService, vlsn: int, term: int) -> None:
+    def __init__(self, reads: NodeReads, vlsn: int, term: int) -> None:
         """Keeps the place; ``term`` 0 stands for one that was not said."""
         self._reads = reads
         self.vlsn = vlsn
         self.term = term
 
     @classmethod
-    def asked(cls, reads: ReadService, fields: Mapping[str, str], from_vlsn: int | None) -> Place:
+    def asked(cls, reads: NodeReads, fields: Mapping[str, str], from_vlsn: int | None) -> Place:
         term = query.whole(fields, "after_term", 0, 1, query.VLSN_MAX)
         if term and (from_vlsn or 0) < 2:
             raise BadArgument("after_term is of the VLSN before from, which must be 2 or more")

@@ -5,10 +5,9 @@
 
 Many reads share a round, and a replica's share a question: only one of each is under way.
 
-A node's **lag** is the time since it last asked so, and got as far as it was told: all that was acknowledged before
-that question is here.  Its own monotonic clock counts it, and nobody else's.  A read that allows a lag asks only where
-this one is past it.  What a master says of itself is no measure: one that was unseated goes on telling its replicas
-that nothing new is durable.
+A node's **lag** is the time since it last asked so, and reached the VLSN of the answer: every entry acknowledged before
+that question is here. Its own monotonic clock counts it, and nobody else's. A read that allows a lag asks only where
+this one is past it. A master's own word is no measure: an unseated one goes on sending its replicas an old durable end.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from vlsn.format.json_messages import read_json, read_object
 from vlsn.ids import NodeName, Vlsn
 
 ROUND_TIMEOUT_S = 5.0
-"""Seconds that a round, or a replica's question, is waited for: a master without a majority does not answer."""
+"""Seconds that a round, or a replica's question, may take: a master without a majority does not answer."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +64,7 @@ class ReadIndex:
         """Returns a VLSN up to which the log is readable here, once that is as new as ``asked``: for a linearizable
         read at or past all that was acknowledged as durable before the call. Raises ``NotListed`` where this node is no
         member any more, ``NotMaster`` while no master is known or a majority does not confirm it, ``Lagging`` when this
-        node has not reached it in time; where a VLSN or a lag was asked for ``TooFarBehind``, whatever the reason."""
+        node has not reached it in time. Where a VLSN or a lag was asked for, each of these is ``TooFarBehind``."""
         self._member.check_listed()
         clock, deadline = self._member.seams.clock, asyncio.get_running_loop().time() + timeout_s
         asked_s, vlsn, allowed = clock.monotonic_s(), Vlsn(asked.at_least), asked.lag_max_s

@@ -1,8 +1,8 @@
 """The readers' view: durable entries, from the ring when it has them, else from the segments.
 
-Nothing past the durable end (the DTVLSN, as far as it is here) is ever shown; a response is empty
-only when nothing visible lies between what was asked for and that end, or within reach of a filter by key.  What was
-trimmed away is said, with the first VLSN still there.
+Entries past the durable end (the DTVLSN, as far as it is here) are never shown. A response is empty only where no
+visible entry lies up to that end, or within reach of a filter by key. A read below the first VLSN raises ``Trimmed``,
+which names that VLSN.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Reads:
                 looked += LOOK_BYTES_AT_ONCE
                 if looked >= LOOK_BYTES_MAX:
                     return EntryPage([], at, durable, self.term_before(at))
-                await asyncio.sleep(0)  # what lies in the ring is looked at on the loop
+                await asyncio.sleep(0)  # entries in the ring are filtered on the loop
 
     async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
         at = self._start(from_vlsn)
@@ -219,8 +219,8 @@ class Reads:
         return entries[0]
 
     async def block_with(self, vlsn: Vlsn) -> Buffer:
-        """Returns the block that holds ``vlsn``, durable or not: what is not synced yet is in the ring. Raises
-        ``Trimmed``, ``Damaged``."""
+        """Returns the block that holds ``vlsn``, durable or not: unsynced blocks are in the ring. Raises ``Trimmed``,
+        ``Damaged``."""
         ring = self._log.view.ring
         position = ring.position_of(vlsn)
         if position is not None:

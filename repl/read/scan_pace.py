@@ -2,8 +2,8 @@
 
     rate 4 MiB/s    1 MiB asked for at 0.00 s: at once    at 0.05 s: waits until 0.25 s    at 0.06 s: until 0.5 s
 
-A scan is read by jobs that take all they get (the audit, Spark): without a limit theirs is the disk, the socket and
-the event loop that appends need.  What was not asked for in quiet times is not saved up.
+A scan is read by jobs that take all they get (the audit, Spark): without a limit theirs is the disk, the socket and the
+event loop that appends need. Bytes that stay unused in quiet times are not saved up.
 """
 
 from __future__ import annotations

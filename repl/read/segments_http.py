@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from repl.group.service import Service
+from repl.group.member import Member
 from repl.read.segment_files import SegmentFiles
 from repl.web import query
 from repl.web.limits import SEGMENT_PIECE_BYTES, SEGMENT_STREAMS_MAX, Budget
@@ -32,7 +32,9 @@ class SegmentRoutes:
     async def listing(self, request: Request) -> Response:
         query.only(request.query, _NONE)
         segments = self._files.segments()
-        body = msgspec.json.encode({"group": self._files.group, "node": self._files.name, "segments": segments})
+        body = msgspec.json.encode(
+            {"group": self._files.member.config.group, "node": self._files.member.name, "segments": segments}
+        )
         return Response(200, {"Content-Type": "application/json"}, body)
 
     async def segment(self, request: Request, item: str) -> Response:
@@ -125,8 +127,11 @@ def byte_range(text: str, size: int) -> tuple[int, int]:
     return start, end
 
 
-class NodeFiles(Service):
+class NodeFiles:
     """The log's files as they are."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
 
     def segments(self) -> list[dict[str, Any]]:
         """Lists the files: ``number``, ``file``, ``end`` (bytes up to the synced length), ``sealed``."""

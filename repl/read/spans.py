@@ -4,7 +4,7 @@
     spans       1.0 MiB          1.0 MiB       0.1 MiB                    next = 412, 700, 732
 
 A span ends where a block begins that the index maps, so it may be a few blocks shorter than asked, and is one mapping
-long at least.  Bytes are those of the files: what was rolled back in between counts.
+long at least. Bytes are those of the files, with rolled back blocks between.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from repl.read.read_http import CONFIRMED, Place, confirm
-from repl.read.service import ReadService
+from repl.read.service import NodeReads
 from repl.web import query
 from repl.web.json_objects import HEADERS
 from repl.web.limits import READS_MAX, SPANS_MAX, Budget
@@ -23,7 +23,7 @@ _PARAMETERS = frozenset({"from", "to", "bytes", "entries", "limit", "after_term"
 
 
 class SpanRoutes:
-    def __init__(self, reads: ReadService) -> None:
+    def __init__(self, reads: NodeReads) -> None:
         self._reads = reads
         self._under_way = Budget("cuts of the log under way", READS_MAX)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from repl.read.service import ReadService
+from repl.read.service import NodeReads
 from repl.web import query
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX
@@ -40,7 +40,7 @@ class StartingPoint:
             return cls(at_end=begin == END)
         return cls(query.whole(fields, "from", None, 1, query.VLSN_MAX))
 
-    async def vlsn(self, reads: ReadService) -> int | None:
+    async def vlsn(self, reads: NodeReads) -> int | None:
         """Returns the VLSN to read from; None for the first there is. Raises as ``Reads.find_time``."""
         if self.at_end:
             return reads.end()

@@ -3,12 +3,11 @@
     id: 17
     data: {"vlsn":17,"term":2,"time":…,"value":"…"}
 
-A comment comes at the latest after 15 s without an event.  ``Last-Event-ID`` (as a browser sends when it comes back)
-goes on after that VLSN and wins over ``?from=`` and ``after_term``; with neither, the first entry there is begins.
-With ``?ids=vlsn@term`` ids are ``17@2``: a browser that comes back with one is told (``not-in-log``) if the log does
-not hold VLSN 17 of term 2.
-What cannot be served is a problem document before the first event; after it, an event ``error`` that carries one and
-ends the stream.
+A comment comes at the latest after 15 s without an event. ``Last-Event-ID`` (as a browser sends when it comes back)
+goes on after that VLSN and wins over ``?from=`` and ``after_term``; with neither, the first entry there is begins. With
+``?ids=vlsn@term`` ids are ``17@2``: a browser that comes back with one gets ``not-in-log`` if the log does not hold
+VLSN 17 of term 2. An error before the first event is a problem document. A later one is an event ``error`` that carries
+the document and ends the stream.
 
 A tail is no task: it stands in a set of readers (``pages``), and what comes is written to its socket.  While it does
 not take its bytes it is left out, and goes on from there once it has.
@@ -20,7 +19,7 @@ from collections.abc import Callable, Mapping
 
 from repl.read.long_polls import Audience, Form, LongPolls, Page, Wanted
 from repl.read.read_http import ALL_KINDS, CHOSEN, CONFIRMED, TXNS, Place, confirm
-from repl.read.service import ReadService
+from repl.read.service import NodeReads
 from repl.read.starting_point import PARAMETERS as BEGINNINGS
 from repl.read.starting_point import StartingPoint
 from repl.web import problem, query
@@ -36,7 +35,7 @@ _COMMENT = Piece(b": still here\n\n")
 
 
 class TailRoutes:
-    def __init__(self, reads: ReadService, pages: LongPolls, readers: Budget) -> None:
+    def __init__(self, reads: NodeReads, pages: LongPolls, readers: Budget) -> None:
         self._reads = reads
         self._pages = pages
         self._readers = readers

@@ -88,7 +88,7 @@ class LostProducers:
         member, log = self._member, self._log
         upto = Vlsn(min(log.view.dtvlsn, log.view.range.last_sync))
         offer, record = await peer.record(log.view.history.settled, upto)
-        known = await member.offload("reads")(partial(History, record))
+        known = await member.workers.offload("reads")(partial(History, record))
         with log.latch:
             if log.view.history.term_of(record.vlsn) != offer.dtvlsn_term or offer.dtvlsn_term == NULL_TERM:
                 raise BadBody(f"VLSN {record.vlsn} is of term {offer.dtvlsn_term} there, and not here")

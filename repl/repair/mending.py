@@ -147,7 +147,7 @@ class Mending:
 
     async def _find(self, number: int, filled: list[Filling]) -> Wound | None:
         log, end = self._log, self._log.view.synced_end(number)
-        return await self._member.offload("reads")(
+        return await self._member.workers.offload("reads")(
             lambda: find_wound(log.seams.disk, log.directory, number, end, filled=filled)
         )
 
@@ -181,7 +181,7 @@ class Mending:
         checkpointer.hold(granted)
         try:
             await held
-            return await Offload(self._member.worker("keeper"))(job)
+            return await Offload(self._member.workers["keeper"])(job)
         finally:
             if not held.cancelled():
                 checkpointer.release()

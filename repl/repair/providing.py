@@ -57,7 +57,7 @@ class Providing:
                 offer = made()
                 return offer, msgspec.json.encode(offer)
 
-            offer, answer = await member.offload("reads")(encoded)
+            offer, answer = await member.workers.offload("reads")(encoded)
             member.event(
                 "restore.provides", peer=ask.sender, first=ask.from_vlsn, last=offer.dtvlsn, session=offer.session
             )
@@ -107,7 +107,7 @@ async def block_of(member: Member, asked: Mapping[str, str], term: int, first: i
     check_names(member, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
     if member.log is None and member.state == "DAMAGED":
         disk, stores, directory = member.seams.disk, member.seams.stores, str(member.config.dir)
-        kept: bytes = await member.on_keeper(lambda: block_of_closed(disk, stores, directory, term, first))
+        kept: bytes = await member.workers.on_keeper(lambda: block_of_closed(disk, stores, directory, term, first))
         return kept
     block, header = await block_at(member, Vlsn(first))
     if header.first_vlsn != first or (term and header.term != term):
@@ -140,7 +140,7 @@ async def block_at(member: Member, vlsn: Vlsn) -> tuple[bytes, BlockHeader]:
             raise NotFound(f"VLSN {vlsn} is not in this log any more")
         return run.data[0]
 
-    block = await member.offload("reads")(read)
+    block = await member.workers.offload("reads")(read)
     try:
         return block, decode(block)
     except BadBody as error:

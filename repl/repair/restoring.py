@@ -251,7 +251,7 @@ class Restoration:
             provider=self._peer(offer.name),
             progress=progress,
             store_term=partial(self._store_term, log),
-            offload=Offload(member.worker("reads")),
+            offload=Offload(member.workers["reads"]),
         )
         try:
             return await transfer.run()
@@ -334,8 +334,8 @@ class Restoration:
             recovered,
             log_options(member.config),
             member.seams,
-            writer=member.worker("writer"),
-            keeper=member.worker("keeper"),
+            writer=member.workers["writer"],
+            keeper=member.workers["keeper"],
             listener=RestoreListener(member.fatal),
         )
         member.node_file = log.node_file
@@ -380,7 +380,7 @@ class Restoration:
         )
 
     def _on_keeper(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        return Offload(self._member.worker("keeper"))(job)
+        return Offload(self._member.workers["keeper"])(job)
 
 
 class Peer:
@@ -432,7 +432,9 @@ class Peer:
             raise error_of(bytes(response.body))
         body = bytes(response.body)
         # One of these may take 32 MiB, and this node may lead.
-        offer = await member.offload("reads")(partial(read_offer, body)) if purpose == RECORD else read_offer(body)
+        offer = (
+            await member.workers.offload("reads")(partial(read_offer, body)) if purpose == RECORD else read_offer(body)
+        )
         if (offer.group, offer.name) != (member.config.group, self.name):
             raise BadBody(f"{self._url} is node {offer.name} of group {offer.group}")
         member.seams.levels.check_log(offer.level, f"the log of {self.name}")

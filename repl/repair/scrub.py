@@ -52,7 +52,7 @@ class Scrub:
         self._pages = pages
         self._member = opened.member
         self._log = opened.log
-        self._offload = opened.member.offload("scrub")
+        self._offload = opened.member.workers.offload("scrub")
 
     async def run(self) -> None:
         config = self._member.config
@@ -107,7 +107,7 @@ class Scrub:
         """Reads the ``state`` store. What rots there is not read until the next open, which would lose it; until then
         memory has all of it, and a checkpoint writes it anew."""
         try:
-            await self._member.on_keeper(self._log.care.state.check)
+            await self._member.workers.on_keeper(self._log.care.state.check)
         except LogClosed:
             return
         except Damaged as damaged:

@@ -74,7 +74,7 @@ class Unopened:
     async def _mend(self, number: int) -> bool:
         member = self._member
         disk, stores, directory = member.seams.disk, member.seams.stores, str(member.config.dir)
-        on_keeper = Offload(member.worker("keeper"))
+        on_keeper = Offload(member.workers["keeper"])
         wound, term = await on_keeper(lambda: find_wound_of_closed(disk, stores, directory, number))
         if wound is None or (wound.number, wound.start) == self._last:
             return False

@@ -1,4 +1,4 @@
-"""Refusals of what a page in a browser may not do: requests by another name, or from another origin.
+"""Refusals of requests that a page in a browser may not make: by another host name, or from another origin.
 
 A browser sends a page's requests to any address that it can reach, this machine's loopback too, and says where they
 come from.  Before any route, and before a head is remembered (``net.connection``):
@@ -8,9 +8,9 @@ come from.  Before any route, and before a head is remembered (``net.connection`
     Sec-Fetch-Site    not ``cross-site``, unless a person follows a link to the page       else 403 ``forbidden``
 
 A name that leads here without being one of this node's is how a page reads answers as its own (DNS rebinding): an
-address is no name, so any address passes where the node listens on all of them.  A call that changes something and is
-no append takes ``application/json`` alone: a browser sends that to nobody without being allowed to.  Who sends no such
-header (curl, our clients, a peer) is no browser, and is not looked at further.
+address is no name, so any address passes where the node listens on all of them. Changes other than appends take
+``application/json`` alone: a browser asks for permission before it sends that. A client that sends none of these
+headers (curl, our clients, a peer) is no browser, and passes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ACCEPTED_MAX = 64
 
 
 class Browsers:
-    """The check of what browsers ask. ``addresses`` gives this node's listen address, its members' URLs, and the hosts
-    of its settings, each as ``HOST`` or ``HOST:PORT`` or a URL."""
+    """The check of requests that browsers send. ``addresses`` gives this node's listen address, its members' URLs, and
+    the hosts of its settings, each as ``HOST`` or ``HOST:PORT`` or a URL."""
 
     def __init__(self, addresses: Callable[[], Collection[str]]) -> None:
         self._addresses = addresses
@@ -88,7 +88,7 @@ def _follows_a_link(request: Request) -> bool:
 
 
 def _split(place: str) -> tuple[str, str]:
-    """Splits host and port, "" for none, from a URL or a Host header; no host where it is neither."""
+    """Splits host and port, "" where missing, from a URL or a Host header; the host is missing where it is neither."""
     try:
         parts = urlsplit(place if "://" in place else f"//{place}")
         port = parts.port

@@ -1,4 +1,4 @@
-"""Deadlines of very many who wait: one timer for all of them, and no work for those that are not due.
+"""Deadlines of very many waiters: one timer for all of them, and no work for waiters that are not due.
 
     due at 12.31 s ─► tick 247 (12.35 s) ─► all of it at once, ``DUE_A_TURN`` a turn of the loop
 

@@ -30,8 +30,8 @@ async def asked_object(request: Request) -> dict[str, Any]:
 
 
 async def nothing_asked(request: Request) -> None:
-    """Reads the body of a call that is told nothing there. Raises ``BadBody`` where it says something: a parameter that
-    was put into the wrong place, such as ``dry_run``, would be passed over, and the call carried out."""
+    """Reads the body of a call that takes none. Raises ``BadBody`` where it says something: a parameter that was put
+    into the wrong place, such as ``dry_run``, would be passed over, and the call carried out."""
     body = await request.body(PEER_BODY_BYTES_MAX)
     if not body.strip():
         return

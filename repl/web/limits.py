@@ -1,7 +1,7 @@
 """Numbers with names: every limit of the gateway, and the counters that hold them.
 
-Nothing a client does makes the node keep more than these allow: what would go past is refused with
-``queue-full`` (429, Retry-After), or is not read from its socket until there is room.
+These limits bound the memory that clients can make a node use. Requests past one are refused with ``queue-full`` (429,
+Retry-After), or stay in the socket until there is room.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ WORKER_AHEAD_BYTES = 64 * 1024
 ANSWERS_MAX = 8
 """Answers of one worker that are handed out, and not sent yet."""
 STALLED_S = 1.0
-"""Seconds for which a worker's socket may take nothing of a message while others have no room for theirs."""
+"""Seconds for which a worker's socket may stall while other workers wait for room."""
 MESSAGE_BYTES = 32
 """Memory that a message takes on its way, beside its key and value."""
 LOOKS_AT_ONCE_MAX = 2
 """Looks at messages that take none (``?peek=true``), of 4 MiB each, that are made at once."""
 PAGES_AT_ONCE_MAX = 2
-"""Pages of what was there before that are made at once for tails and long-polls, some milliseconds each."""
+"""Pages of older entries that are made at once for tails and long-polls, some milliseconds each."""
 DELIVERIES_A_TURN = 16
-"""Readers that are given their page in one turn of the event loop, about 0.2 ms."""
+"""Readers that get their page in one turn of the event loop, about 0.2 ms."""
 DELIVERY_BYTES = 32 * 1024
 """A page that is larger counts as so many more deliveries."""
 PIECE_BYTES = 64 * KIB
@@ -66,7 +66,7 @@ PIECE_COST = KIB
 PIECES_A_TURN_BYTES = 4 * PIECE_BYTES
 """All that is encoded and decoded so in one turn of the event loop, metrics among it."""
 TOLD_S = 0.25
-"""Seconds for which metrics, and what may be long in a status, are told again as they were made."""
+"""Seconds for which metrics, and a status's long fields, are sent again as they were made."""
 TAIL_COMMENT_S = 15.0
 TAIL_PAGE_ENTRIES_MAX = 1_000
 FEEDS_MAX = 64
@@ -85,7 +85,8 @@ STAGED_ENTRY_BYTES = 64
 STAGED_S = 60.0
 """Seconds after its last call when an open transaction ends, nothing logged."""
 COMMITTED_NAMES_MAX = 4_096
-"""Transactions whose producers' names a master remembers after their commits, for who asks again without."""
+"""Transactions whose producers' names a master remembers after their commits, for commits that are asked again without
+them."""
 SPANS_MAX = 256
 """Spans that one answer cuts the log into."""
 SEGMENT_STREAMS_MAX = 32
@@ -93,7 +94,7 @@ SEGMENT_PIECE_BYTES = MIB
 RESTORE_RANGES_MAX = 4
 """Ranges of segments on their way to restoring peers."""
 STATE_RECORDS_MAX = 1
-"""State records, 32 MiB at most, that are given at once to members that have lost theirs."""
+"""State records, 32 MiB at most, that are sent at once to members that have lost theirs."""
 PEER_BODY_BYTES_MAX = 64 * 1024
 EVENTS_MAX = 1_000
 RETRY_AFTER_S = 1
@@ -117,7 +118,7 @@ class Budget:
             raise QueueFull(f"{self._what} are at their limit ({self.limit}); wait and send again")
 
     def take(self, count: int) -> None:
-        """Takes ``count``, after ``check``, until it is given back."""
+        """Takes ``count``, after ``check``, until ``give`` returns it."""
         self.check(count)
         self.used += count
 

@@ -3,11 +3,11 @@
     {"key":"k","value":"aaaaaa…"} ─► {"key":"k","value":"0000…0"}    decoded, and checked, as any line
                                      aaaaaa…                         decoded ``PIECE_BYTES`` at a time
 
-A decoder goes through a line in one call.  Of 4 MiB of escapes that is 20 ms, and the event loop does nothing else.
+A decoder goes through a line in one call. For 4 MiB of escapes that takes 20 ms, in which the event loop stands still.
 
-1. What stands in for a string is longer than any string that is left in the line, so none can be taken for it.
+1. A placeholder is longer than any string left in the line, so it cannot be mistaken for one.
 2. A piece ends between two characters, and never between the two halves of a surrogate pair.
-3. What is in no string must be short: it is all gone through at once.
+3. The text outside of strings must be short: it is decoded in one go.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _text = msgspec.json.Decoder(str)
 
 
 class LongStrings:
-    """The long strings of one line, in UTF-8, by what stands in for them."""
+    """The long strings of one line, in UTF-8, by their placeholders."""
 
     def __init__(self) -> None:
         self._found: list[bytes] = []
@@ -54,8 +54,8 @@ class LongStrings:
 
 
 def cut(line: bytes) -> Generator[int, None, tuple[bytes, LongStrings]]:
-    """Returns the line with something short in place of each long string, and these. Yields before each piece of work
-    its bytes. Raises ``BadBody`` for what is no JSON, and for over ``LEFT_BYTES_MAX`` in none."""
+    """Returns the line with a placeholder for each long string, and these strings. Yields before each piece of work its
+    bytes. Raises ``BadBody`` for a line that is no JSON, and for over ``LEFT_BYTES_MAX`` outside of strings."""
     strings, left, size, at = LongStrings(), [], 0, 0
     while at < len(line):
         begins = line.find(b'"', at) + 1 or len(line)

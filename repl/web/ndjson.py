@@ -6,9 +6,9 @@ object; unknown, double or missing members, bad base64, a lone surrogate or byte
 
 A line that was printed (below) is read by ``decode_printed``, for the command line.
 
-Out: ``vlsn``, ``term``, ``time``, then ``key`` or ``key_b64`` if there is one, ``value`` or ``value_b64``
-(base64 when the bytes are not UTF-8), when all kinds are asked for ``kind``, and where those or transactions are asked
-for ``txn``, the first VLSN of the transaction that it is of, if it is of one.
+Out: ``vlsn``, ``term``, ``time``, then ``key`` or ``key_b64`` if there is one, ``value`` or ``value_b64`` (base64 when
+the bytes are not UTF-8), ``kind`` when all kinds are asked for. ``txn``, the first VLSN of the entry's transaction,
+comes when all kinds or transactions are asked for.
 
 Lines are decoded by the slice, each slice in one call; a longer line is a slice of its own, which is decoded in pieces
 (``long_lines.py``).  That call takes the last of two equal members, and reads an object that spans lines or two objects
@@ -77,8 +77,8 @@ _KINDS_BY_NAME = {kind.name: int(kind) for kind in EntryKind}
 
 
 def decode_printed(line: bytes, number: int) -> tuple[bytes, bytes | None]:
-    """Decodes value and key of a line that ``encode`` made, or of one for ``decode``. What else it says of the entry is
-    of the log that it came from. Raises ``BadBody``, also for what is no user's entry."""
+    """Decodes value and key of a line that ``encode`` made, or of one for ``decode``. Its other members belong to the
+    log that it came from. Raises ``BadBody``, also for entries other than data."""
     try:
         row = _printed.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -101,8 +101,8 @@ def decode(body: bytes) -> Decoded:
 
 
 def decode_in_steps(body: bytes) -> Generator[int, None, Decoded]:
-    """Decodes as ``decode``, some ``PIECE_BYTES`` of lines a step, and yields before each its bytes. Whoever must not
-    stop for long can do something else there."""
+    """Decodes as ``decode``, some ``PIECE_BYTES`` of lines a step, and yields before each its bytes. The caller can do
+    other work there."""
     if not body:
         raise BadBody("the body is empty: it needs one line of JSON an entry")
     count = 0 if body.endswith(b"\n") else 1
@@ -375,7 +375,7 @@ def encode_messages(entries: Sequence[Entry], attempts: Mapping[int, int]) -> Ge
 
 
 def decode_messages(body: bytes) -> list[tuple[int, int, int, bytes | None, bytes]]:
-    """Decodes VLSN, attempt, time, key and value of what ``encode_messages`` made. Raises ``BadBody``."""
+    """Decodes VLSN, attempt, time, key and value of the lines that ``encode_messages`` made. Raises ``BadBody``."""
     try:
         return [
             (

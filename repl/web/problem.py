@@ -105,7 +105,7 @@ def status_of(slug: str) -> int:
 
 
 def _status(error: VlsnLogError) -> int:
-    """Returns the slug's status; but what is durable and not here yet is not missing: another try finds it."""
+    """Returns the slug's status; but a durable entry that has yet to come here is 503: another try finds it."""
     return 503 if isinstance(error, Lagging) else status_of(error.slug)
 
 

@@ -1,4 +1,4 @@
-"""Work of many small pieces, so many a turn of the event loop: what comes meanwhile waits for one slice, not for all.
+"""Work in many small pieces, a slice in each turn of the event loop: other work waits for one slice, not for all.
 
 One append may wake every reader of a node.  Writing to 1,000 sockets in one turn would take 10 ms, in which no
 heartbeat, feed or append is heard.
@@ -25,7 +25,7 @@ def at_once(steps: Generator[int, None, T]) -> T:
 
 
 class Slices:
-    """Shares of a turn, for all who use this object; whoever waits longest goes first."""
+    """Shares of a turn, for all users of this object, in the order in which they wait."""
 
     __slots__ = ("_a_turn", "_called", "_line", "_loop", "_used")
 

@@ -79,8 +79,8 @@ class BytesBody:
 
 
 class Request:
-    """One request.  ``target`` is the path and query as they were sent, and ``path`` the first of the two: what is
-    percent-written in it is decoded by whoever finds a name there.  ``headers`` ignores case."""
+    """One request. ``target`` is the path and query as they were sent, and ``path`` the first of the two. Its
+    percent-encoded names are decoded later, by the routes. ``headers`` ignores case."""
 
     __slots__ = ("_body", "_query", "headers", "host", "method", "path", "query_text", "remote", "target")
 
@@ -90,7 +90,7 @@ class Request:
         self.remote = remote
         self._body = body
         self.host = headers.get("Host")
-        """Whom it is for: an absolute target's host, before the header's (RFC 9112 §3.2.2)."""
+        """The host that it is for: an absolute target's host, before the header's (RFC 9112 §3.2.2)."""
         if not target.startswith("/"):
             host, target = _origin_form(target)
             self.host = self.host if host is None else host
@@ -150,8 +150,8 @@ def _origin_form(target: str) -> tuple[str | None, str]:
 
 @asynccontextmanager
 async def in_time() -> AsyncIterator[None]:
-    """Bounds the time of reading one body. Raises ``BadBody`` after ``BODY_S``: a client that announces a body and
-    sends nothing more keeps no places by it."""
+    """Bounds the time of reading one body. Raises ``BadBody`` after ``BODY_S``: a client that announces a body and then
+    stops sending holds its place no longer."""
     limit = asyncio.timeout(BODY_S)
     try:
         async with limit:
@@ -178,7 +178,7 @@ def _parse_query(text: str) -> dict[str, str]:
 
 
 class Stream(Protocol):
-    """A body in pieces.  Whoever carries it closes it, also when none of it was asked for."""
+    """A body in pieces. The carrier closes it, read or not."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
@@ -188,7 +188,7 @@ class Stream(Protocol):
 
 
 class Piece:
-    """Bytes for many clients; what surrounds them on the wire is made once, too."""
+    """Bytes for many clients; their framing on the wire is made once, too."""
 
     __slots__ = ("_chunk", "data")
 
@@ -217,12 +217,12 @@ class Sink(Protocol):
 
 
 class Push(Protocol):
-    """A body that comes by itself, with no task that asks for it. Whoever carries it closes it."""
+    """A body that comes by itself, without a task that asks for it. The carrier closes it."""
 
     def begin(self, sink: Sink) -> None: ...
 
     def go_on(self) -> None:
-        """Hears that the client has taken what was sent."""
+        """Notes that the client has taken all bytes sent so far."""
         ...
 
     def close(self) -> None: ...
@@ -246,8 +246,8 @@ class Response:
 
 
 GAVE_WAY = 4429
-"""The code of a WebSocket's close on which nothing was under way, and for which others had no place: nothing that came
-on it is taken any more. What its client has no answer for may be sent again."""
+"""The close code of an idle WebSocket that made way for others. Later messages on it are ignored; its client may send
+unanswered ones again."""
 
 
 @dataclass(slots=True)
@@ -296,7 +296,7 @@ class Listener(Protocol):
 
     @property
     def lateness(self) -> Histogram:
-        """Seconds by which the loop was late for a timer; of nothing where its time is not real."""
+        """Seconds by which the loop was late for a timer; empty in virtual time."""
         ...
 
     async def close(self) -> None:

@@ -17,7 +17,7 @@ from repl.node.gateway import Gateway
 from repl.web.limits import AppendLimits
 from tests.fakes.loop import run
 from tests.repl.web.calls import BATCH, NDJSON, OCTETS, call
-from tests.repl.web.memory_node import MemoryNode
+from tests.repl.web.one_node import started
 from tests.seam.nodes import Group
 from tests.vlsn.logs import SMALL, Machine, Opened
 from vlsn.format import batch
@@ -79,7 +79,7 @@ LIMITS = AppendLimits(
 
 
 async def test_the_gateways_limits_on_an_append_are_the_nodes_settings() -> None:
-    gateway = Gateway(MemoryNode().services, LIMITS)
+    gateway = Gateway((await started()).services, LIMITS)
     for headers, fits, over in (
         (OCTETS, bytes(100), bytes(101)),
         (NDJSON, b'{"value":"%b"}' % (b"x" * 100), b'{"value":"%b"}' % (b"x" * 101)),
@@ -95,7 +95,7 @@ async def test_the_gateways_limits_on_an_append_are_the_nodes_settings() -> None
 
 
 async def test_bodies_in_flight_and_the_time_of_an_append_are_the_nodes_settings() -> None:
-    gateway = Gateway(MemoryNode(hold=True).services, LIMITS)
+    gateway = Gateway((await started(hold=True)).services, LIMITS)
     waiting = [asyncio.create_task(call(gateway, "POST", "/v1/entries", OCTETS, bytes(100))) for _ in range(5)]
     await asyncio.sleep(0)
     refused = await call(gateway, "POST", "/v1/entries", OCTETS, b"x")

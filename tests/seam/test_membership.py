@@ -408,7 +408,7 @@ def test_who_has_lost_the_group_before_a_change_does_not_stand_while_that_may_be
         await group.start(old)
         await group.until(lambda: group.nodes[old].open is not None, "it is open")
         node = group.nodes[old]
-        node.member.recognise(True)
+        node.member.recognised = True
         assert node.opened().log.view.history.group_vlsn > node.opened().log.view.dtvlsn
         assert len(node.opened().log.view.history.groups) == 2 - lost
         electing = node.opened().electing

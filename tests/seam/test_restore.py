@@ -159,7 +159,7 @@ def test_an_offer_is_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
         group = Group(49, **{**SETTINGS, "checkpoint_period_s": 600.0})
         await group.start()
         await group.serving()
-        worker = group.nodes[group.master].member.worker("reads")
+        worker = group.nodes[group.master].member.workers["reads"]
         submit = worker.submit
 
         def reads(job: Callable[[], Any], done: Callable[[Any], None], failed: Callable[[BaseException], None]) -> None:

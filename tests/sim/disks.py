@@ -216,7 +216,7 @@ class Disks:
         for name, node in self.group.nodes.items():
             if not node.member.is_master() or self.nemesis.stood_still(name):
                 continue
-            writer = node.member.worker("writer")
+            writer = node.member.workers["writer"]
             assert isinstance(writer, FakeWorker)
             if not writer.pending():
                 continue

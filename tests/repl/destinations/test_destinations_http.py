@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from repl.api import DestinationChange
+from repl.destinations.handed import Holder
 from repl.destinations.message_batch import MessageColumns
-from repl.destinations.service import Room
 from repl.node.gateway import Gateway
 from repl.web.limits import LOOKS_AT_ONCE_MAX, PIECES_A_TURN_BYTES
 from repl.web.ndjson import decode_messages
@@ -75,7 +75,7 @@ async def test_messages_that_take_long_to_encode_leave_turns_to_others() -> None
     entry = Entry(Vlsn(7), Term(1), CLOCK_US, EntryKind.DATA, 0, b"k", b"\x01" * 400)
 
     class Full(MemoryDestinations):
-        async def messages(self, name: str, most: int, wait_s: float, room: Room) -> MemoryMessages:
+        async def messages(self, name: str, most: int, wait_s: float, room: Holder) -> MemoryMessages:
             return MemoryMessages(MessageColumns.of([entry] * most), {})
 
     node = MemoryNode(destinations=Full())

@@ -13,7 +13,7 @@ from repl.group.vote_messages import Stand
 from repl.read import read_index
 from repl.repair import integrity
 from tests.repl.web.calls import call
-from tests.repl.web.memory_node import MemoryNode
+from tests.repl.web.one_node import started
 from vlsn.errors import BadBody
 from vlsn.format.json_messages import read_json, read_object
 from vlsn.repair import restore_messages
@@ -98,12 +98,12 @@ def test_a_hello_of_level_1_is_what_it_was_before_levels() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        "/v1/peer/block?group=g&sender=n2&to=n1&term=1&first=1",
-        "/v1/peer/copy?group=g&sender=n2&to=n1&vlsn=1",
+        "/v1/peer/block?group=sim&sender=n2&to=n1&term=1&first=1",
+        "/v1/peer/copy?group=sim&sender=n2&to=n1&vlsn=1",
         "/v1/peer/restore?session=ab&segment=1&start=0&end=8&have=0",
     ],
 )
 async def test_parameters_of_a_later_peer_are_passed_over(asked: str) -> None:
-    before = await call(MemoryNode(), "GET", asked)
-    after = await call(MemoryNode(), "GET", asked + "&later=1")
+    before = await call(await started(), "GET", asked)
+    after = await call(await started(), "GET", asked + "&later=1")
     assert (after.status, bytes(after.body)) == (before.status, bytes(before.body))

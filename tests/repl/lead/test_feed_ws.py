@@ -26,7 +26,7 @@ from vlsn.errors import (
     WrongVersion,
 )
 from vlsn.ids import Incarnation, NodeName, Term
-from vlsn.levels import Levels
+from vlsn.levels import LEVELS, Levels
 
 HELLO = FeedHello(
     group="g",
@@ -43,14 +43,14 @@ HEADERS = encode_hello(HELLO) | {"Upgrade": "websocket"}
 @pytest.mark.parametrize("to_incarnation", [None, Incarnation(0), Incarnation(2**64 - 1)])
 def test_hello_goes_through_its_headers(to_incarnation: Incarnation | None) -> None:
     hello = FeedHello("g", NodeName("n2"), Incarnation(1), NodeName("n1"), to_incarnation, Term(0), 0)
-    assert decode_hello(Headers(encode_hello(hello)), MemoryNode()) == hello
+    assert decode_hello(Headers(encode_hello(hello)), to="n1", levels=LEVELS) == hello
 
 
 @pytest.mark.parametrize(("own", "told"), [((1, 1), "1-2"), ((1, 2), "1"), ((1, 2), "2-3"), ((2, 3), "1-2")])
 def test_a_feed_needs_one_level_in_common(own: tuple[int, int], told: str) -> None:
-    hello = decode_hello(Headers(HEADERS | {"Vlsnlog-Version": told}), MemoryNode(levels=Levels(*own)))
+    hello = decode_hello(Headers(HEADERS | {"Vlsnlog-Version": told}), to="n1", levels=Levels(*own))
     assert str(hello.levels) == told
-    assert decode_hello(Headers(encode_hello(hello)), MemoryNode(levels=Levels(*own))) == hello
+    assert decode_hello(Headers(encode_hello(hello)), to="n1", levels=Levels(*own)) == hello
 
 
 @pytest.mark.parametrize(("own", "told"), [((1, 1), "2-3"), ((2, 3), "1"), ((3, 4), "1-2"), ((1, 2), "5")])
@@ -58,20 +58,18 @@ def test_a_feed_without_a_common_level_is_refused_whatever_its_other_headers_are
     own: tuple[int, int], told: str
 ) -> None:
     with pytest.raises(WrongVersion, match=f"the replica speaks level {told}, n1 level {Levels(*own)}"):
-        decode_hello(
-            Headers({"Vlsnlog-Version": told, "Vlsnlog-Term": "another day's"}), MemoryNode(levels=Levels(*own))
-        )
+        decode_hello(Headers({"Vlsnlog-Version": told, "Vlsnlog-Term": "another day's"}), to="n1", levels=Levels(*own))
 
 
 @pytest.mark.parametrize("told", ["0", "1-", "-1", "1-1-1", "1.0", "01", "65536", "1-65536", "1 - 2", "１", ""])
 def test_levels_that_are_none_are_refused(told: str) -> None:
     with pytest.raises(WrongVersion):
-        decode_hello(Headers(HEADERS | {"Vlsnlog-Version": told}), MemoryNode())
+        decode_hello(Headers(HEADERS | {"Vlsnlog-Version": told}), to="n1", levels=LEVELS)
 
 
 def test_levels_the_wrong_way_round_are_refused() -> None:
     with pytest.raises(BadBody):
-        decode_hello(Headers(HEADERS | {"Vlsnlog-Version": "3-1"}), MemoryNode())
+        decode_hello(Headers(HEADERS | {"Vlsnlog-Version": "3-1"}), to="n1", levels=LEVELS)
 
 
 async def test_feed_is_handed_to_the_node_with_its_hello() -> None:

@@ -1,30 +1,31 @@
-"""``/v1/transactions`` against a node in memory: what its routes take, refuse and pass on."""
+"""``/v1/transactions`` against a real node on fakes: what its routes take, refuse and pass on."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from repl.api import Handle
 from repl.node.gateway import Gateway
+from repl.node.node import Node
 from repl.web.limits import PIECE_BYTES, STAGED_S
 from tests.repl.web.calls import BATCH, JSON, NDJSON, OCTETS, ChunkedBody, UnreadableBody, call, json, refused, request
-from tests.repl.web.memory_node import MemoryNode
-from vlsn.errors import BadArgument, OutcomeUnknown, QueueFull, TransactionClosed, WrongVersion
+from tests.repl.web.one_node import FIRST, TERM, follower, masterless, started
+from vlsn.errors import BadArgument
 from vlsn.format import batch
-from vlsn.format.block import EntryKind
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
 from vlsn.ids import NUMBER_MAX
-from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, ENTRY_BYTES_MAX
+from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, ENTRY_BYTES_MAX, MIB
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
-async def begun(node: MemoryNode | Gateway) -> str:
+async def begun(node: Node | Gateway) -> str:
     response = await call(node, "POST", "/v1/transactions", JSON)
     said = json(response)
     assert (response.status, said["expires_s"]) == (200, STAGED_S)
@@ -32,7 +33,7 @@ async def begun(node: MemoryNode | Gateway) -> str:
 
 
 async def test_a_transaction_is_what_its_calls_staged_in_their_order_and_answered_as_an_append() -> None:
-    node = MemoryNode()
+    node = await started(segment_bytes=2 * MIB)
     path = await begun(node)
     many = b'{"value":"many"}\n' * (PIECE_BYTES // 10)
     staged = 0
@@ -46,27 +47,27 @@ async def test_a_transaction_is_what_its_calls_staged_in_their_order_and_answere
         response = await call(node, "POST", f"{path}/entries{key}", kind, body)
         staged += count
         assert (response.status, json(response)) == (200, {"staged": staged})
-    assert len(node.entries) == 1
+    assert not node.asked
     response = await call(node, "POST", f"{path}/commit?acks=all&timeout=5", {})
     assert json(response) == {
-        "first": 2,
-        "last": 2 + staged,
-        "term": 7,
+        "first": FIRST,
+        "last": FIRST + staged,
+        "term": TERM,
         "durable": True,
-        "synced": 2,
+        "synced": 1,
         "acks": "all",
         "durability": {"local": "sync", "replica": "sync"},
     }
     wanted = [(b"k", b"a"), (None, b""), (b"l", b"b"), (None, b"c"), (None, b"d"), (None, b"e")]
-    assert [(entry.key, entry.value) for entry in node.entries[1:7]] == wanted
-    assert {entry.txn for entry in node.entries[1:]} == {2}
-    assert [entry.kind for entry in node.entries[-2:]] == [EntryKind.DATA, EntryKind.COMMIT]
-    assert node.named == [(1, HANDLE_SEQUENCE, None)]
-    refused(await call(node, "POST", f"{path}/commit", JSON), 409, "transaction-gone")
+    assert node.submitted[:6] == wanted
+    lines = bytes((await call(node, "GET", f"/v1/entries?from={FIRST + staged - 1}&kinds=all&txns=true")).body)
+    told = [msgspec.json.decode(line) for line in lines.splitlines()]
+    assert [(each["kind"], each["txn"]) for each in told] == [("DATA", FIRST), ("COMMIT", FIRST)]
+    assert [(submission.sequence, born) for submission, born in node.asked] == [(HANDLE_SEQUENCE, NUMBER_MAX)]
 
 
 async def test_a_begin_may_name_what_it_begins() -> None:
-    node = MemoryNode()
+    node = await started()
     said = json(await call(node, "POST", "/v1/transactions?id=00000000000000ff", JSON))
     assert said["transaction"].startswith("t-00000000000000ff-") and said["bytes_max"] > 0
     for wrong in ("id=ff", "id=0000000000000000", "id=8000000000000000", "name=a"):
@@ -74,17 +75,16 @@ async def test_a_begin_may_name_what_it_begins() -> None:
 
 
 async def test_a_commit_passes_its_producers_name_on() -> None:
-    node = MemoryNode()
+    node = await started()
     path = await begun(node)
-    response = await call(node, "POST", f"{path}/commit?producer=00000000000000ff&sequence=7&born=60", JSON)
+    response = await call(node, "POST", f"{path}/commit?producer=00000000000000ff&sequence=0&born=0", JSON)
     assert response.status == 200
-    assert node.named == [(255, 7, 60)]
+    [(submission, born)] = node.asked
+    assert (submission.producer, submission.sequence, born) == (255, 0, 0)
 
 
 async def test_a_node_that_is_not_the_master_redirects_every_call() -> None:
-    node = MemoryNode()
-    path = await begun(node)
-    node.leads, node.master = False, "http://n2:7702/"
+    path, node = "/v1/transactions/t-0000000000000001-1-1", await follower()
     for method, target, kind in (
         ("POST", "/v1/transactions", JSON),
         ("POST", f"{path}/entries?key=k&after=0", OCTETS),
@@ -92,9 +92,8 @@ async def test_a_node_that_is_not_the_master_redirects_every_call() -> None:
         ("DELETE", path, {}),
     ):
         response = await call(node, method, target, kind, UnreadableBody(1) if kind == OCTETS else b"")
-        assert (response.status, response.headers["Location"]) == (307, f"http://n2:7702{target}")
-    node.master = None
-    refused(await call(node, "POST", f"{path}/commit", JSON), 503, "no-master")
+        assert (response.status, response.headers["Location"]) == (307, f"http://n1:7701{target}")
+    refused(await call(await masterless(), "POST", f"{path}/commit", JSON), 503, "no-master")
 
 
 @pytest.mark.parametrize(
@@ -120,14 +119,15 @@ async def test_a_node_that_is_not_the_master_redirects_every_call() -> None:
 async def test_what_is_no_call_is_refused(
     method: str, call_path: str, kind: dict[str, str], status: int, slug: str
 ) -> None:
-    node = MemoryNode()
+    node = await started()
     path = await begun(node)
     refused(await call(node, method, path + call_path, kind), status, slug)
-    assert list(node.stages.values()) == [[]] and not node.submissions
+    assert not node.asked
+    assert json(await call(node, "POST", f"{path}/entries?after=0", OCTETS, b"")) == {"staged": 1}
 
 
 async def test_entries_are_bounded_as_those_of_an_append_and_leave_no_bytes_counted() -> None:
-    node = MemoryNode()
+    node = await started()
     gateway = Gateway(node.services)
     path = await begun(gateway)
     refused(
@@ -138,22 +138,13 @@ async def test_entries_are_bounded_as_those_of_an_append_and_leave_no_bytes_coun
     refused(await call(gateway, "POST", f"{path}/entries", NDJSON, b"nonsense"), 400, "bad-body")
     named = batch.encode([b"v"], producer=(255, 8))
     refused(await call(gateway, "POST", f"{path}/entries", BATCH, named), 400, "bad-argument")
-    for error, status, slug in (
-        (QueueFull("full"), 429, "queue-full"),
-        (TransactionClosed("under way"), 409, "transaction-closed"),
-        (OutcomeUnknown("forgotten"), 504, "outcome-unknown"),
-        (WrongVersion("level 1"), 400, "wrong-version"),
-    ):
-        node.refuse = error
-        refused(await call(gateway, "POST", f"{path}/entries", OCTETS, b"v"), status, slug)
-    node.refuse = None
     whole = batch.encode([b"." * ENTRY_BYTES_MAX] * 15)
     for _ in range(2 * BODIES_IN_FLIGHT_BYTES_MAX // len(whole)):
-        assert (await call(gateway, "POST", f"{path}/entries?after=0", BATCH, whole)).status == 200
+        refused(await call(gateway, "POST", f"{path}/entries", BATCH, whole), 413, "too-large")
 
 
 async def test_a_client_that_leaves_its_commit_leaves_nothing_waiting() -> None:
-    node = MemoryNode(hold=True)
+    node = await started(hold=True)
     path = await begun(node)
     gateway = Gateway(node.services)
     waits = asyncio.create_task(gateway.handle(request("POST", f"{path}/commit", JSON)))
@@ -165,7 +156,7 @@ async def test_a_client_that_leaves_its_commit_leaves_nothing_waiting() -> None:
 
 
 async def test_a_commit_that_is_not_acknowledged_in_its_time_has_an_unknown_outcome() -> None:
-    node = MemoryNode(hold=True)
+    node = await started(hold=True)
     path = await begun(node)
     refused(await call(node, "POST", f"{path}/commit?timeout=0.01", JSON), 504, "outcome-unknown")
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -24,6 +24,10 @@ from vlsn.errors import Halted, NotInLog, Trimmed, VlsnLogError
 from vlsn.format.key_filter import KeyFilter
 
 _VLSN = re.compile(rb'"vlsn":(\d+)')
+
+
+def pages_of(node: MemoryNode) -> LongPolls:
+    return LongPolls(cast(Any, node), Slices(PIECES_A_TURN_BYTES))
 
 
 class SlowNode(MemoryNode):
@@ -111,7 +115,7 @@ def test_every_reader_gets_its_entries_once_and_in_order(actions: list[tuple[str
 async def _read(actions: list[tuple[str, int, int]], turns: int) -> None:
     node = SlowNode()
     node.turns = turns
-    pages = LongPolls(node, Slices(PIECES_A_TURN_BYTES))
+    pages = pages_of(node)
     tails: list[tuple[Model, Wanted]] = []
     polls: list[tuple[Model, Wanted]] = []
     for action, number, shape in actions:
@@ -163,7 +167,7 @@ async def _read(actions: list[tuple[str, int, int]], turns: int) -> None:
 
 async def test_readers_that_want_different_things_stand_apart() -> None:
     node = SlowNode()
-    pages = LongPolls(node, Slices(PIECES_A_TURN_BYTES))
+    pages = pages_of(node)
     wants = [
         Wanted(2, Form.LINES),
         Wanted(2, Form.LINES, limit=1),
@@ -184,7 +188,7 @@ async def test_readers_that_want_different_things_stand_apart() -> None:
 
 async def test_readers_of_blocks_share_theirs() -> None:
     node = MemoryNode()
-    pages = LongPolls(node, Slices(PIECES_A_TURN_BYTES))
+    pages = pages_of(node)
     wanted = Wanted(2, Form.BLOCKS)
     waiting = [asyncio.create_task(pages.get(wanted, 60)) for _ in range(20)]
     await node.until_waits()
@@ -195,7 +199,7 @@ async def test_readers_of_blocks_share_theirs() -> None:
 
 async def test_one_who_waits_in_vain_is_told_where_to_go_on_and_takes_nothing_from_the_others() -> None:
     node = MemoryNode()
-    pages = LongPolls(node, Slices(PIECES_A_TURN_BYTES))
+    pages = pages_of(node)
     long = asyncio.create_task(pages.get(Wanted(2, Form.LINES), 60))
     short = await pages.get(Wanted(2, Form.LINES), 2 * TICK_S)
     assert (short.piece.data, short.next_vlsn, short.durable) == (b"", 2, 1)
@@ -210,7 +214,7 @@ async def test_a_page_that_cannot_be_made_is_told_to_all_and_the_next_is_made_an
             raise error
 
     node = FailingNode()
-    pages = LongPolls(node, Slices(PIECES_A_TURN_BYTES))
+    pages = pages_of(node)
     waiting = [asyncio.create_task(pages.get(Wanted(2, Form.BLOCKS), 60)) for _ in range(3)]
     await node.until_waits()
     node.append(b"a")
@@ -222,7 +226,7 @@ async def test_a_page_that_cannot_be_made_is_told_to_all_and_the_next_is_made_an
 
 async def test_a_place_that_is_trimmed_away_or_was_given_up_is_told_to_those_who_stand_there() -> None:
     node = MemoryNode()
-    pages = LongPolls(node, Slices(PIECES_A_TURN_BYTES))
+    pages = pages_of(node)
     node.append(b"a", b"b")
     node.first = 3
     with pytest.raises(Trimmed):
@@ -236,7 +240,7 @@ async def test_a_place_that_is_trimmed_away_or_was_given_up_is_told_to_those_who
 
 async def test_many_are_given_their_page_in_slices() -> None:
     node = MemoryNode()
-    pages = LongPolls(node, Slices(PIECES_A_TURN_BYTES))
+    pages = pages_of(node)
     readers = [Model(node, pages, Wanted(2, Form.EVENTS), stays=True) for _ in range(1_000)]
     for reader in readers:
         reader.join()
@@ -315,7 +319,7 @@ async def test_one_whose_deadline_fails_keeps_no_other_from_his() -> None:
 async def test_one_whose_time_is_over_as_its_page_comes_has_its_page() -> None:
     """Its deadline comes between the page and the turn of the task that awaits it."""
     node = MemoryNode()
-    pages = LongPolls(node, Slices(PIECES_A_TURN_BYTES))
+    pages = pages_of(node)
     waiting = _Awaited(pages)
     pages.join(Wanted(1, Form.LINES), waiting)
     node.append(b"one")
@@ -332,7 +336,7 @@ async def test_a_filter_that_meets_nothing_in_one_look_is_told_how_far_it_came()
 
     node = LongLog()
     node.append(*[b"v"] * 9)
-    page = await LongPolls(node, Slices(PIECES_A_TURN_BYTES)).get(Wanted(2, Form.LINES, keys=KeyFilter(b"none")), 60)
+    page = await pages_of(node).get(Wanted(2, Form.LINES, keys=KeyFilter(b"none")), 60)
     assert (page.piece.data, page.next_vlsn, page.term) == (b"", 4, 7)
 
 
@@ -346,7 +350,7 @@ async def test_a_durable_vlsn_in_the_middle_of_a_block_is_waited_past() -> None:
 
     node = HalfBlock()
     node.append(b"first")
-    waiting = asyncio.create_task(LongPolls(node, Slices(PIECES_A_TURN_BYTES)).get(Wanted(2, Form.BLOCKS), 60))
+    waiting = asyncio.create_task(pages_of(node).get(Wanted(2, Form.BLOCKS), 60))
     await node.until_waits()
     node.append(b"second")
     assert (await waiting).next_vlsn == 4
@@ -366,7 +370,7 @@ async def test_who_reads_what_is_old_keeps_nobody_from_what_has_just_come() -> N
             return await super().read(from_vlsn, **wanted)
 
     node = SlowDisk()
-    pages = LongPolls(node, Slices(PIECES_A_TURN_BYTES))
+    pages = pages_of(node)
     node.append(*[b"v"] * 20)
     old = [asyncio.create_task(pages.get(Wanted(vlsn, Form.EVENTS), 60)) for vlsn in range(2, 10)]
     live = asyncio.create_task(pages.get(Wanted(22, Form.EVENTS), 60))

@@ -1,4 +1,4 @@
-"""Calls on a gateway over a node in memory, without sockets."""
+"""Calls on a gateway, without sockets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from repl.node.gateway import Gateway
+from repl.node.node import Node
 from repl.web.types import BytesBody, Headers, Request, Response
 from tests.repl.web.memory_node import MemoryNode
 
@@ -70,7 +71,7 @@ def request(
 
 
 async def call(
-    node: MemoryNode | Gateway,
+    node: Node | MemoryNode | Gateway,
     method: str,
     target: str,
     headers: dict[str, str] | None = None,

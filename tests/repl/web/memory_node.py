@@ -1,4 +1,4 @@
-"""A node in memory: a list of entries and the promises of ``repl.read.service``, for tests of what lies before it.
+"""A node in memory: a list of entries and what a node answers, for tests of what lies before it.
 
 It gives VLSNs in order from a TERM entry at 1, makes appends durable one loop turn later (or when a test says
 so: ``held``), wakes waiting reads, trims, and refuses what a test sets in ``refuse``.
@@ -30,8 +30,8 @@ from repl.api import (
     Span,
     Spans,
 )
+from repl.destinations.handed import Holder
 from repl.destinations.message_batch import MessageColumns
-from repl.destinations.service import Room
 from repl.node.gateway import Services
 from vlsn.durability import SYNCED, GroupDurability
 from vlsn.errors import (
@@ -132,18 +132,24 @@ class MemoryNode:
         self.entries.append(Entry(Vlsn(1), TERM, CLOCK_US, EntryKind.TERM, 0, None, b'{"term":7}'))
 
     @property
+    def member(self) -> Any:
+        return self
+
+    seams = config = member
+
+    @property
     def services(self) -> Services:
         itself = cast(Any, self)  # it answers as those classes do, and is none of them
         return Services(
-            appends=self,
-            transactions=self,
-            reads=self,
+            appends=itself,
+            transactions=itself,
+            reads=itself,
             consumers=itself,
             sinks=itself,
-            destinations=self.destinations,
+            destinations=cast(Any, self.destinations),
             cdc=cast(Any, self.cdc),
             files=itself,
-            feeds=self,
+            feeds=itself,
             peers=itself,
             repairs=self,
             administration=itself,
@@ -558,7 +564,7 @@ def _pairs(values: list[bytes], keys: list[bytes] | None) -> list[tuple[bytes | 
 
 @dataclass
 class MemoryMessages:
-    """``repl.destinations.service.Messages``."""
+    """``repl.destinations.delivered.Delivered``."""
 
     columns: MessageColumns
     attempts: dict[int, int]
@@ -566,11 +572,15 @@ class MemoryMessages:
 
 
 class MemoryDestinations:
-    """``repl.destinations.service.Destinations``, with one that is called ``orders``; notes what it was told to do."""
+    """``NodeDestinations``, with one that is called ``orders``; notes what it was told to do."""
 
     def __init__(self) -> None:
         self.leads = True
         self.orders: list[tuple[object, ...]] = []
+
+    @property
+    def member(self) -> Any:
+        return self
 
     def is_master(self) -> bool:
         return self.leads
@@ -605,7 +615,7 @@ class MemoryDestinations:
     async def worker(self, name: str) -> NoReturn:
         raise NotFound(f"there is no worker of {name} here")
 
-    async def messages(self, name: str, most: int, wait_s: float, room: Room) -> MemoryMessages:
+    async def messages(self, name: str, most: int, wait_s: float, room: Holder) -> MemoryMessages:
         self.orders.append(("messages", name, most, wait_s))
         keyed = Entry(Vlsn(7), TERM, CLOCK_US, EntryKind.DATA, 0, b"k", b"a")
         odd = Entry(Vlsn(9), TERM, CLOCK_US, EntryKind.DATA, 0, None, b"\xff")
@@ -629,6 +639,10 @@ class MemoryCdc:
 
     def __init__(self) -> None:
         self.orders: list[tuple[object, ...]] = []
+
+    @property
+    def member(self) -> Any:
+        return self
 
     def consumers(self) -> list[dict[str, Any]]:
         return [self.consumer("orders")]
