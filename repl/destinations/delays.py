@@ -2,7 +2,7 @@
 
     nack {41, 42} for 5 s ─► number 7, two messages, due at 105 s ─► 41 is acknowledged after all ─► 7 is over: 42 again
 
-What comes back together, with one delay, has one number; which messages those are the flight says (``NOBODY``).
+Messages that come back together, with one delay, have one number; the table of what is out knows the messages.
 """
 
 from __future__ import annotations

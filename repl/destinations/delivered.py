@@ -7,9 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from repl.destinations.limits import (
-    PACE_S,
-)
+from repl.destinations.limits import PACE_S
 from repl.destinations.message_batch import MessageColumns
 from repl.destinations.window import Hashes
 from vlsn.format.block import Entry
@@ -57,15 +55,6 @@ class Dead(NamedTuple):
     vlsn: int
     attempts: int
     reason: str
-
-
-@dataclass(slots=True, eq=False)
-class Answer:
-    """One answer, some of whose messages are out yet."""
-
-    deadline: float
-    left: int
-    attempts: dict[int, int]
 
 
 @dataclass(slots=True)

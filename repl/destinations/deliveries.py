@@ -1,6 +1,6 @@
 """All destinations of one lead: found by name, driven by its clock and its durable end.
 
-    durable end rises ─► acknowledgements are folded ─► askers are woken
+    durable end rises ─► acknowledgements are folded ─► calls that wait are woken
     tick              ─► what was out for too long comes back
 
 A new lead delivers nothing before its own first entry is durable, and folded: only then it knows all that was
@@ -113,7 +113,7 @@ class Deliveries:
             acked = acks.get(settings.uuid)
             if acked is None:
                 raise NotFound(f"destination {name} is being made")
-            delivery = self._of[settings.uuid] = Delivery(self._parts, name, settings, acked)
+            delivery = self._of[settings.uuid] = Delivery(self._parts, name, settings)
         delivery.follow(settings)
         return delivery
 
@@ -149,10 +149,8 @@ class Deliveries:
     def rose(self) -> None:
         """Hears that the durable end rose."""
         self._log.view.fold_acks()
-        durable = self._parts.source.durable
         for delivery in self._of.values():
-            if delivery.waiting and delivery.at <= durable and not delivery.is_barren:
-                delivery.wake()
+            delivery.rose()
 
     def followed(self) -> None:
         """Lets deliveries go by what was ordered, now that it is folded."""
@@ -177,7 +175,7 @@ class Deliveries:
             self.full.follow(delivery)
             delivery.tick(now)
             if rows_left > 0 and delivery.incoming.is_due(now):
-                rows_left -= delivery.look_at_incoming(now, self._log.view.ring)
+                rows_left -= delivery.incoming.look(now, self._log.view.ring, delivery.wanted)
         self.full.release()  # whoever waited first may have no time left, and hold up those behind him
 
     async def _look_at_oldest(self) -> None:
@@ -210,7 +208,7 @@ class Deliveries:
             settings = held[1]
             acked = acks.get(settings.uuid)
             if acked is not None and settings.uuid not in self._of:
-                self._of[settings.uuid] = Delivery(self._parts, name, settings, acked)
+                self._of[settings.uuid] = Delivery(self._parts, name, settings)
 
     def _newest(self, delivery: Delivery) -> DestinationSettings:
         settings = self._settings.get(delivery.name, (0, delivery.settings))[1]

@@ -98,7 +98,7 @@ class Policy:
     settings: DestinationSettings
     depth: Depth
     since: Vlsn = NULL_VLSN
-    """``Delivery.since`` of what is counted: moved, a destination may want again what was let go of."""
+    """``Acknowledged.since`` of what is counted: moved, a destination may want again what was let go of."""
     counted: bool = False
     """The messages that were there when the lead began are counted; never where nothing is to be counted."""
     queued: dict[object, Queued] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Policy:
     @property
     def can_drop(self) -> bool:
         """Says whether one more append can be dropped: at most one interval of acknowledged VLSNs each."""
-        return self.delivery.intervals_left > sum(each.drop for each in self.queued.values())
+        return self.delivery.acks.intervals_left > sum(each.drop for each in self.queued.values())
 
     def has_room(self, messages: int, size: int) -> bool:
         limits = self.settings
@@ -169,7 +169,7 @@ class FullPolicies(Generic[A]):
         policy = self._of.get(uuid)
         if policy is not None and policy.counted:
             self._catch_up(policy)
-            policy.depth.let_go(policy.delivery.is_done)
+            policy.depth.let_go(policy.delivery.acks.has)
         return policy
 
     def concerns(self, settings: DestinationSettings) -> bool:
@@ -196,20 +196,20 @@ class FullPolicies(Generic[A]):
             self._count_anew(policy)
         elif (
             policy.bounded != bounded
-            or policy.since != delivery.since
+            or policy.since != delivery.acks.since
             or policy.settings.dead_letter != settings.dead_letter
         ):
             policy.settings = settings
             self._count_anew(policy)
         else:
-            policy.depth.pass_to(delivery.floor)
+            policy.depth.pass_to(delivery.acks.floor)
             if policy.settings is not settings:
                 policy.settings = settings
                 self.release()
 
     def _count_anew(self, policy: Policy) -> None:
         """Counts from the floor on. What is queued, and what is to be dropped of it, stays noted."""
-        policy.depth, policy.since, policy.counted = _depth_of(policy.delivery), policy.delivery.since, False
+        policy.depth, policy.since, policy.counted = _depth_of(policy.delivery), policy.delivery.acks.since, False
         policy.first_weighed, policy.next_vlsn = None, 0  # another key of dead letters: others are messages now
         if policy.bounded:
             self._begin_count()
@@ -282,7 +282,7 @@ class FullPolicies(Generic[A]):
         elif policy.counted:
             self._catch_up(policy)
             if not policy.has_room(count, size):
-                policy.depth.let_go(policy.delivery.is_done)
+                policy.depth.let_go(policy.delivery.acks.has)
                 self._purge(policy)
             if not policy.has_room(count, size):
                 verdict, why = policy.settings.full_policy, f"{policy.depth.messages} messages"
@@ -430,13 +430,13 @@ class FullPolicies(Generic[A]):
             if not page.data:
                 policy.counted = True
                 self._catch_up(policy)
-                depth.let_go(policy.delivery.is_done)
+                depth.let_go(policy.delivery.acks.has)
                 if policy.counted:
                     return
                 await asyncio.sleep(RECOUNT_S)  # what the ring has lost is not durable yet: it can be read soon
                 continue
             depth.add(page.data)
-            depth.let_go(policy.delivery.is_done)
+            depth.let_go(policy.delivery.acks.has)
             await asyncio.sleep(0)
 
     async def _count_paged(self, policy: Policy, first: int) -> None:
@@ -452,11 +452,11 @@ class FullPolicies(Generic[A]):
                 depth.counted_to = first - 1  # there are none
                 return
             depth.add_sizes(found.vlsns, found.sizes, min(int(found.next_vlsn), first) - 1)
-            depth.let_go(policy.delivery.is_done)
+            depth.let_go(policy.delivery.acks.has)
 
 
 def _depth_of(delivery: Delivery) -> Depth:
-    return Depth(delivery.wanted, delivery.floor)
+    return Depth(delivery.wanted, delivery.acks.floor)
 
 
 def _decided(doubt: asyncio.Future[None]) -> None:

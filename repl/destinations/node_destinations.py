@@ -86,7 +86,7 @@ class NodeDestinations(Service):
             case "retry-dead":
                 dead = delivery.dead(None if vlsns is None else VlsnSet.of(vlsns))
                 if dead:
-                    delivery.check_retry(dead)
+                    delivery.acks.check_retry(dead)
                 puts = orders.tried_again(placed, dead) if dead else None
             case "delete-dead":
                 assert vlsns is not None
@@ -115,7 +115,7 @@ class NodeDestinations(Service):
 
     async def ack(self, name: str, vlsns: Vlsns, uuid: str, wait_s: float) -> None:
         delivery = await self._meant(name, uuid)
-        told = delivery.ack(vlsns, wait=wait_s > 0)
+        told = delivery.ack(VlsnSet.of(vlsns), wait=wait_s > 0)
         if told is None:
             return
         try:

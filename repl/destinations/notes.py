@@ -85,12 +85,12 @@ class Notes:
         self._ask()
         return told
 
-    def tried(self, of: Noted, tries: dict[int, list[int]]) -> None:
-        """Notes deliveries, by how often: from two on."""
+    def tried(self, of: Noted, attempts: dict[int, int]) -> None:
+        """Notes deliveries of messages by VLSN, from the second attempt on."""
         gathered = self._open.setdefault(of, _Gathered())
-        for count, vlsns in tries.items():
-            gathered.tries.setdefault(count, []).extend(vlsns)
-            gathered.count += len(vlsns)
+        for vlsn, attempt in attempts.items():
+            gathered.tries.setdefault(attempt, []).append(vlsn)
+        gathered.count += len(attempts)
         self._ask()
 
     def under_way(self, of: Noted) -> VlsnSet:

@@ -34,6 +34,7 @@ from vlsn.errors import (
     WrongVersion,
 )
 from vlsn.format.block import EntryKind
+from vlsn.format.vlsn_set import VlsnSet
 from vlsn.levels import LEVELS, Levels
 from vlsn.state.acks import Acked, AckLimits
 
@@ -479,7 +480,7 @@ async def test_a_dead_one_whose_acknowledgement_is_on_its_way_is_not_tried_again
 
 
 def test_past_so_many_intervals_nothing_is_delivered_until_a_gap_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repl.destinations.delivery.ACK_INTERVALS_MAX", 6)
+    monkeypatch.setattr("repl.destinations.acknowledged.ACK_INTERVALS_MAX", 6)
 
     async def main() -> None:
         group = await made(9)
@@ -504,7 +505,7 @@ def test_past_so_many_intervals_nothing_is_delivered_until_a_gap_closes(monkeypa
 @pytest.fixture
 def eight_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Masters and tables take eight intervals of acknowledged VLSNs."""
-    monkeypatch.setattr("repl.destinations.delivery.ACK_INTERVALS_MAX", 8)
+    monkeypatch.setattr("repl.destinations.acknowledged.ACK_INTERVALS_MAX", 8)
     monkeypatch.setattr("repl.destinations.full.ACK_INTERVALS_MAX", 8)
     monkeypatch.setattr("vlsn.state.acks.AckLimits", partial(AckLimits, intervals=8))
 
@@ -523,7 +524,7 @@ async def test_acknowledgements_of_others_leave_what_is_out_its_room() -> None:
         assert lead is not None
         delivery = await lead.destinations.of("orders")
         with pytest.raises(QueueFull, match="intervals of acknowledged VLSNs, 8 are kept"):
-            delivery.ack(range(first + 10, first + 22, 2), wait=False)
+            delivery.ack(VlsnSet.of(range(first + 10, first + 22, 2)), wait=False)
         await dest.ack(messages[1::2])
         assert acked(group, uuid).done.has([message.vlsn for message in messages[1::2]]).all()
     await group.stop()
@@ -626,7 +627,7 @@ async def test_an_ack_is_not_answered_before_a_majority_has_its_note() -> None:
         delivery = await lead.destinations.of("orders")
         assert len((await delivery.messages(10, 0.0, Holder(Handed()))).entries) == 1
         group.net.split([group.master], [name for name in group.names if name != group.master])
-        told = delivery.ack([vlsn], wait=True)
+        told = delivery.ack(VlsnSet.of([vlsn]), wait=True)
         assert told is not None
         with pytest.raises((NotMaster, OutcomeUnknown)):
             await told
@@ -646,7 +647,7 @@ async def test_a_new_lead_knows_what_the_one_before_has_answered(seed: int) -> N
         delivery = await lead.destinations.of("orders")
         assert len((await delivery.messages(10, 0.0, Holder(Handed()))).entries) == 1
         await asyncio.sleep(1.0)
-        told = delivery.ack([vlsn], wait=True)
+        told = delivery.ack(VlsnSet.of([vlsn]), wait=True)
         assert told is not None
         await told
         group.kill(group.master, power=True)

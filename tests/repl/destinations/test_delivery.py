@@ -79,7 +79,7 @@ class Made:
             freed=lambda: None,
             event=lambda *_, **__: None,
         )
-        self.delivery = Delivery(parts, "orders", settings, self.acked)
+        self.delivery = Delivery(parts, "orders", settings)
 
     def moved(self, since: int, floor: int) -> None:
         self.acked = Acked(Vlsn(since), VlsnSet.between(1, floor))
@@ -157,6 +157,7 @@ class Pages:
     def __init__(self, first: int) -> None:
         self.first = first
         self.entries: list[Entry] = []
+        self.run: PagedRun | None = None
         self.before: Callable[[], Awaitable[None]] | None = None
 
     def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str:
@@ -169,13 +170,13 @@ class Pages:
         if self.before is not None:
             await self.before()
         last = int(self.entries[-1].vlsn) if self.entries else 0
-        return PagedRun(self.entries, Vlsn(max(from_vlsn, last + 1)))
+        return self.run or PagedRun(self.entries, Vlsn(max(from_vlsn, last + 1)))
 
 
 def test_acknowledgements_past_the_limit_of_intervals_are_refused_and_none_of_them_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("repl.destinations.delivery.ACK_INTERVALS_MAX", LIMIT)
+    monkeypatch.setattr("repl.destinations.acknowledged.ACK_INTERVALS_MAX", LIMIT)
 
     async def main() -> None:
         log = Log([b"a", b"b"], [b"a"], [b"c"])
@@ -183,15 +184,15 @@ def test_acknowledgements_past_the_limit_of_intervals_are_refused_and_none_of_th
         log.durable = Vlsn(4 * LIMIT)
         apart = np.arange(FIRST + 1, FIRST + 2 * LIMIT, 2)
         with pytest.raises(QueueFull, match="101 intervals"):
-            made.delivery.ack(apart, wait=False)
-        assert not made.delivery.is_done(apart).any()
+            made.delivery.ack(VlsnSet.of(apart), wait=False)
+        assert not made.delivery.acks.has(apart).any()
         made.acked = Acked(made.acked.since, made.acked.done.union(VlsnSet.of(apart[:-1])))
         with pytest.raises(QueueFull):
-            made.delivery.ack(apart[-1:], wait=False)
+            made.delivery.ack(VlsnSet.of(apart[-1:]), wait=False)
         found, _ = await made.delivery.hand_out(10, 1.0, Holder(Handed()))
         assert found.columns.vlsns.tolist() == [FIRST]
-        made.delivery.ack(np.append(FIRST, apart[-1:]), wait=False)  # one gap is closed
-        assert made.delivery.is_done(apart).all()
+        made.delivery.ack(VlsnSet.of(np.append(FIRST, apart[-1:])), wait=False)  # one gap is closed
+        assert made.delivery.acks.has(apart).all()
 
     run(main())
 

@@ -40,7 +40,7 @@ class Removed(NamedTuple):
         return len(self.vlsns)
 
 
-class Flight:
+class OutTable:
     """No VLSN is out twice."""
 
     def __init__(self) -> None:
