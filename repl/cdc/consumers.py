@@ -37,6 +37,7 @@ class CdcConsumers:
         self.records = {each.name: CdcRecord(each) for each in settings}
         self._workers: dict[str, CdcWorker] = {}
         self._node = node
+        self.name = node.name
         self.event = event
         self._host: CdcHost | None = None
 

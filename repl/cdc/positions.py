@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from repl.api import ConsumerAt, ConsumerChange
+from repl.api import ConsumerChange
 from repl.cdc.position_file import DIRECTORY, PositionFile, StoredPosition
-from repl.names.positions import REPLICATED_PREFIX
+from repl.names.positions import REPLICATED_PREFIX, NodePositions
 from vlsn.errors import BadArgument, LogFailed, NotFound, NotYet, WrongVersion
 from vlsn.seams import Disk
 
@@ -180,27 +180,6 @@ class LocalPositions:
             await self._offload(file.close)
 
 
-class ConsumersOfGroup(Protocol):
-    """The named positions of the group, as the node's gateway offers them."""
-
-    async def confirm(self, timeout_s: float) -> int:
-        """Returns once what earlier masters have stored is known here. Raises ``NotMaster``, ``Lagging``."""
-        ...
-
-    async def consumer(self, name: str) -> ConsumerAt: ...
-
-    async def set_consumer(self, name: str, change: ConsumerChange, timeout_s: float) -> ConsumerAt: ...
-
-    def capture_paused_us(self, consumer: str) -> int:
-        """Returns since when a CDC consumer of the group is paused, 0 for not at all, by all that is in this node's
-        log, durable or not."""
-        ...
-
-    async def pause_capture(self, consumer: str, since_us: int, timeout_s: float) -> None:
-        """Logs since when it is paused, 0 for not at all; durable on return. Raises ``VlsnLogError``."""
-        ...
-
-
 class ReplicatedPositions:
     """A named position of the group, ``cdc.NAME``: it goes where the master goes, and holds the log on every node.
 
@@ -208,7 +187,7 @@ class ReplicatedPositions:
     is refused: whoever was replaced is told so.
     """
 
-    def __init__(self, consumers: ConsumersOfGroup, name: str) -> None:
+    def __init__(self, consumers: NodePositions, name: str) -> None:
         self._consumers = consumers
         self._consumer = name
         self._name = REPLICATED_PREFIX + name

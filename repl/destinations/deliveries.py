@@ -94,27 +94,36 @@ class Deliveries:
     async def of(self, name: str) -> Delivery:
         """Finds a destination. Raises ``NotFound``, ``BadArgument``, ``NotMaster``, ``ProducersMissing``,
         ``WrongVersion`` below the level that has them."""
-        key = key_of(name)
+        key_of(name)
         await self.settle_in()
-        small, acks = self._log.view.history.small, self._log.view.history.acks
-        kept = small.at(key, acks.folded_to)
-        held = self._settings.get(name)
+        settings = self._settings_of(name)
+        if settings is None:
+            raise NotFound(f"there is no destination {name}")
+        delivery = self._met(name, settings)
+        if delivery is None:
+            raise NotFound(f"destination {name} is being made")
+        delivery.follow(settings)
+        return delivery
+
+    def _settings_of(self, name: str) -> DestinationSettings | None:
+        """Returns a destination's settings as they are folded, read anew only where they were changed."""
+        history = self._log.view.history
+        kept, held = history.small.at(key_of(name), history.acks.folded_to), self._settings.get(name)
         if kept is None:
             self._settings.pop(name, None)
-            raise NotFound(f"there is no destination {name}")
+            return None
         if held is None or held[0] != kept.vlsn:
             placed = settings_of(kept)
             if placed is None:
-                raise NotFound(f"there is no destination {name}")
+                return None
             held = self._settings[name] = int(placed.at), placed.settings
-        settings = held[1]
+        return held[1]
+
+    def _met(self, name: str, settings: DestinationSettings) -> Delivery | None:
+        """Returns a destination's delivery, made where it is new; None while its table is not there."""
         delivery = self._of.get(settings.uuid)
-        if delivery is None:
-            acked = acks.get(settings.uuid)
-            if acked is None:
-                raise NotFound(f"destination {name} is being made")
+        if delivery is None and self._log.view.history.acks.get(settings.uuid) is not None:
             delivery = self._of[settings.uuid] = Delivery(self._parts, name, settings)
-        delivery.follow(settings)
         return delivery
 
     def check_level(self) -> None:
@@ -194,21 +203,11 @@ class Deliveries:
         if acks.folded_to < self._lead.start or small.lacks_to:
             return
         for key in small:
-            if not key.startswith(PREFIX):
-                continue
-            kept, name = small.at(key, acks.folded_to), key.removeprefix(PREFIX)
-            if kept is None:
-                continue
-            held = self._settings.get(name)
-            if held is None or held[0] != kept.vlsn:
-                placed = settings_of(kept)
-                if placed is None or acks.get(placed.settings.uuid) is None:
-                    continue
-                held = self._settings[name] = int(placed.at), placed.settings
-            settings = held[1]
-            acked = acks.get(settings.uuid)
-            if acked is not None and settings.uuid not in self._of:
-                self._of[settings.uuid] = Delivery(self._parts, name, settings)
+            if key.startswith(PREFIX):
+                name = key.removeprefix(PREFIX)
+                settings = self._settings_of(name)
+                if settings is not None:
+                    self._met(name, settings)
 
     def _newest(self, delivery: Delivery) -> DestinationSettings:
         settings = self._settings.get(delivery.name, (0, delivery.settings))[1]

@@ -36,21 +36,19 @@ class Depth:
         """Counts the messages of blocks, the first of which holds the VLSN behind ``counted_to``."""
         rows = EntryRows.joined(blocks)
         mask, vlsns = self._wanted.mask(rows), rows.vlsns()
-        mask &= vlsns > self.counted_to
-        if mask.any():
-            vlsns, sizes = vlsns[mask], rows.sizes()[mask]
-            self._chunks.append((vlsns, sizes))
-            self.messages += len(vlsns)
-            self.bytes += int(sizes.sum())
-        self.counted_to = max(self.counted_to, rows.first_vlsn + rows.rows - 1)
+        self._count(vlsns[mask], rows.sizes()[mask], rows.first_vlsn + rows.rows - 1)
 
     def add_sizes(self, vlsns: I64, sizes: I64, counted_to: int) -> None:
         """Counts messages that the log has no more, up to ``counted_to``."""
-        mask = (vlsns > self.counted_to) & (vlsns <= counted_to)
-        if mask.any():
-            self._chunks.append((vlsns[mask], sizes[mask]))
-            self.messages += int(mask.sum())
-            self.bytes += int(sizes[mask].sum())
+        below = vlsns <= counted_to
+        self._count(vlsns[below], sizes[below], counted_to)
+
+    def _count(self, vlsns: I64, sizes: I64, counted_to: int) -> None:
+        new = vlsns > self.counted_to
+        if new.any():
+            self._chunks.append((vlsns[new], sizes[new]))
+            self.messages += int(np.count_nonzero(new))
+            self.bytes += int(sizes[new].sum())
         self.counted_to = max(self.counted_to, counted_to)
 
     def pass_to(self, floor: int) -> None:
