@@ -5,7 +5,7 @@
     POST /v1/cdc/{name}/pause      stops it where it is; it holds the log
     POST /v1/cdc/{name}/resume     lets it go on, paused or parked
     POST /v1/cdc/{name}/reset      {"to": VLSN, "start" or "end"}: moves its position
-    POST /v1/cdc/{name}/skip       {"to": VLSN}: moves it forward, and names what it is not given
+    POST /v1/cdc/{name}/skip       {"to": VLSN}: moves it forward, and names the VLSNs that it misses
     POST /v1/cdc/{name}/resend     {"from": VLSN, "to": VLSN}: gives these once more, then goes on where it was
 
 Each answers for this node alone.  A consumer with ``run_on = "master"`` takes orders on the master only.

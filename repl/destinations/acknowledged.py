@@ -1,11 +1,11 @@
-"""What is acknowledged of one destination: the table as it is folded, and what is about to be in it.
+"""The acknowledgements of one destination: the folded table, and the VLSNs that are about to be in it.
 
     table      1–40 · 45                               folded from durable COMMITs
     noted      41 · 46–47                              hidden from delivery already, durable with the next note
     skipped    48–90                                   no messages of this destination: a note says that for nothing
 
 The table keeps so many intervals, and passes over a note that has more.  So each message that is out has room for its
-own interval, and what would not fit is refused before it is noted.
+own interval. An acknowledgement that would not fit is refused first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Acknowledged:
         return max(self.table().done.last, self._noted.last)
 
     def has(self, vlsns: Vlsns) -> npt.NDArray[np.bool_]:
-        """Marks those that are acknowledged, or about to be."""
+        """Marks the VLSNs that are acknowledged, or about to be."""
         acked = self._folded()
         noted = self._noted.has(vlsns)
         return noted if acked is None else noted | acked.done.has(vlsns)
@@ -69,8 +69,8 @@ class Acknowledged:
         return ACK_INTERVALS_MAX - taken
 
     def check(self, vlsns: VlsnSet) -> None:
-        """Raises ``QueueFull`` where the table would pass over an acknowledgement of these. A message that is out keeps
-        the room that it has had since it was handed out."""
+        """Raises ``QueueFull`` where the table would pass over this acknowledgement. A message that is out keeps the
+        room that it has had since it was handed out."""
         if vlsns.intervals <= self.intervals_left:
             return
         known, out = self.table().done.union(self._noted), self._out.vlsns
@@ -82,7 +82,7 @@ class Acknowledged:
             )
 
     def check_retry(self, dead: VlsnSet) -> None:
-        """Raises ``QueueFull`` where the table would not take it that ``dead`` are no longer acknowledged."""
+        """Raises ``QueueFull`` where the table has no room for the gaps that ``dead`` would leave."""
         done = self.table().done
         more = done.minus(dead).intervals - done.intervals
         if more > max(0, self.intervals_left):
@@ -91,13 +91,13 @@ class Acknowledged:
                 "out, and what lies between"
             )
 
-    # What is about to be acknowledged.
+    # Acknowledgements on their way.
 
     def add(self, vlsns: VlsnSet) -> None:
         self._noted = self._noted.union(vlsns)
 
     def give_back(self, vlsns: VlsnSet) -> None:
-        """Acknowledges these no longer: their note was not logged, or they are tried again."""
+        """Takes an acknowledgement back: its note was not logged, or the messages are tried again."""
         self._noted = self._noted.minus(vlsns)
 
     def fold(self) -> None:
@@ -108,7 +108,7 @@ class Acknowledged:
             self._noted = VlsnSet() if all_done else self._noted.minus(acked.done)
 
     def skip(self, first: int, last: int) -> None:
-        """Notes that none of ``first`` to ``last`` is a message of this destination; none are named by first > last."""
+        """Notes that ``first`` to ``last`` are no messages of this destination; an empty span changes nothing."""
         if first <= last:
             self._skipped.append(VlsnSet.between(first, last))
 
@@ -123,7 +123,7 @@ class Acknowledged:
         return sum(each.count for each in self._skipped) >= SKIPPED_NOTED
 
     def take_skipped(self) -> VlsnSet:
-        """Takes what was skipped into the next note; nothing while the table has no room for its intervals."""
+        """Takes skipped VLSNs into the next note; empty while the table has no room for their intervals."""
         taken = VlsnSet.covering_all(self._skipped)
         if taken.intervals > self.intervals_left:
             known = self.table().done.union(self._noted)

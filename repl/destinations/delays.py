@@ -1,8 +1,8 @@
-"""The delays of messages that came back, and are nobody's until their time comes.
+"""The delays of messages that came back: no worker holds them until their time comes.
 
     nack {41, 42} for 5 s ─► number 7, two messages, due at 105 s ─► 41 is acknowledged after all ─► 7 is over: 42 again
 
-Messages that come back together, with one delay, have one number; the table of what is out knows the messages.
+Messages that come back together, with one delay, have one number; the table (``out_table``) knows the messages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Delays:
         heappush(self._due, (due_s, number))
 
     def came_in(self, number: int, messages: int) -> None:
-        """Hears that so many of them wait no more."""
+        """Counts messages that wait no more."""
         self.messages -= messages
         self._left[number] -= messages
         if not self._left[number]:

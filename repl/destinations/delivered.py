@@ -1,4 +1,4 @@
-"""The parts of a delivery: what it reads, what it has found, what it gives out and counts."""
+"""The parts of a delivery: the source it reads, the messages it has found, its answers and its counters."""
 
 from __future__ import annotations
 

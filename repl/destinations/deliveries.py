@@ -3,8 +3,7 @@
     durable end rises ─► acknowledgements are folded ─► calls that wait are woken
     tick              ─► what was out for too long comes back
 
-A new lead delivers nothing before its own first entry is durable, and folded: only then it knows all that was
-acknowledged to anybody before.
+A new lead delivers only once its own first entry is durable and folded. Then it knows every earlier acknowledgement.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ class Deliveries:
             )
 
     async def settle_in(self) -> None:
-        """Returns once all is folded that was acknowledged before this lead."""
+        """Returns once all acknowledgements from before this lead are folded."""
         log, lead = self._log, self._lead
         if lacks_to := log.view.history.small.lacks_to:
             raise ProducersMissing(f"this node has lost what was set up to VLSN {lacks_to}; it asks the other members")
@@ -153,20 +152,20 @@ class Deliveries:
     async def _confirm(self) -> None:
         await self._lead.read_index()
 
-    # What drives it.
+    # Events of the lead.
 
     def rose(self) -> None:
-        """Hears that the durable end rose."""
+        """Folds acknowledgements, and wakes calls that wait: the durable end rose."""
         self._log.view.fold_acks()
         for delivery in self._of.values():
             delivery.rose()
 
     def followed(self) -> None:
-        """Lets deliveries go by what was ordered, now that it is folded."""
+        """Lets deliveries follow an order, now that it is folded."""
         self.tick()
 
     def tick(self) -> None:
-        """Takes back what was out for too long, a few times a second."""
+        """Takes messages back that were out for too long, a few times a second."""
         self._log.view.fold_acks()
         now, acks = self._loop.time(), self._log.view.history.acks
         if not self._of and not len(acks):
@@ -185,7 +184,7 @@ class Deliveries:
             delivery.tick(now)
             if rows_left > 0 and delivery.incoming.is_due(now):
                 rows_left -= delivery.incoming.look(now, self._log.view.ring, delivery.wanted)
-        self.full.release()  # whoever waited first may have no time left, and hold up those behind him
+        self.full.release()  # the first may have no time left, and hold up the others
 
     async def _look_at_oldest(self) -> None:
         """Looks again and again which message of each has waited longest."""
@@ -195,7 +194,7 @@ class Deliveries:
                 try:
                     await delivery.look_at_oldest()
                 except (VlsnLogError, OSError):
-                    continue  # whoever takes messages meets it, too, and is told
+                    continue  # a call that takes messages meets the error, too
 
     def _meet_all(self) -> None:
         """Makes the deliveries of all destinations, though nobody may have asked for their messages yet."""

@@ -2,20 +2,20 @@
 
     acknowledged 1–40 · out 41 42 44 (A's batch) · at 50           43, 46: keys of which an earlier message is out
 
-1. Messages are read from ``at`` on, in VLSN order: from the log, and where that was cleaned from pages.  What is
-   acknowledged, about to be, or out, is passed over.
-2. A message that is out comes back when nobody acknowledges it in time, or ``nack`` gives it back: ``at`` goes back to
-   it, so it is the next one.  After the last attempt it is dead instead (``dead_letters``).
+1. Messages are read from ``at`` on, in VLSN order: from the log, and where that was cleaned from pages. Messages that
+   are out, acknowledged, or about to be, are passed over.
+2. A message comes back when no acknowledgement arrives in time, or ``nack`` returns it: ``at`` goes back to it, so it
+   is the next one.  After the last attempt it is dead instead (``dead_letters``).
 3. Order in a key: while a message of a key is out, later ones of that key wait; those of one answer go out together, in
    their order.  One that comes back recalls the later ones of its key that are out.
    One that comes back with a delay stays among what is out until that is over, so they wait for it.
 4. An acknowledgement of a message covers the VLSNs between the message before it and itself, which are none of this
    destination's, so that acknowledgements in order are one interval.
-5. Before an answer goes out a majority confirms that this node leads: one that was unseated hands out nothing that was
-   acknowledged elsewhere meanwhile.
+5. Before an answer goes out a majority confirms that this node leads. So a master that was unseated hands out no
+   message that was acknowledged elsewhere meanwhile.
 
-What is out, and a first attempt, lie in the memory of this lead: the next master delivers what is not acknowledged.
-On the loop only.
+The list of messages that are out, and first attempts, lie in the memory of this lead. The next master delivers every
+message that is not acknowledged. Runs on the loop only.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class DeliveryParts:
     """Returns once a majority has confirmed that this node leads."""
     bury: Callable[[Delivery, list[Dead]], None]
     freed: Callable[[], None]
-    """Hears that messages were acknowledged: there may be room for others."""
+    """Called after messages were acknowledged: there may be room for others."""
     event: Callable[..., None]
 
 
@@ -99,7 +99,7 @@ class Delivery:
         self._use(settings)
         self._at = self.acks.floor + 1
         self._barren_until = 0.0
-        """The loop's time until which nobody looks again but who has keys: all that was met waits for its key."""
+        """The loop's time until which only owners of keys look again: every message that was met waits for its key."""
         self._waiting_keys = WaitingKeys()
         self.oldest = Oldest()
 
@@ -143,7 +143,7 @@ class Delivery:
         return len(self._waiters)
 
     def _is_barren(self) -> bool:
-        """Says whether somebody has just looked, and met nothing but messages that wait for their keys."""
+        """Says whether a call has just looked, and met only messages that wait for their keys."""
         return asyncio.get_running_loop().time() < self._barren_until
 
     def rose(self) -> None:
@@ -163,8 +163,8 @@ class Delivery:
         return Worker(self, -self._workers)
 
     async def messages(self, most: int, wait_s: float, room: Room) -> Delivered:
-        """Takes up to ``most`` messages, each to one asker; waits up to ``wait_s`` for the first. Raises ``QueueFull``,
-        ``NotFound``, ``NotMaster``, ``Damaged``."""
+        """Takes up to ``most`` messages, each for one caller; waits up to ``wait_s`` seconds for the first. Raises
+        ``QueueFull``, ``NotFound``, ``NotMaster``, ``Damaged``."""
         delivered, answer = await self.hand_out(most, wait_s, room)
         if answer:
             try:
@@ -175,8 +175,8 @@ class Delivery:
         return delivered
 
     async def hand_out(self, most: int, wait_s: float, room: Room, *, owner: int = 0) -> tuple[Delivered, int]:
-        """Takes messages as ``messages``, and returns the answer's number, 0 for none. Who asked sends them after
-        ``confirm``, or recalls them, and gives the room back. ``owner``: a worker's name, 0 for somebody who asks this
+        """Takes messages as ``messages``, and returns the answer's number, 0 for none. The caller sends them after
+        ``confirm``, or recalls them, and returns the room. ``owner``: a worker's name, 0 for a call that asks this
         once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
@@ -200,12 +200,12 @@ class Delivery:
             await self._waiters.wait(min(deadline, now + BLOCKED_S) if more else deadline)
 
     async def confirm(self) -> None:
-        """Returns once a majority has confirmed the lead; others take what comes behind meanwhile. Raises."""
+        """Returns once a majority has confirmed the lead; other calls take later messages meanwhile. Raises."""
         await self._parts.confirm()
         self._check()
 
     def recall(self, answers: Iterable[int]) -> None:
-        """Takes answers back that nobody has seen."""
+        """Takes answers back that were never sent."""
         for answer in answers:
             self._recall(self._out.table.vlsns_of(answer))
         self._waiters.wake()
@@ -235,7 +235,7 @@ class Delivery:
             most = 1
         if len(self._waiting_keys) and self._out.table.has_keys_of(owner):
             own = self._waiting_keys.first_but(self._out.table.keys_of_others(owner)[0])
-            if own is not None:  # it was another one that passed them over; for all others they wait as before
+            if own is not None:  # another owner passed them over; for all others they wait as before
                 barren_until = self._barren_until
                 self._rewind(own)
                 self._barren_until = barren_until
@@ -256,7 +256,7 @@ class Delivery:
                     break
         except BaseException:
             if found.count:
-                self._rewind(int(found.before[0][0]) + 1)  # who asked is gone, or a read failed: nobody has these
+                self._rewind(int(found.before[0][0]) + 1)  # the caller is gone, or a read failed
             raise
         if not found.count:
             if found.blocked:
@@ -271,7 +271,7 @@ class Delivery:
         return Delivered(MessageColumns(), {}, self.uuid), 0
 
     async def _look(self, found: Found, limit: int, *, first_only: bool) -> bool:
-        """Looks at what comes next; False where there is nothing more to be had now."""
+        """Looks at the next messages; False where no more can be had now."""
         at, since = self._at, self.acks.since
         window = await self._windows.at(at)
         self._check()
@@ -279,7 +279,7 @@ class Delivery:
             found.clear()  # of before a move
             return True
         if self._at != at:
-            if found.count:  # something came back meanwhile, and may be earlier than these, and of one of their keys
+            if found.count:  # a message came back meanwhile, and may be earlier than these, and of one of their keys
                 self._rewind(int(found.before[0][0]) + 1)
                 found.clear()
             return True
@@ -318,7 +318,7 @@ class Delivery:
         return not first_only
 
     def _passed_over(self, vlsns: Vlsns, before: Vlsns) -> npt.NDArray[np.bool_]:
-        """Marks what is not to be delivered; notes what lies between those that are done."""
+        """Marks the messages that must not be delivered; skips the gaps between those that are done."""
         if vlsns[0] > max(self.acks.last, self._out.table.last):
             return np.zeros(len(vlsns), np.bool_)  # all of it is new
         done = self.acks.has(vlsns)
@@ -326,7 +326,7 @@ class Delivery:
         return done | self._out.table.has(vlsns)
 
     def _waits(self, vlsns: Vlsns, before: Vlsns, keys: Hashes, free: Mask, owner: int) -> Mask:
-        """Marks messages of whose keys earlier ones are out, and notes from where on to look for these keys again."""
+        """Marks messages with keys of which earlier messages are out; notes where to look for these keys again."""
         others, behind = self._out.table.keys_of_others(owner)
         waits: Mask = np.isin(keys, others) & free
         if waits.any():
@@ -337,8 +337,8 @@ class Delivery:
         return waits
 
     def _wait_anew(self, acked: Acked, vlsns: Vlsns, before: Vlsns, keys: Hashes | None, free: Mask) -> bool:
-        """Lets those of which only the table knows that they were tried again wait as if they had come back just now: a
-        lead before this one knew since when they wait. Says whether there are any."""
+        """Lets messages wait whose attempts only the table knows, as if they had come back just now. Only an earlier
+        lead knew when they came back. Says whether there are any."""
         if not self.settings.redelivery_delay_s or not len(acked.tries.vlsns):
             return False
         rows = np.flatnonzero(free & np.isin(vlsns, acked.tries.vlsns))
@@ -360,7 +360,7 @@ class Delivery:
         return self._out.delay(back, list(map(delay, attempts)), asyncio.get_running_loop().time())
 
     def _living(self, acked: Acked, vlsns: Vlsns, chosen: Vlsns) -> Vlsns:
-        """Leaves out messages that had their last attempt already, and buries them."""
+        """Leaves out messages that had their last attempt already, and moves them to the dead letters."""
         if not self._out.has_tried(acked.tries):
             return chosen
         dead, left = [], []
@@ -422,12 +422,12 @@ class Delivery:
                 return
             at = oldest.looked_to = window.end
 
-    # What comes back.
+    # Return.
 
     def ack(self, vlsns: VlsnSet, *, wait: bool) -> asyncio.Future[None] | None:
-        """Acknowledges messages, whoever they were delivered to, and whether they still are out. With ``wait`` the
-        future is done once that is durable. Raises ``BadArgument`` for what cannot have been delivered, ``QueueFull``
-        where more intervals would be kept than may be; nothing is acknowledged then."""
+        """Acknowledges messages, to any worker and still out or not. With ``wait`` the future is done once that is
+        durable. Raises ``BadArgument`` for VLSNs that cannot have been delivered, ``QueueFull`` past the limit of
+        intervals; then no message is acknowledged."""
         self._check()
         self._check_known(vlsns)
         self.acks.check(vlsns)
@@ -455,8 +455,8 @@ class Delivery:
         self._waiters.wake()
 
     def tick(self, now: float) -> None:
-        """Takes back what was out for too long, lets go out again what has waited for its delay; notes what was passed
-        over, if it is much."""
+        """Takes messages back that were out for too long, or have waited for their delay. Notes skipped VLSNs, if they
+        are many."""
         self.pace.tick(now, self.counts)
         came_back = False
         while len(late := self._out.late(now)):
@@ -502,14 +502,14 @@ class Delivery:
             self._waiters.wake()
 
     def _rewind(self, vlsn: int) -> None:
-        """Goes back to ``vlsn``; what waits behind it is met again on the way."""
+        """Goes back to ``vlsn``; messages that wait behind it are met again on the way."""
         self._barren_until = 0.0
         self._at = min(self._at, vlsn)
         self._waiting_keys.keep_below(self._at)
 
     def dead(self, vlsns: VlsnSet | None) -> VlsnSet:
-        """Returns the dead that an order names, all of them for None; none whose acknowledgement is being noted: that
-        counts. Raises ``NotFound`` where one that is named is not dead."""
+        """Returns the dead that an order names, all of them for None. A dead message whose acknowledgement is on its
+        way does not count. Raises ``NotFound`` where a named message is not dead."""
         dead = self.acks.table().dead.minus(self._parts.notes.under_way(self))
         if vlsns is None:
             return dead
@@ -518,7 +518,7 @@ class Delivery:
         return vlsns
 
     def retry(self, dead: VlsnSet) -> None:
-        """Delivers these again: they are not dead any more."""
+        """Delivers dead messages again."""
         self._out.forget_attempts(dead)
         self.given_back(dead)
 
@@ -534,7 +534,7 @@ class Delivery:
         if first < 1 or last > self._parts.source.durable:
             raise BadArgument(f"vlsns: of {first}–{last} some cannot have been delivered")
 
-    # What its notes say.
+    # Notes.
 
     def skipped(self) -> VlsnSet:
         return self.acks.take_skipped()
@@ -551,7 +551,7 @@ class Delivery:
         self._parts.notes.add(self, vlsns, wait=False)
 
     def buried(self, dead: VlsnSet) -> None:
-        """Hears that these are dead, durable."""
+        """Notes that these are dead: their dead letters are durable."""
         self._out.forget_attempts(dead)
         self.noted(dead)
 
@@ -564,7 +564,7 @@ class Delivery:
 
 
 def _with_gaps(removed: Removed) -> VlsnSet:
-    """Covers messages with what lies before each, back to the message before."""
+    """Covers messages with the VLSNs before each, back to the message before."""
     if (removed.before[1:] == removed.vlsns[:-1]).all():
         return VlsnSet(removed.before[:1] + 1, removed.vlsns[-1:])
     return VlsnSet.covering(removed.before + 1, removed.vlsns)

@@ -1,6 +1,6 @@
 """The depth of a destination: its messages that are not acknowledged, counted as the log grows.
 
-    counted to VLSN 900     chunks of (VLSNs, sizes) ─ what has been acknowledged since goes at the next look
+    counted to VLSN 900     chunks of (VLSNs, sizes) ─ acknowledged messages go at the next look
 
 Only destinations that can be full are counted: 16 bytes of memory a message.
 """
@@ -52,7 +52,7 @@ class Depth:
         self.counted_to = max(self.counted_to, counted_to)
 
     def pass_to(self, floor: int) -> None:
-        """Passes over what is acknowledged up to ``floor``, where it has not counted that far."""
+        """Passes over messages up to ``floor``, all acknowledged, where the count has not come that far."""
         if self.counted_to < floor:
             self._chunks, self.messages, self.bytes, self.counted_to = [], 0, 0, floor
 

@@ -1,4 +1,4 @@
-"""Destinations, as a node tells of them: on every node what its log says, on the master what it does, too."""
+"""Destinations as JSON shows them: on every node from its log, on the master with its deliveries."""
 
 from __future__ import annotations
 

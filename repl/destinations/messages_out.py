@@ -74,7 +74,7 @@ class MessagesOut:
         return found | {vlsn: self.tried(vlsn, noted) for vlsn in vlsns[~mask].tolist()}
 
     def learn(self, vlsns: Vlsns, noted: Tries) -> dict[int, int]:
-        """Counts on from ``noted``. Returns the attempts of those messages that nothing was known of here."""
+        """Counts on from ``noted``. Returns the attempts of the messages that were new here."""
         new = {vlsn: noted.of(vlsn) for vlsn in vlsns.tolist() if vlsn not in self._tries}
         self._tries |= new
         return new
@@ -90,7 +90,7 @@ class MessagesOut:
             for vlsn in vlsns.vlsns().tolist():
                 self._tries.pop(vlsn, None)
 
-    # What goes out.
+    # Hand-out.
 
     def hand_out(self, found: Found, vlsns: Vlsns, noted: Tries, deadline: float) -> tuple[int, dict[int, int]]:
         """Hands out what was found. Returns the answer's number, and the attempts from the second on."""
@@ -115,7 +115,7 @@ class MessagesOut:
             self._delays.add(number, len(some), now_s + delay_s)
         return bool(rows)
 
-    # What comes back.
+    # Return.
 
     def shorten(self, deadline: float) -> None:
         """Lets no answer be out past ``deadline``."""
@@ -123,7 +123,7 @@ class MessagesOut:
             answer.deadline = min(answer.deadline, deadline)
 
     def late(self, now_s: float) -> I64:
-        """Returns the messages of the first answer whose time is over; none where no answer's is."""
+        """Returns the messages of the first answer whose time is over; empty while no answer is late."""
         number = next(iter(self._answers), None)
         if number is None or self._answers[number].deadline > now_s:
             return np.empty(0, np.int64)

@@ -36,7 +36,7 @@ class Room(Protocol):
         ...
 
     def take(self, answer: int, size: int) -> None:
-        """Takes it for an answer of so many bytes. Whoever asked for the messages gives it back."""
+        """Takes room for an answer of so many bytes. The caller that asked for the messages returns the room."""
         ...
 
 
@@ -79,8 +79,8 @@ class Destinations(Mastership, Protocol):
     async def set_destination(
         self, name: str, change: DestinationChange, timeout_s: float
     ) -> tuple[dict[str, Any], bool]:
-        """Makes it, or changes it; durable on return. Says whether it was made. Raises ``StaleTerm``, ``TooLarge``,
-        ``Trimmed``, and what an append meets."""
+        """Makes a destination, or changes one; durable on return. Says whether it was made. Raises ``StaleTerm``,
+        ``TooLarge``, ``Trimmed``, and what an append meets."""
         ...
 
     async def drop_destination(self, name: str, timeout_s: float) -> None: ...
@@ -95,7 +95,7 @@ class Destinations(Mastership, Protocol):
     async def worker(self, name: str) -> DestinationWorker: ...
 
     async def messages(self, name: str, most: int, wait_s: float, room: Room) -> Messages:
-        """Takes messages, each for one asker. Raises ``QueueFull``, ``Damaged``."""
+        """Takes messages, each for one caller. Raises ``QueueFull``, ``Damaged``."""
         ...
 
     async def peek(self, name: str, most: int) -> Messages:
@@ -108,5 +108,5 @@ class Destinations(Mastership, Protocol):
         ...
 
     async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str, delay_s: float | None) -> None:
-        """Gives messages back; ``delay_s``: seconds until they go out again, None for what the settings say."""
+        """Gives messages back; ``delay_s``: seconds until they go out again, None for the settings' delay."""
         ...

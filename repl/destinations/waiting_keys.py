@@ -1,4 +1,4 @@
-"""The keys whose messages were passed over: an earlier message of each key is out, so later ones wait.
+"""The keys with messages that were passed over: an earlier message of each key is out, so later ones wait.
 
 out 41 (key k)     looked at 42 43 44 (k) 45     ─►  k waits from 44 on; once 41 is acknowledged, 44 is looked at again
 """

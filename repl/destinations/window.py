@@ -3,8 +3,7 @@
     blocks    | 41 42 43 | 44 45 46 47 |        first 41, end 48
     messages     41    43   44       47         the columns: VLSN, time, where key and value lie in the blocks' bytes
 
-What lies in the log is looked at once a block, not once a message: answers are cut out of the window as slices of the
-blocks' own bytes.
+The log is looked at block by block, not message by message. Answers are slices of the blocks' own bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _PRIMES: Final = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Messages with VLSNs from ``first`` to before ``end``; what lies there and is none of them was looked at."""
+    """Messages with VLSNs from ``first`` to before ``end``. Other entries of that span belong to no message here."""
 
     first: int
     end: int

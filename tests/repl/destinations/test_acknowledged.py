@@ -1,4 +1,4 @@
-"""What is acknowledged: the table's room for intervals, and what is noted before it is folded."""
+"""Acknowledgements of a destination: the room for intervals, and VLSNs that are noted and not folded yet."""
 
 from __future__ import annotations
 

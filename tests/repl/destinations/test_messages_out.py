@@ -1,4 +1,4 @@
-"""What is out: deadlines, delays and attempts."""
+"""Messages that are out: their deadlines, delays and attempts."""
 
 from __future__ import annotations
 
