@@ -11,16 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 import numpy as np
 
-from repl.destinations.delays import Delays
 from repl.destinations.delivered import Found
 from repl.destinations.limits import TRIES_MAX
 from repl.destinations.out_table import NOBODY, OutTable, Removed
 from vlsn.format.rows import I64
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.state.acks import Tries
+
+_SPARE: Final = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +41,12 @@ class MessagesOut:
     def __init__(self, numbers: Iterator[int]) -> None:
         self.table = OutTable()
         self._numbers = numbers
-        self._delays = Delays()
+        self.delayed = 0
+        """The messages that came back, and are delivered again once their delay is over."""
+        self._delays: dict[int, int] = {}
+        """The messages that wait under each number."""
+        self._due: list[tuple[float, int]] = []
+        """A heap of times and numbers, of which some may wait no more."""
         self._answers: dict[int, Answer] = {}
         """The answers with messages out, by number, in the order of their deadlines."""
         self._tries: dict[int, int] = {}
@@ -46,12 +54,7 @@ class MessagesOut:
 
     def __len__(self) -> int:
         """The messages that are delivered, and not acknowledged yet."""
-        return len(self.table) - self._delays.messages
-
-    @property
-    def delayed(self) -> int:
-        """The messages that came back, and are delivered again once their delay is over."""
-        return self._delays.messages
+        return len(self.table) - self.delayed
 
     # Attempts.
 
@@ -112,7 +115,12 @@ class MessagesOut:
         for delay_s, some in rows.items():
             number = next(self._numbers)
             self.table.add(back.vlsns[some], back.before[some], back.keys[some], answer=number, owner=NOBODY)
-            self._delays.add(number, len(some), now_s + delay_s)
+            self._delays[number] = len(some)
+            self.delayed += len(some)
+            if len(self._due) > 2 * len(self._delays) + _SPARE:
+                self._due = [each for each in self._due if each[1] in self._delays]
+                heapify(self._due)
+            heappush(self._due, (now_s + delay_s, number))
         return bool(rows)
 
     # Return.
@@ -131,7 +139,11 @@ class MessagesOut:
 
     def due(self, now_s: float) -> I64:
         """Returns the messages whose delay is over, once each."""
-        numbers = self._delays.over(now_s)
+        numbers = []
+        while self._due and self._due[0][0] <= now_s:
+            number = heappop(self._due)[1]
+            if number in self._delays:
+                numbers.append(number)
         return self.table.vlsns_of(*numbers) if numbers else np.empty(0, np.int64)
 
     def acknowledge(self, vlsns: VlsnSet) -> Removed:
@@ -168,7 +180,10 @@ class MessagesOut:
             known = list(zip(numbers.tolist(), counts.tolist(), strict=True))
         for number, count in known:
             if number in self._delays:
-                self._delays.came_in(number, count)
+                self.delayed -= count
+                self._delays[number] -= count
+                if not self._delays[number]:
+                    del self._delays[number]
                 continue
             answer = self._answers[number]
             answer.left -= count

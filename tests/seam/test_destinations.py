@@ -139,41 +139,6 @@ async def test_what_is_acknowledged_is_never_delivered_again_by_the_next_master_
 
 
 @virtual
-async def test_order_in_a_key_while_it_is_shared() -> None:
-    group = await made(3)
-    async with client(group) as log:
-        await log.destinations.put("orders", ack_timeout_s=30.0)
-        await log.append_many([b"a1", b"a2", b"b1", b"a3", b"b2"], keys=[b"a", b"a", b"b", b"a", b"b"])
-        one, other = log.destination("orders"), log.destination("orders")
-        (first,) = await one.take(1, 0.0)
-        assert values(await other.take(10, 0.0)) == [b"b1", b"b2"], "a2 waits for a1, which another one has"
-        waiting = asyncio.ensure_future(other.take(10, 20.0))
-        await asyncio.sleep(1.0)
-        assert not waiting.done()
-        await first.ack()
-        later = await waiting
-        assert values(later) == [b"a2", b"a3"]
-        await later[1].ack()
-        await later[0].nack()
-        assert values(await one.take(10, 0.0)) == [b"a2"]
-    await group.stop()
-
-
-@virtual
-async def test_one_that_comes_back_recalls_later_ones_of_its_key() -> None:
-    group = await made(4)
-    async with client(group) as log:
-        await log.destinations.put("orders")
-        await log.append_many([b"a1", b"b1", b"a2"], keys=[b"a", b"b", b"a"])
-        one, other = log.destination("orders"), log.destination("orders")
-        messages = await one.take(10, 0.0)
-        assert values(messages) == [b"a1", b"b1", b"a2"]
-        await messages[0].nack()
-        assert values(await other.take(10, 0.0)) == [b"a1", b"a2"]
-    await group.stop()
-
-
-@virtual
 async def test_a_message_that_nobody_can_take_is_dead_and_can_be_tried_again() -> None:
     group = await made(5)
     async with client(group) as log:
@@ -205,37 +170,6 @@ async def test_a_message_that_nobody_can_take_is_dead_and_can_be_tried_again() -
         await bad.ack()
         told = await log.destinations.get("orders")
         assert told["dead"] == 0 and told["floor"] >= bad.vlsn
-    await group.stop()
-
-
-@virtual
-async def test_given_back_with_a_delay_it_goes_out_again_behind_that_and_later_ones_of_its_key_behind_it() -> None:
-    group = await made(31)
-    loop = asyncio.get_running_loop()
-    async with client(group) as log:
-        await log.destinations.put("orders", ack_timeout_s=60.0)
-        await log.append_many([b"a1", b"a2", b"b1"], keys=[b"a", b"a", b"b"])
-        dest = log.destination("orders")
-        first, *_ = await dest.take(10, 0.0)
-        await first.nack("not now", delay_s=5.0)
-        given_s = loop.time()
-        assert values(await dest.take(10, 1.0)) == [], "a2 waits for a1, and b1 is out"
-        told = await log.destinations.get("orders")
-        assert (told["out"], told["delayed"]) == (1, 1)
-        await first.nack("not now", delay_s=0.0)  # it is not out: nothing comes of it
-        again = await dest.take(10, 20.0)
-        assert 5.0 <= loop.time() - given_s < 6.0
-        assert [(each.value, each.attempt) for each in again] == [(b"a1", 2), (b"a2", 1)]
-        await again[1].nack("not yet", delay_s=60.0)
-        await again[0].nack()  # at once: none after it is waited for
-        (once_more,) = await dest.take(10, 0.0)
-        assert (once_more.value, once_more.attempt) == (b"a1", 3)
-        await dest.ack([once_more, again[1]])  # whoever it was delivered to, and whenever
-        told = await log.destinations.get("orders")
-        assert (told["out"], told["delayed"]) == (1, 0)
-        for nonsense in (-1.0, 86_401.0, float("nan"), float("inf")):
-            with pytest.raises(BadArgument, match="delay_s"):
-                await first.nack(delay_s=nonsense)
     await group.stop()
 
 
@@ -303,30 +237,6 @@ async def test_the_next_master_counts_a_delay_anew_and_a_move_ends_it() -> None:
 
 
 @virtual
-async def test_no_more_messages_are_out_than_it_says() -> None:
-    group = await made(34)
-    async with client(group) as log:
-        await log.destinations.put("orders", ack_timeout_s=5.0, max_out=3)
-        await log.append_many([b"%d" % number for number in range(8)])
-        one, other = log.destination("orders"), log.destination("orders")
-        first = await one.take(10, 0.0)
-        assert values(first) == [b"0", b"1", b"2"]
-        assert values(await other.take(10, 0.5)) == []
-        assert (await log.destinations.get("orders"))["blocked_by"] == "max_out: 3 messages are out"
-        waiting = asyncio.ensure_future(other.take(10, 20.0))
-        await asyncio.sleep(0.5)
-        await first[0].ack()
-        assert values(await waiting) == [b"3"]
-        await first[1].nack("later", delay_s=60.0)  # what waits is not out
-        assert values(await other.take(10, 1.0)) == [b"4"]
-        await asyncio.sleep(6.0)
-        assert values(await other.take(10, 0.0)) == [b"2", b"3", b"4"], "they come back in time"
-        await log.destinations.put("orders", max_out=0)
-        assert values(await other.take(10, 1.0)) == [b"5", b"6", b"7"]
-    await group.stop()
-
-
-@virtual
 async def test_below_level_4_a_destination_has_neither_a_delay_nor_a_limit_of_what_is_out() -> None:
     group = await made(35, Levels(1, 3))
     async with client(group, 2.0) as log:
@@ -340,26 +250,6 @@ async def test_below_level_4_a_destination_has_neither_a_delay_nor_a_limit_of_wh
         (message,) = await log.destination("orders").take(1, 1.0)
         await message.nack(delay_s=2.0)  # is of this lead alone, and in no log
         assert values(await log.destination("orders").take(1, 1.0)) == []
-    await group.stop()
-
-
-@virtual
-async def test_what_is_recalled_because_of_another_loses_no_attempt() -> None:
-    group = await made(15)
-    async with client(group) as log:
-        await log.destinations.put("orders", attempts_max=2, ack_timeout_s=3.0)
-        await log.append_many([b"bad", b"good"], keys=[b"a", b"a"])
-        dest = log.destination("orders")
-        assert len(await dest.take(10, 0.0)) == 2
-        await asyncio.sleep(4.0)
-        bad, good = await dest.take(10, 0.0)
-        assert (bad.attempt, good.attempt) == (2, 2)
-        await bad.nack("it is bad")
-        (good,) = await dest.take(10, 0.0)
-        assert (good.value, good.attempt) == (b"good", 2), "its last attempt, once more"
-        await good.ack()
-        told = await log.destinations.get("orders")
-        assert told["dead"] == 1 and told["floor"] >= good.vlsn
     await group.stop()
 
 
