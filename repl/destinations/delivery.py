@@ -30,18 +30,17 @@ import numpy as np
 import numpy.typing as npt
 
 from repl.destinations.acknowledged import Acknowledged
-from repl.destinations.delivered import Dead, Delivered, DeliveryCounts, Found, Pace, Source
+from repl.destinations.delivered import Dead, Delivered, DeliveryCounts, Pace, Source
 from repl.destinations.gauges import WINDOWS, Incoming, Oldest
 from repl.destinations.limits import BLOCKED, BLOCKED_MAX, BLOCKED_S, LOOK_S
 from repl.destinations.message_batch import MessageColumns
-from repl.destinations.message_windows import MessageWindows
-from repl.destinations.messages_out import MessagesOut
+from repl.destinations.messages_out import Found, MessagesOut
 from repl.destinations.notes import Notes
 from repl.destinations.out_table import Removed
 from repl.destinations.service import Room
 from repl.destinations.waiters import Waiters
 from repl.destinations.waiting_keys import WaitingKeys
-from repl.destinations.window import NO_KEY, Hashes
+from repl.destinations.window import NO_KEY, Hashes, MessageWindows
 from repl.web.limits import MESSAGE_BYTES, READ_BYTES_MAX
 from vlsn.errors import BadArgument, NotFound, VlsnLogError, anew
 from vlsn.format.messages import MessageFilter

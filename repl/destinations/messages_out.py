@@ -10,20 +10,56 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 import numpy as np
 
-from repl.destinations.delivered import Found
 from repl.destinations.limits import TRIES_MAX
+from repl.destinations.message_batch import MessageColumns
 from repl.destinations.out_table import NOBODY, OutTable, Removed
+from repl.destinations.window import Hashes
 from vlsn.format.rows import I64
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.state.acks import Tries
 
 _SPARE: Final = 64
+
+
+@dataclass(slots=True)
+class Found:
+    """Messages that may go out, put together over several looks."""
+
+    owner: int
+    parts: list[MessageColumns] = field(default_factory=list)
+    before: list[Vlsns] = field(default_factory=list)
+    keys: list[Hashes | None] = field(default_factory=list)
+    count: int = 0
+    bytes: int = 0
+    blocked: int = 0
+    """Messages that were passed over because of their keys."""
+
+    def add(self, part: MessageColumns, before: Vlsns, keys: Hashes | None) -> None:
+        self.parts.append(part)
+        self.before.append(before)
+        self.keys.append(keys)
+        self.count += len(part)
+        self.bytes += part.bytes
+
+    def clear(self) -> None:
+        for columns in (self.parts, self.before, self.keys):
+            columns.clear()
+        self.count = self.bytes = 0
+
+    def all_keys(self) -> Hashes | None:
+        if all(keys is None for keys in self.keys):
+            return None
+        filled = [
+            np.zeros(len(part), np.uint64) if keys is None else keys
+            for part, keys in zip(self.parts, self.keys, strict=True)
+        ]
+        return np.concatenate(filled)
 
 
 @dataclass(slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repl.destinations.message_windows import MessageWindows
+from repl.destinations.window import MessageWindows
 from tests.fakes.loop import virtual
 from tests.repl.destinations.test_delivery import UUID, Log, Pages
 from tests.repl.destinations.test_window import ALL, FIRST

@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from repl.destinations.delivered import Found
 from repl.destinations.message_batch import MessageColumns
-from repl.destinations.messages_out import MessagesOut
+from repl.destinations.messages_out import Found, MessagesOut
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.state.acks import Tries
 from vlsn.state.destinations import DestinationSettings
