@@ -24,7 +24,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from replica.level import store_level
-from replica.syncup import compare, describe
+from replica.matchpoint_check import compare, describe
 from vlsn.errors import BadBody, ChannelClosed, Damaged, StaleTerm, VlsnLogError
 from vlsn.format.block_run import BlockRun
 from vlsn.format.feed_messages import (

@@ -12,7 +12,7 @@ from typing import Any
 
 from repl.cdc.child_feed import Joined
 from repl.cdc.host import CdcHost, CdcNode
-from repl.cdc.positions import LocalPositions, ReplicatedPositions
+from repl.cdc.position_stores import LocalPositions, ReplicatedPositions
 from repl.cdc.record import CdcRecord, CdcState, not_below
 from repl.cdc.worker import CdcWorker
 from repl.cdc_settings import CdcSettings

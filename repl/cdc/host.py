@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from feeder.source import Offload as Reading
 from repl.cdc.children import Children
-from repl.cdc.positions import Begun, Offload
+from repl.cdc.position_stores import Begun, Offload
 from repl.names.positions import NodePositions
 from repl.read.reads import Reads
 from vlsn.errors import Trimmed, VlsnLogError

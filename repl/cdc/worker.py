@@ -34,7 +34,7 @@ from repl.cdc.child_feed import (
 from repl.cdc.children import Child
 from repl.cdc.host import CdcHost, CdcNode
 from repl.cdc.messages import Start
-from repl.cdc.positions import At, PositionLost, Positions
+from repl.cdc.position_stores import At, PositionLost, Positions
 from repl.cdc.record import CdcRecord, CdcState, not_below
 from repl.cdc_settings import CdcSettings
 from vlsn.errors import (

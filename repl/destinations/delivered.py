@@ -58,7 +58,7 @@ class DeliveryCounts:
     """Counters since this node leads."""
 
     delivered: int = 0
-    again: int = 0
+    delivered_again: int = 0
     acked: int = 0
     nacked: int = 0
     expired: int = 0

@@ -378,7 +378,7 @@ class Delivery:
         deadline = asyncio.get_running_loop().time() + self.settings.ack_timeout_s
         number, attempts = self._out.hand_out(found, columns.vlsns, noted, deadline)
         self.counts.delivered += len(columns)
-        self.counts.again += len(attempts)
+        self.counts.delivered_again += len(attempts)
         if attempts:
             self._parts.notes.tried(self, attempts)
         return Delivered(columns, attempts, self.uuid), number

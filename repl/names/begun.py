@@ -49,7 +49,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeBegun(Service):
-    """``repl.cdc.positions.Begun``, and the master's answers. ``leads`` returns the lead, or raises ``NotMaster``."""
+    """The group's ``repl.cdc.position_stores.Begun``. ``leads`` returns the lead, or raises ``NotMaster``."""
 
     def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
         super().__init__(member)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from replica.feed import ReplicaFeed
-from replica.syncup import matchpoint_of
+from replica.matchpoint_check import matchpoint_of
 from tests.vlsn.logs import Machine, Opened
 from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, VlsnLogError
 from vlsn.format.feed_messages import (

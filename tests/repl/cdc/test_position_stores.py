@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from repl.cdc.position_file import SLOT_BYTES, PositionFile, StoredPosition
-from repl.cdc.positions import At, LocalPositions, PositionLost
+from repl.cdc.position_stores import At, LocalPositions, PositionLost
 from tests.fakes.disk import FakeDisk, StopHere
 from tests.fakes.loop import virtual
 from vlsn.errors import BadArgument, Damaged, LogFailed, NotMaster
