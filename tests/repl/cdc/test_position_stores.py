@@ -19,7 +19,7 @@ PATH = "/d/cdc/orders.position"
 
 
 class Group:
-    """A plain model of what the master logs: a number for a name; some questions it does not get, or their answers are
+    """A plain model of the master's log: a number for a name. Some questions do not reach it, or their answers are
     lost."""
 
     def __init__(self) -> None:

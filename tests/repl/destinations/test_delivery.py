@@ -1,4 +1,4 @@
-"""One delivery, held up where it reads: what comes back, or is moved, while it looks."""
+"""One delivery: messages that come back, or a move, while it reads; and the order of messages with keys."""
 
 from __future__ import annotations
 

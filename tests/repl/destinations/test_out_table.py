@@ -1,4 +1,4 @@
-"""The columns of what is out, held against a dict of messages."""
+"""The table of messages that are out, held against a dict."""
 
 from __future__ import annotations
 
