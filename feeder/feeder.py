@@ -62,15 +62,15 @@ class Messages:
         self._span = (NULL_VLSN, NULL_VLSN)
         self._message = b""
         self.dtvlsn = NULL_VLSN
-        """The DTVLSN that the last message told."""
+        """The DTVLSN in the last message."""
         self.unhurried = (NULL_VLSN, NULL_VLSN)
         """VLSNs, both included, of appends of which none waits for a replica's sync; 0 for none."""
         self.receipt_to = NULL_VLSN
         """The last append that waits for no more of a replica than its receipt."""
 
     def blocks(self, position: Position, blocks: Sequence[Buffer], first: Vlsn, last: Vlsn) -> bytes:
-        """Joins blocks ``first`` to ``last`` of one log in one term. What a message made earlier says of the DTVLSN is
-        older by a moment, and told by the next one."""
+        """Joins blocks ``first`` to ``last`` of one log in one term. A message made earlier has a DTVLSN older by a
+        moment; the next one has the newer."""
         if self._span != (first, last):
             if self.unhurried[1]:
                 position = replace(position, flags=self._flags(first, last))
@@ -102,15 +102,16 @@ class FeederOwner(Protocol):
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None: ...
 
     def switched(self, feeder: Feeder, mode: Mode) -> None:
-        """Hears that ``feeder`` reads from the ring now, or from the segments."""
+        """Notes that ``feeder`` reads from the ring now, or from the segments."""
         ...
 
     def answered(self, feeder: Feeder, number: int) -> None:
-        """Hears that the replica has answered read round ``number``."""
+        """Notes that the replica has answered read round ``number``."""
         ...
 
     def matched(self, feeder: Feeder, at: Vlsn) -> None:
-        """Hears that the replica has everything up to ``at``. Raises ``Trimmed`` when what follows is about to go."""
+        """Notes that the replica has everything up to ``at``. Raises ``Trimmed`` when the next entries are about to
+        go."""
         ...
 
     def past_syncup(self, feeder: Feeder) -> None: ...
@@ -184,8 +185,8 @@ class Feeder:
             self.source.close()
 
     def end(self, error: VlsnLogError) -> None:
-        """Tells the replica why, if nothing is being sent to it just now; its owner then ends the task.  It hears of
-        it at its next syncup otherwise."""
+        """Sends the replica the reason, if nothing is being sent to it just now; the owner then ends the task.
+        Otherwise its next syncup says so."""
         if self._idle:
             self._channel.send_now(encode(refusal(error)))
 

@@ -1,14 +1,14 @@
 """The providing side of a network restore: sessions of peers that fetch this node's log.
 
-1. A session is one peer's: its next one replaces it.  At most ``RESTORES_MAX`` at once; who comes then is refused and
+1. A session is one peer's: its next one replaces it.  At most ``RESTORES_MAX`` at once; a later peer is refused and
    goes to another member.
 2. It holds the log from the VLSN that the peer wants next, so that cleaning leaves it there, up to the holds' cap.
-3. What it offers is fixed when it is opened: the durable end, and the state record as of it.  The bytes of segments
-   are given as they are, never past what is synced.
+3. Its offer is fixed when it is opened: the durable end, and the state record as of it. The bytes of segments are sent
+   as they are, never past the synced end.
 4. A rollback ends it: flags change and places are written again.  So does a peer that asks for nothing for
    ``RESTORE_IDLE_S``.
 
-At home only.  Source: JE NetworkRestore, whose providers abort the same way.
+Runs on the loop only.  Source: JE NetworkRestore, whose providers abort the same way.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class Restores:
         )
 
     def open(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
-        """Opens a session for ``ask.sender``. The returned call puts its offer together, on any thread, for the state
-        record may take long. Raises ``QueueFull`` when there are too many, or a rollback is under way; ``Trimmed`` when
-        what is wanted is gone; ``NotYet`` when this log is not that far."""
+        """Opens a session for ``ask.sender``. The returned call makes the offer, on any thread, for the state record
+        may take long. Raises ``QueueFull`` when there are too many, or a rollback is under way; ``Trimmed`` when what
+        is wanted is gone; ``NotYet`` when this log is not that far."""
         log, durable = self._log, self._durable
         for session in [each for each in self._sessions.values() if each.peer == ask.sender]:
             self._end(session, "its peer opened another one")
@@ -114,8 +114,8 @@ class Restores:
 
     def record(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
         """Offers the state record as of a durable VLSN from ``ask.from_vlsn`` to ``ask.upto``, without a session. The
-        returned call puts it together, as with ``open``. Raises ``QueueFull`` while a rollback is under way, ``NotYet``
-        where it is exact as of no such VLSN: at a checkpoint what came before becomes less than that."""
+        returned call makes it, as with ``open``. Raises ``QueueFull`` while a rollback is under way, ``NotYet`` where
+        it is exact as of no such VLSN: at a checkpoint what came before becomes less than that."""
         log = self._log
         if log.view.rollbacks % 2:
             raise QueueFull(f"{self._name} is rolling back; ask again soon")

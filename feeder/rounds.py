@@ -2,18 +2,18 @@
 
     index noted ─► begin: round 7 to all feeds ─► a majority answers 7 or more in this term ─► the index may be shown
 
-1. A round that began after a read was asked, and that a majority has answered, shows that no later master led when
-   the read was asked: an answer says that its sender's stored term was still this one, and a later master needs the
-   votes of a majority, one of them from a node that has answered.
+1. A round that began after a read was asked, and that a majority has answered, shows that no later master led when the
+   read was asked. An answer says that its sender's stored term was still this one. A later master needs the votes of a
+   majority, so at least one from a node that has answered.
 2. Only electable incarnations that the group lists count, the master's own included, as for the DTVLSN.
-3. What is read goes up to the DTVLSN that was noted before the round began.  It counts only once the term's own
-   first block is durable: before that the master does not know what its predecessors made durable.
+3. The read goes up to the DTVLSN that was noted before the round began.  It counts only once the term's own first block
+   is durable: before that the master does not know what its predecessors made durable.
 4. Answers are cumulative, as the feed keeps their order: 8 answers 7 too.
 
     electable n1 n2 n3, n1 leads:  round 7 begins, n3 answers 6   ->  only n1: not yet
                                    n2 answers 7                   ->  n1 and n2: round 7 is confirmed
 
-Pure: who is asked, and how, is its owner's.
+Pure: the owner asks the members.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Rounds:
         return self.number
 
     def answered(self, incarnation: Incarnation, number: int) -> None:
-        """Notes that ``incarnation`` has answered round ``number`` in this master's term. One not begun yet is no
-        answer to anything."""
+        """Notes that ``incarnation`` has answered round ``number`` in this master's term. An answer to a round that has
+        not begun is ignored."""
         if number <= self.number:
             self._answered[incarnation] = max(number, self._answered.get(incarnation, 0))
 

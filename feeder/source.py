@@ -1,15 +1,15 @@
 """The feeder's source: BUFFER from the ring, ARCHIVE from the segments, and the change between them.
 
-1. It starts in ARCHIVE.  2. ARCHIVE → BUFFER when its next VLSN is in the ring; BUFFER → ARCHIVE when the
-ring has dropped what it needs: by comparing positions, never by timing.  3. From the ring it gives what is sealed,
-synced here or not (a replica may be faster than this node's disk); from the segments only what is synced.  4. Each
-change is counted, and told.
+1. It starts in ARCHIVE.  2. ARCHIVE → BUFFER when its next VLSN is in the ring; BUFFER → ARCHIVE when the ring has
+   dropped what it needs: by comparing positions, never by timing.  3. From the ring it reads all sealed blocks, synced
+   here or not (a replica may be faster than this node's disk); from the segments only synced ones.  4. Each change is
+   counted, and reported.
 
     next = 41, ring holds 60–90      ARCHIVE  reads 41–59 from segments, then changes
     position 7, ring head 9          BUFFER   was overtaken: changes back
 
-A replica is given all that is sealed.  Who may see only what is durable says where that ends (``upto``), and is given
-whole blocks up to there.
+A replica receives all sealed blocks. A reader that may see only durable entries passes their end (``upto``), and
+receives whole blocks up to there.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Mode(StrEnum):
 
 
 class Offload(Protocol):
-    """Runs a blocking read elsewhere; the future is done at home."""
+    """Runs a blocking read elsewhere; the future is done on the loop."""
 
     def __call__(self, job: Callable[[], ReadRun]) -> asyncio.Future[ReadRun]: ...
 
 
 def _unheard(_: Mode) -> None:
-    """Stands for who is told, where nobody is."""
+    """Ignores a change of mode."""
 
 
 class Source:
@@ -53,8 +53,8 @@ class Source:
         on_switch: Callable[[Mode], None] = _unheard,
         upto: Callable[[], Vlsn] | None = None,
     ) -> None:
-        """Begins in ARCHIVE; ``on_switch`` is told of each change.  ``upto`` says the last VLSN that may be given by
-        now, which never falls; None: all there is."""
+        """Begins in ARCHIVE; ``on_switch`` is called with each change.  ``upto`` returns the last VLSN that may be read
+        by now, which never falls; None: all there is."""
         self._on_switch = on_switch
         self._upto = upto
         self._log = log
@@ -118,7 +118,7 @@ class Source:
         return run.data
 
     def close(self) -> None:
-        """Closes the reader, once a read under way has ended; nobody is told of anything from now on."""
+        """Closes the reader, once a read under way has ended; no further change is reported."""
         self._on_switch = _unheard
         if self._ahead is not None and not self._ahead.done():
             self._ahead.add_done_callback(self._close_reader)

@@ -8,15 +8,14 @@
        is sent back while the feed's term is the stored one
     6  blocks that raise the group's level wait until the node file, synced, says that level
 
-A feed's term is stored before anything is written, rolled back or acknowledged for it, and after the comparison:
-comparing only reads, and a stored term is never taken back, so a peer that does not hold this log must not be
-able to raise it and with that shut out the true master.
+A feed's term is stored before any write, rollback or acknowledgement for it, and after the comparison. Comparing only
+reads. A stored term is never taken back, so a peer that does not hold this log must not raise it: that would shut out
+the true master.
 
-What comes of a message that is not whole yet is heard, too (``tick``).
+Bytes of a message that is not whole yet also count as a sign of life (``tick``).
 
-The DTVLSN rises to what the master announces, but never past what was verified on this feed.  Reading stops
-while more than 16 MiB are unsynced.  A feed that says nothing for ``SILENCE_S`` is given up; whoever owns it
-connects again.
+The DTVLSN rises to the master's, but never past the last VLSN verified on this feed.  Reading stops while more than 16
+MiB are unsynced.  A feed that is silent for ``SILENCE_S`` is given up; its owner connects again.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from replica.level import store_level
-from replica.syncup import compare, describe
+from replica.matchpoint_check import compare, describe
 from vlsn.errors import BadBody, ChannelClosed, Damaged, StaleTerm, VlsnLogError
 from vlsn.format.block_run import BlockRun
 from vlsn.format.feed_messages import (
@@ -64,7 +63,7 @@ Offload = Callable[[Callable[[], ReadRun]], Awaitable[ReadRun]]
 
 
 class FeedRejected(VlsnLogError):
-    """The master refused in syncup; ``slug`` of what it said is in ``reason``."""
+    """The master refused in syncup; ``reason`` has the slug of its refusal."""
 
     retry_safe = True
 
@@ -250,7 +249,7 @@ class ReplicaFeed:
             raise StaleTerm(f"a message of term {position.term} on a feed of term {self.term}")
         self.position = position
         if self._failed is not None:
-            raise self._failed  # what was refused is missing before whatever comes
+            raise self._failed  # refused blocks are missing before any later ones
         if kind is MessageType.BLOCKS:
             run = split_blocks(message, expected_first=self.verified + 1, term_min=self._last_term, term_max=self.term)
             if run.level > log.node_file.record.level:

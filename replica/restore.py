@@ -1,12 +1,12 @@
-"""A network restore: whom to ask, and the transfer of one provider's blocks into this node's own log.
+"""A network restore: the choice of a provider, and the transfer of its blocks into this node's own log.
 
     choose    of all members' offers those that are fresh enough, the least loaded first
     Transfer  open a session ─► segment by segment, range by range ─► unpack ─► append_blocks ─► synced
               the provider's state record as of its durable end, once all up to there is synced here
 
-1. What is kept are blocks, byte for byte, in frames and segments of this node's own; nothing of a peer's header, salt,
-   checkpoints or rollbacks comes along, and never its node file.
-2. Nothing past the durable end that the session was opened with is kept.
+1. Blocks are kept, byte for byte, in frames and segments of this node's own. A peer's headers, salt, checkpoints,
+   rollbacks and node file are not.
+2. Blocks past the durable end of the session's opening are not kept.
 3. The term of a block is stored, synced, before the block is written.
 4. The log may be cut off at any moment: it goes on behind its last synced block, from this or another provider.
    Before it does, their term runs must agree: else the restore begins again.
@@ -35,7 +35,7 @@ from vlsn.write.local_log import LocalLog
 
 
 class Disagrees(IntegrityFault):
-    """The provider's log lacks what was restored so far: that cannot be gone on with."""
+    """The provider's log does not have the blocks restored so far: the restore cannot go on from there."""
 
 
 class Provider(Protocol):
@@ -52,11 +52,11 @@ class Provider(Protocol):
 
 
 def choose(offers: Sequence[Offer], *, have: Vlsn, durable: End, rotten: Collection[str] = frozenset()) -> list[Offer]:
-    """Chooses those to restore from, best first. None knows less durable than ``durable``, what this node may have
-    acknowledged, in VLSNs or in terms; or it knows its log durable in a later term than any of that, and then has all
-    of it that counts. None is far behind the best.
-    ``have``: what is restored already; who begins at or before what follows comes first, so that it need not be thrown
-    away. Behind all others come the ``rotten``, who gave wrong bytes before: it may be that nobody can mend them."""
+    """Chooses the members to restore from, best first. Each knows its log durable up to ``durable``, the end that this
+    node may have acknowledged, in VLSNs and in terms. Or it knows its log durable in a later term, and then has all of
+    it that counts. None is far behind the best. ``have``: the last VLSN restored already. A member whose log begins at
+    or before the next one comes first, so that the restored part stays. Last come the ``rotten``, which sent wrong
+    bytes before: they may be all that is left."""
     useful = [offer for offer in offers if offer.dtvlsn and not offer.full and offer.dtvlsn >= have]
     useful = [offer for offer in useful if _has_all(offer, durable)]
     best = max((offer.dtvlsn for offer in useful), default=0)
@@ -104,7 +104,7 @@ class Progress:
     bytes_done: int = 0
     """Bytes of segments, as they were fetched in this process's life."""
     bytes_total: int = 0
-    """Bytes of the provider's segments from where the fetch began, and what was fetched before."""
+    """Bytes of the provider's segments from where the fetch began, and bytes fetched before."""
     vlsn: int = 0
     target: int = 0
     attempts: int = 0
@@ -158,7 +158,7 @@ class Transfer:
         """Restores, and returns the provider's state record; everything up to its VLSN is synced here. Raises
         ``Disagrees``, or what ended the transfer."""
         log = self.log
-        await self._drained()  # of what a transfer before this one has handed over
+        await self._drained()  # blocks that an earlier transfer has handed over
         self._have, self._term = log.view.allocated, log.view.history.last_term
         offer = await self.provider.open(Vlsn(self._have + 1))
         try:
@@ -270,7 +270,7 @@ class Transfer:
         await self._room(0)
 
     async def _drained(self) -> None:
-        """Waits until what is in the log's queue has its place, or was refused."""
+        """Waits until the log's queue is empty: each block has its place, or was refused."""
         drained = asyncio.Event()
         self.log.cycle.drain(drained.set)
         await drained.wait()

@@ -4,9 +4,9 @@
     wanted from 41         ───── 41 lies inside 40–44: not a place where two logs meet
     wanted from 40         40–44         (✗ and records are passed over)  46–49 does not follow: refused
 
-Every frame's salt, chain and checksum is looked at, overmarked blocks and local records are passed over, and what is
-left must follow on, block by block, with both checksums right.  Frames are a node's own, so what comes out are the
-bare blocks; the log that keeps them builds its own around them.  Pure.
+Every frame's salt, chain and checksum is checked. Overmarked blocks and local records are passed over. The other blocks
+must follow on one another, with both checksums right. Frames are a node's own, so the result is the bare blocks; the
+log that keeps them builds its own frames.  Pure.
 """
 
 from __future__ import annotations

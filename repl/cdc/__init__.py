@@ -1,5 +1,5 @@
-"""Consumers of changes inside a node (CDC): classes of the user's that a child process of the node feeds with what is
-durable.
+"""Consumers of changes inside a node (CDC): classes of the user's that a child process of the node feeds with durable
+entries.
 
     from repl.cdc import CdcConsumer
 
@@ -9,7 +9,7 @@ durable.
                 self.put(event.key, event.value)
             return True
 
-What a consumer's own code imports is here; the node's side of it is imported by the node alone.
+A consumer's own code imports from here; the node alone imports the node's side.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     POST /v1/cdc/{name}/pause      stops it where it is; it holds the log
     POST /v1/cdc/{name}/resume     lets it go on, paused or parked
     POST /v1/cdc/{name}/reset      {"to": VLSN, "start" or "end"}: moves its position
-    POST /v1/cdc/{name}/skip       {"to": VLSN}: moves it forward, and names what it is not given
+    POST /v1/cdc/{name}/skip       {"to": VLSN}: moves it forward, and names the VLSNs that it misses
     POST /v1/cdc/{name}/resend     {"from": VLSN, "to": VLSN}: gives these once more, then goes on where it was
 
 Each answers for this node alone.  A consumer with ``run_on = "master"`` takes orders on the master only.
@@ -21,7 +21,6 @@ import msgspec
 from msgspec import Meta
 
 from repl.cdc.consumers import CdcConsumers
-from repl.group.member import Member
 from repl.web import query
 from repl.web.json_objects import answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX
@@ -57,12 +56,12 @@ _SHAPES: Mapping[type, str] = {
 
 
 class CdcRoutes:
-    def __init__(self, cdc: NodeCdc) -> None:
+    def __init__(self, cdc: CdcConsumers) -> None:
         self._cdc = cdc
 
     async def list(self, request: Request) -> Response:
         query.only(request.query, _NONE)
-        return answered({"node": self._cdc.member.name, "consumers": self._cdc.consumers()})
+        return answered({"node": self._cdc.name, "consumers": self._cdc.told()})
 
     def methods(self, path: str) -> Mapping[str, Handler]:
         """Returns the methods of one consumer's path, or of an order to it. Raises ``NotFound``."""
@@ -83,13 +82,16 @@ class CdcRoutes:
 
     async def _get(self, name: str, request: Request) -> Response:
         query.only(request.query, _NONE)
-        return answered(self._cdc.consumer(name))
+        return self._answered(self._cdc.told_of(name))
 
     async def _order(
         self, order: Callable[[str, Request], Awaitable[dict[str, Any]]], name: str, request: Request
     ) -> Response:
         query.only(request.query, _NONE)
-        return answered(await order(name, request))
+        return self._answered(await order(name, request))
+
+    def _answered(self, told: dict[str, Any]) -> Response:
+        return answered({"node": self._cdc.name, **told})
 
     async def _pause(self, name: str, request: Request) -> dict[str, Any]:
         await nothing_asked(request)
@@ -119,36 +121,3 @@ async def _body(request: Request, shape: type[B]) -> B:
         return msgspec.json.decode(body, type=shape)
     except JSON_FAULTS as error:
         raise BadBody(f"{error}; it is {_SHAPES[shape]}") from None
-
-
-class NodeCdc:
-    """The CDC consumers of a node."""
-
-    def __init__(self, member: Member, consumers: CdcConsumers) -> None:
-        self.member = member
-        self._consumers = consumers
-
-    def consumers(self) -> list[dict[str, Any]]:
-        return self._consumers.told()
-
-    def consumer(self, name: str) -> dict[str, Any]:
-        return self._named(self._consumers.told_of(name))
-
-    async def pause(self, name: str) -> dict[str, Any]:
-        return self._named(await self._consumers.pause(name))
-
-    async def resume(self, name: str) -> dict[str, Any]:
-        return self._named(await self._consumers.resume(name))
-
-    async def reset(self, name: str, to: int | str) -> dict[str, Any]:
-        """Raises ``BadArgument``, ``Trimmed``; so do the next two."""
-        return self._named(await self._consumers.reset(name, to))
-
-    async def skip(self, name: str, to: int) -> dict[str, Any]:
-        return self._named(await self._consumers.skip(name, to))
-
-    async def resend(self, name: str, first: int, last: int) -> dict[str, Any]:
-        return self._named(await self._consumers.resend(name, first, last))
-
-    def _named(self, told: dict[str, Any]) -> dict[str, Any]:
-        return {"node": self.member.name, **told}

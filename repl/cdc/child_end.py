@@ -35,7 +35,8 @@ async def stop_child(child: Child, stopped: asyncio.Task[None]) -> None:
 
 
 async def how_it_ended(child: Child) -> str:
-    """Returns how a child has ended whose connection is closed; one that goes on without it is not waited for."""
+    """Returns how a child has ended whose connection is closed. A child that goes on without its connection gets no
+    wait."""
     if not await _ends(child, END_S):
         return "it has closed its connection to the node, and was ended"
     status = await child.ended()

@@ -3,12 +3,12 @@
     source ─► BLOCKS, at most a window that is not TAKEN ─► child        COMMIT ─► stored ─► COMMITTED
 
 1. From where it stands it reads on in ARCHIVE; BUFFER and back by position (``feeder.source``), for ever.
-2. Nothing that is not durable is sent.
-3. Of commits that wait to be stored the newest counts; the log's hold follows what is stored.  However the child ends,
-   what it had committed is stored before anybody goes on.
+2. Only durable entries are sent.
+3. The newest of the commits that wait is stored; the log's hold follows the stored position. However the child ends,
+   its last commit is stored before the next child starts.
 4. A child that takes nothing for ``events_timeout_s``, or breaks the order of messages, is ended.
-5. What is waited for is timed by ``Patience``: a node that was stopped itself (SIGSTOP, a paused machine) does not take
-   its child for hung afterwards.
+5. ``Patience`` times the waits: a node that was stopped itself (SIGSTOP, a paused machine) does not take its child for
+   hung afterwards.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WATCH_S = 0.25
 LONG_CALL_S = 2.0
 """Seconds of one call after which a child has the lowest priority, until it is replaced: it may well spin."""
 GAP_S = 2 * WATCH_S
-"""Between two looks of the watch; what is longer was no time of the child's."""
+"""Seconds between two looks of the watch; a longer pause was the node's own."""
 
 
 class ConsumerFailed(Exception):
@@ -63,7 +63,7 @@ class ConsumerRefused(ConsumerFailed):
 
 
 class ConsumerWaits(ConsumerFailed):
-    """A consumer cannot go on for now, and not by a failure of its own: what it writes to is away."""
+    """A consumer cannot go on for now, by no failure of its own: its target is away."""
 
     def __init__(self, reason: str, vlsn: int = 0, after_s: float = 0.0) -> None:
         super().__init__(reason, vlsn)
@@ -71,12 +71,12 @@ class ConsumerWaits(ConsumerFailed):
 
 
 class KeepsItsOwn(Exception):
-    """A consumer that keeps its own position was to be given VLSNs once more: it begins behind them."""
+    """A consumer that keeps its own position was to receive VLSNs once more: it begins behind them."""
 
 
 @dataclass(slots=True)
 class CaptureCounts:
-    """The counts of what one consumer of a node was given since the node's start."""
+    """The counters of one consumer since the node's start."""
 
     entries: int = 0
     """Entries of users, without the log's own."""
@@ -170,9 +170,9 @@ class ChildFeed:
         events_timeout_s: float,
         upto: int | None,
     ) -> None:
-        """``store`` stores the position with that next VLSN, and says whether it did; what it puts off is asked again
-        with a later one, and, without choice, at the end.  ``segment_of`` finds the number of the segment of an entry,
-        0 where it cannot.  ``upto``: the last VLSN to be given, None without end."""
+        """``store`` stores the position with that next VLSN, and says whether it did. A position that it puts off comes
+        again with a later one; the last call must store.  ``segment_of`` finds the number of the segment of an entry, 0
+        where it cannot.  ``upto``: the last VLSN to be sent, None without end."""
         self._child = child
         self._make_source = make_source
         self._reads = reads
@@ -202,12 +202,12 @@ class ChildFeed:
         self._commit: tuple[Commit, float] | None = None
         self._commit_came = asyncio.Event()
         self._over = False
-        """Nothing more is committed."""
+        """No more commits come."""
         self._over_came = asyncio.Event()
 
     async def run(self, start: Start, stop: asyncio.Event, switched: Callable[[Mode], None]) -> None:
-        """Feeds it until ``stop``, or until everything up to ``upto`` is taken; then the consumer is stopped, and what
-        it has committed is stored. Raises ``ConsumerFailed``; ``KeepsItsOwn`` where ``upto`` is set; ``Trimmed``,
+        """Feeds it until ``stop``, or until everything up to ``upto`` is taken; then the consumer is stopped, and its
+        last commit is stored. Raises ``ConsumerFailed``; ``KeepsItsOwn`` where ``upto`` is set; ``Trimmed``,
         ``Damaged`` and what ``store`` raises, the child ended without more ado."""
         try:
             await self._run(start, stop, switched)
@@ -360,7 +360,7 @@ class ChildFeed:
         self._commit_came.set()
 
     async def _keep(self) -> None:
-        """Stores positions as they are committed, and tells the child; the last one when nothing more is."""
+        """Stores positions as they are committed, and reports that to the child; the last one at the end."""
         while not self._over:
             await self._commit_came.wait()
             self._commit_came.clear()
@@ -381,7 +381,7 @@ class ChildFeed:
         self._counts.stored.add(self._clock.monotonic_s() - came_s)
         if self._commit is not None and self._commit[0] is commit:
             self._commit = None
-        with suppress(ChannelClosed):  # whoever hears it says how it ended
+        with suppress(ChannelClosed):  # the reader of its messages says how it ended
             await self._child.send(messages.encode(Committed(commit.number)))
         return True
 
@@ -394,7 +394,7 @@ class ChildFeed:
         await asyncio.wait([keep])
 
     async def _watch(self) -> None:
-        """Ends a child that takes nothing; before that it has what nobody else wants of the machine."""
+        """Ends a child that takes nothing; before that it gets the lowest priority."""
         demoted = False
         while True:
             await asyncio.sleep(WATCH_S)

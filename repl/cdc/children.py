@@ -26,19 +26,19 @@ class Child(Protocol):
         ...
 
     def demote(self) -> None:
-        """Gives it the lowest priority for as long as it lives; harmless when it has ended."""
+        """Lowers the child to the lowest priority for as long as it lives; harmless when it has ended."""
         ...
 
     def terminate(self) -> None:
-        """Asks it to end (SIGTERM); harmless when it has."""
+        """Asks the child to end (SIGTERM); harmless when it has."""
         ...
 
     def kill(self) -> None:
-        """Ends it (SIGKILL); harmless when it has."""
+        """Kills the child (SIGKILL); harmless when it has ended."""
         ...
 
 
 class Children(Protocol):
     async def start(self, name: str) -> Child:
-        """Starts the process of consumer ``name``; what it prints goes to the node's log. Raises ``OSError``."""
+        """Starts the process of consumer ``name``; its output goes to the node's log. Raises ``OSError``."""
         ...

@@ -1,4 +1,4 @@
-"""The interface of a CDC consumer: the class that a node's settings name, and what it is given."""
+"""The interface of a CDC consumer: the class that a node's settings name, its context and its events."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CdcEvent = Entry
 
 @dataclass(frozen=True, slots=True)
 class CdcContext:
-    """The words that a consumer is told at its start."""
+    """The context that a consumer receives at its start."""
 
     name: str
     node: str
     group: str
     next: int
-    """The VLSN of the first event that it will be given, unless ``start`` returns another one."""
+    """The VLSN of the first event that it will receive, unless ``start`` returns another one."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The table ``options`` of its settings."""
     run_on: str = "node"
@@ -32,22 +32,23 @@ class CdcContext:
     position_term: int = 0
     """The term of the entry before ``next``; 0 where that is not known."""
     moved: bool = False
-    """A person has moved it to ``next`` (`reset`, `skip`): who keeps its own position gives that up for this one."""
+    """A person has moved it to ``next`` (`reset`, `skip`): a consumer with a position of its own gives that up for this
+    one."""
     moved_us: int = 0
-    """The time of that order, µs since the epoch, which is its name: it may be told more than once, until something is
-    committed.  Who stores this beside its position obeys each order once."""
+    """The time of that order, µs since the epoch, which is its name: it may be passed more than once, until the next
+    commit. A consumer that stores this beside its position obeys each order once."""
     begins: bool = False
-    """It has committed nothing yet: who keeps its own position makes one only then, or where it was ``moved``.  Told
+    """It has no commit yet: a consumer with a position of its own makes one only then, or where it was ``moved``. Set
     with ``run_on = "master"``."""
 
 
 class CdcEvents(Iterator[CdcEvent], Protocol):
-    """The events of one call, and the position behind what was taken of them."""
+    """The events of one call, and the position behind the last one taken."""
 
     @property
     def next_vlsn(self) -> int:
-        """Behind the last event taken and what is no event after it: the position that True commits.  Who keeps its
-        own stores this, not ``event.vlsn + 1``: of what lies between nothing is held."""
+        """Behind the last event taken and the other entries after it: the position that True commits. A consumer that
+        keeps its own position stores this, not ``event.vlsn + 1``: the log does not hold the entries between."""
         ...
 
     @property
@@ -90,10 +91,10 @@ class CdcConsumer:
     def on_events(self, events: CdcEvents) -> bool | int:
         """Takes as many of ``events`` as it likes, at least one; the next call goes on behind the last one taken.
 
-        True commits the position behind the last event taken: nothing before it is ever given again once that is
-        stored, which happens soon after the return.  False goes on without.  A VLSN in place of True commits a position
-        that lies further back: what is behind it is still to be dealt with, and may be given again."""
+        True commits the position behind the last event taken. Once that is stored, soon after the return, no earlier
+        event comes again.  False goes on without.  A VLSN in place of True commits a position that lies further back:
+        the events behind it are not dealt with yet, and may come again."""
         raise NotImplementedError(f"{type(self).__name__} has no on_events")
 
     def stop(self) -> None:
-        """Lets go of what it has; nothing is called any more. Not called when its process is killed."""
+        """Releases its resources; no call follows. Not called when its process is killed."""

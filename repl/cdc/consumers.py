@@ -12,7 +12,7 @@ from typing import Any
 
 from repl.cdc.child_feed import Joined
 from repl.cdc.host import CdcHost, CdcNode
-from repl.cdc.positions import LocalPositions, ReplicatedPositions
+from repl.cdc.position_stores import LocalPositions, ReplicatedPositions
 from repl.cdc.record import CdcRecord, CdcState, not_below
 from repl.cdc.worker import CdcWorker
 from repl.cdc_settings import CdcSettings
@@ -37,11 +37,12 @@ class CdcConsumers:
         self.records = {each.name: CdcRecord(each) for each in settings}
         self._workers: dict[str, CdcWorker] = {}
         self._node = node
+        self.name = node.name
         self.event = event
         self._host: CdcHost | None = None
 
     async def run(self, host: CdcHost) -> None:
-        """Runs them while one log is open."""
+        """Runs the consumers while one log is open."""
         self._host = host
         joined = Joined()
         try:
@@ -51,7 +52,7 @@ class CdcConsumers:
             self._host = None
 
     async def close(self) -> None:
-        """Stops all children in peace; what is not stopped when this is cancelled is killed with its worker."""
+        """Stops all children in peace; a child that still runs when this is cancelled is killed with its worker."""
         await asyncio.gather(*(worker.close() for worker in self._workers.values()))
 
     async def _play(self, record: CdcRecord, host: CdcHost, joined: Joined) -> None:
@@ -75,7 +76,7 @@ class CdcConsumers:
                 record.next, record.moved, record.paused_us = 0, False, 0  # whoever leads next stores it
 
     async def _look_for_others(self, host: CdcHost) -> None:
-        """Says, on the master, which consumers the group has that its settings do not name."""
+        """Reports, on the master, the consumers of the group that its settings do not name."""
         said: set[str] = set()
         while True:
             found = self._not_configured(host)
@@ -115,7 +116,7 @@ class CdcConsumers:
         record.next = 0
         return CdcWorker(record, node=node, host=host, positions=positions, joined=joined, event=self.event)
 
-    # What is asked of them.
+    # Questions and orders.
 
     def told(self) -> list[dict[str, Any]]:
         """Tells of every consumer, in the order of the settings; on the master of those too that these lack."""
@@ -194,13 +195,14 @@ class CdcConsumers:
         return self.told_of(name)
 
     async def reset(self, name: str, to: int | str) -> dict[str, Any]:
-        """Moves it to a VLSN, ``start`` or ``end``. Raises ``NotFound``, ``NotMaster``, and as ``CdcWorker.move``."""
+        """Moves a consumer to a VLSN, ``start`` or ``end``. Raises ``NotFound``, ``NotMaster``, and as
+        ``CdcWorker.move``."""
         worker = self._worker(name)
         before = await worker.carry_out("reset", worker.move(worker.host.vlsn_of(to)))
         return {**self.told_of(name), "before": before}
 
     async def skip(self, name: str, to: int) -> dict[str, Any]:
-        """Moves it forward, and names what it is not given. Raises as ``reset``."""
+        """Moves a consumer forward, and names the VLSNs that it misses. Raises as ``reset``."""
         worker, record = self._worker(name), self._record(name)
         first = record.lost[0] or record.next
         if not first:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from feeder.source import Offload as Reading
 from repl.cdc.children import Children
-from repl.cdc.positions import Begun, ConsumersOfGroup, Offload
+from repl.cdc.position_stores import Begun, Offload
+from repl.names.positions import NodePositions
 from repl.read.reads import Reads
 from vlsn.errors import Trimmed, VlsnLogError
 from vlsn.ids import Vlsn, lsn_file
@@ -38,7 +39,7 @@ class CdcHost:
     """Runs the reads of segments."""
     storing: Offload[object]
     """Runs the writes of positions."""
-    positions: ConsumersOfGroup
+    positions: NodePositions
     begun: Begun
     is_master: Callable[[], bool]
 

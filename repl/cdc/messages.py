@@ -6,7 +6,7 @@
            STOP             end when the call under way returns
     child  HELLO            its process is up; what comes now is the consumer's own code
            READY            the consumer has started; its own position, if it keeps one
-           TAKEN            so many bytes of BLOCKS were given to it, all of them; how long that took; the last COMMIT
+           TAKEN            it has taken a BLOCKS message of so many bytes whole; how long that took; the last COMMIT
            COMMIT           a position to be stored, while there is more of its message
            FAILED           the consumer raised; the child ends
            STOPPED          the consumer has stopped; the child ends
@@ -47,7 +47,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     options: dict[str, Any]
     memory_bytes_max: int
     last: int | None = None
-    """The last VLSN that it is to be given; None without end."""
+    """The last VLSN that it is to receive; None without end."""
     run_on: str = "node"
     term: int = 0
     position_term: int = 0
@@ -104,7 +104,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     reason: str
     vlsn: int = 0
     kind: Literal["failed", "refused", "unavailable"] = "failed"
-    """``refused``: what no second try mends; ``unavailable``: what it writes to is away."""
+    """``refused``: no second try mends it; ``unavailable``: its target is away."""
     after_s: Annotated[float, msgspec.Meta(ge=0.0, le=WAIT_S_MAX)] = 0.0
     """Seconds before which nothing need be tried again."""
 

@@ -11,10 +11,10 @@ where it goes on, so the group is to know this number in place of another one.
 ``paused_us``, ``moved_us``: since when a person has it paused, and the order that has put it there and is not committed
 behind yet; zeros in version 1, which a slot without either has.
 
-A change goes into the slot that is older, is synced (*commit point*: the return), and only then is anybody told.  At
+A change goes into the slot that is older, and is synced (*commit point*: the return). Only then is it reported.  At
 open the readable slot with the higher sequence is right.
 
-    cut while a slot was written    one torn or new, one old    the old position, or the new one: nobody was told
+    cut while a slot was written    one torn or new, one old    the old position, or the new one: none was reported
     both unreadable                 Damaged: the consumer is parked, never begun anew
 
 It lies in ``DIR/cdc/NAME.position``.  A restore, a mending and a lost state store leave it as it is.
@@ -122,7 +122,7 @@ class PositionFile:
             return None
         file = disk.open(path, write=True)
         try:
-            file.sync()  # what an earlier process wrote and did not sync must not be lost again, nor its name
+            file.sync()  # unsynced writes of an earlier process must not be lost again, nor the file's name
             disk.sync_directory(folder)
             disk.sync_directory(directory)
             file.drop_cache()
@@ -161,7 +161,7 @@ class PositionFile:
 
     def store(self, next_vlsn: int, term: int) -> None:
         """Stores a position, durable on return; an order to move is obeyed with it. Raises ``LogFailed``, after which
-        nothing is known of what the file holds; every further call raises it too."""
+        the contents of the file are unknown; every further call raises it too."""
         self._write(replace(self._position, next=next_vlsn, term=term, moved_us=0))
 
     def place(self, next_vlsn: int, term: int, moved_us: int) -> None:

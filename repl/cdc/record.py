@@ -34,14 +34,14 @@ class CdcRecord:
     parked: str = ""
     """Why it is parked."""
     parked_at: int = 0
-    """The stored position then; 0: what is loaded next."""
+    """The stored position then; 0: the position that is loaded next."""
     failures: int = 0
     """Failures one after another, with nothing committed in between."""
     failed_at: int = 0
     failed: str = ""
-    """How it failed last, or what it waited for, with nothing committed in between."""
+    """The last failure, or the last wait, since its last commit."""
     waits: int = 0
-    """Times one after another that what it writes to was away, with nothing committed in between."""
+    """Times in a row that its target was away, without a commit in between."""
     slow: int = 0
     """Starts one after another that took too long, ``SLOW_MAX`` at most: the next one has twice the time each."""
     moved: bool = False

@@ -5,7 +5,8 @@
                    └─ PAUSED ◄─┘                                    a person's orders
 
 1. The position is loaded before anything else, and the log is held from there on, whatever the state: running, paused,
-   parked for failures.  A consumer too far behind (``hold_bytes_max``) loses its hold, and is told which VLSNs went.
+   parked for failures.  A consumer too far behind (``hold_bytes_max``) loses its hold; its status names the VLSNs that
+   went.
 2. Parked consumers stay so until a person resumes, resets or skips; the others go on.  A fault of ours parks one, too.
 3. Where there is no position yet it begins as its settings say, and that is stored before the first event is given.
 """
@@ -33,7 +34,7 @@ from repl.cdc.child_feed import (
 from repl.cdc.children import Child
 from repl.cdc.host import CdcHost, CdcNode
 from repl.cdc.messages import Start
-from repl.cdc.positions import At, PositionLost, Positions
+from repl.cdc.position_stores import At, PositionLost, Positions
 from repl.cdc.record import CdcRecord, CdcState, not_below
 from repl.cdc_settings import CdcSettings
 from vlsn.errors import (
@@ -136,7 +137,7 @@ class CdcWorker:
             await self._positions.close()
 
     async def _goes_on(self) -> bool:
-        """Does what is next; returns False where a person's order is."""
+        """Takes the next step; returns False where only a person's order helps."""
         if await self._may_run():
             if self.record.child is None:
                 await self._one_life()
@@ -252,7 +253,7 @@ class CdcWorker:
                 self._not_resent(str(error))
                 return
             kept = self.feed.kept if self.feed is not None else 0
-            self._trimmed(kept or began, int(error.first))  # what it has not committed is lost, sent or not
+            self._trimmed(kept or began, int(error.first))  # uncommitted events are lost, sent or not
         except ConsumerRefused as error:
             mend = f"mend that, and `vlsnlog cdc resume {self.settings.name}`, or the settings, and restart the node"
             self._park(f"refused: {error}; {mend}")
@@ -289,7 +290,7 @@ class CdcWorker:
         self.event("cdc.not_resent", consumer=self.settings.name, first=first, last=last, why=why)
 
     async def _waits(self, why: str, after_s: float = 0.0) -> None:
-        """Backs off for what is no failure of the consumer."""
+        """Backs off where the consumer has not failed."""
         self.record.waits, self.record.failed = self.record.waits + 1, why
         if self.record.waits == 1:
             self.event("cdc.waits", consumer=self.settings.name, why=why)
@@ -456,8 +457,8 @@ class CdcWorker:
             self.event("cdc.order_failed", consumer=self.settings.name, order=name, why=str(error))
 
     async def pause(self) -> None:
-        """Stops it where it is until a person resumes it, also past a restart; its hold stays. Raises what storing that
-        raises: then it does as what is stored says."""
+        """Stops the consumer where it is until a person resumes it, also past a restart; its hold stays. Raises as the
+        store of its position does; then the stored state counts."""
         async with self._orders, self._halting() as record:
             if not record.next:
                 await self._load()
@@ -467,7 +468,7 @@ class CdcWorker:
                 self._paused()
 
     async def resume(self) -> None:
-        """Lets it go on, parked or paused. Raises as ``pause``."""
+        """Resumes the consumer, parked or paused. Raises as ``pause``."""
         async with self._orders:
             record = self.record
             if not record.next and not record.parked:
@@ -493,7 +494,7 @@ class CdcWorker:
     async def move(self, next_vlsn: int, *, forward: bool = False) -> int:
         """Sets its position, and returns the one before; paused or parked it stays so, unless what parked it was that
         the old one is gone.  ``forward``: only past where it has come to, once its child is at rest. Raises
-        ``Trimmed``, ``BadArgument``, what storing raises."""
+        ``Trimmed``, ``BadArgument``, and as the store of its position."""
         async with self._orders:
             durable = self._reads.durable
             if not 1 <= next_vlsn <= durable + 1:
@@ -505,7 +506,7 @@ class CdcWorker:
     async def _moved(self, next_vlsn: int, *, forward: bool) -> int:
         async with self._halting() as record:
             if not record.next:
-                await self._load()  # what replaces a position of the group must know it
+                await self._load()  # a change of the group's position must name the old one
             before = record.next
             if forward and before >= next_vlsn:  # its child has committed that meanwhile
                 name = self.settings.name
@@ -585,5 +586,5 @@ class CdcWorker:
 
 
 async def _not_stored(next_vlsn: int, final: bool) -> bool:
-    """Passes over what is committed while VLSNs are given once more."""
+    """Passes over commits while VLSNs are sent once more."""
     return True

@@ -5,7 +5,7 @@
 
 worker ─► node    C   number more messages may be sent
                   K   the packed set of VLSNs behind is acknowledged; number names this acknowledgement
-                  R   that set was never looked at: it is as if these had not been delivered
+                  R  that set was never looked at: it counts as never delivered
 node ─► worker    H   the uuid of the destination, once the worker has spoken
                   M   messages, as columns (``message_batch``); none: the node leads, and has nothing
                   A   u32 each behind: the acknowledgements of these numbers are durable

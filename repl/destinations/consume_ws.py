@@ -4,8 +4,8 @@
     ack ─► noted ─► durable ─► told
 
 1. Messages are handed out while the lead is confirmed for those before them; nothing is sent unconfirmed.
-2. What was handed out and not sent when the worker leaves is as if it had not been out.  What was sent stays out until
-   its time is over, or the worker says that it has not looked at it.
+2. Messages that are handed out and not sent when the worker leaves count as never out. Sent messages stay out until
+   their time is over, or the worker returns them unread.
 3. Order in a key holds along one connection: later messages of a key may follow earlier ones to the same worker, and
    wait for any other.  A worker that connects again is another one.
 """
@@ -45,7 +45,7 @@ MESSAGES_MAX = 10_000
 
 
 def _nothing() -> None:
-    """Stands for what there is to do once a message is sent."""
+    """Does nothing once a message is sent."""
 
 
 class Consuming:
@@ -77,7 +77,7 @@ class Consuming:
         return not self._handed.answers and not self._out and not self._unanswered
 
     async def run(self, channel: Channel) -> None:
-        """Serves the worker until it leaves, or sends what nobody can read; tells it what else ended it."""
+        """Serves the worker until it leaves, or sends an unreadable message; any other end is reported to it."""
         self._channel = channel
         try:
             await together(receive=self._receive(), take=self._take(), confirm=self._confirm(), send=self._send())
@@ -92,9 +92,9 @@ class Consuming:
         finally:
             self._worker.recall(self._handed.answers)
             self._handed.leave()
-            self._out.clear()  # what is called once they are sent knows this worker
+            self._out.clear()  # the calls behind them hold this worker
 
-    # What the worker says.
+    # Messages of the worker.
 
     async def _receive(self) -> None:
         while True:
@@ -105,7 +105,7 @@ class Consuming:
 
     def _heard(self, message: bytes) -> bool:
         kind, number, rest = parted(message)
-        if not self._greeted:  # in every protocol here who connects speaks first: what came before would be lost
+        if not self._greeted:  # in every protocol here the client speaks first: an earlier message would be lost
             self._greeted = True
             self._put(head(HELLO) + self._worker.uuid.encode())
         match kind:
@@ -150,7 +150,7 @@ class Consuming:
         self._unanswered -= count
         self._room.set()
 
-    # What it is sent.
+    # Messages to the worker.
 
     async def _take(self) -> None:
         while True:

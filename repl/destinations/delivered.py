@@ -1,19 +1,13 @@
-"""The parts of a delivery: what it reads, what it has found, what it gives out and counts."""
+"""The parts of a delivery: the source it reads, the messages it has found, its answers and its counters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
-from repl.destinations.limits import (
-    PACE_S,
-)
+from repl.destinations.limits import PACE_S
 from repl.destinations.message_batch import MessageColumns
-from repl.destinations.window import Hashes
 from vlsn.format.block import Entry
-from vlsn.format.vlsn_set import Vlsns
 from vlsn.ids import Vlsn
 
 
@@ -59,21 +53,12 @@ class Dead(NamedTuple):
     reason: str
 
 
-@dataclass(slots=True, eq=False)
-class Answer:
-    """One answer, some of whose messages are out yet."""
-
-    deadline: float
-    left: int
-    attempts: dict[int, int]
-
-
 @dataclass(slots=True)
 class DeliveryCounts:
     """Counters since this node leads."""
 
     delivered: int = 0
-    again: int = 0
+    delivered_again: int = 0
     acked: int = 0
     nacked: int = 0
     expired: int = 0
@@ -98,38 +83,3 @@ class Pace:
         span = now - self._since if self._since else PACE_S
         self.delivered, self.acked = (counts.delivered - delivered) / span, (counts.acked - acked) / span
         self._since, self._counted = now, (counts.delivered, counts.acked)
-
-
-@dataclass(slots=True)
-class Found:
-    """Messages that may go out, put together over several looks."""
-
-    owner: int
-    parts: list[MessageColumns] = field(default_factory=list)
-    before: list[Vlsns] = field(default_factory=list)
-    keys: list[Hashes | None] = field(default_factory=list)
-    count: int = 0
-    bytes: int = 0
-    blocked: int = 0
-    """Messages that were passed over because of their keys."""
-
-    def add(self, part: MessageColumns, before: Vlsns, keys: Hashes | None) -> None:
-        self.parts.append(part)
-        self.before.append(before)
-        self.keys.append(keys)
-        self.count += len(part)
-        self.bytes += part.bytes
-
-    def clear(self) -> None:
-        for columns in (self.parts, self.before, self.keys):
-            columns.clear()
-        self.count = self.bytes = 0
-
-    def all_keys(self) -> Hashes | None:
-        if all(keys is None for keys in self.keys):
-            return None
-        filled = [
-            np.zeros(len(part), np.uint64) if keys is None else keys
-            for part, keys in zip(self.parts, self.keys, strict=True)
-        ]
-        return np.concatenate(filled)

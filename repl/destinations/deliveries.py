@@ -1,10 +1,9 @@
 """All destinations of one lead: found by name, driven by its clock and its durable end.
 
-    durable end rises ─► acknowledgements are folded ─► askers are woken
+    durable end rises ─► acknowledgements are folded ─► calls that wait are woken
     tick              ─► what was out for too long comes back
 
-A new lead delivers nothing before its own first entry is durable, and folded: only then it knows all that was
-acknowledged to anybody before.
+A new lead delivers only once its own first entry is durable and folded. Then it knows every earlier acknowledgement.
 """
 
 from __future__ import annotations
@@ -94,27 +93,36 @@ class Deliveries:
     async def of(self, name: str) -> Delivery:
         """Finds a destination. Raises ``NotFound``, ``BadArgument``, ``NotMaster``, ``ProducersMissing``,
         ``WrongVersion`` below the level that has them."""
-        key = key_of(name)
+        key_of(name)
         await self.settle_in()
-        small, acks = self._log.view.history.small, self._log.view.history.acks
-        kept = small.at(key, acks.folded_to)
-        held = self._settings.get(name)
+        settings = self._settings_of(name)
+        if settings is None:
+            raise NotFound(f"there is no destination {name}")
+        delivery = self._met(name, settings)
+        if delivery is None:
+            raise NotFound(f"destination {name} is being made")
+        delivery.follow(settings)
+        return delivery
+
+    def _settings_of(self, name: str) -> DestinationSettings | None:
+        """Returns a destination's settings as they are folded, read anew only where they were changed."""
+        history = self._log.view.history
+        kept, held = history.small.at(key_of(name), history.acks.folded_to), self._settings.get(name)
         if kept is None:
             self._settings.pop(name, None)
-            raise NotFound(f"there is no destination {name}")
+            return None
         if held is None or held[0] != kept.vlsn:
             placed = settings_of(kept)
             if placed is None:
-                raise NotFound(f"there is no destination {name}")
+                return None
             held = self._settings[name] = int(placed.at), placed.settings
-        settings = held[1]
+        return held[1]
+
+    def _met(self, name: str, settings: DestinationSettings) -> Delivery | None:
+        """Returns a destination's delivery, made where it is new; None while its table is not there."""
         delivery = self._of.get(settings.uuid)
-        if delivery is None:
-            acked = acks.get(settings.uuid)
-            if acked is None:
-                raise NotFound(f"destination {name} is being made")
-            delivery = self._of[settings.uuid] = Delivery(self._parts, name, settings, acked)
-        delivery.follow(settings)
+        if delivery is None and self._log.view.history.acks.get(settings.uuid) is not None:
+            delivery = self._of[settings.uuid] = Delivery(self._parts, name, settings)
         return delivery
 
     def check_level(self) -> None:
@@ -126,7 +134,7 @@ class Deliveries:
             )
 
     async def settle_in(self) -> None:
-        """Returns once all is folded that was acknowledged before this lead."""
+        """Returns once all acknowledgements from before this lead are folded."""
         log, lead = self._log, self._lead
         if lacks_to := log.view.history.small.lacks_to:
             raise ProducersMissing(f"this node has lost what was set up to VLSN {lacks_to}; it asks the other members")
@@ -144,22 +152,20 @@ class Deliveries:
     async def _confirm(self) -> None:
         await self._lead.read_index()
 
-    # What drives it.
+    # Events of the lead.
 
     def rose(self) -> None:
-        """Hears that the durable end rose."""
+        """Folds acknowledgements, and wakes calls that wait: the durable end rose."""
         self._log.view.fold_acks()
-        durable = self._parts.source.durable
         for delivery in self._of.values():
-            if delivery.waiting and delivery.at <= durable and not delivery.is_barren:
-                delivery.wake()
+            delivery.rose()
 
     def followed(self) -> None:
-        """Lets deliveries go by what was ordered, now that it is folded."""
+        """Lets deliveries follow an order, now that it is folded."""
         self.tick()
 
     def tick(self) -> None:
-        """Takes back what was out for too long, a few times a second."""
+        """Takes messages back that were out for too long, a few times a second."""
         self._log.view.fold_acks()
         now, acks = self._loop.time(), self._log.view.history.acks
         if not self._of and not len(acks):
@@ -177,8 +183,8 @@ class Deliveries:
             self.full.follow(delivery)
             delivery.tick(now)
             if rows_left > 0 and delivery.incoming.is_due(now):
-                rows_left -= delivery.look_at_incoming(now, self._log.view.ring)
-        self.full.release()  # whoever waited first may have no time left, and hold up those behind him
+                rows_left -= delivery.incoming.look(now, self._log.view.ring, delivery.wanted)
+        self.full.release()  # the first may have no time left, and hold up the others
 
     async def _look_at_oldest(self) -> None:
         """Looks again and again which message of each has waited longest."""
@@ -188,7 +194,7 @@ class Deliveries:
                 try:
                     await delivery.look_at_oldest()
                 except (VlsnLogError, OSError):
-                    continue  # whoever takes messages meets it, too, and is told
+                    continue  # a call that takes messages meets the error, too
 
     def _meet_all(self) -> None:
         """Makes the deliveries of all destinations, though nobody may have asked for their messages yet."""
@@ -196,21 +202,11 @@ class Deliveries:
         if acks.folded_to < self._lead.start or small.lacks_to:
             return
         for key in small:
-            if not key.startswith(PREFIX):
-                continue
-            kept, name = small.at(key, acks.folded_to), key.removeprefix(PREFIX)
-            if kept is None:
-                continue
-            held = self._settings.get(name)
-            if held is None or held[0] != kept.vlsn:
-                placed = settings_of(kept)
-                if placed is None or acks.get(placed.settings.uuid) is None:
-                    continue
-                held = self._settings[name] = int(placed.at), placed.settings
-            settings = held[1]
-            acked = acks.get(settings.uuid)
-            if acked is not None and settings.uuid not in self._of:
-                self._of[settings.uuid] = Delivery(self._parts, name, settings, acked)
+            if key.startswith(PREFIX):
+                name = key.removeprefix(PREFIX)
+                settings = self._settings_of(name)
+                if settings is not None:
+                    self._met(name, settings)
 
     def _newest(self, delivery: Delivery) -> DestinationSettings:
         settings = self._settings.get(delivery.name, (0, delivery.settings))[1]

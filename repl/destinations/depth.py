@@ -1,6 +1,6 @@
 """The depth of a destination: its messages that are not acknowledged, counted as the log grows.
 
-    counted to VLSN 900     chunks of (VLSNs, sizes) ─ what has been acknowledged since goes at the next look
+    counted to VLSN 900     chunks of (VLSNs, sizes) ─ acknowledged messages go at the next look
 
 Only destinations that can be full are counted: 16 bytes of memory a message.
 """
@@ -36,25 +36,23 @@ class Depth:
         """Counts the messages of blocks, the first of which holds the VLSN behind ``counted_to``."""
         rows = EntryRows.joined(blocks)
         mask, vlsns = self._wanted.mask(rows), rows.vlsns()
-        mask &= vlsns > self.counted_to
-        if mask.any():
-            vlsns, sizes = vlsns[mask], rows.sizes()[mask]
-            self._chunks.append((vlsns, sizes))
-            self.messages += len(vlsns)
-            self.bytes += int(sizes.sum())
-        self.counted_to = max(self.counted_to, rows.first_vlsn + rows.rows - 1)
+        self._count(vlsns[mask], rows.sizes()[mask], rows.first_vlsn + rows.rows - 1)
 
     def add_sizes(self, vlsns: I64, sizes: I64, counted_to: int) -> None:
         """Counts messages that the log has no more, up to ``counted_to``."""
-        mask = (vlsns > self.counted_to) & (vlsns <= counted_to)
-        if mask.any():
-            self._chunks.append((vlsns[mask], sizes[mask]))
-            self.messages += int(mask.sum())
-            self.bytes += int(sizes[mask].sum())
+        below = vlsns <= counted_to
+        self._count(vlsns[below], sizes[below], counted_to)
+
+    def _count(self, vlsns: I64, sizes: I64, counted_to: int) -> None:
+        new = vlsns > self.counted_to
+        if new.any():
+            self._chunks.append((vlsns[new], sizes[new]))
+            self.messages += int(np.count_nonzero(new))
+            self.bytes += int(sizes[new].sum())
         self.counted_to = max(self.counted_to, counted_to)
 
     def pass_to(self, floor: int) -> None:
-        """Passes over what is acknowledged up to ``floor``, where it has not counted that far."""
+        """Passes over messages up to ``floor``, all acknowledged, where the count has not come that far."""
         if self.counted_to < floor:
             self._chunks, self.messages, self.bytes, self.counted_to = [], 0, 0, floor
 

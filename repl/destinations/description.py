@@ -1,7 +1,8 @@
-"""Destinations, as a node tells of them: on every node what its log says, on the master what it does, too."""
+"""Destinations as JSON shows them: on every node from its log, on the master with its deliveries."""
 
 from __future__ import annotations
 
+from dataclasses import asdict as counters
 from typing import Any
 
 from msgspec.structs import asdict
@@ -71,14 +72,5 @@ def _delivery(delivery: Delivery | None) -> dict[str, Any]:
         "in_per_s": round(delivery.incoming.per_s, 1),
         "delivered_per_s": round(delivery.pace.delivered, 1),
         "acked_per_s": round(delivery.pace.acked, 1),
-        "counts": {
-            "delivered": delivery.counts.delivered,
-            "delivered_again": delivery.counts.again,
-            "acked": delivery.counts.acked,
-            "nacked": delivery.counts.nacked,
-            "expired": delivery.counts.expired,
-            "dead": delivery.counts.dead,
-            "dropped": delivery.counts.dropped,
-            "lost": delivery.counts.lost,
-        },
+        "counts": counters(delivery.counts),
     }

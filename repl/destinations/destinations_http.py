@@ -57,7 +57,7 @@ ORDERS = ("pause", "resume", "move", "retry-dead", "delete-dead")
 MESSAGES_MAX = 10_000
 MESSAGES = 100
 UUID = "Vlsnlog-Destination"
-"""The header that says which destination of that name messages are of."""
+"""The header with the uuid of the destination that the messages belong to."""
 ACK_BODY_BYTES_MAX = 256 * KIB
 """Bytes of a call that acknowledges."""
 _NONE: frozenset[str] = frozenset()

@@ -5,8 +5,8 @@
               VLSN 5 201, and records of its messages from 41 to 5 200: from its pages, and from its log
     here      a page of its own; missing 5 201–9 000; asked again
 
-Messages that are acknowledged for good are neither given nor missed.  A member that lacks a VLSN itself gives what lies
-before it, or refuses; whoever has a log from there on, or pages, will do.
+Messages that are acknowledged for good are neither given nor missed.  A member that misses a VLSN itself sends the
+messages before it, or refuses; any member with log or pages from there on will do.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ class Giving:
         self._reading = reading
 
     async def give(self, uuid: str, since: int, first: int, last: int) -> bytes:
-        """Answers ``GET /v1/peer/messages``, with what comes before the first that cannot be read for now. Raises
-        ``NotFound`` where this node does not have ``first`` either, ``Damaged`` where it cannot read it for now."""
+        """Answers ``GET /v1/peer/messages``, up to the first message that cannot be read for now. Raises ``NotFound``
+        where this node does not have ``first`` either, ``Damaged`` where it cannot read it for now."""
         subscriptions = self._pager.subscriptions()
         subscription = next((each for each in subscriptions or () if each.uuid == uuid), None)
         if subscription is None:

@@ -1,16 +1,16 @@
-"""Full destinations: what becomes of an append to one that has as much as it may.
+"""Full destinations: how an append ends that meets one at its limit.
 
     PAGE    nothing: messages wait in the log, and in pages once it is cleaned
     DROP    the append is logged, and the master acknowledges its messages at once
     BLOCK   the append waits until some are acknowledged, or its time is over
     FAIL    the append is refused, ``destination-full``
 
-Its pages have a limit of their own, and a policy for it (DROP or FAIL), which holds under each of these, and also for a
-destination that has pages while the node's disk is nearly full, or all its pages together are at their limit.
+Its pages have a limit of their own, and a policy for it (DROP or FAIL), whichever of these it has. That policy also
+holds while the node's disk is nearly full, or all pages of the node together are at their limit.
 
-Judged where an append is admitted, by what is not acknowledged in the log and what is queued; nowhere else, so what is
-in the log counts, whoever put it there.  A lead counts what is there when it begins, in the background: until that is
-done nothing is full.  An append that is larger than the limit alone is taken when nothing else is there.
+An append is judged where it is admitted, and nowhere else: by the unacknowledged messages in the log and in the queue.
+A lead counts the messages that are there when it begins, in the background: until that is done no destination is full.
+An append that is larger than the limit alone is taken when nothing else is there.
 
 Where no destination has such a policy an append costs one look at ``active``.
 """
@@ -47,7 +47,7 @@ FULL_S: Final = 2.0
 COUNT_AGAIN_S: Final = 1.0
 """Seconds until a count is gone on with that met what could not be read."""
 RECOUNT_S: Final = 0.05
-"""Seconds until the count is gone on with, where what comes next lies in the ring no more and is not durable yet."""
+"""Seconds until the count goes on, where the next entry has left the ring and is not durable yet."""
 
 
 class Held(Protocol):
@@ -60,7 +60,7 @@ class Held(Protocol):
     def settled(self) -> bool: ...
 
     def hold(self, why: str, error: type[VlsnLogError], doubt: asyncio.Future[None] | None) -> None:
-        """Notes that it waits, and what it fails with if its time is over first; "" when it waits no more."""
+        """Notes that it waits, and the error if its time is over first; "" when it waits no more."""
         ...
 
     def refuse(self, error: VlsnLogError) -> None: ...
@@ -78,10 +78,10 @@ class Queued(NamedTuple):
 
 @dataclass(slots=True)
 class Fullness:
-    """A destination met an append that it had no room for, and has none for another such one yet."""
+    """A destination met an append that it had no room for, and could not take another such one yet."""
 
     policy: str
-    """``drop``, ``block`` or ``fail``: what became of the last one."""
+    """``drop``, ``block`` or ``fail``: the end of the last one."""
     why: str
     messages: int
     bytes: int
@@ -98,9 +98,9 @@ class Policy:
     settings: DestinationSettings
     depth: Depth
     since: Vlsn = NULL_VLSN
-    """``Delivery.since`` of what is counted: moved, a destination may want again what was let go of."""
+    """``Acknowledged.since`` of the counted messages: a destination that was moved may want earlier messages again."""
     counted: bool = False
-    """The messages that were there when the lead began are counted; never where nothing is to be counted."""
+    """The messages that were there when the lead began are counted; False for a destination that counts none."""
     queued: dict[object, Queued] = field(default_factory=dict)
     """Its messages of appends that are not sealed yet."""
     first_weighed: object = None
@@ -121,7 +121,7 @@ class Policy:
     @property
     def can_drop(self) -> bool:
         """Says whether one more append can be dropped: at most one interval of acknowledged VLSNs each."""
-        return self.delivery.intervals_left > sum(each.drop for each in self.queued.values())
+        return self.delivery.acks.intervals_left > sum(each.drop for each in self.queued.values())
 
     def has_room(self, messages: int, size: int) -> bool:
         limits = self.settings
@@ -169,7 +169,7 @@ class FullPolicies(Generic[A]):
         policy = self._of.get(uuid)
         if policy is not None and policy.counted:
             self._catch_up(policy)
-            policy.depth.let_go(policy.delivery.is_done)
+            policy.depth.let_go(policy.delivery.acks.has)
         return policy
 
     def concerns(self, settings: DestinationSettings) -> bool:
@@ -196,20 +196,20 @@ class FullPolicies(Generic[A]):
             self._count_anew(policy)
         elif (
             policy.bounded != bounded
-            or policy.since != delivery.since
+            or policy.since != delivery.acks.since
             or policy.settings.dead_letter != settings.dead_letter
         ):
             policy.settings = settings
             self._count_anew(policy)
         else:
-            policy.depth.pass_to(delivery.floor)
+            policy.depth.pass_to(delivery.acks.floor)
             if policy.settings is not settings:
                 policy.settings = settings
                 self.release()
 
     def _count_anew(self, policy: Policy) -> None:
-        """Counts from the floor on. What is queued, and what is to be dropped of it, stays noted."""
-        policy.depth, policy.since, policy.counted = _depth_of(policy.delivery), policy.delivery.since, False
+        """Counts from the floor on. Queued messages stay noted, with those that are to be dropped."""
+        policy.depth, policy.since, policy.counted = _depth_of(policy.delivery), policy.delivery.acks.since, False
         policy.first_weighed, policy.next_vlsn = None, 0  # another key of dead letters: others are messages now
         if policy.bounded:
             self._begin_count()
@@ -275,14 +275,14 @@ class FullPolicies(Generic[A]):
         return None
 
     def _verdict(self, policy: Policy, count: int, size: int) -> tuple[str, str]:
-        """Returns what becomes of ``count`` messages, "" for nothing, and why."""
+        """Returns the policy for ``count`` messages, "" where they have room, and the reason."""
         verdict, why = "", self._why_paged(policy.settings)
         if why:
             verdict = policy.settings.page_full_policy
         elif policy.counted:
             self._catch_up(policy)
             if not policy.has_room(count, size):
-                policy.depth.let_go(policy.delivery.is_done)
+                policy.depth.let_go(policy.delivery.acks.has)
                 self._purge(policy)
             if not policy.has_room(count, size):
                 verdict, why = policy.settings.full_policy, f"{policy.depth.messages} messages"
@@ -291,8 +291,8 @@ class FullPolicies(Generic[A]):
         return verdict, why
 
     def sealed(self, pendings: Sequence[Pending]) -> None:
-        """Hears that these have their VLSNs: what is to be dropped of them is acknowledged, with the VLSNs before it
-        back to the message before, which are none of this destination's. So drops in a row are one interval."""
+        """Notes that these have their VLSNs, and acknowledges the messages to be dropped. The VLSNs back to the message
+        before are acknowledged with them, so that drops in a row are one interval."""
         for policy in self._of.values():
             if not policy.queued and policy.first_weighed is None:
                 continue
@@ -309,7 +309,7 @@ class FullPolicies(Generic[A]):
                 policy.next_vlsn = last + 1 if policy.next_vlsn else 0
 
     def left(self, append: A) -> None:
-        """Hears that an append was refused after it was admitted here."""
+        """Notes that an append was refused after it was admitted here."""
         for policy in self._of.values():
             policy.queued.pop(append, None)
             if policy.first_weighed is append:
@@ -321,7 +321,7 @@ class FullPolicies(Generic[A]):
             del policy.queued[append]
 
     def _catch_up(self, policy: Policy) -> None:
-        """Counts what the log has got since."""
+        """Counts the entries that the log received since."""
         ring, depth = self._log.view.ring, policy.depth
         if ring.last_vlsn <= depth.counted_to:
             return
@@ -349,8 +349,8 @@ class FullPolicies(Generic[A]):
                 yield policy.delivery.name, full
 
     def fullness(self, uuid: str) -> Fullness | None:
-        """Returns what a destination is full of: since an append met that, while another such one would meet it now,
-        and for ``FULL_S`` after the last one that did. So one that is emptied a message at a time is full all along."""
+        """Returns how full a destination is: from the append that met it on, while another such one would meet it now,
+        and for ``FULL_S`` after the last. So a destination that is emptied message by message is full all along."""
         policy = self._of.get(uuid)
         full = policy.fullness if policy is not None else None
         if policy is None or full is None or self._log.seams.clock.monotonic_s() < full.met_s + FULL_S:
@@ -381,7 +381,7 @@ class FullPolicies(Generic[A]):
         self._held.append((append, born, doubt))
 
     def release(self) -> None:
-        """Puts those that wait and have room now, in their order."""
+        """Queues waiting appends that have room now, in their order."""
         while self._held and not self._closed:
             append, born, doubt = self._held[0]
             if not append.settled and self._weigh(append) is not None:
@@ -397,7 +397,7 @@ class FullPolicies(Generic[A]):
                 self.left(append)
                 append.refuse(error)
 
-    # The count of what was there.
+    # The count of earlier messages.
 
     def _begin_count(self) -> None:
         if self._counting is None and not self._closed:
@@ -430,17 +430,17 @@ class FullPolicies(Generic[A]):
             if not page.data:
                 policy.counted = True
                 self._catch_up(policy)
-                depth.let_go(policy.delivery.is_done)
+                depth.let_go(policy.delivery.acks.has)
                 if policy.counted:
                     return
-                await asyncio.sleep(RECOUNT_S)  # what the ring has lost is not durable yet: it can be read soon
+                await asyncio.sleep(RECOUNT_S)  # entries that left the ring can be read once they are durable
                 continue
             depth.add(page.data)
-            depth.let_go(policy.delivery.is_done)
+            depth.let_go(policy.delivery.acks.has)
             await asyncio.sleep(0)
 
     async def _count_paged(self, policy: Policy, first: int) -> None:
-        """Counts what lies in pages, the log beginning at ``first``."""
+        """Counts the messages in pages, the log beginning at ``first``."""
         depth, pages = policy.depth, self._pages()
         while depth.counted_to + 1 < first and self._of.get(policy.delivery.uuid) is policy:
             if pages is None:
@@ -452,11 +452,11 @@ class FullPolicies(Generic[A]):
                 depth.counted_to = first - 1  # there are none
                 return
             depth.add_sizes(found.vlsns, found.sizes, min(int(found.next_vlsn), first) - 1)
-            depth.let_go(policy.delivery.is_done)
+            depth.let_go(policy.delivery.acks.has)
 
 
 def _depth_of(delivery: Delivery) -> Depth:
-    return Depth(delivery.wanted, delivery.floor)
+    return Depth(delivery.wanted, delivery.acks.floor)
 
 
 def _decided(doubt: asyncio.Future[None]) -> None:

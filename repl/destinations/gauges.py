@@ -42,7 +42,7 @@ class Incoming:
         return now - self.since_s >= PERIOD_S
 
     def look(self, now: float, ring: Ring, wanted: MessageFilter) -> int:
-        """Looks at what has come since the last look; returns how many entries were looked at."""
+        """Looks at the entries since the last look; returns how many entries were looked at."""
         span, before, last = now - self.since_s, self.to, int(ring.last_vlsn)
         begun, self.since_s, self.to = self.since_s > 0.0, now, last
         at = max(before + 1, int(ring.first_vlsn))

@@ -1,12 +1,12 @@
-"""Messages of destinations that are handed out, and with no socket yet: their bytes, over all workers of a node.
+"""Messages that are handed out and that no socket has taken yet: their bytes, over all workers of a node.
 
     handed out: counted ─► confirmed, encoded ─► taken by its worker's socket: not counted any more
     no room ─► a send has been under way for ``STALLED_S`` ─► that worker is given up, the longest first
            └► none has ─► who takes messages waits
 
-A worker that does not read harms nobody: it is handed ``WORKER_BYTES_MAX`` and less than one answer more.  Many of them
-could fill the memory, so all share ``HANDED_BYTES_MAX``, which is passed by an answer of each destination at most.
-The connection of a worker that is given up is reset; what it was not sent whole comes back at once.
+A worker that does not read is handed ``WORKER_BYTES_MAX`` and less than one answer more, so others go on.  Many of them
+could fill the memory, so all share ``HANDED_BYTES_MAX``, which is passed by an answer of each destination at most. The
+connection of a worker that is given up is reset. Messages that it was not sent whole come back at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Handed:
         """Workers given up so far."""
         self._bytes_max = bytes_max
         self._sending: dict[Holder, tuple[float, asyncio.Timeout]] = {}
-        """Who is being sent a message, and since when; the longest first."""
+        """The workers that are being sent a message, and since when; the longest first."""
         self._freed: asyncio.Future[None] | None = None
 
     async def wait(self, until: float) -> bool:
@@ -95,7 +95,8 @@ class Holder:
         self._count(size)
 
     async def send(self, sending: Coroutine[Any, Any, object]) -> None:
-        """Waits until the worker's socket has taken a message. Raises ``ChannelClosed``, also where it is given up."""
+        """Waits until the worker's socket has taken a message. Raises ``ChannelClosed``, also where the worker is given
+        up."""
         await self._handed.send(self, sending)
 
     def sent(self) -> None:
@@ -103,7 +104,7 @@ class Holder:
         self._count(-self.answers.pop(next(iter(self.answers))))
 
     def leave(self) -> None:
-        """Counts nothing of it any more. ``answers`` stay, for who takes them back."""
+        """Gives all of the worker's room back. ``answers`` stay, so that the caller can recall them."""
         self._count(-self._bytes)
         self.answers = dict.fromkeys(self.answers, 0)
 

@@ -7,9 +7,9 @@ from typing import Final
 MESSAGES_MAX: Final = 10_000
 """Messages of one answer, and VLSNs of one call that acknowledges."""
 MESSAGES: Final = 100
-"""Messages of an answer to who asks for no number."""
-ASKERS_MAX: Final = 1_024
-"""Askers of one destination that wait for messages."""
+"""Messages of an answer where the call names no number."""
+WAITERS_MAX: Final = 1_024
+"""Calls that wait for messages of one destination."""
 GATHER_S: Final = 0.001
 """Seconds in which acknowledgements are gathered at least …"""
 NOTE_S: Final = 0.02

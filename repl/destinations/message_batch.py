@@ -1,4 +1,4 @@
-"""Messages of a destination as columns: what a client of ours asks for in place of lines.
+"""Messages of a destination as columns: vlsnlog's own clients ask for them in place of lines.
 
     0    4     8           12             16        16 + 8n        16 + 16n
     |VLM1|count|batch_bytes|attempts_bytes|vlsns …  |times …       |batch (``format/batch``) … |attempts, JSON …|
@@ -96,7 +96,7 @@ class MessageColumns:
         return np.zeros(len(self.vlsns), np.int64) if self.key_lengths is None else self.key_lengths
 
     def entries(self) -> list[Entry]:
-        """Returns them one by one, without their terms."""
+        """Returns the messages one by one, without their terms."""
         keys: Iterable[bytes] = _cut(self.keys, self.key_column)
         values, data = _cut(self.values, self.value_lengths), EntryKind.DATA
         return [
@@ -116,7 +116,7 @@ def _offsets(lengths: I64) -> I64:
 
 
 def encode(messages: MessageColumns, attempts: Mapping[int, int], *, behind: bytes = b"") -> bytes:
-    """Encodes messages, behind these bytes; nothing more for none."""
+    """Encodes messages behind the bytes of ``behind``; without messages these bytes alone."""
     if not len(messages):
         return behind
     key_offsets = b"" if messages.key_lengths is None else _offsets(messages.key_lengths).astype("<i4").tobytes()
@@ -128,7 +128,7 @@ def encode(messages: MessageColumns, attempts: Mapping[int, int], *, behind: byt
 
 
 class Taken(NamedTuple):
-    """Messages as they came, checked, and not cut yet."""
+    """Messages as they were received and checked, not cut yet."""
 
     vlsns: I64
     times: I64
@@ -138,7 +138,7 @@ class Taken(NamedTuple):
     """How many messages of the batch lie before them."""
 
     def parts(self, most: int) -> list[Taken]:
-        """Returns them in parts of up to ``most``; nothing is copied."""
+        """Returns the messages in parts of up to ``most``, without a copy."""
         if len(self.vlsns) <= most:
             return [self]
         return [
@@ -154,7 +154,7 @@ class Taken(NamedTuple):
         return (repeat(None) if keys is None else [key or None for key in keys]), values
 
     def rows(self) -> list[Row]:
-        """Cuts them, each with all that is told of it."""
+        """Cuts the messages, each with VLSN, attempt and time."""
         vlsns, tried = self.vlsns.tolist(), self.attempts
         attempts = [tried.get(vlsn, 1) for vlsn in vlsns] if tried else [1] * len(vlsns)
         keys, values = self.keys_and_values()

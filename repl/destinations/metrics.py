@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -27,10 +27,11 @@ _COUNTERS = (
     ("buried", "Messages that were moved to the dead letters"),
     ("dropped", "Messages that the master acknowledged because the destination was full"),
 )
-
-
+_DEPTHS = (
+    ("depth_messages", "messages", "Messages not acknowledged, of one that can be full"),
+    ("depth_bytes", "bytes", "Their bytes"),
+)
 _PAGES = (
-    ("paging", "mode", "1 while some of its messages lie in pages of this node"),
     ("pages", "pages", "Pages on this node"),
     ("page_bytes", "bytes", "Bytes of these"),
     ("page_messages", "messages", "Messages in these, acknowledged since or not"),
@@ -47,48 +48,20 @@ def destination_metrics(told: Sequence[dict[str, Any]]) -> Iterator[Metric]:
     if not told:
         return
     for name, key, text in _GAUGES:
-        family = GaugeMetricFamily(f"vlsnlog_destination_{name}", text, labels=["destination"])
-        for one in told:
-            if key in one:
-                family.add_metric([one["name"]], one[key])
-        yield family
-    paused = GaugeMetricFamily("vlsnlog_destination_paused", "1 while it is paused", labels=["destination"])
-    for one in told:
-        paused.add_metric([one["name"]], float(one["paused"]))
-    yield paused
-    full = GaugeMetricFamily("vlsnlog_destination_full", "1 while it has no room for appends", labels=["destination"])
-    for one in told:
-        if "full" in one:
-            full.add_metric([one["name"]], float(one["full"] is not None))
-    yield full
+        yield _family(GaugeMetricFamily, name, text, told, key)
+    yield _family(GaugeMetricFamily, "paused", "1 while it is paused", told, "paused")
+    full = [{**one, "full": one["full"] is not None} for one in told if "full" in one]
+    yield _family(GaugeMetricFamily, "full", "1 while it has no room for appends", full, "full")
     for name, text in _COUNTERS:
-        counter = CounterMetricFamily(f"vlsnlog_destination_{name}", text, labels=["destination"])
-        for one in told:
-            if "counts" in one:
-                counter.add_metric([one["name"]], one["counts"]["dead" if name == "buried" else name])
-        yield counter
-    for name, key, text in (
-        ("depth_messages", "messages", "Messages not acknowledged, of one that can be full"),
-        ("depth_bytes", "bytes", "Their bytes"),
-    ):
-        family = GaugeMetricFamily(f"vlsnlog_destination_{name}", text, labels=["destination"])
-        for one in told:
-            if "depth" in one:
-                family.add_metric([one["name"]], one["depth"][key])
-        yield family
+        yield _family(CounterMetricFamily, name, text, told, "counts", "dead" if name == "buried" else name)
+    for name, key, text in _DEPTHS:
+        yield _family(GaugeMetricFamily, name, text, told, "depth", key)
+    paging = [{**one, "mode": one["mode"] == "paged"} for one in told if "mode" in one]
+    yield _family(GaugeMetricFamily, "paging", "1 while some of its messages lie in pages of this node", paging, "mode")
     for name, key, text in _PAGES:
-        family = GaugeMetricFamily(f"vlsnlog_destination_{name}", text, labels=["destination"])
-        for one in told:
-            if "pages" in one:
-                value = one["pages"][key]
-                family.add_metric([one["name"]], float(value == "paged") if key == "mode" else value)
-        yield family
+        yield _family(GaugeMetricFamily, name, text, told, "pages", key)
     for name, key, text in _PAGED:
-        counter = CounterMetricFamily(f"vlsnlog_destination_{name}", text, labels=["destination"])
-        for one in told:
-            if "pages" in one:
-                counter.add_metric([one["name"]], one["pages"][key])
-        yield counter
+        yield _family(CounterMetricFamily, name, text, told, "pages", key)
     refused = CounterMetricFamily(
         "vlsnlog_destination_refusals", "Messages or appends that met a full destination", labels=["destination", "how"]
     )
@@ -96,3 +69,14 @@ def destination_metrics(told: Sequence[dict[str, Any]]) -> Iterator[Metric]:
         for how, count in one.get("refused", {}).items():
             refused.add_metric([one["name"], how], count)
     yield refused
+
+
+def _family(
+    kind: Callable[..., Any], name: str, text: str, told: Sequence[dict[str, Any]], key: str, part: str = ""
+) -> Metric:
+    """Makes a metric of the destinations that have ``key``, or of its ``part``."""
+    family = kind(f"vlsnlog_destination_{name}", text, labels=["destination"])
+    for one in told:
+        if key in one:
+            family.add_metric([one["name"]], float(one[key][part] if part else one[key]))
+    return family  # type: ignore[no-any-return]  # one of the two kinds

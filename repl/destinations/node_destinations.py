@@ -92,7 +92,7 @@ class NodeDestinations:
             case "retry-dead":
                 dead = delivery.dead(None if vlsns is None else VlsnSet.of(vlsns))
                 if dead:
-                    delivery.check_retry(dead)
+                    delivery.acks.check_retry(dead)
                 puts = orders.tried_again(placed, dead) if dead else None
             case "delete-dead":
                 assert vlsns is not None
@@ -125,7 +125,7 @@ class NodeDestinations:
         """Acknowledges, durable on return; with a ``wait_s`` of 0 before that. ``uuid``: the one destination of that
         name that is meant, "" for any. Raises ``OutcomeUnknown``, ``QueueFull``, ``BadArgument``."""
         delivery = await self._meant(name, uuid)
-        told = delivery.ack(vlsns, wait=wait_s > 0)
+        told = delivery.ack(VlsnSet.of(vlsns), wait=wait_s > 0)
         if told is None:
             return
         try:

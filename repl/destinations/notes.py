@@ -4,8 +4,8 @@
     ack {9}    ├─ 20 ms, or 4,096 of them ─► COMMIT {acks} ─► durable: folded (``vlsn/state/acks``), answered
     tries 2    ┘  or 256, and no note is under way
 
-What is gathered is hidden from delivery at once, and counts for good with its COMMIT.  A note that could not be logged
-is given back: its messages are delivered again.
+Gathered acknowledgements hide their messages from delivery at once, and count for good with their COMMIT.  A note that
+could not be logged is given back: its messages are delivered again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vlsn.format.vlsn_set import VlsnSet
 
 Done = Callable[[Appended | VlsnLogError], None]
 Submit = Callable[[Submission, Done], object]
-"""Logs a submission; ``done`` hears of it once it is durable, or refused. Raises what refuses it at once."""
+"""Logs a submission; ``done`` is called once it is durable, or refused. Raises where it is refused at once."""
 
 
 class Noted(Protocol):
@@ -38,11 +38,11 @@ class Noted(Protocol):
         ...
 
     def noted(self, done: VlsnSet) -> None:
-        """Hears that this is durable."""
+        """Notes that this is durable."""
         ...
 
     def given_back(self, done: VlsnSet) -> None:
-        """Hears that this could not be noted."""
+        """Takes back VLSNs that could not be noted."""
         ...
 
 
@@ -66,7 +66,7 @@ class Notes:
         self._number = 0
         self._timer: asyncio.Handle | None = None
         self._timer_s = 0.0
-        """The loop's time of it: uvloop gives no ``TimerHandle`` for what is due within a millisecond."""
+        """The loop's time of it: uvloop returns no ``TimerHandle`` for a call that is due within a millisecond."""
         self._closed = False
         self._noted_s = -NOTE_S
         """The time of the last note."""
@@ -85,16 +85,16 @@ class Notes:
         self._ask()
         return told
 
-    def tried(self, of: Noted, tries: dict[int, list[int]]) -> None:
-        """Notes deliveries, by how often: from two on."""
+    def tried(self, of: Noted, attempts: dict[int, int]) -> None:
+        """Notes deliveries of messages by VLSN, from the second attempt on."""
         gathered = self._open.setdefault(of, _Gathered())
-        for count, vlsns in tries.items():
-            gathered.tries.setdefault(count, []).extend(vlsns)
-            gathered.count += len(vlsns)
+        for vlsn, attempt in attempts.items():
+            gathered.tries.setdefault(attempt, []).append(vlsn)
+        gathered.count += len(attempts)
         self._ask()
 
     def under_way(self, of: Noted) -> VlsnSet:
-        """Returns what is noted of it as acknowledged by COMMITs that are not durable yet."""
+        """Returns the VLSNs that COMMITs acknowledge which are not durable yet."""
         return VlsnSet.covering_all(
             [done for parts in self._under_way.values() for each, done, _ in parts if each is of]
         )

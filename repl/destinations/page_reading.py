@@ -4,8 +4,8 @@
                             damaged: its readable records go into another page, the rest is missing until fetched
 
 A page is read outside of everything: no lock is held, no pass waits, and what was read is shared by all who want it
-while it is among the last 64 MiB.  So ten destinations that nobody takes from hold nothing, and cost an eleventh no
-memory.  A page whose messages are all acknowledged has left the page table, and is never read again.
+while it is among the last 64 MiB.  So ten idle destinations hold no memory that an eleventh needs.  A page whose
+messages are all acknowledged has left the page table, and is never read again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Key = tuple[str, int, int]
 
 
 class PageReading:
-    """The pages of one node, for whoever delivers (``vlsn.pages.source.PageSource``)."""
+    """The pages of one node, for deliveries (``vlsn.pages.source.PageSource``)."""
 
     def __init__(self, pager: Pager, *, cache_bytes_max: int = PAGES_CACHE_BYTES_MAX) -> None:
         self.reads = 0
@@ -48,7 +48,7 @@ class PageReading:
             if store is None:
                 return PagedRun([], Vlsn(at))
             if store.row is not None and store.row.since != since:
-                return PagedRun([], Vlsn(at), (at, at))  # the pager has not looked at what it wants since it was moved
+                return PagedRun([], Vlsn(at), (at, at))  # the pager has not looked at its pages since it was moved
             lacks = next((span for span in store.missing if span[1] >= at), None)
             number = store.next_page(at)
             row = store.pages[number] if number is not None else None
@@ -56,15 +56,9 @@ class PageReading:
                 return PagedRun([], Vlsn(max(at, lacks[0])), (max(at, lacks[0]), lacks[1]))
             if number is None or row is None:
                 return PagedRun([], Vlsn(max(at, store.paged_to + 1)))
-            try:
-                contents = await self._contents(store, number)
-                if contents is not None and contents.fault:
-                    await self._pager.salvage(store, number)
-                    continue
-            except OSError as error:
-                raise Damaged(f"{store.path(number)} cannot be read for now: {error}") from error
+            contents = await self._whole(store, number)
             if contents is None:
-                continue  # it is done meanwhile, or another one
+                continue
             upto = min(row.last, lacks[0] - 1) if lacks is not None else row.last
             low, high = np.searchsorted(contents.vlsns, (at, upto + 1)).tolist()
             high = min(high, low + limit)
@@ -91,17 +85,23 @@ class PageReading:
                 behind = store.paged_to + 1 if store is not None else 0
                 return PagedSizes(np.zeros(0, np.int64), np.zeros(0, np.int64), Vlsn(max(from_vlsn, behind)))
             last = store.pages[number].last
-            try:
-                contents = await self._contents(store, number)
-                if contents is not None and contents.fault:
-                    await self._pager.salvage(store, number)
-                    continue
-            except OSError as error:
-                raise Damaged(f"{store.path(number)} cannot be read for now: {error}") from error
+            contents = await self._whole(store, number)
             if contents is None:
-                continue  # it is done meanwhile, or another one
+                continue
             low = int(np.searchsorted(contents.vlsns, from_vlsn))
             return PagedSizes(contents.vlsns[low:], contents.sizes()[low:], Vlsn(last + 1))
+
+    async def _whole(self, store: PagingStore, number: int) -> PageContents | None:
+        """Returns a page's contents; None where the caller looks again: the page is done, or was damaged and is put
+        aside. Raises ``Damaged`` where the disk fails."""
+        try:
+            contents = await self._contents(store, number)
+            if contents is None or not contents.fault:
+                return contents
+            await self._pager.salvage(store, number)
+            return None
+        except OSError as error:
+            raise Damaged(f"{store.path(number)} cannot be read for now: {error}") from error
 
     async def contents_from(self, store: PagingStore, from_vlsn: int) -> PageContents | None:
         """Returns the first page with a message from ``from_vlsn`` on; None where there is none, or none that reads

@@ -1,12 +1,12 @@
-"""The pager of a node: what destinations want is in pages before the log is cut, and goes once it is acknowledged.
+"""The pager of a node: wanted messages are in pages before the log is cut, and go once they are acknowledged.
 
     cleaning wants 1–9 000 gone ─► page(9 000) ─► strides: read, choose, write, sync, page table ─► done(9 000)
     acknowledgements are durable ─► the page table lets go of pages ─► their files go
 
 1. Each node pages for itself, when it wants to clean.  Nothing of it is on the path of an append.
 2. Files are written, read and removed by the worker ``pages``, a window of the log at a time; the page table is the
-   keeper's.  What changes a store is done one after the other (``alone``), a stride of a pass at a time.
-3. What cannot be paged stays in the log: the cleaning ends there, and says why.
+   keeper's.  Changes of a store run one after the other (``alone``), a stride of a pass at a time.
+3. Messages that cannot be paged stay in the log: the cleaning ends there, and says why.
 4. Pages go by acknowledgements that no rollback takes back, and their files after the page table has let go of them.
 """
 
@@ -34,11 +34,11 @@ from vlsn.pages.subscription import Acknowledged, Span, Subscription
 from vlsn.state.destinations import DestinationView
 
 PERIOD_S = 1.0
-"""Between two looks at what was acknowledged, while there are pages."""
+"""Seconds between two looks at acknowledgements, while there are pages."""
 RETRY_S = 5.0
 """Before pages that could not be opened are tried again."""
 PAGE_WINDOWS_MIN = 4
-"""Windows of the log in a page at least: what is wanted of one is a record, and one larger than a page has its own."""
+"""Windows of the log in a page at least: the wanted messages of a window are a record, which may need its own page."""
 
 
 class Pager:
@@ -56,7 +56,7 @@ class Pager:
         self.paused = "the pages are not open yet"
         """The reason why nothing is paged; empty while it is. They are opened once there are destinations, or were."""
         self.unfilled: dict[str, str] = {}
-        """By uuid, why what is missing could not be fetched."""
+        """By uuid, why missing VLSNs could not be fetched."""
         self.passes = 0
         self.passed_bytes = 0
         """Bytes of the log that passes have looked at since it was opened."""
@@ -74,10 +74,10 @@ class Pager:
         """The disk is too full for pages: below the low mark, until above the high one."""
         self._bytes_max, self._messages_max = config.pages_bytes_max, config.pages_messages_max
         self._aside: list[tuple[str, int]] = []
-        """Pages to be put aside: that were when the process before was stopped, or did not read back since."""
+        """Pages to be put aside: left over by the process before, or unreadable since."""
         self._looked: dict[tuple[str, int], int] = {}
         self._unsettled = ""
-        """The reason why pages that are done with could not be let go of, as was told."""
+        """The reason why finished pages could not be removed, as it was last reported."""
         log.care.cleaner.pager = self
 
     def subscriptions(self) -> list[Subscription] | None:
@@ -112,7 +112,7 @@ class Pager:
             return f"VLSNs {first} to {last} are missing here" + (f"; {why}" if why else "")
         return "the disk of this node is too full for pages" if self.low else ""
 
-    # What cleaning asks.
+    # Questions of cleaning.
 
     def page(self, upto: Vlsn, done: Callable[[Vlsn, str], None]) -> None:
         if self._over:
@@ -169,8 +169,7 @@ class Pager:
         return Vlsn(min(self._log.view.dtvlsn, self._log.view.range.last_sync))
 
     async def _block_end(self, vlsn: Vlsn) -> Vlsn:
-        """Finds the last VLSN of the block that holds ``vlsn``: what a rollback took back of a segment may have ended
-        where no block ends any more."""
+        """Finds the last VLSN of the block that holds ``vlsn``: after a rollback a segment may end inside a block."""
         log, durable = self._log, self.durable()
 
         def found() -> Vlsn:
@@ -212,7 +211,8 @@ class Pager:
                 self._asked.popleft()[1](NULL_VLSN, "the log is closing")
 
     async def _look_around(self) -> None:
-        """Looks at the disk, and at what was acknowledged. What the disk refuses is tried again later: pages stay."""
+        """Looks at the disk, and at acknowledgements. After an error of the disk pages stay, and the next look tries
+        again."""
         try:
             if self.manager.stores:
                 await self.look_at_disk()
@@ -334,10 +334,10 @@ class Pager:
                 f"paged, nor cleaned that would have to be, until {PAGES_FREE_BYTES_HIGH} are free"
             )
 
-    # What was acknowledged.
+    # Acknowledgements.
 
     async def settle(self) -> None:
-        """Lets go of pages whose messages are all acknowledged for good, and of destinations that are no more."""
+        """Removes pages whose messages are all acknowledged for good, and destinations that are gone."""
         subscriptions = self.subscriptions()
         if subscriptions is None or not (self.manager.stores or subscriptions):
             return
@@ -377,7 +377,7 @@ class Pager:
                 self._looked[store.uuid, number] = count
         return found
 
-    # What every part of it uses.
+    # Shared steps.
 
     async def read(self, store: PagingStore, number: int, row: PageRow) -> PageContents | None:
         """Reads a page whole; None where it has gone meanwhile."""
@@ -435,7 +435,8 @@ class Pager:
         return await self.on_pages(written)
 
     async def salvage(self, store: PagingStore, number: int) -> None:
-        """Puts a damaged page aside: its readable messages lie in another page then, the rest is missing."""
+        """Puts a damaged page aside: its readable messages move to another page, the others are missing from then
+        on."""
         async with self.alone:
             row = store.pages.get(number)
             subscription = next((each for each in self.subscriptions() or () if each.uuid == store.uuid), None)

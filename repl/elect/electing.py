@@ -7,9 +7,9 @@ this node compares logs for a vote, stands, or stores a higher term, feeds and s
 write path is drained.  Else a block could be acknowledged for the old term behind the comparison that the vote rests
 on, and be lost with the new master.
 
-What is heard on a feed of the stored term does not pass the door: a stall of the disk must not make a master seem
-silent.  Time is counted in ticks of bounded length, so that after a stall of this whole process nobody is held to have
-been silent whose messages lie unread in its sockets.
+Messages on a feed of the stored term do not pass the door: a stall of the disk must not make a master seem silent. Time
+is counted in ticks of bounded length. So after a stall of this whole process a member counts as silent only once its
+unread messages were looked at.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Soundness(Protocol):
 
 class Electing:
     """One for the life of an open log.  ``leads`` is the term that this node leads, None while it follows;
-    ``soundness`` tells what this node knows of its log."""
+    ``soundness`` is this node's knowledge of its log."""
 
     def __init__(self, opened: OpenMember, confirming: Confirming, soundness: Soundness) -> None:
         self.leads: Term | None = None
@@ -165,7 +165,7 @@ class Electing:
             return f"the disk has not synced for {self._log.cycle.writing_s:.0f} s"
         return self._soundness.unfit
 
-    # What others say and ask.
+    # Messages and questions of others.
 
     def heard(self, master: NodeName, term: Term) -> None:
         """Notes a message on the feed of ``master`` in ``term``, the stored one."""
@@ -196,7 +196,7 @@ class Electing:
             await self._store(action)
 
     async def asked(self, request: VoteRequest) -> VoteReply:
-        """``POST /v1/peer/vote``; what the reply says is synced."""
+        """Answers ``POST /v1/peer/vote``; the promises in the reply are synced."""
         claim = claim_of(request)
         believed = await self._believed(claim)
         if believed is None or believed < claim.term:
@@ -237,7 +237,7 @@ class Electing:
         await self._carry_out(self.core.transfer(self._now, self._standing()))
 
     def _check_heard(self, master: NodeName, term: Term) -> None:
-        """Raises ``StaleTerm`` unless this node hears ``master`` in ``term``."""
+        """Raises ``StaleTerm`` unless ``master`` leads this node in ``term``."""
         if term != self.core.term or self.core.master != master:
             raise StaleTerm(f"{master} leads no term {term} that this node hears; it has stored {self.core.term}")
 
@@ -267,7 +267,7 @@ class Electing:
         self.core = self._new_core()
 
     def saw(self, claim: Claim) -> None:
-        """Hears from a replica that it has stored a higher term. If it counts, a master of a lower one steps down."""
+        """Notes that a replica has stored a higher term. If its claim counts, a master of a lower term steps down."""
         if claim.term > self.core.term:
             self._spawn(self._see(claim))
 
@@ -285,8 +285,8 @@ class Electing:
         return await self._confirming.believed(claim, self._electors(), stored=self.core.term)
 
     async def _is_handed_over(self, request: VoteRequest) -> bool:
-        """Says whether the master of the term before has asked the candidate to stand. That is this node or the one
-        that it hears."""
+        """Says whether the master of the term before has asked the candidate to stand. That master is this node, or
+        leads this node."""
         core = self.core
         term, master = core.term, core.master
         if master is None or request.term != term + 1:
@@ -336,7 +336,8 @@ class Electing:
                     await self._opened.stage.end()
 
     async def _store(self, action: Store) -> None:
-        """Synced on return.  A node file that cannot be written ends the process: what it says now nobody knows."""
+        """Stores a term and a vote, synced on return.  A node file that cannot be written ends the process: its
+        contents are unknown then."""
         await self._written(partial(self._write, action))
 
     def _write(self, action: Store) -> None:
@@ -389,8 +390,9 @@ class Electing:
         )
 
     def _is_removed(self) -> bool:
-        """Says whether a majority of those whom this node would ask for votes lists it no more. Its own log does not
-        say so: it was away. They can elect a master without it; one of them alone may be behind, and need its log."""
+        """Says whether a majority of the members that it would ask for votes lists this node no more. Its own log does
+        not say so: the node was away. They can elect a master without it; one of them alone may be behind, and need its
+        log."""
         role = self._opened.role
         if role is None or not role.unlisted_by:
             return False
@@ -410,7 +412,7 @@ class Electing:
     # The door.
 
     async def _through(self, event: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Carries out ``event`` alone and to its end, also if whoever waits for it is gone."""
+        """Carries out ``event`` alone and to its end, also if the caller is gone."""
         return await asyncio.shield(self._spawn(self._alone(event)))
 
     async def _alone(self, event: Callable[[], Coroutine[Any, Any, _T]]) -> _T:

@@ -7,15 +7,15 @@
         ▲                                   │ refused, silence      │ a higher term        │ a majority silent
         └───────────────────────────────────┴───────────────────────┴──────────────────────┘
 
-1. One vote for an incarnation in a term: it is stored, synced, before it is told.
+1. One vote for an incarnation in a term: it is stored and synced before it is answered.
 2. A vote goes to a log whose end (last term, last VLSN) is at or past the voter's.  A voter below its vote floor counts
-   the floor as its end, and does not stand; once *all* electable members have told their ends, and nothing but floors
-   speaks against it, the highest of them stands and may have the votes.
-3. Whoever has heard a master within its election timeout refuses, so that one who comes back does not unseat it; a
-   planned transfer passes.  Asking first (``pre``) changes nothing anywhere, so that a node that is cut off does not
-   drive up terms.
-4. A vote is counted by whoever asked for it, from its own log: it counts if the voter's incarnation is listed there,
-   electable; the term of any other is not taken from its reply.  Which requests come here at all: ``claims``.
+   the floor as its end, and does not stand. Once *all* electable members have reported their ends, and only floors
+   speak against it, the highest of them stands and may have the votes.
+3. A node that has heard a master within its election timeout refuses. So a node that comes back does not unseat the
+   master. A planned transfer passes.  Asking first (``pre``) changes no state, so a node that is cut off does not drive
+   up terms.
+4. The candidate counts votes by its own log: a vote counts if the voter's incarnation is listed there, electable. The
+   term of any other voter is ignored. ``claims`` decides which requests come here at all.
 5. Priority only delays standing, and orders it where the master's process has ended (``electors``).  With priority 0 a
    node stands after five rounds in which nobody won.  A round that is lost by chance alone is followed by another one
    soon, a few times in one silence: two stood at once, or a voter has heard the master a moment later.
@@ -38,17 +38,17 @@ from vlsn.state.node_file import NodeRecord
 
 ROUNDS_BEFORE_PRIORITY_0 = 5
 FIRST_FRACTION = 0.2
-"""The share of an election timeout that a node which has just started waits at least. Whoever hears a master refuses
+"""The share of an election timeout that a node which has just started waits at least. Nodes that hear a master refuse
 it."""
 
 SOON = (0.02, 0.3)
 """The share of an election timeout after which the next round follows one that was lost by chance."""
 SOON_MAX = 3
-"""Rounds of that kind in one silence; whoever is refused for longer is refused for a reason."""
+"""Rounds of that kind in one silence; later refusals have a reason."""
 
 BELOW_FLOOR = "below-floor"
 CHANCE = frozenset(("hears-master", "voted"))
-"""Refusals that say nothing of the candidate."""
+"""Refusals that do not depend on the candidate."""
 
 
 class Role(Enum):
@@ -60,7 +60,7 @@ class Role(Enum):
 
 @dataclass(slots=True)
 class Standing:
-    """The standing of this node, and what its log says; given with every call."""
+    """The standing of this node, and the state of its log; passed with every call."""
 
     end: End
     """The end of its drained log: everything sealed or taken before is synced."""
@@ -69,7 +69,7 @@ class Standing:
     """False while it is damaged, restoring, or its state is not known."""
     may_vote: bool = True
     reluctant: bool = False
-    """True where it could lead, but take no appends (no space): it stands as with priority 0."""
+    """True where it could lead but has no space for appends: it stands as with priority 0."""
     leaving: bool = False
     """True while the list that leaves it out may still be rolled back. Until it is durable this node may be the only
     one that a majority of the others can elect (Raft, dissertation, §4.2.2). It counts for nothing itself."""
@@ -82,7 +82,7 @@ class _Round:
     granted: set[NodeName] = field(default_factory=set)
     ends: dict[NodeName, End] = field(default_factory=dict)
     by_chance: bool = True
-    """No refusal says anything of the candidate."""
+    """All refusals so far are by chance, and do not depend on the candidate."""
     is_over: bool = False
     """True once it cannot be won any more, and the next one is due."""
     refused_otherwise: bool = False
@@ -112,7 +112,7 @@ class Election:
         self.term = Term(record.term)
         self.role = Role.FOLLOWER
         self.master: NodeName | None = None
-        """Whom this node hears, or itself."""
+        """The master that this node hears, or itself."""
         self.failed_rounds = 0
         self.rounds = 0
         """Rounds of questions so far: an answer to one of an earlier round is late."""
@@ -122,7 +122,7 @@ class Election:
         self._timeout_s = timeout_s
         self._uniform = uniform
         self._heard_at = now - timeout_s[1]
-        """The time at which a master was heard last; before the start nobody was."""
+        """The time at which a master was heard last; long ago at the start."""
         self._heard_from: dict[NodeName, float] = {}
         self._round = _Round()
         self._soon = 0
@@ -160,7 +160,7 @@ class Election:
         return self._may_stand(standing, rounds=self.failed_rounds + 1)
 
     def postpone(self, now: float, standing: Standing) -> None:
-        """Puts the election off while a feed is being taken."""
+        """Postpones the election while a feed is being taken."""
         self._wait(now, standing.electors)
 
     def gone(self, master: NodeName, now: float, electors: Sequence[Elector]) -> None:
@@ -257,7 +257,7 @@ class Election:
         )
 
     def answered(self, reply: VoteReply, now: float, standing: Standing) -> list[Action]:
-        """Takes a reply to what ``Ask`` sent; late ones and those of another round change nothing."""
+        """Takes a reply to a question of ``Ask``; late ones and those of another round are ignored."""
         listed = {elector.name: elector for elector in standing.electors if elector.electable}
         elector = listed.get(NodeName(reply.sender))
         if elector is None or f"{elector.incarnation:016x}" != reply.incarnation:
@@ -358,7 +358,7 @@ class Election:
         return asked or (own.priority > 0 and not standing.reluctant) or rounds >= ROUNDS_BEFORE_PRIORITY_0
 
     def waits_for(self, standing: Standing) -> str:
-        """Returns what keeps this node from standing, as far as its vote floor does; "" otherwise."""
+        """Returns the reason why the vote floor keeps this node from standing; "" where it does not."""
         if standing.end >= self.floor:
             return ""
         further = [name for name, end in self._round.ends.items() if end > standing.end]
@@ -370,7 +370,7 @@ class Election:
     # Voting.
 
     def _refusal(self, request: VoteRequest, now: float, standing: Standing) -> str:
-        """Returns why the vote is refused; "" when it is given."""
+        """Returns why the vote is refused; "" where it is granted."""
         if not standing.may_vote:
             return "may-not-vote"
         if request.term < self.term or (request.pre and request.term == self.term and self._voted_for):
@@ -391,7 +391,7 @@ class Election:
     # Time and terms.
 
     def _waits(self, now: float, electors: Sequence[Elector]) -> bool:
-        """Says whether it is not yet time; who is alone in its group has nobody to wait for."""
+        """Says whether it is too early to stand; a node that is alone in its group waits for no one."""
         return now < self._deadline and self._of(electors).electable != {self.name}
 
     def _heard(self, now: float, electable: set[NodeName]) -> int:

@@ -1,7 +1,7 @@
 """The answers to a candidate, and to a master that asks this node to stand: checked, handed on, and sent.
 
-Whether a vote is given, ``election`` decides; that it is on the disk before it is told, ``electing`` sees to.  The
-argument of that name gives the elections of the log that is open, or raises.
+``election`` decides whether a vote is granted; ``electing`` stores it on the disk before the answer. The argument of
+that name returns the elections of the open log, or raises.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     who leads? ─► WS /v1/feed ─► syncup ─► blocks in, acknowledgements out ─► (ends) ─► again, for ever
 
 All members are asked at once; the first that says it leads, in a term not below the stored one, is the master.  Where
-all that lead do so in a lower one, one of them is told of the stored term, so that it steps down.  An empty node takes
-its very first feed only from the incarnation and process that it last told that it is empty.  Each try backs off up to
-half a second and starts over once a feed has streamed.  A refusal that time alone does not mend (not listed, nothing
+all masters lead in a lower term, one of them learns the stored term, so that it steps down. An empty node takes its
+very first feed only from the incarnation and process to which it last reported that it is empty.  Each try backs off up
+to half a second and starts over once a feed has streamed.  A refusal that time alone does not mend (not listed, nothing
 in common) shows in the state's reason, and is tried all the same: a person, or the group, may change it.  Where its
-block differs from the master's, the members' copies decide (``integrity``).  A rollback of what is durable halts the
+block differs from the master's, the members' copies decide (``integrity``).  A rollback of durable entries halts the
 node.
 """
 
@@ -53,13 +53,13 @@ BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.5
 FIND_TIMEOUT_S = 2.0
 DAMAGED_SYNCUPS_MAX = 10
-"""Syncups in a row, ended because this node's own log cannot be read, that end in a restore. What is to be rolled back
-may be unreadable, say, which no peer can give."""
+"""Syncups in a row, ended because this node's own log cannot be read, that end in a restore. For one, the entries to be
+rolled back may be unreadable, and no peer has them."""
 _Again = (Unreachable, FeedRefused, NotMaster, ChannelClosed, BadBody, OSError, TimeoutError)
 
 
 class Following(Role):
-    """One stretch of following whoever leads; ``master`` is the one that is fed from, or was last."""
+    """One stretch of following the master of the time; ``master`` is the one that is fed from, or was last."""
 
     def __init__(self, opened: OpenMember, electing: Electing, reads: Reads, restoration: Restoration) -> None:
         self._opened = opened
@@ -81,7 +81,7 @@ class Following(Role):
 
     @property
     def master_url(self) -> str | None:
-        """The URL where appends go, while this node hears of a master."""
+        """The URL where appends go, while this node follows a master."""
         streaming = self.feed is not None and self.feed.streaming
         return self.member.members.urls.get(self.master) if streaming and self.master is not None else None
 
@@ -122,7 +122,7 @@ class Following(Role):
             self._stopped(error)
             if isinstance(error, _Again):
                 raise
-            raise Unreachable(str(error)) from error  # what the master says of itself is no state of this node
+            raise Unreachable(str(error)) from error  # the master's own state is not this node's
         self.master = master = NodeName(answer.name)
         feed = self.feed = ReplicaFeed(
             log=self.log,
@@ -146,9 +146,9 @@ class Following(Role):
             await channel.close()
 
     async def _find(self) -> Answer:
-        """Finds the member that leads, and returns what it says of itself. One that leads a term below the stored one
-        is taken only when no other leads: its feed is no good, but it steps down when it is told. Raises ``NotMaster``,
-        ``NotListed``, ``WrongVersion``."""
+        """Finds the member that leads, and returns what it says of itself. A master of a term below the stored one is
+        taken only when no other leads: its feed is refused, but it learns the stored term and steps down. Raises
+        ``NotMaster``, ``NotListed``, ``WrongVersion``."""
         member = self.member
         loop = asyncio.get_running_loop()
         called = self._called = loop.create_future()
@@ -253,7 +253,7 @@ class Following(Role):
         return fault
 
     def _restores_for(self, fault: BaseException) -> str:
-        """Returns why this log is to be replaced for ``fault`` of a feed; "" where another try may do."""
+        """Returns why ``fault`` of a feed has this log replaced; "" where another try may do."""
         feed = self.feed
         if isinstance(fault, FeedRejected) and fault.reason == Trimmed.slug and feed is not None and not feed.term:
             return f"trimmed: {fault}"
@@ -307,7 +307,7 @@ class Following(Role):
         member.master_is(self.master, feed.term)
         member.event("syncup", master=self.master, term=feed.term, at=feed.matchpoint, rolled_back=feed.rolled_back)
 
-    # What the node passes on.
+    # Calls of the node.
 
     def written(self, last_vlsn: Vlsn) -> None:
         if self.feed is not None:
@@ -326,9 +326,9 @@ class Following(Role):
             self._meet_floor(self.feed.position)
 
     def _meet_floor(self, position: Position) -> None:
-        """Lowers a floor that this feed has met. Whatever the floor stands for was acknowledged before this feed began:
-        it is in what the master, of the stored term, had by then, or counts for nothing. Else a floor of that term, set
-        high, would stand until the next."""
+        """Lowers a floor that this feed has met. The entries behind the floor were acknowledged before this feed began.
+        The master of the stored term had them by then, or they do not count. Else a floor of that term, set high, would
+        stand until the next."""
         log = self.log
         record, last = log.node_file.record, log.view.range.last_sync
         below = is_below_floor(record, (log.view.history.term_of(last), last))

@@ -1,13 +1,13 @@
-"""The role of a node that starts with a used disk: it asks what others have heard of it.
+"""The role of a node that starts with a used disk: it asks other members for the promises that they have heard of it.
 
 Before every other member has answered, or cannot be reached, and at least one has, it neither votes, nor stands, nor
-takes a feed.  Who has heard of the promise that a disk has forgotten may be the one at the end of the slowest link; who
-is refused by a machine whose process has ended has its answer at once, and one that is silent costs a start
-``connect_timeout_s``.  A group that has its majority without this node does not wait for it.
+takes a feed.  The member that remembers a promise which the disk has forgotten may be at the end of the slowest link. A
+machine whose process has ended refuses at once; a silent one costs a start ``connect_timeout_s``. A group that has its
+majority without this node goes on meanwhile.
 
-What it turns out to have forgotten makes it another incarnation: its log stays, and it counts for nothing until a GROUP
-entry admits it again (``old_images``, ``group_changes``).  A node that was empty when it started asks nobody, nor does
-the only electable member.
+A forgotten promise makes the node another incarnation: its log stays, and it has no vote until a GROUP entry admits it
+again (``old_images``, ``group_changes``).  A node that was empty when it started does not ask, nor does the only
+electable member.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AGAIN_S = 0.2
 
 
 class Returning(Role):
-    """``run`` returns once somebody has answered, and the node is who it may be."""
+    """``run`` returns once a member has answered, and the node has the incarnation that it may have."""
 
     def __init__(self, opened: OpenMember, electing: Electing, providing: Providing) -> None:
         self.member = opened.member
@@ -59,7 +59,7 @@ class Returning(Role):
         member.recognise(True)
 
     async def _ask(self) -> list[Told]:
-        """Asks the members what they have heard of this incarnation."""
+        """Asks the members for the promises of this incarnation."""
         member = self.member
         asked = {
             asyncio.create_task(ask(member, name, url, founding.DISCOVERY)): name

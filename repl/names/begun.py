@@ -48,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeBegun:
-    """``repl.cdc.positions.Begun``, and the master's answers. ``leads`` returns the lead, or raises ``NotMaster``."""
+    """The group's ``repl.cdc.position_stores.Begun``. ``leads`` returns the lead, or raises ``NotMaster``."""
 
     def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
         self.member = member

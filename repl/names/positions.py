@@ -138,10 +138,13 @@ class NodePositions:
         await commit_alone(lead, puts, asyncio.get_running_loop().time() + timeout_s)
 
     def capture_paused_us(self, consumer: str) -> int:
+        """Returns since when a CDC consumer of the group is paused (µs since the epoch), 0 for not at all. It goes by
+        all that is in this node's log, durable or not."""
         self._lags()
         return paused.since_in(self.member.opened().log.view.history.small.get(paused.key_of(consumer)))
 
     async def pause_capture(self, consumer: str, since_us: int, timeout_s: float) -> None:
+        """Logs since when it is paused, 0 for not at all; durable on return. Raises ``VlsnLogError``."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         await commit_alone(self._leads(), Puts({paused.key_of(consumer): paused.value_of(since_us)}), deadline)
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from repl.cdc.cdc_http import PATH as CDC
-from repl.cdc.cdc_http import CdcRoutes, NodeCdc
+from repl.cdc.cdc_http import CdcRoutes
+from repl.cdc.consumers import CdcConsumers
 from repl.destinations.destinations_http import PATH as DESTINATIONS
 from repl.destinations.destinations_http import DestinationRoutes
 from repl.destinations.handed import Handed
@@ -59,7 +60,7 @@ class Services:
     consumers: NodePositions
     sinks: NodeSinks
     destinations: NodeDestinations
-    cdc: NodeCdc
+    cdc: CdcConsumers
     files: NodeFiles
     feeds: NodeFeeds
     peers: NodePeers

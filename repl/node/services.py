@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from repl.cdc.cdc_http import NodeCdc
 from repl.destinations.node_destinations import NodeDestinations
 from repl.lead.leading import lead_of
 from repl.lead.service import NodeAppends, NodeFeeds, NodeTransactions
@@ -30,7 +29,7 @@ def services_of(parts: NodeParts) -> Services:
         consumers=NodePositions(member, leads),
         sinks=NodeSinks(member, leads),
         destinations=NodeDestinations(member, leads),
-        cdc=NodeCdc(member, parts.cdc),
+        cdc=parts.cdc,
         files=NodeFiles(member),
         feeds=NodeFeeds(member),
         peers=NodePeers(member, parts.confirming, NodeBegun(member, leads)),

@@ -1,13 +1,13 @@
-"""A node's cleaning: when it may, with which holds, and what it says of it.
+"""A node's cleaning: its conditions, its holds and its reports.
 
-1. A node cleans only while it leads or follows, knows its group, and is told what to keep (``retention_bytes``,
-   ``retention_age_s``); every ``cleaning_period_s``, and when a person asks.
+1. A node cleans only while it leads or follows, knows its group, and has a retention (``retention_bytes``,
+   ``retention_age_s``). It does so every ``cleaning_period_s``, and when a person asks.
 2. Age is judged by this node's clock against the master's that sealed.  So before anything goes for its age every
    member is asked for its clock: those that answer must be a majority with this one, and none may be more than a
    minute off.  A clock that jumped by a year empties no log.  A node that has no other member to ask believes its
    clock within bounds (``vlsn/aging``).
-3. It holds what the other members still need, whoever leads (``member_holds``); a replica cleans nothing before a
-   master has told it how far they are.
+3. It holds entries that other members still need, also as a replica (``member_holds``). A replica cleans only once a
+   master has reported how far they are.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Cleaning:
         return ""
 
     async def _hear_of_holds(self) -> None:
-        """Hears, on a replica, how far the members are now, not as of some seconds ago."""
+        """Asks the master, on a replica, how far the members are now."""
         member, role = self._member, self._opened.role
         master = role.master if role is not None else None
         if member.state == "REPLICA" and master is not None and master in member.members.urls:

@@ -4,13 +4,13 @@
         SOUND     a majority has what this node has: the other side finds out the same of itself
         MINORITY  a majority has something else: a master stops leading for that, and this node's log is restored, its
                   newest segments kept aside; unless this node knows durable what the others do not have
-        OPEN      those that have not told yet could still make a majority: asked again at the next try
-        SPLIT     they could not: nobody can say which copy is right, and the node halts for a person
+        OPEN      silent members could still make a majority: asked again at the next try
+        SPLIT     they could not: no count says which copy is right, and the node halts for a person
 
-A copy counts whoever leads, and whether or not the VLSN is durable.  What a majority holds now need not be what was
-acknowledged: disks of a majority may have come back old.  So before a log is given up unasked, for whatever reason, its
-block at its durable end is held against everybody's: nothing that this node knows durable goes while another member has
-something else in its place.
+A copy counts under any master, durable or not. The block that a majority holds now need not be the acknowledged one:
+disks of a majority may have come back old. So before a log is given up unasked, its block at its durable end is
+compared with every member's. A block that this node knows durable stays while another member has a different one in its
+place.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from vlsn.ids import NodeName, Vlsn
 from vlsn.together import failure_of
 
 REST_S = 0.5
-"""Seconds that the other members are waited for behind the first, before a log is given up."""
+"""Seconds of waiting for the other members behind the first, before a log is given up."""
 
 
 class Verdict(StrEnum):
@@ -65,7 +65,7 @@ class Weighed:
     others: frozenset[NodeName]
     """Members whose copy is not the majority's, where there is a majority."""
     silent: tuple[NodeName, ...]
-    """Electable members that have not told theirs."""
+    """Electable members that have not answered."""
 
 
 def weigh(copies: Mapping[NodeName, str], electable: Collection[NodeName], own: NodeName) -> Weighed:
@@ -91,8 +91,8 @@ def _advice(member: Member) -> str:
 
 
 async def resolve(member: Member, restoration: Restoration, vlsn: int, said: str) -> str:
-    """Decides what becomes of a fault at ``vlsn`` that ``said`` describes. A restore is wanted, or why it is to be
-    tried again is returned. Raises ``Halted``."""
+    """Decides about a fault at ``vlsn`` that ``said`` describes. Asks for a restore; returns the reason, also for
+    another try. Raises ``Halted``."""
     said = f"integrity: {said}"
     if not vlsn:
         raise Halted(f"{said}. {_advice(member)}")
@@ -115,9 +115,9 @@ async def resolve(member: Member, restoration: Restoration, vlsn: int, said: str
 
 
 async def agree_where_durable(member: Member, said: str) -> frozenset[NodeName]:
-    """Checks that no member holds another block at its durable end and knows that durable, and no majority does. Asked
-    before this log is given up for what is ``said``. Returns who has not told, and is not to be restored from. Raises
-    ``Halted``, ``Unreachable`` when nobody has told."""
+    """Checks that no member holds another block at its durable end and knows that durable, and no majority does. Called
+    before this log is given up for the reason ``said``. Returns the members that have not answered, and must not be
+    restored from. Raises ``Halted``, ``Unreachable`` without an answer."""
     log, own = member.opened().log, NodeName(member.config.name)
     at = Vlsn(min(log.view.dtvlsn, log.view.range.last_sync))
     if at < log.view.range.first or not at:
@@ -125,13 +125,13 @@ async def agree_where_durable(member: Member, said: str) -> frozenset[NodeName]:
     try:
         digest = (await own_copy(member, at)).sha256
     except Damaged:
-        digest = ""  # its term alone is known
+        digest = ""  # only its term is known
     term = log.view.history.term_of(at)
     copies: dict[NodeName, Copy] = {}
     told: set[NodeName] = set()
 
     async def one(name: NodeName) -> None:
-        with suppress(Trimmed):  # it has cleaned that away; who is not that far has told nothing
+        with suppress(Trimmed):  # it has cleaned that away; a member that is not that far has not answered
             copies[name] = await _ask(member, name, at)
         told.add(name)
 
@@ -174,7 +174,7 @@ async def look(member: Member, vlsn: Vlsn) -> Weighed:
         try:
             copies[name] = (await _ask(member, name, vlsn)).sha256
         except (VlsnLogError, OSError, TimeoutError):
-            pass  # it has not told
+            pass  # it has not answered
 
     await asyncio.gather(*(one(name) for name in electable if name != own))
     weighed = weigh(copies, electable, own)

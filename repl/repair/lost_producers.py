@@ -1,15 +1,15 @@
 """Tables that a node has lost with its state record are fetched from another member.
 
 A log that was cleaned has whose submissions and which transactions went with it, and what was set, in its state record
-alone.  Without that the node says nothing it does not know (``once``, rule 6), and asks every member, from its start
-on, until one has told:
+alone.  Without the record the node answers only from its knowledge (``once``, rule 6). From its start on it asks every
+member, until one answers:
 
     log from 61 on, state lost: lacks 1–60       n2 lacks nothing: asked for its table as of a VLSN from 60 to 95
     n2 answers: as of 93, in term 4              VLSN 93 is of term 4 here, so both logs are one up to there
     its table, and behind it 94 and 95           what both say of 61–93 is the same, or it is not taken
 
 1. As of that VLSN it is durable, in both logs, and exact in both tables: neither has settled what lies behind it.
-2. A table that lacks less is taken, too; of another restore's source it may be all there is.
+2. A table that misses less is taken, too: the source of another restore may have no more.
 3. Where every member has answered, and none lacks less, it is lost for good.  Then the master, and nobody else, takes
    it for forgotten, as what is put out for room is; the others fetch that table.
 """
@@ -57,7 +57,7 @@ class LostProducers:
         asked = [asyncio.create_task(self._ask(name), name=f"producers of {name}") for name in others]
         answers = []
         try:
-            # Whoever is gone without a word holds up nobody else's answer.
+            # A member that is gone silently does not hold up the answers of the others.
             for answered in asyncio.as_completed(asked):
                 answers.append(await answered)
                 if not self.lacks_to:
@@ -102,7 +102,7 @@ class LostProducers:
         member.event("producers.found", peer=peer.name, vlsn=record.vlsn, producers=count, lacks_to=self.lacks_to)
 
     async def _give_up(self) -> None:
-        """Gives the table up; only who leads for sure knows who the members are."""
+        """Gives the table up; only a confirmed master knows the members for sure."""
         lead = self._opened.lead
         if lead is None:
             return

@@ -6,8 +6,8 @@
 1. Meanwhile the node votes and acknowledges, fails reads of that range with ``damaged``, and does not stand in an
    election (``may_stand``).  A master steps down where it has to feed what nobody else has (``unfit``).
 2. Only a sealed segment is mended: damage in the current one rolls it first.
-3. What no peer can give stays, is said in the status, and is tried again every ``RETRY_S``.  A rollback's record, or
-   a header page, is nobody else's: such a log is restored when a person asks for it.
+3. Damage that no peer can mend stays, shows in the status, and is tried again every ``RETRY_S``.  A rollback's record,
+   or a header page, is nobody else's: such a log is restored when a person asks for it.
 4. Damage is put right place by place; where the disk does not give others of them, all of them at once.
 5. Two contents under one name are an integrity fault: nothing is written over either.
 
@@ -69,8 +69,8 @@ class Mending:
 
     @property
     def unfit(self) -> str:
-        """Why this node, if it leads, can make nothing more durable: what it has to feed is damaged, and was given by
-        nobody.  A majority may have a log that ends before that; none can be had that goes on behind it."""
+        """Why this node, if it leads, cannot make entries durable: a block that it has to feed is damaged, and no peer
+        has it. A majority may have a log that ends before that block, but none that goes on behind it."""
         durable = self._log.view.dtvlsn
         for damage in self.damages.values():
             if damage.why and damage.vlsn > durable:
@@ -92,7 +92,7 @@ class Mending:
         ]
 
     def met(self, error: Damaged) -> None:
-        """Somebody has met damage: ``error`` names the file, and about where."""
+        """Notes damage that a reader has met: ``error`` names the file, and about where."""
         number = parse_segment_name(error.file)
         if number is None or number in self.damages or len(self.damages) >= SEGMENTS_MAX:
             return
@@ -198,7 +198,7 @@ class Mending:
 
 
 def tell(member: Member, filling: Filling, kept: str) -> None:
-    """Tells what was put in the place of damage; ``kept``: where the damaged bytes lie now."""
+    """Reports the blocks put in the place of damage; ``kept``: the file with the damaged bytes."""
     wound, last = filling.wound, filling.next_vlsn - 1
     member.event("mended", file=wound.name, offset=wound.start, first=wound.first, last=last, kept=kept)
 

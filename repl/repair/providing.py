@@ -34,7 +34,7 @@ class Providing:
         return self._restores.sessions
 
     def begin_again(self) -> None:
-        """Begins again as another incarnation: what it has offered as the one before ends."""
+        """Begins again as another incarnation: offers of the one before end."""
         self.close("this node is another incarnation now")
         self._restores = self._made()
 
@@ -93,8 +93,8 @@ class Providing:
 
 
 def asked_of(member: Member, body: object) -> RestoreAsk:
-    """Reads the question of ``POST /v1/peer/restore``: what a member asks of this one. Raises ``BadBody``,
-    ``WrongGroup``, ``WrongName``."""
+    """Reads the question that a member asks in ``POST /v1/peer/restore``. Raises ``BadBody``, ``WrongGroup``,
+    ``WrongName``."""
     ask = read_ask(body)
     check_names(member, ask.group, ask.sender, ask.to)
     return ask

@@ -117,6 +117,6 @@ class RepairRoutes:
 
 
 def _require(request: Request, names: frozenset[str]) -> None:
-    """Checks that ``names`` are asked; passes over what else a later peer asks. Raises ``BadArgument``."""
+    """Checks that ``names`` are asked; ignores further fields of a later peer. Raises ``BadArgument``."""
     if not names <= request.query.keys():
         raise BadArgument(f"this call takes all of: {', '.join(sorted(names))}")

@@ -1,15 +1,15 @@
-"""A node's own network restore: when it begins, whom it asks, how far it is.
+"""A node's own network restore: its beginning, its providers, its progress.
 
     wanted (trimmed in syncup, or a person asks) ─► role ends, log closed ─► RESTORING:
         look at all members ─► marker ─► log opened ``restoring`` ─► transfer, from one provider after the other
         ─► clean stop ─► marker removed ─► the log is opened as at any start, and the node follows
 
-1. A marker found at a start goes on with what was begun; it opens as a log for nothing else.
+1. A marker found at a start continues the restore; the log opens for no other purpose.
 2. The marker is written only when there is a provider: a node that can ask nobody keeps what it has.  After
    ``TRIES_MAX`` looks it opens a whole log again: the others may need its word, or its vote, before one of them can be
    a provider.
-3. A provider that fails, aborts, or gives wrong bytes is passed over for the next one, with back-off, for ever; what
-   was restored stays.  It begins again only where no provider's log goes on from it.
+3. A provider that fails, aborts, or sends wrong bytes is passed over for the next one, with back-off, for ever. The
+   restored part stays.  It begins again only where no provider's log goes on from it.
 4. While it lasts the node does not vote, stand, acknowledge or serve: it has no log.
 """
 
@@ -47,7 +47,7 @@ RANGE_TIMEOUT_S = 30.0
 AGAIN_S = 1.0
 """Seconds between two looks at all members, when none of them could be restored from."""
 LOOK_REST_S = 0.5
-"""Seconds that the other members are waited for behind the first that can be restored from."""
+"""Seconds of waiting for the other members behind the first that can be restored from."""
 TRIES_MAX = 10
 """Looks before a log that is whole, or could not be held against every member's, is opened again."""
 TICK_S = 0.1
@@ -74,7 +74,7 @@ class Restoration:
         """The restores of this process's life, the newest last."""
         self.count = 0
         self.members: dict[NodeName, str] = dict(member.config.members)
-        """Whom to ask: as the group listed them when there was a log."""
+        """The members to ask: as the group listed them when there was a log."""
         self._member = member
         self._progress = Progress(began_s=0.0)
         self._running = False
@@ -101,10 +101,9 @@ class Restoration:
     def want(
         self, why: str, *, avoid: Collection[NodeName] = (), silent: Collection[NodeName] = (), keep: bool = False
     ) -> bool:
-        """Wants the log restored, and says whether whoever waits in ``wanted`` hears of it. It is False when nobody
-        does, or has already. It is restored not from those in ``avoid``, nor from those in ``silent``, whose copies it
-        could not be held against: where nobody else can be restored from it is opened again. ``keep``: its newest
-        segments stay aside."""
+        """Asks for a restore of the log, and says whether a call waits in ``wanted`` for that; False also after an
+        earlier request. Members in ``avoid`` and in ``silent`` are no providers: copies of the latter could not be
+        compared. Where there is no other provider the log is opened again. ``keep``: its newest segments stay aside."""
         if self._wanted is None or self._wanted.done():
             return False
         self._avoid, self._silent, self._keep = frozenset(avoid), frozenset(silent), keep
@@ -114,7 +113,7 @@ class Restoration:
 
     @property
     def gives_up(self) -> bool:
-        """This node's copy of the log is to go, or may be: nobody else counts on it (``spared_copies``)."""
+        """This node's copy of the log goes, or may go: other members do not count on it (``spared_copies``)."""
         return self._going or self._asked > 0
 
     @contextmanager
@@ -127,7 +126,7 @@ class Restoration:
             self._asked -= 1
 
     async def asked(self) -> str:
-        """Waits until somebody wants a restore; why."""
+        """Waits until a restore is asked for; returns the reason."""
         self._wanted, self._going = asyncio.get_running_loop().create_future(), False
         try:
             return await self._wanted
@@ -138,8 +137,8 @@ class Restoration:
         raise RestoreWanted(await self.asked())
 
     async def lossless(self) -> End | None:
-        """Returns the end of a log that does not open, if some member has all of it that can ever have been durable
-        (``choose``), so that a restore takes away nothing that this node has acknowledged; else None."""
+        """Returns the end of a log that does not open, if some member has every entry of it that can have been durable
+        (``choose``). A restore then loses no entry that this node has acknowledged. Else None."""
         self._begins()
         try:
             end = await self._on_keeper(self._restart().end)
@@ -184,7 +183,7 @@ class Restoration:
                     self._running = False
                     member.set_state("UNKNOWN", "opening")
                     return
-                # It is given up: from whom it comes back does not matter any more.
+                # The log is given up: any provider will do from here on.
                 self._silent, whole = frozenset(), False
             try:
                 record = await self._fetch(durable)
@@ -202,7 +201,7 @@ class Restoration:
     async def _begin(
         self, restart: Restart, why: str, end: tuple[int, int] | None, durable: End, *, impatient: bool
     ) -> Marker | None:
-        """Begins once there is somebody to restore from; None where that takes too long."""
+        """Begins once there is a provider; None where that takes too long."""
         for tries in count(1):
             offers = await self._look(NULL_VLSN, durable)
             if offers:
@@ -270,8 +269,8 @@ class Restoration:
             return 0
 
     async def _look(self, have: Vlsn, durable: End) -> list[Offer]:
-        """Looks for whom to restore from, best first. Behind the first that is of use nobody is waited for long:
-        whoever is gone without a word would let the others clean away what is to come next."""
+        """Looks for providers, best first. Behind the first useful one the others have little time: while a silent
+        member is waited for, others may clean the next entries away."""
         others = [name for name in self.members if name != self._member.name and name not in self._avoid | self._silent]
         asked = [asyncio.create_task(self._ask(name), name=f"look at {name}") for name in others]
 

@@ -1,10 +1,10 @@
 """The scrub: a slow look at every sealed segment and page, so that rot is met before a reader needs what is there.
 
 At most ``scrub_bytes_per_s`` are read, a window at a time; a pass begins ``scrub_period_s`` after the one before has
-ended.  The page cache is dropped first: what is looked at is the medium.  Every frame's checksum is checked, and with
-it every byte of every block and record; what is wrong goes to the mending.  A pass begins with the ``state`` store, as
-the page cache has it, which is written anew from memory where a value does not match its checksum.  Pages of
-destinations come last: one that does not read back is put aside, and what was lost of it fetched.
+ended.  The page cache is dropped first, so that the medium is read.  Every frame's checksum is checked, and with it
+every byte of every block and record; damage goes to the mending.  A pass begins with the ``state`` store, as the page
+cache has it, which is written anew from memory where a value does not match its checksum.  Pages of destinations come
+last: one that does not read back is put aside, and its lost messages are fetched.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Pages(Protocol):
     """The pages of a node's destinations (``repl.destinations.page_scrub``)."""
 
     def listed(self) -> list[tuple[str, int]]:
-        """Lists those that count: the uuid of each one's destination, and its number."""
+        """Lists the pages that count: the uuid of each one's destination, and its number."""
         ...
 
     async def look(self, uuid: str, number: int) -> tuple[int, bool]:
-        """Reads a page from the medium, and puts it aside where it does not read back. Returns its bytes, and whether
+        """Reads a page from the medium, and moves it aside where it does not read back. Returns its bytes, and whether
         it was whole. Raises ``OSError``, ``VlsnLogError`` where that cannot be done now."""
         ...
 
@@ -104,8 +104,8 @@ class Scrub:
         await asyncio.sleep(max(0.0, size / self._member.config.scrub_bytes_per_s - spent))
 
     async def _state(self) -> None:
-        """Reads the ``state`` store. What rots there is not read until the next open, which would lose it; until then
-        memory has all of it, and a checkpoint writes it anew."""
+        """Reads the ``state`` store. Rot there shows only at the next open, which would lose the values. Until then
+        memory has all of them, and a checkpoint writes them anew."""
         try:
             await self._member.workers.on_keeper(self._log.care.state.check)
         except LogClosed:

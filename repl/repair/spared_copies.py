@@ -4,10 +4,10 @@
         a majority of them says so          the log is given up
         fewer, or they do not answer        refused, ``not-ready``: nothing was changed
 
-What was acknowledged lies on a majority of the voters.  With one copy given up, and the minority of the others that is
-not known whole, at least one whole copy of it is left; and those without it are too few to elect without hearing of it.
-Of several nodes that are asked at once, each one's copy stops counting before it asks: whoever is last finds those
-before it, and is refused.
+Acknowledged entries lie on a majority of the voters. With one copy given up, and a minority of the others not known
+whole, at least one whole copy of them is left. The members without them are too few to elect a master alone. If several
+nodes are asked at once, each one's copy stops counting before it asks. So the last one finds the others, and is
+refused.
 
 *Whole* is a copy with all that its node ever acknowledged: under the incarnation that its group lists, at or above its
 vote floor, without known damage, not to be restored itself.  A halted node's copy is: it is why it has halted.
@@ -99,8 +99,8 @@ async def _check_spared(member: Member, restoration: Restoration) -> None:
 
 
 def _others(member: Member, restoration: Restoration) -> dict[NodeName, str]:
-    """Returns who has a vote beside this node, and where. For a log that does not open it is whom the node last knew,
-    or was told."""
+    """Returns the other voters and their URLs. For a log that does not open they are the members last known from it, or
+    from the settings."""
     urls = restoration.members if member.log is None else member.members.urls
     names = urls if member.log is None else member.members.electable
     return {name: urls[name] for name in names if name != member.name}

@@ -1,4 +1,4 @@
-"""A feeder takes of its replica only ACKs of its own term, for what was sent."""
+"""A feeder takes only ACKs of its own term from its replica, for blocks that it has sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vlsn.seams import Buffer, Channel
 
 
 class Replica(Channel):
-    """An empty one that has got past its syncup, and then says what the test puts into ``take``."""
+    """An empty replica that has got past its syncup, and then sends the messages that the test adds to ``take``."""
 
     def __init__(self) -> None:
         self.begun, self.fed = asyncio.Event(), asyncio.Event()
@@ -49,7 +49,7 @@ class Replica(Channel):
 
 
 class Owner:
-    """The master, as far as it hears of acknowledgements."""
+    """The master, as far as it counts acknowledgements."""
 
     def __init__(self) -> None:
         self.messages = Messages()

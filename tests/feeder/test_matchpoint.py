@@ -46,7 +46,7 @@ def test_equal_length_and_other_terms_do_not_match_by_offset() -> None:
     assert matchpoint(1, 12, runs_of([1] * 10 + [3, 3]), said([1] * 10 + [2, 2])) == 10
 
 
-# A history as a group makes it: each term's master continues some prefix of what was there.
+# A history as a group makes it: each term's master continues some prefix of the log before.
 branches = st.lists(st.tuples(st.integers(0, 8), st.integers(1, 5)), min_size=1, max_size=6)
 
 

@@ -1,4 +1,4 @@
-"""Read rounds: what confirms a master, and that nothing that a later master could have overtaken does."""
+"""Read rounds: the answers that confirm a master, and those that a later master could have overtaken."""
 
 from __future__ import annotations
 

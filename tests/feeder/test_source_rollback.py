@@ -33,7 +33,7 @@ async def everything(source: Source, last: int) -> list[tuple[int, int, int]]:
 
 
 def rolled_back() -> tuple[Opened, list[tuple[int, int]]]:
-    """Returns a log after nested and disjoint rollbacks over some segments; (term, VLSN) of what is visible."""
+    """Returns a log after nested and disjoint rollbacks over some segments; (term, VLSN) of visible entries."""
     model = Model()
     opened = Undurable(Machine(), 4)
     put(opened, model.held, 20, size=6000)
@@ -63,7 +63,7 @@ async def test_a_source_gives_one_life_of_each_vlsn(reopened: bool) -> None:
 
 
 async def test_a_read_ahead_that_found_nothing_says_nothing_of_what_came_since() -> None:
-    """Tells a read ahead from one of now: whoever waits after it would wait for an entry that may never come."""
+    """Marks a read ahead: a wait behind it would be for an entry that may never come."""
     before = Undurable(Machine(), 4)
     put(before, {}, 20, size=6000)
     before.machine.kill()

@@ -1,4 +1,4 @@
-"""The replica's side of a feed, step by step: what is stored, and what is said, in which order."""
+"""The replica's side of a feed, step by step: stored terms and sent messages, in their order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from replica.feed import ReplicaFeed
-from replica.syncup import matchpoint_of
+from replica.matchpoint_check import matchpoint_of
 from tests.vlsn.logs import Machine, Opened
 from vlsn.errors import BadBody, ChannelClosed, IntegrityFault, StaleTerm, VlsnLogError
 from vlsn.format.feed_messages import (
@@ -73,7 +73,7 @@ def follower() -> tuple[Opened, Matchpoint]:
 
 
 class Streaming(Master):
-    """A feed whose other end says, after its MATCHPOINT, what the test puts into ``take``."""
+    """A feed whose other end sends, after its MATCHPOINT, the messages that the test adds to ``take``."""
 
     def __init__(self, events: list[object], matchpoint: Matchpoint) -> None:
         super().__init__(events, matchpoint)
@@ -117,7 +117,7 @@ def feed_of(opened: Opened, events: list[object], channel: Channel, *, somebody_
 
 
 async def fed(opened: Opened, matchpoint: Matchpoint, *, somebody_stores: int = 0) -> tuple[list[object], object]:
-    """Returns what the replica did with that matchpoint, and what ended the feed. ``somebody_stores`` that term while
+    """Returns the replica's steps after that matchpoint, and the end of the feed. ``somebody_stores`` that term while
     the feed's own is on its way to the node file."""
     events: list[object] = []
     feed = feed_of(opened, events, Master(events, matchpoint), somebody_stores=somebody_stores)

@@ -1,4 +1,5 @@
-"""A restore of one directory from one provider's log: what comes along, what does not, and every disk call cut."""
+"""A restore of one directory from one provider's log: the blocks that come along, those that do not, and every disk
+call cut."""
 
 from __future__ import annotations
 
@@ -67,10 +68,6 @@ def old_log(machine: Machine) -> tuple[int, int]:
     return end
 
 
-def data_of(opened: Opened, held: dict[int, bytes]) -> None:
-    assert opened.entries() == held
-
-
 def test_a_restored_log_is_the_providers_in_frames_of_its_own() -> None:
     held: dict[int, bytes] = {}
     source = provider_log(held)
@@ -79,23 +76,17 @@ def test_a_restored_log_is_the_providers_in_frames_of_its_own() -> None:
     run_restore(machine, Provider(source), end=end)
     opened = Opened(machine, take_term=False)
     log, theirs = opened.log, source.log
-    data_of(opened, held)
+    assert opened.entries() == held
     assert (log.view.range.first, log.view.range.last, log.view.dtvlsn) == (
         theirs.view.range.first,
         theirs.view.range.last,
         theirs.view.dtvlsn,
     )
     assert log.view.history.term_runs == theirs.view.history.term_runs
-    at = Vlsn(log.view.range.last + 1)
-    assert (
-        log.view.history.producers.snapshot(log.view.range.last)()
-        == theirs.view.history.producers.snapshot(theirs.view.range.last)()
-    )
-    assert [
-        life.next
-        for life in (log.view.history.producers.find(7, at=at), log.view.history.producers.find(20, at=at))
-        if life
-    ] == [3, 1]
+    last, at = log.view.range.last, Vlsn(log.view.range.last + 1)
+    producers = log.view.history.producers
+    assert producers.snapshot(last)() == theirs.view.history.producers.snapshot(theirs.view.range.last)()
+    assert [life.next for life in (producers.find(7, at=at), producers.find(20, at=at)) if life] == [3, 1]
     assert log.node_file.record.term >= theirs.view.history.last_term
     assert (log.node_file.record.floor_term, log.node_file.record.floor_vlsn) == end
     record = log.care.state.record()
@@ -326,7 +317,7 @@ def test_rot_at_the_provider_is_never_restored(byte: int) -> None:
     machine.kill()
     provider.spoil = lambda data: data
     run_restore(machine, provider)
-    data_of(Opened(machine, take_term=False), held)
+    assert Opened(machine, take_term=False).entries() == held
 
 
 def begun_story(machine: Machine) -> tuple[dict[int, bytes], Opened, tuple[int, int]]:
@@ -406,7 +397,7 @@ def test_the_marker_rotten_shuts_the_log_all_the_same_and_the_restore_begins_aga
         verify(machine.disk, machine.stores, machine.directory)
     assert restart_of(machine).begun() is None
     run_restore(machine, Provider(source))
-    data_of(Opened(machine, take_term=False), held)
+    assert Opened(machine, take_term=False).entries() == held
 
 
 # The provider's side.
@@ -499,7 +490,7 @@ def test_the_least_loaded_of_those_fresh_enough_is_chosen() -> None:
     later, older = offer("g", 1, 90, term=5), offer("h", 1, 200, term=3)
     assert [each.name for each in choose([later, older], have=Vlsn(0), durable=End(4, 90))] == ["g"]
     assert choose([later, older], have=Vlsn(0), durable=End(5, 91)) == []
-    # Whatever of term 4 or earlier was ever durable is in the log of who leads in term 5.
+    # The master of term 5 has every entry of term 4 or earlier that was ever durable.
     assert [each.name for each in choose([later, older], have=Vlsn(0), durable=End(4, 500, newest=4))] == ["g"]
     assert choose([later, older], have=Vlsn(0), durable=End(4, 500, newest=5)) == []
     assert choose([later], have=Vlsn(91), durable=End(4, 500, newest=4)) == []

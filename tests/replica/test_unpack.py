@@ -38,7 +38,7 @@ def built(steps: list[tuple[str, int, int]]) -> LogBuilder:
 
 
 def taken(log: LogBuilder, data: bytes, *, expected: int, upto: int, piece: int) -> list[tuple[int, bytes]]:
-    """Returns first VLSN and bytes of what comes out, asked for as a transfer asks."""
+    """Returns first VLSN and bytes of the unpacked blocks, asked for as a transfer asks."""
     at, wanted, found, term = FIRST_FRAME, piece, [], 0
     end = log.piece.end
     while at < end:

@@ -18,7 +18,7 @@ from repl.cdc import child_feed
 from repl.cdc.child.events import Events
 from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcPosition, CdcUnavailable
 from repl.cdc.position_file import SLOT_BYTES
-from repl.cdc.positions import At, LocalPositions
+from repl.cdc.position_stores import At, LocalPositions
 from repl.cdc_settings import CdcSettings, cdc_settings
 from tests.fakes.loop import run, virtual
 from tests.fakes.seeds import seeds

@@ -34,8 +34,23 @@ from vlsn.errors import (
     WrongVersion,
 )
 from vlsn.format.block import EntryKind
+from vlsn.format.vlsn_set import VlsnSet
 from vlsn.levels import LEVELS, Levels
 from vlsn.state.acks import Acked, AckLimits
+
+
+async def policed(group: Group, log: Client, policy: str, **settings: Any) -> None:
+    """Makes ``orders`` with that policy, and waits until its depth is counted."""
+    await log.destinations.put("orders", prefix="o", full_policy=policy, **settings)
+    await counted(group, log)
+
+
+async def counted(group: Group, log: Client, name: str = "orders") -> None:
+    uuid = (await log.destinations.get(name))["uuid"]
+    lead = group.nodes[group.master].lead
+    assert lead is not None
+    policies = lead.destinations.full
+    await group.until(lambda: (found := policies.policy(uuid)) is not None and found.counted, "its depth is counted")
 
 
 async def made(seed: int, levels: Levels = LEVELS, **settings: Any) -> Group:
@@ -138,41 +153,6 @@ async def test_what_is_acknowledged_is_never_delivered_again_by_the_next_master_
 
 
 @virtual
-async def test_order_in_a_key_while_it_is_shared() -> None:
-    group = await made(3)
-    async with client(group) as log:
-        await log.destinations.put("orders", ack_timeout_s=30.0)
-        await log.append_many([b"a1", b"a2", b"b1", b"a3", b"b2"], keys=[b"a", b"a", b"b", b"a", b"b"])
-        one, other = log.destination("orders"), log.destination("orders")
-        (first,) = await one.take(1, 0.0)
-        assert values(await other.take(10, 0.0)) == [b"b1", b"b2"], "a2 waits for a1, which another one has"
-        waiting = asyncio.ensure_future(other.take(10, 20.0))
-        await asyncio.sleep(1.0)
-        assert not waiting.done()
-        await first.ack()
-        later = await waiting
-        assert values(later) == [b"a2", b"a3"]
-        await later[1].ack()
-        await later[0].nack()
-        assert values(await one.take(10, 0.0)) == [b"a2"]
-    await group.stop()
-
-
-@virtual
-async def test_one_that_comes_back_recalls_later_ones_of_its_key() -> None:
-    group = await made(4)
-    async with client(group) as log:
-        await log.destinations.put("orders")
-        await log.append_many([b"a1", b"b1", b"a2"], keys=[b"a", b"b", b"a"])
-        one, other = log.destination("orders"), log.destination("orders")
-        messages = await one.take(10, 0.0)
-        assert values(messages) == [b"a1", b"b1", b"a2"]
-        await messages[0].nack()
-        assert values(await other.take(10, 0.0)) == [b"a1", b"a2"]
-    await group.stop()
-
-
-@virtual
 async def test_a_message_that_nobody_can_take_is_dead_and_can_be_tried_again() -> None:
     group = await made(5)
     async with client(group) as log:
@@ -204,37 +184,6 @@ async def test_a_message_that_nobody_can_take_is_dead_and_can_be_tried_again() -
         await bad.ack()
         told = await log.destinations.get("orders")
         assert told["dead"] == 0 and told["floor"] >= bad.vlsn
-    await group.stop()
-
-
-@virtual
-async def test_given_back_with_a_delay_it_goes_out_again_behind_that_and_later_ones_of_its_key_behind_it() -> None:
-    group = await made(31)
-    loop = asyncio.get_running_loop()
-    async with client(group) as log:
-        await log.destinations.put("orders", ack_timeout_s=60.0)
-        await log.append_many([b"a1", b"a2", b"b1"], keys=[b"a", b"a", b"b"])
-        dest = log.destination("orders")
-        first, *_ = await dest.take(10, 0.0)
-        await first.nack("not now", delay_s=5.0)
-        given_s = loop.time()
-        assert values(await dest.take(10, 1.0)) == [], "a2 waits for a1, and b1 is out"
-        told = await log.destinations.get("orders")
-        assert (told["out"], told["delayed"]) == (1, 1)
-        await first.nack("not now", delay_s=0.0)  # it is not out: nothing comes of it
-        again = await dest.take(10, 20.0)
-        assert 5.0 <= loop.time() - given_s < 6.0
-        assert [(each.value, each.attempt) for each in again] == [(b"a1", 2), (b"a2", 1)]
-        await again[1].nack("not yet", delay_s=60.0)
-        await again[0].nack()  # at once: none after it is waited for
-        (once_more,) = await dest.take(10, 0.0)
-        assert (once_more.value, once_more.attempt) == (b"a1", 3)
-        await dest.ack([once_more, again[1]])  # whoever it was delivered to, and whenever
-        told = await log.destinations.get("orders")
-        assert (told["out"], told["delayed"]) == (1, 0)
-        for nonsense in (-1.0, 86_401.0, float("nan"), float("inf")):
-            with pytest.raises(BadArgument, match="delay_s"):
-                await first.nack(delay_s=nonsense)
     await group.stop()
 
 
@@ -302,30 +251,6 @@ async def test_the_next_master_counts_a_delay_anew_and_a_move_ends_it() -> None:
 
 
 @virtual
-async def test_no_more_messages_are_out_than_it_says() -> None:
-    group = await made(34)
-    async with client(group) as log:
-        await log.destinations.put("orders", ack_timeout_s=5.0, max_out=3)
-        await log.append_many([b"%d" % number for number in range(8)])
-        one, other = log.destination("orders"), log.destination("orders")
-        first = await one.take(10, 0.0)
-        assert values(first) == [b"0", b"1", b"2"]
-        assert values(await other.take(10, 0.5)) == []
-        assert (await log.destinations.get("orders"))["blocked_by"] == "max_out: 3 messages are out"
-        waiting = asyncio.ensure_future(other.take(10, 20.0))
-        await asyncio.sleep(0.5)
-        await first[0].ack()
-        assert values(await waiting) == [b"3"]
-        await first[1].nack("later", delay_s=60.0)  # what waits is not out
-        assert values(await other.take(10, 1.0)) == [b"4"]
-        await asyncio.sleep(6.0)
-        assert values(await other.take(10, 0.0)) == [b"2", b"3", b"4"], "they come back in time"
-        await log.destinations.put("orders", max_out=0)
-        assert values(await other.take(10, 1.0)) == [b"5", b"6", b"7"]
-    await group.stop()
-
-
-@virtual
 async def test_below_level_4_a_destination_has_neither_a_delay_nor_a_limit_of_what_is_out() -> None:
     group = await made(35, Levels(1, 3))
     async with client(group, 2.0) as log:
@@ -339,26 +264,6 @@ async def test_below_level_4_a_destination_has_neither_a_delay_nor_a_limit_of_wh
         (message,) = await log.destination("orders").take(1, 1.0)
         await message.nack(delay_s=2.0)  # is of this lead alone, and in no log
         assert values(await log.destination("orders").take(1, 1.0)) == []
-    await group.stop()
-
-
-@virtual
-async def test_what_is_recalled_because_of_another_loses_no_attempt() -> None:
-    group = await made(15)
-    async with client(group) as log:
-        await log.destinations.put("orders", attempts_max=2, ack_timeout_s=3.0)
-        await log.append_many([b"bad", b"good"], keys=[b"a", b"a"])
-        dest = log.destination("orders")
-        assert len(await dest.take(10, 0.0)) == 2
-        await asyncio.sleep(4.0)
-        bad, good = await dest.take(10, 0.0)
-        assert (bad.attempt, good.attempt) == (2, 2)
-        await bad.nack("it is bad")
-        (good,) = await dest.take(10, 0.0)
-        assert (good.value, good.attempt) == (b"good", 2), "its last attempt, once more"
-        await good.ack()
-        told = await log.destinations.get("orders")
-        assert told["dead"] == 1 and told["floor"] >= good.vlsn
     await group.stop()
 
 
@@ -404,82 +309,8 @@ async def test_what_had_its_last_attempt_before_a_change_of_master_holds_nothing
     await group.stop()
 
 
-@virtual
-async def test_a_dead_one_that_is_acknowledged_after_all_is_not_tried_again() -> None:
-    """By who had it before its time was over: what was acknowledged, durable, is delivered to nobody any more."""
-    group = await made(17)
-    async with client(group) as log:
-        await log.destinations.put("orders", attempts_max=1, ack_timeout_s=3.0)
-        await log.append_many([b"a", b"b"])
-        dest = log.destination("orders")
-        late, _ = await dest.take(10, 0.0)
-        await asyncio.sleep(4.0)
-        assert (await log.destinations.get("orders"))["dead"] == 2
-        await late.ack()
-        assert (await log.destinations.get("orders"))["dead"] == 1
-        await log.destinations.retry_dead("orders")
-        assert values(await dest.take(10, 0.0)) == [b"b"]
-    await group.stop()
-
-
-@virtual
-async def test_single_dead_ones_are_tried_again_or_deleted_and_the_others_stay() -> None:
-    group = await made(36)
-    async with client(group) as log:
-        uuid = (await log.destinations.put("orders", attempts_max=1))["uuid"]
-        await log.append_many([b"a", b"b", b"c", b"d"])
-        dest = log.destination("orders")
-        dead = await dest.take(10, 0.0)
-        a, b, c, d = (message.vlsn for message in dead)
-        await dest.nack(dead)
-        await group.until(lambda: acked(group, uuid).dead.count == 4, "all are dead")
-        assert (await log.destinations.retry_dead("orders", [b]))["dead"] == 3
-        (again,) = await dest.take(10, 1.0)
-        assert (again.value, again.attempt) == (b"b", 1)
-        assert acked(group, uuid).kept_floor == a - 1, "a may be tried again"
-        assert (await log.destinations.delete_dead("orders", [c, a]))["dead"] == 1
-        assert acked(group, uuid).kept_floor == b - 1
-        for strange in ([a], [b], [d, c], [d, d + 100], [d, 1 << 40]):
-            for order in (log.destinations.retry_dead, log.destinations.delete_dead):
-                with pytest.raises(NotFound, match="none of the dead messages that orders keeps"):
-                    await order("orders", strange)
-        with pytest.raises(BadArgument, match="delete-dead needs them"):
-            await log.destinations.delete_dead("orders", [])
-        group.kill(group.master, power=True)
-        await group.serving()
-        assert (await log.destinations.get("orders"))["dead"] == 1
-        await log.destinations.retry_dead("orders")
-        assert values(await dest.take(10, 1.0)) == [b"b", b"d"], "b was out at the master before"
-    await group.stop()
-
-
-@virtual
-async def test_a_dead_one_whose_acknowledgement_is_on_its_way_is_not_tried_again() -> None:
-    group = await made(37)
-    async with client(group) as log:
-        uuid = (await log.destinations.put("orders", attempts_max=1))["uuid"]
-        await log.append_many([b"a", b"b"])
-        dest = log.destination("orders")
-        late, other = await dest.take(10, 0.0)
-        await dest.nack([late, other])
-        await group.until(lambda: acked(group, uuid).dead.count == 2, "both are dead")
-        lead = group.nodes[group.master].lead
-        assert lead is not None
-        group.net.split([group.master], [name for name in group.names if name != group.master])
-        acking = asyncio.ensure_future(late.ack())
-        await group.until(lambda: bool(lead.destinations.notes._under_way), "it is noted, and not durable")
-        retrying = asyncio.ensure_future(log.destinations.retry_dead("orders"))
-        await asyncio.sleep(0.1)
-        assert not acking.done() and not retrying.done()
-        group.net.heal()
-        await acking
-        assert (await retrying)["dead"] == 0
-        assert values(await dest.take(10, 0.5)) == [b"b"], "a was acknowledged, durable"
-    await group.stop()
-
-
 def test_past_so_many_intervals_nothing_is_delivered_until_a_gap_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repl.destinations.delivery.ACK_INTERVALS_MAX", 6)
+    monkeypatch.setattr("repl.destinations.acknowledged.ACK_INTERVALS_MAX", 6)
 
     async def main() -> None:
         group = await made(9)
@@ -504,29 +335,9 @@ def test_past_so_many_intervals_nothing_is_delivered_until_a_gap_closes(monkeypa
 @pytest.fixture
 def eight_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Masters and tables take eight intervals of acknowledged VLSNs."""
-    monkeypatch.setattr("repl.destinations.delivery.ACK_INTERVALS_MAX", 8)
+    monkeypatch.setattr("repl.destinations.acknowledged.ACK_INTERVALS_MAX", 8)
     monkeypatch.setattr("repl.destinations.full.ACK_INTERVALS_MAX", 8)
     monkeypatch.setattr("vlsn.state.acks.AckLimits", partial(AckLimits, intervals=8))
-
-
-@pytest.mark.usefixtures("eight_intervals")
-@virtual
-async def test_acknowledgements_of_others_leave_what_is_out_its_room() -> None:
-    group = await made(91)
-    async with client(group) as log:
-        uuid = (await log.destinations.put("orders", ack_timeout_s=60.0, from_="start"))["uuid"]
-        first, _ = await log.append_many([b"%d" % number for number in range(30)])
-        dest = log.destination("orders")
-        messages = await dest.take(10, 0.0)
-        assert len(messages) == 8
-        lead = group.nodes[group.master].lead
-        assert lead is not None
-        delivery = await lead.destinations.of("orders")
-        with pytest.raises(QueueFull, match="intervals of acknowledged VLSNs, 8 are kept"):
-            delivery.ack(range(first + 10, first + 22, 2), wait=False)
-        await dest.ack(messages[1::2])
-        assert acked(group, uuid).done.has([message.vlsn for message in messages[1::2]]).all()
-    await group.stop()
 
 
 @pytest.mark.usefixtures("eight_intervals")
@@ -568,35 +379,6 @@ async def test_dead_ones_are_not_tried_again_where_the_table_would_not_take_it()
 
 
 @virtual
-async def test_a_destination_takes_the_dead_letters_of_others_and_none_of_its_own() -> None:
-    group = await made(94)
-    async with client(group) as log:
-        await log.destinations.put("orders", prefix="o", attempts_max=1)
-        await log.destinations.put("dlq", prefix="dead_letter", attempts_max=1, full_policy="fail", max_messages=9)
-        await counted(group, log, "dlq")
-        await log.append_many([b"a", b"b"], keys=[b"o1", b"o2"])
-        for message in await log.destination("orders").take(10, 5.0):
-            await message.nack("no stock")
-        dlq = log.destination("dlq")
-        uuid = (await log.destinations.get("orders"))["uuid"]
-        await group.until(lambda: acked(group, uuid).dead.count == 2, "both are dead, durable")
-        letters = await dlq.take(10, 20.0)
-        assert [msgspec.json.decode(each.value)["reason"] for each in letters] == ["no stock", "no stock"]
-        await letters[0].nack("cannot be read")
-        await letters[1].ack()
-        await log.append(b"by hand", key=b"dead_letter")
-        assert values(await dlq.take(10, 20.0)) == [b"by hand"], "its own letter is none of its messages"
-        written = [entry async for entry in log.read() if entry.key == b"dead_letter"]
-        assert [msgspec.json.decode(each.value)["destination"] for each in written[:3]] == [
-            "orders",
-            "orders",
-            "dlq",
-        ]
-        assert (await log.destinations.get("dlq"))["depth"]["messages"] == 1
-    await group.stop()
-
-
-@virtual
 async def test_a_master_that_was_unseated_hands_out_nothing() -> None:
     group = await made(10)
     async with client(group) as log:
@@ -626,7 +408,7 @@ async def test_an_ack_is_not_answered_before_a_majority_has_its_note() -> None:
         delivery = await lead.destinations.of("orders")
         assert len((await delivery.messages(10, 0.0, Holder(Handed()))).entries) == 1
         group.net.split([group.master], [name for name in group.names if name != group.master])
-        told = delivery.ack([vlsn], wait=True)
+        told = delivery.ack(VlsnSet.of([vlsn]), wait=True)
         assert told is not None
         with pytest.raises((NotMaster, OutcomeUnknown)):
             await told
@@ -646,7 +428,7 @@ async def test_a_new_lead_knows_what_the_one_before_has_answered(seed: int) -> N
         delivery = await lead.destinations.of("orders")
         assert len((await delivery.messages(10, 0.0, Holder(Handed()))).entries) == 1
         await asyncio.sleep(1.0)
-        told = delivery.ack([vlsn], wait=True)
+        told = delivery.ack(VlsnSet.of([vlsn]), wait=True)
         assert told is not None
         await told
         group.kill(group.master, power=True)
@@ -706,125 +488,6 @@ async def test_it_is_paused_moved_and_shown() -> None:
         assert await dest.take(10, 0.0) == []
         (told,) = await log.destinations.list()
         assert told["name"] == "orders" and told["lag_vlsns"] < 3
-    await group.stop()
-
-
-async def policed(group: Group, log: Client, policy: str, **settings: Any) -> None:
-    """Makes ``orders`` with that policy, and waits until its depth is counted."""
-    await log.destinations.put("orders", prefix="o", full_policy=policy, **settings)
-    await counted(group, log)
-
-
-async def counted(group: Group, log: Client, name: str = "orders") -> None:
-    uuid = (await log.destinations.get(name))["uuid"]
-    lead = group.nodes[group.master].lead
-    assert lead is not None
-    policies = lead.destinations.full
-    await group.until(lambda: (found := policies.policy(uuid)) is not None and found.counted, "its depth is counted")
-
-
-@virtual
-async def test_a_full_destination_refuses_until_there_is_room() -> None:
-    group = await made(11)
-    async with client(group, 20.0) as log:
-        await policed(group, log, "fail", max_messages=3)
-        await log.append_many([b"a", b"b"], keys=[b"o1", b"o2"])
-        with pytest.raises(DestinationFull, match="orders is full") as refused:
-            await log.append_many([b"c", b"d"], keys=[b"o3", b"o4"])
-        assert refused.value.retry_safe
-        await log.append(b"c", key=b"o3")
-        with pytest.raises(DestinationFull):
-            await log.append(b"d", key=b"o4")
-        await log.append(b"of another", key=b"p")
-        with pytest.raises(DestinationFull):
-            async with log.transaction() as txn:
-                await txn.append(b"d", key=b"o4")
-        told = await log.destinations.get("orders")
-        assert told["depth"]["messages"] == 3 and told["refused"]["failed"] == 4
-        dest = log.destination("orders")
-        messages = await dest.take(10, 0.0)
-        assert values(messages) == [b"a", b"b", b"c"]
-        await messages[0].ack()
-        await log.append(b"d", key=b"o4")
-        assert values(await dest.take(10, 0.0)) == [b"d"]
-    await group.stop()
-
-
-@virtual
-async def test_a_full_destination_blocks_who_appends_to_it_and_nobody_else() -> None:
-    group = await made(12)
-    async with client(group) as log, client(group) as other:
-        await policed(group, log, "block", max_messages=1)
-        await log.append(b"a", key=b"o1")
-        waiting = asyncio.ensure_future(log.append(b"b", key=b"o2"))
-        await asyncio.sleep(2.0)
-        assert not waiting.done()
-        await other.append(b"of another", key=b"p")
-        dest = other.destination("orders")
-        (message,) = await dest.take(10, 0.0)
-        await message.ack()
-        await waiting
-        assert values(await dest.take(10, 5.0)) == [b"b"]
-    async with client(group, 3.0) as log:
-        with pytest.raises(VlsnLogError) as late:
-            await log.append(b"c", key=b"o3")
-        assert late.value.retry_safe or isinstance(late.value, OutcomeUnknown)
-    await group.stop()
-
-
-@virtual
-async def test_a_full_destination_drops_what_comes_and_the_log_has_it() -> None:
-    group = await made(13)
-    async with client(group) as log:
-        await policed(group, log, "drop", max_bytes=10)
-        await log.append_many([b"12345", b"123"], keys=[b"o", b"o"])
-        await log.append_many([b"1", b"other", b"2"], keys=[b"o", b"p", b"o"])
-        entries = [entry.value async for entry in log.read()]
-        assert entries == [b"12345", b"123", b"1", b"other", b"2"]
-        dest = log.destination("orders")
-        messages = await dest.take(10, 0.0)
-        assert values(messages) == [b"12345", b"123"]
-        await dest.ack(messages)
-        assert (await log.destinations.get("orders"))["refused"]["dropped"] == 2
-        await log.append(b"3", key=b"o")
-        group.kill(group.master, power=True)
-        assert values(await dest.take(10, 60.0)) == [b"3"]
-    await group.stop()
-
-
-@virtual
-async def test_what_is_dropped_among_other_keys_costs_no_acknowledgement() -> None:
-    """98,304 dropped messages, each between two of other keys, beside 25 that are taken and acknowledged."""
-    group = await made(1301, segment_bytes=64 * SEGMENT)
-    async with client(group) as log:
-        await policed(group, log, "drop", max_messages=25)
-        await log.append_many([b"%d" % each for each in range(25)], keys=[b"o"] * 25)
-        dest = log.destination("orders")
-        messages = await dest.take(100, 0.0)
-        assert len(messages) == 25
-        for _ in range(3):
-            await log.append_many([b"-"] * 65_536, keys=[b"o", b"p"] * 32_768)
-        for message in messages[::2] + messages[1::2]:
-            await message.ack()
-        uuid = str((await log.destinations.get("orders"))["uuid"])
-        assert acked(group, uuid).done.intervals == 1, "gaps of other keys are no intervals"
-        group.kill(group.master, power=True)
-        await group.serving()
-        assert await dest.take(100, 5.0) == [], "what was answered durable never comes again"
-    await group.stop()
-
-
-@virtual
-async def test_a_new_master_counts_what_was_there_before_it() -> None:
-    group = await made(14)
-    async with client(group, 20.0) as log:
-        await policed(group, log, "fail", max_messages=2)
-        await log.append_many([b"a", b"b"], keys=[b"o1", b"o2"])
-        group.kill(group.master, power=True)
-        await group.serving()
-        await counted(group, log)
-        with pytest.raises(VlsnLogError, match="orders is full: 2 messages"):
-            await log.append(b"c", key=b"o3")
     await group.stop()
 
 

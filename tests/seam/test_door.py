@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from replica import feed
-from replica.syncup import describe
+from replica.matchpoint_check import describe
 from tests.fakes.loop import run, virtual
 from tests.seam.nodes import JSON, Group
 from vlsn.format.feed_messages import Syncup, TermRun

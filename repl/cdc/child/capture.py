@@ -47,7 +47,7 @@ WORD_S: Final = 1.0
 
 
 class Capture:
-    """One consumer and what it is sent; whoever has the connection hands each message over, until it is ``over``."""
+    """One consumer and its messages; the owner of the connection hands each message over, until it is ``over``."""
 
     def __init__(
         self,

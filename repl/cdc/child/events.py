@@ -3,7 +3,7 @@
     message   |TERM 40|41 42 43|44–1500|        next = 42      events 42 43 44 … 1500
 
 Entries are cut from their blocks by column, ``AT_ONCE`` at a time, so that a message of many small ones costs memory
-for those only that are taken next.  What is not DATA is passed over, and counts as taken with the last event.
+for those only that are taken next.  Entries other than DATA are passed over, and count as taken with the last event.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Events(Iterator[Entry]):
     """The events of one BLOCKS message from VLSN ``next_vlsn`` on."""
 
     def __init__(self, message: bytes, next_vlsn: int, last: int | None = None) -> None:
-        """Checks the message; of what is behind VLSN ``last`` there are no events. Raises ``BadBody``, also where it
-        leaves out some of the VLSNs from ``next_vlsn`` on."""
+        """Checks the message; VLSNs behind ``last`` yield no events. Raises ``BadBody``, also where it leaves out some
+        of the VLSNs from ``next_vlsn`` on."""
         first = decode_header(message, BLOCKS_HEADER.size).first_vlsn if len(message) > BLOCKS_HEADER.size else 0
         run = split_blocks(message, expected_first=first, term_min=1, term_max=NUMBER_MAX)
         if not run.first_vlsn <= next_vlsn <= run.last_vlsn:

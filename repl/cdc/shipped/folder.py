@@ -77,7 +77,7 @@ class Folder(Directory):
         self._state = f"{consumer}.state"
 
     def open(self) -> None:
-        """Takes the directory, made where it is missing, and puts the file published last in its place. Raises
+        """Takes the directory, made where it is missing, and moves the file published last to its place. Raises
         ``LogInUse`` where another process has it, ``Damaged``, ``BadArgument`` for another group's."""
         self.make()
         self.hold(f"{self._consumer}.lock")
@@ -116,8 +116,7 @@ class Folder(Directory):
         return context.moved and (not context.moved_us or context.moved_us != self._obeyed_us())
 
     def move(self, context: CdcContext) -> None:
-        """Sets the position that it was told, and obeys its order with that, durable on return; what was published
-        stays."""
+        """Sets the position of ``context``, and obeys its order with that, durable on return; published files stay."""
         order_us = context.moved_us if context.moved else self._obeyed_us()
         self._store(
             Published(self._group, self._consumer, context.next, context.position_term, "", "", moved_us=order_us)

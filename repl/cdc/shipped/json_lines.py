@@ -3,8 +3,8 @@
     NAME.FIRST.open      takes lines; synced before the position behind them is said to be stored
     NAME-FIRST-LAST.jsonl     what was rotated; never changed again
 
-1. The position lies in the files: behind the last whole line.  What a crash left behind that is cut before the first
-   event comes: it was never said to be stored.
+1. The position lies in the files: behind the last whole line.  Bytes that a crash left behind it are cut before the
+   first event comes: they were never reported as stored.
 2. A line that was said to be stored and does not read back is given again, with all behind it; the file as it was
    stays beside, as ``NAME.FIRST.damaged``.
 3. A rotation publishes the open file (``folder``), and the next event begins a new one.
@@ -143,7 +143,7 @@ class JsonLines(FileConsumer):
                 file.close()
                 self._folder.remove(name)
                 continue
-            if found.torn:  # as a new file: what lies behind the whole lines may be anything
+            if found.torn:  # as a new file: any bytes may lie behind the whole lines
                 part = name.removesuffix(OPEN) + PART
                 self._folder.write(part, _pieces(file, found.size))
                 file.close()

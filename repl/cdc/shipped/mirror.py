@@ -4,8 +4,9 @@
 
 1. The position lies in the other group, as ``SOURCE/NAME``, set by the COMMIT of the transaction that has the entries:
    both are in one block, or neither.
-2. Each commit names the COMMIT that set the position from which it starts.  Of two that start from one position, a
-   worker that was replaced and its successor, or one of which no answer came and the next, the second is refused.
+2. Each commit names the COMMIT that set the position from which it starts.  If two commits start from one position, the
+   second is refused. They may come from a worker that was replaced and its successor, or from a try without an answer
+   and the next one.
 3. No transaction of the source is cut: each lies whole in one of the other group, perhaps beside its neighbours.
 4. After any doubt the process ends; the next one asks the other group where it is.
 """

@@ -1,4 +1,4 @@
-"""Options of shipped consumers: read, checked, and refused with what to write instead."""
+"""Options of shipped consumers: read, checked, and refused with a correction."""
 
 from __future__ import annotations
 

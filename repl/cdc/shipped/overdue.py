@@ -10,8 +10,8 @@ from contextlib import contextmanager
 class Overdue:
     """Calls ``act`` every ``period_s``, beside no ``call`` of the consumer's own, until ``close``.
 
-    What it raises, or a call, is the end: what was under way then is not known, and a file with half of it must not be
-    closed as if it were whole.  ``check`` and each further call raise it again, and ``act`` is called no more."""
+    An error of the task or of a call is the end. The state of the file is unknown then, and half a file must not be
+    closed as a whole one.  ``check`` and each further call raise it again, and ``act`` is called no more."""
 
     def __init__(self, act: Callable[[], None], period_s: float) -> None:
         self._latch = threading.RLock()

@@ -3,8 +3,8 @@
     NAME.FIRST.part           row groups, as they fill
     NAME-FIRST-LAST.parquet   published whole (``folder``); never changed again
 
-The position is behind the last file that was published: what a part has when its process ends is given again, and so
-the log is held for it.  That is why a file is closed by its age, too.
+The position is behind the last file that was published. The events of a part come again when its process ends, so the
+log is held for them.  That is why a file is closed by its age, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ParquetFiles(FileConsumer):
         self._waiting: list[CdcEvent] = []
         self._waiting_bytes = 0
         self._told = 0
-        """The position that the node was told last."""
+        """The position that was last reported to the node."""
 
     def start(self, context: CdcContext) -> CdcPosition:
         self._options = options = options_of(ParquetOptions, context.options)

@@ -6,8 +6,8 @@
     UPDATE positions SET next = …                              the position behind them
     COMMIT                                                     commit point: both, or neither
 
-1. A worker takes the position over at its start, under its row's lock: it waits there for what another one has under
-   way.  From then on the other's id is not in the row, and nothing more of it is stored.
+1. A worker takes the position over at its start, under its row's lock: there it waits for another worker's
+   transaction.  From then on the other's id is not in the row, and nothing more of it is stored.
 2. One of an older term of the log than the row's is refused: a master that was replaced and does not know it.
 3. After any doubt (a COMMIT without an answer) the process ends; the next one reads the position, under that lock.
 4. A person's order deletes the rows from its VLSN on, in the transaction that sets the position: they come once more.

@@ -1,4 +1,4 @@
-"""Secrets of a consumer, from a file or an environment variable: never in its settings, nor in what it says."""
+"""Secrets of a consumer, from a file or an environment variable: never in its settings, nor in its messages."""
 
 from __future__ import annotations
 

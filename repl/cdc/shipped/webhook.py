@@ -5,8 +5,8 @@
 1. A position is committed when every event before it is in a request that was answered with a status of 2xx.
 2. A batch follows the other, each of them one request, or, with ``lanes``, one of each lane: events of one key go by
    one lane, in their order.
-3. What says "later" is sent again for as long as it takes; what says "never" is a failure, which parks the consumer
-   past its ``retries_max``.  Redirects are never followed.
+3. A request answered with "later" is sent again for as long as it takes. An answer of "never" is a failure, and parks
+   the consumer past its ``retries_max``.  Redirects are never followed.
 4. Every try has a signature of its own, over its time and the body.
 """
 
@@ -177,7 +177,7 @@ class Webhook(CdcConsumer):
 
 
 def _is_soon(error: BaseException) -> bool:
-    """Says whether to ask again within this call: what is to wait longer waits without a process."""
+    """Says whether to ask again within this call; a longer wait needs no process."""
     return isinstance(error, _Later) and not error.after_s
 
 

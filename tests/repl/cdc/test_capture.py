@@ -1,4 +1,4 @@
-"""The child's side of a consumer: what it tells its node of the positions that are committed."""
+"""The child's side of a consumer: its reports of committed positions to its node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events of BLOCKS messages, against a plain list of what the blocks hold."""
+"""The events of BLOCKS messages, against a plain list of the blocks' entries."""
 
 from __future__ import annotations
 

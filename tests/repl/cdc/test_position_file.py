@@ -1,4 +1,4 @@
-"""The position file: what it gives back after any stop of the disk, and what it refuses."""
+"""The position file: the position after any stop of the disk, and refused slots."""
 
 from __future__ import annotations
 

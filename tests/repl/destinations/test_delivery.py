@@ -1,10 +1,11 @@
-"""One delivery, held up where it reads: what comes back, or is moved, while it looks."""
+"""One delivery: messages that come back, or a move, while it reads; and the order of messages with keys."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from msgspec.structs import replace
 from repl.destinations.delivered import Blocks
 from repl.destinations.delivery import Delivery, DeliveryParts
 from repl.destinations.handed import Handed, Holder
-from repl.destinations.notes import Notes
+from repl.destinations.notes import Notes, Submit
 from tests.fakes.loop import run, virtual
 from tests.repl.destinations.test_window import FIRST, sealed
-from vlsn.errors import NoSpace, NotMaster, QueueFull, Trimmed
+from vlsn.errors import BadArgument, NoSpace, NotMaster, QueueFull, Trimmed
 from vlsn.format.block import Entry
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import Vlsn
@@ -59,13 +60,21 @@ class Log:
         return Page([self._blocks[at]], int(end), self.durable)
 
 
+def refused(*_: object) -> None:
+    raise NoSpace("no room")
+
+
 class Made:
-    """A delivery whose notes are all refused: nothing is folded but what a test sets."""
+    """A delivery whose notes are all refused: only a test's own table is folded."""
 
-    def __init__(self, log: Log, *, settings: DestinationSettings = SETTINGS, pages: PageSource | None = None) -> None:
-        def refused(*_: object) -> None:
-            raise NoSpace("no room")
-
+    def __init__(
+        self,
+        log: Log,
+        *,
+        settings: DestinationSettings = SETTINGS,
+        pages: PageSource | None = None,
+        submit: Submit = refused,
+    ) -> None:
         async def confirmed() -> None: ...
 
         self.acked = Acked(Vlsn(5), VlsnSet.between(1, FIRST - 1))
@@ -73,13 +82,13 @@ class Made:
             source=log,
             pages=lambda: pages,
             table=lambda uuid: self.acked,
-            notes=Notes(refused, lambda: None),
+            notes=Notes(submit, lambda: None),
             confirm=confirmed,
             bury=lambda delivery, dead: None,
             freed=lambda: None,
             event=lambda *_, **__: None,
         )
-        self.delivery = Delivery(parts, "orders", settings, self.acked)
+        self.delivery = Delivery(parts, "orders", settings)
 
     def moved(self, since: int, floor: int) -> None:
         self.acked = Acked(Vlsn(since), VlsnSet.between(1, floor))
@@ -157,6 +166,7 @@ class Pages:
     def __init__(self, first: int) -> None:
         self.first = first
         self.entries: list[Entry] = []
+        self.run: PagedRun | None = None
         self.before: Callable[[], Awaitable[None]] | None = None
 
     def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str:
@@ -169,13 +179,13 @@ class Pages:
         if self.before is not None:
             await self.before()
         last = int(self.entries[-1].vlsn) if self.entries else 0
-        return PagedRun(self.entries, Vlsn(max(from_vlsn, last + 1)))
+        return self.run or PagedRun(self.entries, Vlsn(max(from_vlsn, last + 1)))
 
 
 def test_acknowledgements_past_the_limit_of_intervals_are_refused_and_none_of_them_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("repl.destinations.delivery.ACK_INTERVALS_MAX", LIMIT)
+    monkeypatch.setattr("repl.destinations.acknowledged.ACK_INTERVALS_MAX", LIMIT)
 
     async def main() -> None:
         log = Log([b"a", b"b"], [b"a"], [b"c"])
@@ -183,15 +193,15 @@ def test_acknowledgements_past_the_limit_of_intervals_are_refused_and_none_of_th
         log.durable = Vlsn(4 * LIMIT)
         apart = np.arange(FIRST + 1, FIRST + 2 * LIMIT, 2)
         with pytest.raises(QueueFull, match="101 intervals"):
-            made.delivery.ack(apart, wait=False)
-        assert not made.delivery.is_done(apart).any()
+            made.delivery.ack(VlsnSet.of(apart), wait=False)
+        assert not made.delivery.acks.has(apart).any()
         made.acked = Acked(made.acked.since, made.acked.done.union(VlsnSet.of(apart[:-1])))
         with pytest.raises(QueueFull):
-            made.delivery.ack(apart[-1:], wait=False)
+            made.delivery.ack(VlsnSet.of(apart[-1:]), wait=False)
         found, _ = await made.delivery.hand_out(10, 1.0, Holder(Handed()))
         assert found.columns.vlsns.tolist() == [FIRST]
-        made.delivery.ack(np.append(FIRST, apart[-1:]), wait=False)  # one gap is closed
-        assert made.delivery.is_done(apart).all()
+        made.delivery.ack(VlsnSet.of(np.append(FIRST, apart[-1:])), wait=False)  # one gap is closed
+        assert made.delivery.acks.has(apart).all()
 
     run(main())
 
@@ -236,3 +246,108 @@ async def test_a_look_at_messages_shows_no_more_bytes_than_an_answer_has(value_b
     assert shown.columns.vlsns.tolist() == list(range(FIRST, FIRST + count)), "from the first on, none passed over"
     few = await delivery.peek(2)
     assert len(few.columns) == min(2, count)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A worker takes messages: their places in the log, and the attempts from the second on."""
+
+    places: list[int]
+    worker: int = 0
+    attempts: dict[int, int] = field(default_factory=dict)
+
+
+ORDER: list[tuple[str, DestinationSettings, list[bytes], list[Any]]] = [
+    (
+        "later messages of a key wait while an earlier one is out with another worker",
+        SETTINGS,
+        [b"a", b"a", b"b", b"a", b"b"],
+        [
+            (Taken([0]), 1),
+            (Taken([2, 4], 1), 10),
+            (Taken([], 1), 10),
+            ("ack", 0),
+            (Taken([1, 3], 1), 10),
+            ("ack", 3),
+            ("nack", 1),
+            (Taken([1], 0, {1: 2}), 10),
+        ],
+    ),
+    (
+        "a message that comes back recalls later ones of its key",
+        SETTINGS,
+        [b"a", b"b", b"a"],
+        [(Taken([0, 1, 2]), 10), ("nack", 0), (Taken([0, 2], 1, {0: 2}), 10)],
+    ),
+    (
+        "a message that is recalled because of another one uses no attempt",
+        replace(SETTINGS, attempts_max=2, ack_timeout_s=3.0),
+        [b"a", b"a"],
+        [
+            (Taken([0, 1]), 10),
+            ("wait", 4),
+            (Taken([0, 1], 0, {0: 2, 1: 2}), 10),
+            ("nack", 0),
+            (Taken([1], 0, {1: 2}), 10),
+        ],
+    ),
+    (
+        "a message waits for its delay, and later ones of its key with it",
+        SETTINGS,
+        [b"a", b"a", b"b"],
+        [
+            (Taken([0, 1, 2]), 10),
+            ("nack", 0, 5.0),
+            (Taken([]), 10),
+            ("nack", 0, 0.0),
+            ("wait", 4),
+            (Taken([]), 10),
+            ("wait", 2),
+            (Taken([0, 1], 0, {0: 2}), 10),
+            ("nack", 1, 60.0),
+            ("nack", 0),
+            (Taken([0], 0, {0: 3}), 10),
+            ("ack", 1),
+            ("ack", 0),
+        ],
+    ),
+    (
+        "no more messages are out than max_out says, and a delayed one is not out",
+        replace(SETTINGS, ack_timeout_s=5.0, max_out=3),
+        [b"%d" % number for number in range(8)],
+        [
+            (Taken([0, 1, 2]), 10),
+            (Taken([], 1), 10),
+            ("ack", 0),
+            (Taken([3], 1), 10),
+            ("nack", 1, 60.0),
+            (Taken([4], 1), 10),
+            ("wait", 6),
+            (Taken([2, 3, 4], 1, {2: 2, 3: 2, 4: 2}), 10),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "keys", "steps"), [case[1:] for case in ORDER], ids=[case[0] for case in ORDER])
+@virtual
+async def test_messages_go_out_in_the_order_of_their_keys_and_after_their_delays(
+    settings: DestinationSettings, keys: list[bytes], steps: list[Any]
+) -> None:
+    delivery = Made(Log(keys), settings=settings, submit=lambda *_: None).delivery
+    workers = delivery.worker(), delivery.worker()
+    for step, *rest in steps:
+        if isinstance(step, Taken):
+            found, _ = await workers[step.worker].take(rest[0], 0.1, Holder(Handed()))
+            assert [vlsn - FIRST for vlsn in found.columns.vlsns.tolist()] == step.places, (step, delivery.blocked_by)
+            assert {vlsn - FIRST: attempt for vlsn, attempt in found.attempts.items()} == step.attempts
+        elif step == "ack":
+            delivery.ack(VlsnSet.of([FIRST + rest[0]]), wait=False)
+        elif step == "nack":
+            delivery.nack([FIRST + rest[0]], "not now", *rest[1:])
+        else:
+            await asyncio.sleep(rest[0])
+            delivery.tick(asyncio.get_running_loop().time())
+    for nonsense in (-1.0, 86_401.0, float("nan"), float("inf")):
+        with pytest.raises(BadArgument, match="delay_s"):
+            delivery.nack([FIRST], "not now", nonsense)

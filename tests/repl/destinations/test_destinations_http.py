@@ -1,4 +1,4 @@
-"""``/v1/destinations`` against a node in memory: what its routes take, refuse and pass on."""
+"""``/v1/destinations`` against a node in memory: requests that its routes take, refuse and pass on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room for messages that are handed out: who waits for it, and who is given up for it."""
+"""Room for messages that are handed out: the calls that wait for it, and the workers that are given up for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages as columns: what was encoded comes back, and nothing else is believed."""
+"""Messages as columns: encoded messages come back, and other bytes are refused."""
 
 from __future__ import annotations
 

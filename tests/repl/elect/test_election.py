@@ -17,7 +17,8 @@ from vlsn.ids import Incarnation, NodeName, Term
 from vlsn.state.node_file import NodeRecord
 
 TIMEOUT = (1.0, 2.0)
-NAMES = [NodeName(name) for name in ("n1", "n2", "n3")]
+FIVE = [NodeName(f"n{number}") for number in range(1, 6)]
+NAMES = FIVE[:3]
 
 
 def electors(names: Sequence[NodeName] = NAMES, **priorities: int) -> list[Elector]:
@@ -253,8 +254,7 @@ def test_priority_delays_and_nothing_else() -> None:
 def test_once_the_masters_process_has_ended_priorities_take_turns(
     priorities: dict[str, int], turn: tuple[float, float]
 ) -> None:
-    names = [NodeName(f"n{number}") for number in range(1, 6 if "n5" in priorities else 4)]
-    members = electors(names, **priorities)
+    members = electors(FIVE if "n5" in priorities else NAMES, **priorities)
     drawn: list[tuple[float, float]] = []
 
     def uniform(low: float, high: float) -> float:
@@ -289,9 +289,9 @@ def lost(one: Election, now: float, at: Standing, reason: str, *, pre: bool = Fa
     return one.due_in(now)
 
 
-def silenced(**priorities: int) -> tuple[Election, Standing]:
+def silenced(names: Sequence[NodeName] = NAMES, **priorities: int) -> tuple[Election, Standing]:
     """n3, whose master n1 was heard last at 0."""
-    one, at = election("n3"), standing(members=electors(NAMES, **priorities))
+    one, at = election("n3"), standing(members=electors(names, **priorities))
     one.heard(NAMES[0], Term(4), 0.0, at.electors)
     return one, at
 
@@ -323,9 +323,7 @@ def test_who_has_led_begins_another_silence() -> None:
 
 
 def test_a_round_that_many_refuse_is_one_lost_round() -> None:
-    names = [NodeName(f"n{number}") for number in range(1, 6)]
-    one, at = election("n3"), standing(members=electors(names))
-    one.heard(NAMES[0], Term(4), 0.0, at.electors)
+    one, at = silenced(FIVE)
     now = 2.0
     for _ in range(SOON_MAX):
         assert kinds(one.tick(now, at)) == [Ask]
@@ -336,9 +334,7 @@ def test_a_round_that_many_refuse_is_one_lost_round() -> None:
 
 
 def test_one_refusal_for_a_reason_is_enough_among_others_by_chance() -> None:
-    names = [NodeName(f"n{number}") for number in range(1, 6)]
-    one, at = election("n3"), standing(members=electors(names))
-    one.heard(NAMES[0], Term(4), 0.0, at.electors)
+    one, at = silenced(FIVE)
     one.tick(2.0, at)
     for name, reason in (("n2", "shorter-log"), ("n4", "hears-master"), ("n5", "hears-master")):
         one.answered(reply(name, one.term, pre=True, granted=False, reason=reason), 2.0, at)
@@ -365,9 +361,7 @@ def test_a_round_that_is_lost_for_a_reason_is_followed_by_a_timeout(reason: str)
 
 def test_a_round_that_may_still_be_won_is_not_over() -> None:
     """The silent master is n1, and n2 has voted for another: of five, n4 and n5 have not answered."""
-    names = [NodeName(f"n{number}") for number in range(1, 6)]
-    one, at = election("n3"), standing(members=electors(names))
-    one.heard(NAMES[0], Term(4), 0.0, at.electors)
+    one, at = silenced(FIVE)
     one.tick(2.0, at)
     for name in ("n2", "n4"):
         one.answered(reply(name, one.term, pre=True, granted=True), 2.0, at)
@@ -416,7 +410,7 @@ def test_a_transfer_needs_no_silence() -> None:
 
 @dataclass
 class Member:
-    """A node of the model: what is on its disk, and its election while it runs."""
+    """A node of the model: the contents of its disk, and its election while it runs."""
 
     name: NodeName
     record: NodeRecord

@@ -633,24 +633,20 @@ class MemoryDestinations:
 
 
 class MemoryCdc:
-    """``repl.cdc.cdc_http.Cdc``, one consumer, ``orders``; notes what it was told to do."""
+    """``repl.cdc.consumers.CdcConsumers``, one consumer, ``orders``; notes what it was told to do."""
 
     name = "n1"
 
     def __init__(self) -> None:
         self.orders: list[tuple[object, ...]] = []
 
-    @property
-    def member(self) -> Any:
-        return self
+    def told(self) -> list[dict[str, Any]]:
+        return [self.told_of("orders")]
 
-    def consumers(self) -> list[dict[str, Any]]:
-        return [self.consumer("orders")]
-
-    def consumer(self, name: str) -> dict[str, Any]:
+    def told_of(self, name: str) -> dict[str, Any]:
         if name != "orders":
             raise NotFound(f"no CDC consumer is called {name}")
-        return {"node": self.name, "name": name}
+        return {"name": name}
 
     async def pause(self, name: str) -> dict[str, Any]:
         return self._ordered("pause", name)
@@ -668,6 +664,6 @@ class MemoryCdc:
         return self._ordered("resend", name, first, last)
 
     def _ordered(self, *order: object) -> dict[str, Any]:
-        told = self.consumer(str(order[1]))
+        told = self.told_of(str(order[1]))
         self.orders.append(order)
         return told

@@ -80,7 +80,7 @@ class Feeder:
         self.log = log
         self.position = START_VLSN
         self.held = START_VLSN
-        """The lowest VLSN that the node still holds for it: what it has stored."""
+        """The lowest VLSN that the node still holds for it: the stored position."""
         self.moved_us = 0
         """A person's order, until something is stored behind it."""
         self.stores = 0.7
@@ -104,7 +104,7 @@ class Feeder:
         )
 
     def life(self, make: Callable[[], CdcConsumer], upto: int | None = None) -> None:
-        """Starts it, and feeds it up to VLSN ``upto``; what it raises comes out, and its process is over."""
+        """Starts the consumer, and feeds it up to VLSN ``upto``; its errors are raised, and its process is over."""
         self.lives += 1
         consumer = make()
         try:

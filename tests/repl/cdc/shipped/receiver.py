@@ -1,4 +1,4 @@
-"""A web server of a test, in a thread of its own: aiohttp, and what it is told to do with each request."""
+"""A web server of a test, in a thread of its own: aiohttp, with an order for each request."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_a_worker_that_was_replaced_stores_nothing_and_one_of_an_older_term_does
 
 
 def test_a_start_waits_for_what_a_dying_worker_has_under_way(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows of a COMMIT that nobody heard of are seen by the next start, or are not there: never read too early."""
+    """The next start sees the rows of a COMMIT without an answer, or they are not there: it does not read too early."""
     fed = feeder(server, 3)
     old = Worker()
     old.start(fed.context())

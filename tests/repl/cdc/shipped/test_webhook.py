@@ -1,4 +1,4 @@
-"""The webhook against servers that fail, hang, answer garbage and close early; what is retried, and what is refused."""
+"""The webhook against servers that fail, hang, answer garbage and close early; retries and refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 def live(feeder: Feeder, **more: Any) -> None:
-    """Lives one life; what it raises comes out, its connections closed."""
+    """Lives one life; its errors are raised, its connections closed."""
     consumer = Webhook(**{"try_s": 1.0, **more})
     try:
         feeder.life(lambda: consumer)

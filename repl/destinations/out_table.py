@@ -6,7 +6,7 @@
     keys       k  –  m  k' –        hashes of keys
     live       1  0  1  1  1        0: it is out no more; its row goes when half of them are such
 
-What is done with an answer of a thousand messages, or with an acknowledgement of as many, is a few steps by column.
+An answer of a thousand messages takes a few steps by column, and so does their acknowledgement.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DTYPES: Final = (np.int64, np.int64, np.int64, np.int64, np.uint64, np.bool_)
 _ROWS_MIN: Final = 256
 NOBODY: Final = -(1 << 62)
 """The owner of messages that came back and wait until their delay is over: nobody has them, and later ones of their
-keys wait as if somebody had."""
+keys wait meanwhile."""
 
 
 class Removed(NamedTuple):
@@ -40,7 +40,7 @@ class Removed(NamedTuple):
         return len(self.vlsns)
 
 
-class Flight:
+class OutTable:
     """No VLSN is out twice."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Flight:
         vlsns, before, answers, owners, keys, live = (column[: self._rows] for column in self._columns)
         return vlsns, before, answers, owners, keys, live  # type: ignore[return-value]  # by _DTYPES
 
-    # What goes out.
+    # Additions.
 
     def add(self, vlsns: I64, before: I64, keys: Hashes | None, *, answer: int, owner: int) -> None:
         """Adds messages, ascending, of which none is out; ``keys`` are their hashes, None where none has one."""
@@ -85,10 +85,10 @@ class Flight:
             self._columns = [column[live] for column in self._views()]
             self._rows = self._count
 
-    # What is out.
+    # Look-ups.
 
     def _rows_of(self, vlsns: I64) -> tuple[Mask, I64]:
-        """Marks those that are out, and finds their rows."""
+        """Marks the messages that are out, and finds their rows."""
         known, *_, live = self._views()
         if not self._count:
             return np.zeros(len(vlsns), np.bool_), np.empty(0, np.int64)
@@ -109,23 +109,23 @@ class Flight:
         return found
 
     def has(self, vlsns: I64) -> Mask:
-        """Marks those that are out."""
+        """Marks the messages that are out."""
         return self._rows_of(vlsns)[0]
 
     def answers_of(self, vlsns: I64) -> tuple[Mask, I64]:
-        """Marks those that are out, and returns the answers that these went out with."""
+        """Marks the messages that are out, and returns the answer of each."""
         mask, rows = self._rows_of(vlsns)
         return mask, self._views()[2][rows]
 
     def with_somebody(self, vlsns: I64) -> I64:
-        """Returns those of ``vlsns`` that somebody has."""
+        """Returns the messages of ``vlsns`` that a worker or a call holds."""
         rows = self._rows_of(vlsns)[1]
         known, _, _, owners, *_ = self._views()
         found: I64 = known[rows][owners[rows] != NOBODY]
         return found
 
     def owned(self, vlsns: I64, owner: int) -> I64:
-        """Returns those of ``vlsns`` that are out with ``owner``."""
+        """Returns the messages of ``vlsns`` that are out with ``owner``."""
         rows = self._rows_of(vlsns)[1]
         known, _, _, owners, *_ = self._views()
         found: I64 = known[rows][owners[rows] == owner]
@@ -177,7 +177,7 @@ class Flight:
         found: I64 = out[rows]
         return found[found > lowest[np.searchsorted(sorted_keys, known[rows])]]
 
-    # What is out no more.
+    # Removal.
 
     def remove(self, vlsns: I64) -> Removed:
         """Takes out what is out of these, ascending, each once."""
@@ -199,8 +199,8 @@ class Flight:
         return self._removed(rows[live[rows]])
 
     def _removed(self, rows: I64 | slice) -> Removed:
-        """Takes rows out. What is returned of a slice are views: a row that is out no more is not written again, for
-        those that stay move to other columns."""
+        """Takes rows out. A slice returns views. They stay as they are: a removed row is never written again, because
+        the rows that stay move to other columns."""
         vlsns, before, answers, owners, keys, live = self._views()
         removed = Removed(vlsns[rows], before[rows], answers[rows], keys[rows])
         live[rows] = False

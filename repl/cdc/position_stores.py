@@ -1,8 +1,8 @@
-"""Where a consumer's position is kept: in a file of this node, or in the group.
+"""The stores of a consumer's position: a file of this node, or an entry of the group's log.
 
-Both give what was stored last, and store a later one, durable when the call returns.
+Both return the position stored last, and store a later one, durable when the call returns.
 
-Before a consumer is given its first event on a node, the group is told the number of its position file (``Begun``):
+Before a consumer receives its first event on a node, the group learns the number of its position file (``Begun``):
 
     no file here       a file with a new number, where it begins ─► the group knows none     it takes the number: begin
                                                                  ─► the group knows another  that one is lost: parked
@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from repl.api import ConsumerAt, ConsumerChange
+from repl.api import ConsumerChange
 from repl.cdc.position_file import DIRECTORY, PositionFile, StoredPosition
-from repl.names.positions import REPLICATED_PREFIX
+from repl.names.positions import REPLICATED_PREFIX, NodePositions
 from vlsn.errors import BadArgument, LogFailed, NotFound, NotYet, WrongVersion
 from vlsn.seams import Disk
 
@@ -136,15 +136,15 @@ class LocalPositions:
             await self._offload(file.set_known)
 
     async def place(self, at: At) -> None:
-        """Stores it by a person's word, whatever was lost; durable on return, and to be confirmed. Raises
-        ``VlsnLogError``."""
+        """Stores a position that a person has chosen, also where the old one was lost; durable on return, and to be
+        confirmed. Raises ``VlsnLogError``."""
         if self._file is None:
             await self.begin(at)
         file = self._opened()
         await self._offload(lambda: file.place(at.next, at.term, at.moved_us))
 
     async def store(self, at: At) -> None:
-        """Stores it, durable on return. Raises ``VlsnLogError``."""
+        """Stores a later position, durable on return. Raises ``VlsnLogError``."""
         file = self._opened()
         await self._offload(lambda: file.store(at.next, at.term))
 
@@ -162,7 +162,7 @@ class LocalPositions:
         self._paused_us = since_us
 
     async def _numbered(self, file: PositionFile) -> int:
-        """Returns the file's number, which it is given where an earlier version left it without."""
+        """Returns the file's number, drawn now where an earlier version left the file without."""
         number = file.position.number
         if not number:
             number = max(1, self._number())
@@ -180,42 +180,22 @@ class LocalPositions:
             await self._offload(file.close)
 
 
-class ConsumersOfGroup(Protocol):
-    """The named positions of the group, as the node's gateway offers them."""
-
-    async def confirm(self, timeout_s: float) -> int:
-        """Returns once what earlier masters have stored is known here. Raises ``NotMaster``, ``Lagging``."""
-        ...
-
-    async def consumer(self, name: str) -> ConsumerAt: ...
-
-    async def set_consumer(self, name: str, change: ConsumerChange, timeout_s: float) -> ConsumerAt: ...
-
-    def capture_paused_us(self, consumer: str) -> int:
-        """Returns since when a CDC consumer of the group is paused, 0 for not at all, by all that is in this node's
-        log, durable or not."""
-        ...
-
-    async def pause_capture(self, consumer: str, since_us: int, timeout_s: float) -> None:
-        """Logs since when it is paused, 0 for not at all; durable on return. Raises ``VlsnLogError``."""
-        ...
-
-
 class ReplicatedPositions:
     """A named position of the group, ``cdc.NAME``: it goes where the master goes, and holds the log on every node.
 
-    What the master of an older term stores never becomes durable, and of two that start from one position the second
-    is refused: whoever was replaced is told so.
+    A position that the master of an older term stores never becomes durable. If two workers start from one position,
+    the second is refused: so the one that was replaced learns of it.
     """
 
-    def __init__(self, consumers: ConsumersOfGroup, name: str) -> None:
+    def __init__(self, consumers: NodePositions, name: str) -> None:
         self._consumers = consumers
         self._consumer = name
         self._name = REPLICATED_PREFIX + name
         self._set_by = 0
 
     async def load(self) -> At | None:
-        """Returns what was stored last by anybody: what a new master knows durable at once may be older than that."""
+        """Returns the position stored last by any master; a new master may at first know only an older one as
+        durable."""
         await self._consumers.confirm(STORE_TIMEOUT_S)
         try:
             found = await self._consumers.consumer(self._name)
@@ -234,13 +214,14 @@ class ReplicatedPositions:
         await self._set(at, BEGINS)
 
     async def confirm(self) -> None:
-        """Returns at once: what the log knows is not lost."""
+        """Returns at once: a position in the log is not lost."""
 
     async def place(self, at: At) -> None:
         await self._set(at, f"{at.moved_us:016x}")
 
     async def store(self, at: At) -> None:
-        """Stores it, durable on return. Raises ``StaleTerm`` where another one has come since, ``VlsnLogError``."""
+        """Stores a later position, durable on return. Raises ``StaleTerm`` where another one has come since,
+        ``VlsnLogError``."""
         await self._set(at, "")
 
     def paused_us(self) -> int:

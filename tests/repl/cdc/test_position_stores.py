@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from repl.cdc.position_file import SLOT_BYTES, PositionFile, StoredPosition
-from repl.cdc.positions import At, LocalPositions, PositionLost
+from repl.cdc.position_stores import At, LocalPositions, PositionLost
 from tests.fakes.disk import FakeDisk, StopHere
 from tests.fakes.loop import virtual
 from vlsn.errors import BadArgument, Damaged, LogFailed, NotMaster
@@ -19,7 +19,7 @@ PATH = "/d/cdc/orders.position"
 
 
 class Group:
-    """A plain model of what the master logs: a number for a name; some questions it does not get, or their answers are
+    """A plain model of the master's log: a number for a name. Some questions do not reach it, or their answers are
     lost."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Syncup, the replica's side: what this node says of its log, and whether the matchpoint's blocks are equal.
+"""Syncup, the replica's side: the description of its log, and the check that the matchpoint's blocks are equal.
 
 Pure.  Both sides compare two checksums over the whole block that ends at the matchpoint: one name with two
 contents is an integrity fault, and nobody writes over either copy.

@@ -1,0 +1,134 @@
+"""The acknowledgements of one destination: the folded table, and the VLSNs that are about to be in it.
+
+    table      1–40 · 45                               folded from durable COMMITs
+    noted      41 · 46–47                              hidden from delivery already, durable with the next note
+    skipped    48–90                                   no messages of this destination: a note says that for nothing
+
+The table keeps so many intervals, and passes over a note that has more.  So each message that is out has room for its
+own interval. An acknowledgement that would not fit is refused first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from repl.destinations.limits import SKIPPED_NOTED
+from repl.destinations.out_table import OutTable
+from vlsn.errors import NotFound, QueueFull
+from vlsn.format.vlsn_set import Vlsns, VlsnSet
+from vlsn.limits import ACK_INTERVALS_MAX
+from vlsn.state.acks import Acked
+
+
+class Acknowledged:
+    """Since one beginning of a destination; ``folded`` returns its table, None where the destination is gone."""
+
+    def __init__(self, name: str, folded: Callable[[], Acked | None], out: OutTable) -> None:
+        self._name = name
+        self._folded = folded
+        self._out = out
+        self.since = self.table().since
+        self._noted = VlsnSet()
+        """Acknowledged, and not folded yet."""
+        self._skipped: list[VlsnSet] = []
+
+    def table(self) -> Acked:
+        """Returns the table as it is now. Raises ``NotFound``."""
+        acked = self._folded()
+        if acked is None:
+            raise NotFound(f"destination {self._name} is gone")
+        return acked
+
+    @property
+    def floor(self) -> int:
+        """The VLSN up to which all is acknowledged."""
+        acked = self._folded()
+        return int(acked.floor) if acked is not None else 0
+
+    @property
+    def last(self) -> int:
+        """The last VLSN that is acknowledged, or about to be."""
+        return max(self.table().done.last, self._noted.last)
+
+    def has(self, vlsns: Vlsns) -> npt.NDArray[np.bool_]:
+        """Marks the VLSNs that are acknowledged, or about to be."""
+        acked = self._folded()
+        noted = self._noted.has(vlsns)
+        return noted if acked is None else noted | acked.done.has(vlsns)
+
+    # The intervals.
+
+    @property
+    def intervals_left(self) -> int:
+        """The intervals that may be added to the table."""
+        acked = self._folded()
+        taken = (acked.done.intervals if acked else 0) + self._noted.intervals + len(self._out)
+        return ACK_INTERVALS_MAX - taken
+
+    def check(self, vlsns: VlsnSet) -> None:
+        """Raises ``QueueFull`` where the table would pass over this acknowledgement. A message that is out keeps the
+        room that it has had since it was handed out."""
+        if vlsns.intervals <= self.intervals_left:
+            return
+        known, out = self.table().done.union(self._noted), self._out.vlsns
+        left = len(out) - int(np.count_nonzero(vlsns.has(out)))
+        more = known.union(vlsns).intervals
+        if more + left > max(ACK_INTERVALS_MAX, known.intervals + left):
+            raise QueueFull(
+                f"{more} intervals of acknowledged VLSNs, {ACK_INTERVALS_MAX} are kept: acknowledge what lies between"
+            )
+
+    def check_retry(self, dead: VlsnSet) -> None:
+        """Raises ``QueueFull`` where the table has no room for the gaps that ``dead`` would leave."""
+        done = self.table().done
+        more = done.minus(dead).intervals - done.intervals
+        if more > max(0, self.intervals_left):
+            raise QueueFull(
+                f"{more} more intervals of acknowledged VLSNs, {ACK_INTERVALS_MAX} are kept: acknowledge first what is "
+                "out, and what lies between"
+            )
+
+    # Acknowledgements on their way.
+
+    def add(self, vlsns: VlsnSet) -> None:
+        self._noted = self._noted.union(vlsns)
+
+    def give_back(self, vlsns: VlsnSet) -> None:
+        """Takes an acknowledgement back: its note was not logged, or the messages are tried again."""
+        self._noted = self._noted.minus(vlsns)
+
+    def fold(self) -> None:
+        """Forgets what the table has by now."""
+        acked = self._folded()
+        if acked is not None and acked.since == self.since and self._noted:
+            all_done = self._noted.last <= acked.floor
+            self._noted = VlsnSet() if all_done else self._noted.minus(acked.done)
+
+    def skip(self, first: int, last: int) -> None:
+        """Notes that ``first`` to ``last`` are no messages of this destination; an empty span changes nothing."""
+        if first <= last:
+            self._skipped.append(VlsnSet.between(first, last))
+
+    def skip_before(self, vlsns: Vlsns, before: Vlsns) -> None:
+        """Skips what lies between each message and the message before it."""
+        gaps = before + 1 < vlsns
+        if gaps.any():
+            self._skipped.append(VlsnSet.covering(before[gaps] + 1, vlsns[gaps] - 1))
+
+    @property
+    def has_skipped_much(self) -> bool:
+        return sum(each.count for each in self._skipped) >= SKIPPED_NOTED
+
+    def take_skipped(self) -> VlsnSet:
+        """Takes skipped VLSNs into the next note; empty while the table has no room for their intervals."""
+        taken = VlsnSet.covering_all(self._skipped)
+        if taken.intervals > self.intervals_left:
+            known = self.table().done.union(self._noted)
+            if known.union(taken).intervals > known.intervals:
+                return VlsnSet()  # acknowledgements go first
+        self._skipped = []
+        self.add(taken)
+        return taken
