@@ -70,21 +70,21 @@ class VlsnIndex(Lookups):
         """Maps many blocks, ascending, and passes over those at or below the range's last. ``clocks``: when each was
         sealed, empty where that is not known."""
         with self._latch:
-            start = bisect_right(firsts, self._range.last) if firsts and firsts[0] <= self._range.last else 0
+            start = bisect_right(firsts, self.range.last) if firsts and firsts[0] <= self.range.last else 0
             if start:
                 first, last = firsts[start - 1], lasts[start - 1]
-                if last > self._range.last:
-                    text = f"the index ends at VLSN {self._range.last}, within the block {first}–{last}"
+                if last > self.range.last:
+                    text = f"the index ends at VLSN {self.range.last}, within the block {first}–{last}"
                     raise Damaged(text, vlsn=first)
                 firsts, lasts, lsns, clocks = firsts[start:], lasts[start:], lsns[start:], clocks[start:]
             if not firsts:
                 return
             self._tracker.track_run(firsts, lasts, lsns)
             self._times.extend_run(firsts, lasts, lsns, clocks)
-            held, last = self._range, Vlsn(lasts[-1])
+            held, last = self.range, Vlsn(lasts[-1])
             if not held.last:
                 self._levels.head = Vlsn(firsts[0]), Lsn(lsns[0])
-            self._range = VlsnRange(held.first or Vlsn(firsts[0]), last, held.last_sync, held.last_txn_end)
+            self.range = VlsnRange(held.first or Vlsn(firsts[0]), last, held.last_sync, held.last_txn_end)
             due = self._waiters.take(last) if last >= self._waiters.lowest else ()
         for wake in due:
             wake(None)
@@ -92,17 +92,17 @@ class VlsnIndex(Lookups):
     def note_synced(self, vlsn: Vlsn) -> None:
         """Notes that everything up to ``vlsn``, which was put before, is synced; never lowers."""
         with self._latch:
-            held = self._range
+            held = self.range
             assert vlsn <= held.last, f"VLSN {vlsn} was synced, but {held.last} is the last one put"
             if vlsn > held.last_sync:
-                self._range = VlsnRange(held.first, held.last, vlsn, held.last_txn_end)
+                self.range = VlsnRange(held.first, held.last, vlsn, held.last_txn_end)
 
     def note_txn_end(self, vlsn: Vlsn) -> None:
         """Notes that ``vlsn``, which was put before, is the last COMMIT of a transaction; 0: none is known."""
         with self._latch:
-            held = self._range
+            held = self.range
             assert vlsn <= held.last, f"VLSN {vlsn} ends a transaction, but {held.last} is the last one put"
-            self._range = VlsnRange(held.first, held.last, held.last_sync, vlsn)
+            self.range = VlsnRange(held.first, held.last, held.last_sync, vlsn)
 
     # Waiting.
 
@@ -110,7 +110,7 @@ class VlsnIndex(Lookups):
         """Calls ``wake(None)`` when ``vlsn`` is put, at once if it is there, in the thread that puts it. Calls
         ``wake(error)`` when the wait ends without it; either once, and never after the returned call."""
         with self._latch:
-            if vlsn > self._range.last:
+            if vlsn > self.range.last:
                 number = self._waiters.add(vlsn, wake)
                 return lambda: self._stop_waiting(number)
         wake(None)
@@ -133,7 +133,7 @@ class VlsnIndex(Lookups):
         """Returns what a checkpoint writes, at home; ``run`` comes next, on the store's thread, then
         ``finish_flush``."""
         with self._latch:
-            flush = self._levels.start_flush(Record(checkpoint_id, self._range, self.owner))
+            flush = self._levels.start_flush(Record(checkpoint_id, self.range, self.owner))
             times, drops = self._times.flush(checkpoint_id, self._levels.tail(flush))
             return replace(flush, times=tuple(times), drops=(*flush.drops, *drops))
 
@@ -150,7 +150,7 @@ class VlsnIndex(Lookups):
         does. Before the range's first the range becomes empty; at or past its last nothing changes. Blocking; durable
         on return."""
         with self._latch:
-            if matchpoint >= self._range.last:
+            if matchpoint >= self.range.last:
                 return
             self._cut_tail(matchpoint, (block_first, matchpoint_lsn) if block_first else None)
         self._commit()
@@ -164,13 +164,13 @@ class VlsnIndex(Lookups):
         and lookups may go on.  At or before the range's first it changes nothing, so that a cleaning that was
         stopped can be done again.  Raises ``BadArgument`` past the range's last, ``LogFailed``."""
         with self._latch:
-            if first_kept <= self._range.first:
+            if first_kept <= self.range.first:
                 return
-            if first_kept > self._range.last:
-                raise BadArgument(f"VLSN {first_kept} is past the last, {self._range.last}: nothing would be left")
+            if first_kept > self.range.last:
+                raise BadArgument(f"VLSN {first_kept} is past the last, {self.range.last}: nothing would be left")
             self._levels.cut_head(first_kept, first_lsn)
             self._times.cut_head(first_kept)
-            self._range = self._range.cut_head(first_kept)
+            self.range = self.range.cut_head(first_kept)
             self.epoch += 1
         self._commit()
 
@@ -184,7 +184,7 @@ class VlsnIndex(Lookups):
         range stays. At home, while no flush, cut or merge is under way; the store learns of it with the next flush, and
         an index that was not flushed since is put right by the merge of the next open."""
         with self._latch:
-            held = self._range
+            held = self.range
             known = bisect_right(lasts, held.last)
             if not known:
                 return
@@ -209,7 +209,7 @@ class VlsnIndex(Lookups):
         where what was loaded ends before ``base``. Blocking; durable on return."""
         with self._latch:
             self._levels.check_idle()
-            loaded = self._range
+            loaded = self.range
             if loaded.last < base:
                 raise IndexHole(f"the index ends at VLSN {loaded.last}, the log goes on after {base}", vlsn=base)
             below = bisect_left(firsts, loaded.first)
@@ -219,8 +219,8 @@ class VlsnIndex(Lookups):
             if base < loaded.last:
                 self._cut_tail(base, None)
             self.put_run(firsts, lasts, lsns, clocks)
-            self.note_synced(self._range.last)
-        if self._range != loaded or firsts:
+            self.note_synced(self.range.last)
+        if self.range != loaded or firsts:
             self._commit()
 
     def load(self) -> int | None:
@@ -235,7 +235,7 @@ class VlsnIndex(Lookups):
             if record is None:
                 return None
             self._checkpoint_id, self.owner = record.checkpoint_id, record.owner
-            self._range = record.range
+            self.range = record.range
             self._levels.covered = record.range.last
             if head is not None:
                 self._levels.head = head.at_or_before(head.first)
@@ -335,18 +335,18 @@ class VlsnIndex(Lookups):
         self.save(self._checkpoint_id)
 
     def _cut_tail(self, last: Vlsn, cap: Mapping | None) -> None:
-        left = self._range.cut_tail(last)
+        left = self.range.cut_tail(last)
         if left.empty:
             self._levels.cut_all()
         else:
             self._levels.cut_tail(last, cap)
         self._times.cut_tail(left.last)
-        self._range = left
+        self.range = left
         self.epoch += 1
 
     def _forget(self) -> None:
         self.epoch += 1
         self._levels.forget()
         self._times.forget()
-        self._range = EMPTY
+        self.range = EMPTY
         self._checkpoint_id = None

@@ -45,11 +45,8 @@ class Lookups:
         self._levels = Levels(store, self._tracker, self.stats)
         self._stored = self._levels.stored
         self._store = store
-        self._range = EMPTY
-
-    @property
-    def range(self) -> VlsnRange:
-        return self._range
+        self.range: VlsnRange = EMPTY
+        """The VLSNs that it answers for, replaced whole."""
 
     @property
     def wounded(self) -> bool:
@@ -58,7 +55,7 @@ class Lookups:
 
     def at_or_before(self, vlsn: Vlsn) -> Mapping | None:
         """Returns the closest mapping at or before ``vlsn``; ``None`` only outside the range."""
-        held = self._range
+        held = self.range
         if not held.first <= vlsn <= held.last or vlsn == NULL_VLSN:
             return None
         with self._latch:
@@ -77,7 +74,7 @@ class Lookups:
     def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
         """Returns the closest mapping at or after ``vlsn``; past the last mapping, that one. ``None`` only outside the
         range."""
-        while vlsn in self._range:
+        while vlsn in self.range:
             covered = self._levels.covered
             found = self._stored_at_or_after(vlsn, covered) if vlsn <= covered else None
             with self._latch:
@@ -92,7 +89,7 @@ class Lookups:
 
     def bucket_at_or_before(self, vlsn: Vlsn) -> Bucket | None:
         """Returns the bucket that answers ``at_or_before(vlsn)``, as it is now; ``None`` only outside the range."""
-        if vlsn not in self._range:
+        if vlsn not in self.range:
             return None
         with self._latch:
             found = self._tracker.bucket_at_or_before(vlsn)
@@ -109,7 +106,7 @@ class Lookups:
             if bucket is not None and bucket.first >= self._levels.head[0]:
                 return bucket
             with self._latch:
-                if vlsn not in self._range:
+                if vlsn not in self.range:
                     return None
                 head = self._levels.head
                 if bucket is not None:  # its head was trimmed, which the store does not know yet

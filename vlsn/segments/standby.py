@@ -65,6 +65,8 @@ class Standby:
         self._header: SegmentHeader | None = None
         self._file: File | None = None
         self._zeroed = 0
+        self.ahead_to = 0.0
+        """The fill of the current segment (0–1) up to which there are zeros enough."""
         self._busy = False
         self._epoch = 0
         self._thrown_away = ""
@@ -99,7 +101,7 @@ class Standby:
         """Starts making the segment that ``header`` (PREPARED) describes."""
         assert self._file is None and not self._busy
         self._header = header
-        self._zeroed = FIRST_FRAME
+        self._zeroed, self.ahead_to = FIRST_FRAME, 0.0
         self._busy = True
         self._epoch += 1
         self._keeper.submit(partial(self._create, header), self._created, partial(self._create_failed, header))
@@ -123,7 +125,7 @@ class Standby:
         epoch = self._epoch
         self._keeper.submit(
             partial(_fill, file, start, end),
-            lambda _: self._filled(epoch, end),
+            lambda _: self._filled(epoch, end, header.size),
             lambda error: self._fill_failed(epoch, file, header, error),
         )
 
@@ -213,12 +215,14 @@ class Standby:
                 self.no_space = False
                 self._on_failure(error, segment_name(header.number))
 
-    def _filled(self, epoch: int, end: int) -> None:
+    def _filled(self, epoch: int, end: int, size: int) -> None:
         with self._latch:
             if epoch == self._epoch:
                 self._busy = False
                 self._zeroed = end
+                self.ahead_to = (end / size - _HEAD_START) / _AHEAD
                 if self.complete:
+                    self.ahead_to = 1.0
                     self.proving = self.no_space = False
                 self._on_ready()
 

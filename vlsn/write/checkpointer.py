@@ -80,7 +80,6 @@ class Checkpointer:
         self.after: Callable[[], None] = lambda: None
         """A call after each checkpoint, and at each period that needs none."""
         self.running = False
-        self._bytes = 0
         self._since: float | None = None
         self._waiting: list[_Asked] = []
         self._served: list[_Asked] = []
@@ -95,14 +94,13 @@ class Checkpointer:
 
     # When.
 
-    def wrote(self, size: int) -> None:
-        """Notes that the log grew by ``size`` synced bytes."""
-        self._bytes += size
-        if self._bytes >= self._options.checkpoint_bytes and not self.running:
+    def run_for_bytes(self) -> None:
+        """Runs one for the bytes that were written since the last, where there is room."""
+        if not self.running:
             self._space.look(self._run_for_bytes)
 
     def _run_for_bytes(self) -> None:
-        due = self._bytes >= self._options.checkpoint_bytes
+        due = self._cycle.uncovered_bytes >= self._options.checkpoint_bytes
         if due and not self.running and not self._life.closed and not self._space.cramped:
             self.run()
 
@@ -124,7 +122,7 @@ class Checkpointer:
         if self.running:
             return False
         durable = min(self._view.dtvlsn, self._view.range.last)
-        return self._bytes > OWN_BYTES or (self.last is not None and self.last.dtvlsn < durable)
+        return self._cycle.uncovered_bytes > OWN_BYTES or (self.last is not None and self.last.dtvlsn < durable)
 
     def run(self, *, clean: bool = False, done: Done = lambda _: None, failed: Failed = lambda _: None) -> None:
         """Runs a checkpoint; ``done`` gets it once the next open starts from it, ``failed`` what ended the log before.
@@ -187,7 +185,7 @@ class Checkpointer:
     def _start(self) -> None:
         self._served, self._waiting = self._waiting, []
         self.running = True
-        self._bytes = 0
+        self._cycle.uncovered_bytes = 0
         self._clean = any(each.clean for each in self._served)
         self._number = self.last.id + 1 if self.last is not None else 1
         self._cycle.append_record(FrameKind.CHECKPOINT_START, self._start_record, self._wait, self._abandon)

@@ -26,6 +26,8 @@ class FreeSpace:
     def __init__(self, disk: Disk, directory: str, life: LogLife, *, free_bytes_min: int) -> None:
         self.free_bytes: int | None = None
         """None before the first look that gave an answer."""
+        self.low = False
+        """Less is free than is to be kept: appends are refused."""
         self._disk = disk
         self._directory = directory
         self._life = life
@@ -33,11 +35,6 @@ class FreeSpace:
         self._min = free_bytes_min
         self._waiting: list[Callable[[], None]] = []
         self._looking = False
-
-    @property
-    def low(self) -> bool:
-        """Less is free than is to be kept: appends are refused."""
-        return self.free_bytes is not None and self.free_bytes < self._min
 
     @property
     def cramped(self) -> bool:
@@ -62,6 +59,7 @@ class FreeSpace:
     def _seen(self, free_bytes: int) -> None:
         with self._life.latch:
             self.free_bytes = free_bytes
+            self.low = free_bytes < self._min
             self._background.works("space")
         self._answer()
 

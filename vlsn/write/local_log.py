@@ -37,7 +37,6 @@ from vlsn.write.log_view import LogView
 from vlsn.write.node_promises import NodePromises
 from vlsn.write.placement import Placement
 from vlsn.write.queue import LocalEntries, Pending, Queue, ReplicaRun
-from vlsn.write.queue_reader import QueueReader
 from vlsn.write.replacer import Replacer
 from vlsn.write.rollback import Rollback
 from vlsn.write.shutdown import Shutdown
@@ -76,22 +75,21 @@ class LocalLog:
         self.placement = placement = Placement(
             recovered, view, options, seams, life, stats=stats, on_change=self._placement_changed
         )
-        self._reader = QueueReader(placement, view, options, seams.clock, sealed=listener.sealed)
-        self.queue: Queue = self._reader.queue
         self.replacer = Replacer(view, placement, life, writer=writer, stats=stats)
         self.cycle = cycle = WriteCycle(
-            self._reader,
             placement,
             self.replacer,
             view,
             life,
+            options,
             writer=writer,
             stats=stats,
             listener=listener,
             by_writer=by_writer,
         )
+        self.queue: Queue = cycle.queue
         self.care = care = LogCare(recovered, view, life, placement, cycle, options, seams.disk)
-        cycle.grew = care.checkpointer.wrote
+        cycle.checkpoint_due = care.checkpointer.run_for_bytes
         self.promises = NodePromises(self.node_file, view, seams.levels, life)
         self._upkeep = Upkeep(options, view, life, self.queue, cycle, placement, care)
         self._shutdown = Shutdown(view, life, self.queue, cycle, placement, care, self.lock)
@@ -133,7 +131,7 @@ class LocalLog:
         assert term <= self.node_file.record.term
         runs = self.view.history.term_runs
         assert not runs or term > runs[-1].term, (term, runs[-1])
-        self._reader.term = term
+        self.cycle.term = term
 
     def stop_sealing(self, error: VlsnLogError) -> None:
         """Refuses with ``error`` what is not sealed yet; what is, goes on to the writer."""
@@ -148,7 +146,7 @@ class LocalLog:
         """Queues a submission that ``check_size`` let pass.  Raises ``NotMaster``, ``NoSpace`` (``NoSegment``),
         ``QueueFull``, ``LogFailed`` or ``LogClosed`` with nothing logged; afterwards the listener hears of it, or
         ``pending.refused`` is called."""
-        if not self._reader.term or self.life.closing:
+        if not self.cycle.term or self.life.closing:
             self.life.check_open()
             if self.life.closing:
                 raise LogClosed("the log is closing")
@@ -183,7 +181,7 @@ class LocalLog:
 
     def append_entries(self, kinds: list[EntryKind], values: list[bytes], done: Callable[[Vlsn], None]) -> None:
         """Appends entries of the log's own, sealed as one block; ``done`` gets their last VLSN, synced."""
-        assert self._reader.term
+        assert self.cycle.term
         self.queue.push(LocalEntries([int(kind) for kind in kinds], values, done))
         self.cycle.ask()
 
@@ -195,7 +193,7 @@ class LocalLog:
         nothing (more) of them was kept.  Raises ``TooLarge``, with nothing kept, where one does not fit a segment of
         this log; ``LogFailed``, ``LogClosed``."""
         self.life.check_open()
-        assert not self._reader.term
+        assert not self.cycle.term
         if (size := max(map(len, run.blocks))) > self.placement.frame_bytes_max:
             raise TooLarge(f"a block of {size} bytes does not fit a segment of {self.options.segment_bytes}")
         self.queue.push(ReplicaRun(run, done, sync))
@@ -209,7 +207,7 @@ class LocalLog:
         ``rollback``).  Nothing is sealed or handed over from before this call until ``done`` or ``refused`` (then
         nothing has changed), and no checkpoint runs meanwhile.  Raises ``RollbackProhibited``, ``BadArgument``."""
         self.life.check_open()
-        assert not self._reader.term
+        assert not self.cycle.term
         parts = self.view, self.life, self.placement, self.cycle, self.replacer, self.care.checkpointer
         Rollback(*parts, matchpoint, done, refused).begin()
 
@@ -241,8 +239,8 @@ class LocalLog:
 
     def _stop(self, failure: LogFailed) -> list[Pending]:
         """Stops sealing, checkpoints and waits; returns the appends that were not sealed."""
-        self._reader.term = NULL_TERM
-        refused = [*self._reader.taken, *self.queue.take_appends()]
+        self.cycle.term = NULL_TERM
+        refused = [*self.cycle.taken, *self.queue.take_appends()]
         self.queue.items.clear()
         self.care.checkpointer.give_up(failure)
         self.view.index.fail_waiters(failure)

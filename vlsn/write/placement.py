@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from vlsn.errors import NoSegment, NoSpace
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader, SegmentState, sidecar_name
-from vlsn.ids import Lsn, Vlsn, padded
+from vlsn.ids import Lsn, Vlsn
 from vlsn.recover.recovery import Recovered
 from vlsn.seams import Buffer, Seams
 from vlsn.segments.holes import Holes
@@ -159,7 +159,7 @@ class Placement:
             self.holes.give_back([(number, self._ends[number])])
 
     def is_full_for(self, cost: int) -> bool:
-        return self.tail is None or self.tail.remaining < cost
+        return self.tail is None or self.tail.offset + cost > self.tail.size
 
     # Placing.
 
@@ -170,7 +170,7 @@ class Placement:
         """Says whether frames of ``size`` bytes in all still have a place (rule 1). They are one, or ``several``, some
         of which may go to the tail and some to the standby."""
         tail = self.tail
-        in_tail = tail is not None and size <= tail.remaining
+        in_tail = tail is not None and tail.offset + size <= tail.size
         if in_tail and len(group.chunks) == 1:
             return True
         if not in_tail and (not self.can_roll or len(group.chunks) >= CHUNKS_MAX):
@@ -218,12 +218,15 @@ class Placement:
         self.take(tail, reason)
 
     def _place(self, group: Group, kind: FrameKind, payload: Buffer, first: int, last: int) -> Lsn:
-        size = FRAME_BYTES + padded(len(payload))
         tail = self.tail
-        if tail is None or tail.remaining < size:
+        # Offsets and sizes of segments are multiples of 8, so the padding of the payload needs no look.
+        if tail is None or tail.offset + FRAME_BYTES + len(payload) > tail.size:
             self.roll(group, "size" if tail is not None else None)
-        group.bytes += size
-        return group.chunks[-1].place(kind, payload, first, last)
+        chunk = group.chunks[-1]
+        before = chunk.tail.offset
+        at = chunk.place(kind, payload, first, last)
+        group.bytes += chunk.tail.offset - before
+        return at
 
     def take_standby(self) -> Taken:
         return self._standby.take()
@@ -258,7 +261,9 @@ class Placement:
         for tail in group.sealed_tails:
             self._close(tail)
         if self.tail is not None:
-            self._standby.pace((self.tail.offset - FIRST_FRAME) / self._capacity)
+            filled = (self.tail.offset - FIRST_FRAME) / self._capacity
+            if filled > self._standby.ahead_to:
+                self._standby.pace(filled)
 
     def note_synced(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:

@@ -182,7 +182,7 @@ class Rewrite:
             disk.sync_directory(directory)
         chunk, file = self.chunk, self.tail.file
         if chunk.allocate:
-            file.allocate(self.tail.header.size)
+            file.allocate(self.tail.size)
         buffers = chunk.joined()
         if buffers:
             file.write(FIRST_FRAME, buffers)

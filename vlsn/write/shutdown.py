@@ -84,7 +84,7 @@ class Shutdown:
         with self._life.latch:
             closers, self._closers = self._closers, []
             if not self._life.closed:
-                self._life.closed = True
+                self._life.closed = self._life.over = True
                 self._life.background.close()
                 self._placement.close()
                 self._index.fail_waiters(LogClosed("the log was closed"))

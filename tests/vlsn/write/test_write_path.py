@@ -46,7 +46,7 @@ def fill(opened: Opened, left: int, held: dict[int, bytes] | None = None) -> Non
     """Appends until less than ``left`` bytes remain in the current segment."""
     tail = opened.log.placement.tail
     assert tail is not None
-    while (size := tail.remaining - left - 160) > 0:
+    while (size := tail.size - tail.offset - left - 160) > 0:
         value = bytes(min(size, 8000))
         pending = opened.append(value)
         assert pending.synced
@@ -101,7 +101,7 @@ def test_appends_that_found_no_room_are_refused_whatever_waits_behind_them() -> 
             machine.disk.hook = None
             tail = opened.log.placement.tail
             assert tail is not None
-            stuck.extend(opened.append(bytes(tail.remaining - 200)) for _ in range(2))
+            stuck.extend(opened.append(bytes(tail.size - tail.offset - 200)) for _ in range(2))
             opened.log.cycle.drain(lambda: over.append("drained"))
 
     machine.disk.hook = arrive
@@ -116,7 +116,7 @@ def test_a_log_without_room_for_its_checkpoint_closes() -> None:
     fill(opened, 20, held)
     tail = opened.log.placement.tail
     assert tail is not None
-    assert tail.remaining < 200
+    assert tail.size - tail.offset < 200
     over: list[int] = []
     opened.log.close(lambda: over.append(1))
     for _ in range(3):
