@@ -43,7 +43,6 @@ class LogCalls:
                 begin(done)
 
         self.check()
-        self._log.life.check_open()
         self._worker.submit(call, lambda _: None, done.fail)
         return self.wait(done)
 
@@ -62,17 +61,16 @@ class LogCalls:
             try:
                 return done.wait(LOOK_S)
             except TimeoutError:
-                self.check()
-                if self._log.life.closed and not done.given:
-                    raise LogClosed("the log was closed") from None
+                self.check_threads()
+                if not done.given:
+                    self._log.life.check_open()
                 if not for_room and (why := self._log.stuck) is not None:
                     raise type(why)(f"{why}; what waits for it is logged when there is one") from None
 
     def check(self) -> None:
         """Raises what ended the log, or left it without threads: to be asked before the latch is waited for."""
         self.check_threads()
-        if self._log.life.failure is not None:
-            raise self._log.life.failure
+        self._log.life.check_open()
 
     def check_threads(self) -> None:
         """Raises ``LogClosed`` where there are none: the latch may be held by one of them, for ever."""

@@ -438,7 +438,6 @@ class Log:
         self._log.check_size(pending.cost)
         self._calls.check()
         with self._log.latch:
-            self._calls.check()
             self._log.append(pending)
             if durability is Durability.NO_SYNC:
                 pending.tell()

@@ -40,7 +40,6 @@ from vlsn.write.queue import LocalEntries, Pending, Queue, ReplicaRun
 from vlsn.write.replacer import Replacer
 from vlsn.write.rollback import Rollback
 from vlsn.write.shutdown import Shutdown
-from vlsn.write.upkeep import Upkeep
 from vlsn.write.write_cycle import LogListener, WriteCycle
 
 
@@ -91,7 +90,6 @@ class LocalLog:
         self.care = care = LogCare(recovered, view, life, placement, cycle, options, seams.disk)
         cycle.checkpoint_due = care.checkpointer.run_for_bytes
         self.promises = NodePromises(self.node_file, view, seams.levels, life)
-        self._upkeep = Upkeep(options, view, life, self.queue, cycle, placement, care)
         self._shutdown = Shutdown(view, life, self.queue, cycle, placement, care, self.lock)
         placement.start()
 
@@ -219,7 +217,7 @@ class LocalLog:
             self.placement.retry()
             self.view.fold_acks()
             if not self.life.closing:
-                self._upkeep.tick()
+                self.care.tick()
             elif (refusal := self.placement.refusal) is not None:
                 self._shutdown.without_space(refusal)
         self.life.background.tick()
