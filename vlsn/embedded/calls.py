@@ -3,9 +3,9 @@
     main thread     submit ─► waits ✗ Ctrl-C                  only the waiting ends
     vlsnlog-calls      └► begins it, under the latch ─► …     goes on to its end
 
-A signal's handler that raises may interrupt the main thread at any point.  So what changes the log's state in several
-steps (a checkpoint, a cleaning, a rollback, the end) is begun by a thread of its own; what stops the sealing is done
-there whole, one after the other.
+A signal's handler that raises may interrupt the main thread at any point.  So changes of the log's state in several
+steps (a checkpoint, a cleaning, a rollback, the end) are begun by a thread of their own.  Those that stop the sealing
+run there whole, one after the other.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LogCalls:
         return done.wait()
 
     def wait(self, done: Answer[T], *, for_room: bool = True) -> T:
-        """Returns what ``done`` is given, or raises ``LogFailed`` or ``LogClosed`` when the log ends first. Unless
+        """Returns the value of ``done``, or raises ``LogFailed`` or ``LogClosed`` when the log ends first. Unless
         ``for_room``, raises ``NoSpace`` where what waits in the log's queue has no other segment; it is done when there
         is one again."""
         while True:

@@ -4,7 +4,7 @@
 2. Mappings lie in the tracker until a flush, then in the store: store, then tracker, never interleaved.
 3. Only checkpoint, close, truncation and merge write; a put never does.
 4. Blocks are put in the log's order; those put before are passed over.
-5. What the log says wins: the index is derived, and ``Damaged`` from here means *clear and rebuild*.
+5. The log is right where both differ: the index is derived, and ``Damaged`` from here means *clear and rebuild*.
    Lookups never raise it (``lookup``).
 
     put(1–10), put(21–30) → range {1, 30}: 15 is found through the mapping of 1; then put(11–20): passed over.
@@ -47,14 +47,14 @@ class VlsnIndex(Lookups):
     def __init__(self, store: KeyValue, latch: AbstractContextManager[object], **settings: int) -> None:
         super().__init__(store, latch, **settings)
         self.owner = 0
-        """The incarnation of the store whose log this is the index of; what is flushed says so."""
+        """The incarnation of the store whose log this is the index of; every flush stores it."""
         self._waiters = Waiters()
         self._times = TimeIndex()
         self._checkpoint_id: int | None = None
 
     @property
     def checkpoint_id(self) -> int | None:
-        """The id of the last flush, or of what was loaded; ``None`` while the store holds nothing."""
+        """The id of the last flush, or of the loaded one; ``None`` while the store holds nothing."""
         return self._checkpoint_id
 
     @property
@@ -107,8 +107,8 @@ class VlsnIndex(Lookups):
     # Waiting.
 
     def wait_for(self, vlsn: Vlsn, wake: Wake) -> Cancel:
-        """Calls ``wake(None)`` when ``vlsn`` is put, at once if it is there, in the thread that puts it. Calls
-        ``wake(error)`` when the wait ends without it; either once, and never after the returned call."""
+        """Calls ``wake(None)`` when ``vlsn`` is in the index, at once if it is already, in the thread that adds it.
+        Calls ``wake(error)`` when the wait ends without it; either once, and never after the returned call."""
         with self._latch:
             if vlsn > self.range.last:
                 number = self._waiters.add(vlsn, wake)
@@ -130,15 +130,15 @@ class VlsnIndex(Lookups):
     # Writing the store.
 
     def start_flush(self, checkpoint_id: int) -> Flush:
-        """Returns what a checkpoint writes, at home; ``run`` comes next, on the store's thread, then
-        ``finish_flush``."""
+        """Returns the data that a checkpoint writes, on the owner's thread; ``run`` comes next, on the store's thread,
+        then ``finish_flush``."""
         with self._latch:
             flush = self._levels.start_flush(Record(checkpoint_id, self.range, self.owner))
             times, drops = self._times.flush(checkpoint_id, self._levels.tail(flush))
             return replace(flush, times=tuple(times), drops=(*flush.drops, *drops))
 
     def finish_flush(self, flush: Flush) -> None:
-        """Takes what was written out of the tracker, at home, after ``run``."""
+        """Takes the written buckets out of the tracker, on the owner's thread, after ``run``."""
         with self._latch:
             self._levels.finish_flush(flush)
             self._checkpoint_id = flush.record.checkpoint_id
@@ -181,8 +181,8 @@ class VlsnIndex(Lookups):
 
     def relocate(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
         """Moves blocks up to the range's last, ascending, to their new places; passes over what was not put yet. The
-        range stays. At home, while no flush, cut or merge is under way; the store learns of it with the next flush, and
-        an index that was not flushed since is put right by the merge of the next open."""
+        range stays. On the owner's thread, while no flush, cut or merge is under way. The next flush brings it to the
+        store; without one the merge of the next open does."""
         with self._latch:
             held = self.range
             known = bisect_right(lasts, held.last)
@@ -224,8 +224,8 @@ class VlsnIndex(Lookups):
             self._commit()
 
     def load(self) -> int | None:
-        """Takes over what the store holds: its checkpoint's id and its owner, ``None`` when it holds nothing.
-        Raises ``Damaged``.  What lies between the first and the last bucket is checked when it is read, or by
+        """Loads the store: its checkpoint's id and its owner, ``None`` when it holds nothing.
+        Raises ``Damaged``.  The buckets between the first and the last are checked when they are read, or by
         ``inspect.verify``."""
         record = self._stored.record()
         head = self._stored.at_or_after(NULL_VLSN)
@@ -312,7 +312,7 @@ class VlsnIndex(Lookups):
         return self._tracker.scratch()
 
     def replace_stored(self, keys: tuple[bytes, bytes], buckets: Sequence[Bucket]) -> None:
-        """Puts ``buckets`` in place of what the store has under ``keys`` (end exclusive). Blocking; durable on
+        """Replaces the store's buckets under ``keys`` (end exclusive) with ``buckets``. Blocking; durable on
         return."""
         self._store.write([(bucket_key(each.first), each.encode()) for each in buckets], delete_ranges=[keys])
         with self._latch:

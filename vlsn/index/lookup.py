@@ -79,7 +79,7 @@ class Lookups:
             found = self._stored_at_or_after(vlsn, covered) if vlsn <= covered else None
             with self._latch:
                 if covered != self._levels.covered:
-                    continue  # a flush or a cut: what was the tracker's is the store's now, or is gone
+                    continue  # a flush or a cut: the tracker's buckets are the store's now, or gone
                 if found is None:
                     found = self._tracker.at_or_after(vlsn)
                     self.stats.hits += 1

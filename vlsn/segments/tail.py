@@ -1,8 +1,8 @@
 """The tail: the current segment while frames are placed in it.
 
-The log latch is held by whoever places; the writer's thread then writes what was placed, in order, and
-syncs.  A frame never spans two segments, and a frame's ``synced`` field tells how far *this* segment was
-known synced when the frame was built, so that a later open can tell an unsynced end from damage.
+Frames are placed under the log latch; the writer's thread then writes them in order, and syncs.  A frame never spans
+two segments.  A frame's ``synced`` field tells how far *this* segment was known synced when the frame was built, so
+that a later open can tell an unsynced end from damage.
 
     offset 4096        4096+88           …            end
       |frame BLOCK 1-3 |frame BLOCK 4-4 |  zeros  …   |
@@ -56,7 +56,7 @@ class Frame(NamedTuple):
 @dataclass(slots=True)
 class Tail:
     """The place of the next frame of one segment. ``crc`` runs over the bytes written so far, the header page included;
-    None when it cannot be known without reading (a segment that was opened again)."""
+    None when only reading would tell it (a segment that was opened again)."""
 
     header: SegmentHeader
     file: File
@@ -123,7 +123,7 @@ class Chunk:
     """The standby was taken before all of it was zeroed: reserve the rest first."""
 
     def place(self, kind: FrameKind, payload: Buffer, first: int = 0, last: int = 0) -> Lsn:
-        """Puts a frame at the tail's end and returns where.  The caller has checked that it fits."""
+        """Puts a frame at the tail's end and returns its place.  The caller has checked that it fits."""
         tail = self.tail
         at = tail.offset
         size = len(payload)
@@ -166,7 +166,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class Group:
-    """The load of one write: chunks in log order, and what to tell whom when they are written."""
+    """The load of one write: chunks in log order, and the callbacks for when they are written."""
 
     chunks: list[Chunk]
     sync: bool = False
@@ -186,7 +186,7 @@ class Group:
     """Segments that this group's first frames in the next one complete."""
     records: list[Record] = field(default_factory=list)
     after: list[Callable[[], None]] = field(default_factory=list)
-    """Calls to make at home, in order, once all is synced."""
+    """Calls to make on the owner's thread, in order, once all is synced."""
     chunks_done: int = 0
 
     def write(self) -> None:

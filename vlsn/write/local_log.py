@@ -10,13 +10,13 @@
 1. One group is with the writer at a time (``cycle``).
 2. VLSNs are given, and places in the segment, only under the latch and only when the group will fit: a
    sealed block is never unsealed, so nothing may fail between sealing and the writer but the disk itself.
-3. A write or sync that fails costs its segment: what was not synced is written again in the next one, and
-   callers hear nothing of it (``replacer``).  A second failure meanwhile, or a failure of LMDB, ends the
-   log (``LogFailed``): what the page cache then says is not to be trusted, and the process must end.  What the
-   promise does not rest on is tried again when it fails, and ends nothing (``background``).
-4. Everything here runs *at home* (see ``seams.Worker``): on the loop's thread in a node, under the latch on
-   callers' and workers' threads when embedded.  The writer's thread writes and syncs, the keeper's thread
-   runs every LMDB transaction, zeroes standbys and closes segments.
+3. A write or sync that fails costs its segment: the unsynced frames are written again in the next one, and callers
+   notice nothing (``replacer``).  A second failure meanwhile, or a failure of LMDB, ends the log (``LogFailed``): the
+   page cache is not to be trusted then, and the process must end.  Work that no promise rests on is tried again when
+   it fails (``background``).
+4. Everything here runs *on the owner's thread* (see ``seams.Worker``): the loop's thread in a node; callers' and
+   workers' threads, under the latch, when embedded.  The writer's thread writes and syncs, the keeper's thread runs
+   every LMDB transaction, zeroes standbys and closes segments.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from vlsn.write.write_cycle import LogListener, WriteCycle
 
 
 class LocalLog:
-    """An open log.  Made by ``recovery.recover`` and this constructor; see the module for who may call.
+    """An open log.  Made by ``recovery.recover`` and this constructor. The module says which threads may call it.
 
     ``by_writer``: groups are made by the writer's thread alone, where callers' threads may be interrupted at any point,
     as a process's main thread is by a signal whose handler raises."""
@@ -93,11 +93,11 @@ class LocalLog:
         self._shutdown = Shutdown(view, life, self.queue, cycle, placement, care, self.lock)
         placement.start()
 
-    # What is taken.
+    # The limits of appends.
 
     @property
     def promised(self) -> Vlsn:
-        """The highest VLSN that what was appended so far has or will have."""
+        """The highest VLSN that the appends so far have, or will have."""
         return Vlsn(self.view.allocated + self.queue.vlsns)
 
     @property
@@ -132,7 +132,7 @@ class LocalLog:
         self.cycle.term = term
 
     def stop_sealing(self, error: VlsnLogError) -> None:
-        """Refuses with ``error`` what is not sealed yet; what is, goes on to the writer."""
+        """Refuses unsealed appends with ``error``; sealed ones go on to the writer."""
         self.cycle.stop_sealing(error)
 
     def check_size(self, cost: int) -> None:
@@ -142,7 +142,7 @@ class LocalLog:
 
     def append(self, pending: Pending) -> None:
         """Queues a submission that ``check_size`` let pass.  Raises ``NotMaster``, ``NoSpace`` (``NoSegment``),
-        ``QueueFull``, ``LogFailed`` or ``LogClosed`` with nothing logged; afterwards the listener hears of it, or
+        ``QueueFull``, ``LogFailed`` or ``LogClosed`` with nothing logged. Afterwards the listener gets it, or
         ``pending.refused`` is called."""
         if not self.cycle.term or self.life.closing:
             self.life.check_open()
@@ -210,7 +210,7 @@ class LocalLog:
         Rollback(*parts, matchpoint, done, refused).begin()
 
     def tick(self) -> None:
-        """Does, a few times a second, what is done by the clock, and tries for space again."""
+        """Runs the work that goes by the clock, a few times a second, and tries for space again."""
         with self.latch:
             if self.life.over:
                 return
@@ -223,9 +223,9 @@ class LocalLog:
         self.life.background.tick()
 
     def close(self, done: Callable[[], None]) -> None:
-        """Stops the log cleanly: everything queued is synced, then a checkpoint whose end says clean. What waits for
-        space is refused, and a checkpoint that finds none is left out. ``done`` when the files are closed, also if the
-        log fails before; the caller then closes the workers."""
+        """Stops the log cleanly: everything queued is synced, then a checkpoint whose end says clean. Appends that
+        wait for space are refused, and a checkpoint that finds none is left out. ``done`` when the files are closed,
+        also if the log fails before; the caller then closes the workers."""
         self._shutdown.begin(done)
 
     def _placement_changed(self) -> None:

@@ -6,7 +6,7 @@
     checkpoints      by period; neither of these last two where the last look found too little free space
     free space       looked at each time while anything is written or there is too little, else every ``QUIET_LOOK_S``
 
-At home only, under the log latch.
+On the owner's thread only, under the log latch.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class LogCare:
         return writes or short or now - self._looked_s >= QUIET_LOOK_S
 
     def _looked(self) -> None:
-        """Does the part of a tick that needs room on the disk. That was looked at just now, or lately while nothing is
+        """Does the part of a tick that needs room on the disk, with a fresh figure, or a recent one while nothing is
         written."""
         life = self._life
         with life.latch:

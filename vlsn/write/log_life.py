@@ -3,7 +3,7 @@
     open ─► closing ─► closed
       └────────┴─────► failed      what the page cache says is not to be trusted any more: the process must end
 
-A log fails once.  What is queued is then refused, and nothing goes to the workers any more.
+A log fails once.  The queued appends are then refused, and the workers get no more jobs.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     2  a checkpoint whose end says clean
     3  the files are closed, the lock is released
 
-Without room for 2 it is left out, and the next open reads from the checkpoint before.  At home.
+Without room for 2 it is left out, and the next open reads from the checkpoint before.  On the owner's thread.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Shutdown:
         self.finish()
 
     def without_space(self, refusal: NoSpace) -> None:
-        """Closes without another segment: what waits for one is refused."""
+        """Closes without another segment: appends that wait for one are refused."""
         self._cycle.stop_sealing(type(refusal)(f"the log is closing, and {refusal}"))
         self._cycle.pump()
         if self._cycle.group is None and self._queue:  # not even a record has a place: not a clean stop
@@ -80,7 +80,7 @@ class Shutdown:
     # 3
 
     def finish(self) -> None:
-        """Closes the files, and tells who asked for it."""
+        """Closes the files, and calls the callers back."""
         with self._life.latch:
             closers, self._closers = self._closers, []
             if not self._life.closed:

@@ -4,9 +4,9 @@
       ▲                                                                                       │
       └───────────────────────────────── the next group ──────────────────────────────────────┘
 
-A quiet log seals small blocks and a busy one large ones, with no timer.  What waits becomes a group as far as it
-surely fits (``Placement.fits``); nothing may fail between sealing and the writer but the disk itself, for a sealed
-block is never unsealed.  At home, under the log latch.
+A quiet log seals small blocks and a busy one large ones, with no timer.  The waiting items become a group as far as
+they surely fit (``Placement.fits``).  A sealed block is never unsealed, so only the disk may fail between sealing and
+the writer.  On the owner's thread, under the log latch.
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ from vlsn.write.replacer import Replacer
 
 
 class LogListener(Protocol):
-    """The owner of a log, as its listener at home."""
+    """The listener of a log: its owner. Each method is called on the owner's thread."""
 
     def sealed(self, pendings: list[Pending]) -> None:
-        """Hears that these have VLSNs now, in order, and are on their way to the writer."""
+        """Is called when these have their VLSNs, in order, and are on their way to the writer."""
         ...
 
     def handed_over(self, last_vlsn: Vlsn) -> None:
-        """Hears that everything up to ``last_vlsn`` is in the ring, and goes to the writer next."""
+        """Is called when everything up to ``last_vlsn`` is in the ring, just before it goes to the writer."""
         ...
 
     def written(self, last_vlsn: Vlsn) -> None:
-        """Hears that all up to ``last_vlsn`` is written here; not of what is synced in the same step."""
+        """Is called when all up to ``last_vlsn`` is written here, unless the same step syncs it."""
         ...
 
     def synced(self, last_vlsn: Vlsn) -> None:
-        """Hears that everything up to ``last_vlsn`` is synced here, indexed and readable."""
+        """Is called when everything up to ``last_vlsn`` is synced here, indexed and readable."""
         ...
 
     def failed(self, error: LogFailed) -> None:
-        """Hears that the log has ended; the process must."""
+        """Is called when the log has failed; the process must end."""
         ...
 
 
 class WriteCycle:
-    """Gathers, has it written, tells what became of it."""
+    """Gathers groups, has them written, and reports the result."""
 
     def __init__(
         self,
@@ -132,10 +132,10 @@ class WriteCycle:
 
     @property
     def writing_s(self) -> float:
-        """Seconds that the writer has been at what it was handed last; 0 when it is free."""
+        """Seconds that the writer has been busy with its group; 0 when it is free."""
         return self._clock.monotonic_s() - self.handed_over_s if self.group is not None else 0.0
 
-    # What goes into the queue, in its turn.
+    # Items for the queue.
 
     def append_record(
         self,
@@ -145,7 +145,7 @@ class WriteCycle:
         refused: Callable[[VlsnLogError], None] | None = None,
     ) -> None:
         """Queues a local frame; ``done`` gets its LSN once it is synced. Without room for another segment it waits,
-        unless ``refused`` is there to be told. Raises ``LogFailed``, ``LogClosed``."""
+        unless there is a ``refused``, which is called then. Raises ``LogFailed``, ``LogClosed``."""
         self._life.check_open()
         self.queue.push(LocalRecord(kind, payload, done, refused))
         self.ask()
@@ -164,14 +164,14 @@ class WriteCycle:
         self.ask()
 
     def stop_sealing(self, error: VlsnLogError) -> None:
-        """Refuses with ``error`` what is not sealed yet; what is, goes on to the writer."""
+        """Refuses unsealed appends with ``error``; sealed ones go on to the writer."""
         with self._life.latch:
             self.term = NULL_TERM
             refused = self.queue.take_appends()
         for pending in refused:
             pending.refused(error)
 
-    # What goes to the writer: the next group.
+    # The next group for the writer.
 
     def gather(self) -> Group | None:
         """Gathers the next group; None when there is nothing, or no room yet."""
@@ -190,14 +190,14 @@ class WriteCycle:
         if group.bytes or group.after:
             return group
         if items and placement.unsynced_bytes:
-            group.sync = True  # what is next does not fit beside what is not synced yet
+            group.sync = True  # the next item does not fit beside the unsynced bytes
             return group
         if items and (refusal := placement.refusal) is not None:
             self._refuse_for_space(group, refusal)
         return group if group.after else None
 
     def _gather_other(self, group: Group, item: LocalEntries | ReplicaRun | LocalRecord | Roll | Barrier) -> bool:
-        """Puts ``item`` into the group, and says whether all of it is there."""
+        """Adds ``item`` to the group; True when all of it had room."""
         placement = self._placement
         if isinstance(item, ReplicaRun):
             group.sync |= item.sync
@@ -344,8 +344,8 @@ class WriteCycle:
         return True
 
     def _refuse_for_space(self, group: Group, refusal: NoSpace) -> None:
-        """Refuses the runs, checkpoints and appends that wait; appends whose VLSNs were told, and all before them,
-        wait for space."""
+        """Refuses the runs, checkpoints and appends that wait. Appends whose callers know their VLSNs, and all before
+        them, wait for space."""
         for run in self.queue.take_runs():
             run.done(refusal)  # now: nothing may come that follows on it
         refused = [*self.queue.take_refusable(), *[pending.refused for pending in self.queue.take_back()]]
@@ -387,7 +387,7 @@ class WriteCycle:
             self._gathering = True
             try:
                 group, now = self.gather(), self._clock.monotonic_s()
-            except BaseException as error:  # what it sealed has VLSNs and no place: nothing may follow on that
+            except BaseException as error:  # its sealed blocks have VLSNs and no place: nothing may follow them
                 life.fail(f"the next group could not be made: {error!r}", error)
                 raise
             finally:
@@ -398,7 +398,7 @@ class WriteCycle:
             self.handed_over_s = now
             self._stats.unacked += group.entries
         try:
-            if group.firsts:  # before the writer is woken, which would take the interpreter's lock from whoever feeds
+            if group.firsts:  # before the writer wakes and takes the interpreter's lock from the feeders
                 self._listener.handed_over(Vlsn(group.lasts[-1]))
         finally:
             written, failed = partial(self._written, group), partial(self._write_failed, group)
@@ -411,7 +411,7 @@ class WriteCycle:
         group.write()
         return clock.monotonic_s() - began
 
-    # What became of it.
+    # After the write.
 
     def written(self, group: Group, seconds: float) -> None:
         """Ends ``group``, with which the writer, or the replacer in its place, is done."""
@@ -473,7 +473,8 @@ class WriteCycle:
 
     @contextmanager
     def _ends_the_log(self) -> Iterator[None]:
-        """Ends the log for whatever fails between the writer and who waits, or they would wait for ever."""
+        """Ends the log for any failure between the writer and the waiting callers, which would wait for ever
+        otherwise."""
         try:
             yield
         except BaseException as error:
