@@ -269,6 +269,8 @@ def test_the_queue_sheds_before_it_refuses(tmp_path: Path) -> None:
             log.append(b"x", durability=Durability.NO_SYNC)
         with pytest.raises(QueueFull):
             log.append(b"x", durability=Durability.NO_SYNC)
+        with pytest.raises(QueueFull):
+            log.append([b"x"] * 11)
         assert log.queue_length == 9
         log.sync()
         assert log.queue_length == 0
