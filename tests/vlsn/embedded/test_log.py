@@ -92,30 +92,6 @@ def test_a_rollback_past_all_terms_that_are_kept(tmp_path: Path, monkeypatch: py
     assert verify(PosixDisk(), LmdbStores(), str(tmp_path)).ok
 
 
-def test_many_threads_share_syncs_and_keep_their_own_order(tmp_path: Path) -> None:
-    told: dict[int, bytes] = {}
-    with Log.open(tmp_path, SMALL) as log:
-
-        def write(name: int) -> None:
-            for number in range(100):
-                value = f"{name}/{number}".encode()
-                first, last = log.append(value)
-                assert first == last
-                told[first] = value
-
-        threads = [threading.Thread(target=write, args=(name,)) for name in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert {entry.vlsn: entry.value for entry in log.read()} == told
-        assert len(told) == 800
-        assert log.stats.groups < 800  # some appends shared a sync
-        for name in range(8):
-            mine = [value for _, value in sorted(told.items()) if value.startswith(f"{name}/".encode())]
-            assert mine == [f"{name}/{number}".encode() for number in range(100)]
-
-
 def test_rotation_checkpoint_and_waiting(tmp_path: Path) -> None:
     with Log.open(tmp_path, SMALL) as log:
         log.append(b"x")

@@ -8,7 +8,6 @@ import pytest
 
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable
 from vlsn.errors import LogInUse, NoSpace, NotMaster, WrongDirectory
-from vlsn.format.segment import segment_name
 from vlsn.recover.recovery import recover
 from vlsn.state.options import _BOUNDS, LogOptions
 
@@ -21,43 +20,6 @@ def filled(opened: Opened, count: int = 200, size: int = 1000) -> dict[int, byte
         assert pending.synced
         held[pending.first] = pending.values[0]
     return held
-
-
-def test_a_full_segment_rolls_onto_the_standby_and_leaves_a_sidecar() -> None:
-    machine = Machine()
-    opened = Opened(machine)
-    held = filled(opened)
-    names = machine.disk.list(DIRECTORY)
-    assert opened.log.stats.rolls["size"] >= 3
-    assert segment_name(1) in names
-    assert "00000001.vidx" in names
-    assert opened.entries() == held
-    assert len(opened.log.placement.active_files()) == 2
-
-
-def test_after_a_clean_stop_the_log_goes_on_in_the_same_segment() -> None:
-    machine = Machine()
-    opened = Opened(machine)
-    held = filled(opened, 20)
-    current = opened.log.placement.active_files()[0]
-    opened.close()
-    again = Opened(machine)
-    assert again.log.placement.active_files()[0] == current
-    assert again.log.node_file.record.term == 2
-    assert again.entries() == held
-    held |= filled(again, 100)
-    assert again.entries() == held
-
-
-def test_after_a_kill_the_log_goes_on_in_a_new_segment() -> None:
-    machine = Machine()
-    opened = Opened(machine)
-    held = filled(opened, 20)
-    current = opened.log.placement.active_files()[0]
-    machine.kill()
-    again = Opened(machine)
-    assert again.log.placement.active_files()[0] > current
-    assert again.entries() == held
 
 
 def test_what_waits_when_sealing_stops_is_refused_and_nothing_of_it_logged() -> None:
@@ -119,19 +81,6 @@ def test_a_directory_is_for_one_process_and_one_node() -> None:
         recover(DIRECTORY, machine.seams(), group="other", node="n1", segment_bytes=64 << 10)
     with pytest.raises(WrongDirectory):
         recover(DIRECTORY, machine.seams(), group="g", node="n2", segment_bytes=64 << 10)
-
-
-def test_a_quiet_log_states_its_synced_end_once() -> None:
-    opened = Opened(Machine())
-    filled(opened, 3)
-    clock = opened.log.seams.clock
-    opened.log.tick()
-    clock.advance(1.5)  # type: ignore[attr-defined]
-    opened.log.tick()
-    idle = opened.log.care.state.idle_end()
-    assert idle is not None
-    assert (idle.vlsn, idle.term) == (4, 1)
-    assert idle.lsn & 0xFFFFFFFF == opened.log.view.synced_end(1)
 
 
 def test_a_checkpoint_comes_after_its_bytes_and_after_its_period() -> None:

@@ -17,7 +17,7 @@ from tests.fakes.random import SeededRandom
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable, Waiting, put
 from tests.vlsn.recover.crash_operations import room
 from tests.vlsn.write.test_checkpoint import run_of
-from tests.vlsn.write.test_segment_rewrite import fail_next, holds, of_log
+from tests.vlsn.write.test_segment_rewrite import destroy_page, fail_next, holds, of_log
 from vlsn.embedded.log import Log
 from vlsn.errors import LogClosed, LogFailed, NoSpace, NotMaster, OutcomeUnknown, TooLarge, VlsnLogError
 from vlsn.format.segment import segment_name
@@ -31,7 +31,6 @@ from vlsn.state.options import Durability, LogOptions
 from vlsn.verify.verify import verify
 from vlsn.write.queue import Pending
 
-PAGE = 4096
 WAIT_S = 120.0
 
 
@@ -66,14 +65,6 @@ def without_room(held: dict[int, bytes] | None = None, room: int = 1) -> tuple[M
         held[pending.first] = b"in the last one"
     assert opened.log.placement.no_space
     return machine, opened
-
-
-def destroy_page(machine: Machine, number: int, at: int) -> None:
-    """Destroys a page as a failed write may: the page in which it began, and the next."""
-    file = machine.disk.open(f"{DIRECTORY}/{segment_name(number)}", write=True)
-    file.write(at - at % PAGE, [b"\xff" * 2 * PAGE])
-    file.sync()
-    file.close()
 
 
 # No room for another segment.
@@ -203,16 +194,11 @@ def test_a_close_that_fails_says_so_and_ends_the_threads() -> None:
     log.close()
 
 
-@pytest.mark.parametrize("ended", ["closed", "failed"])
-def test_a_wait_that_begins_after_the_end_of_the_log_ends_at_once(ended: str) -> None:
-    embedded = Embedded()
-    log = embedded.log
+def test_a_wait_that_begins_after_the_end_of_the_log_ends_at_once() -> None:
+    log = Embedded().log
     log.append(b"kept")
-    if ended == "failed":
-        log._log.life.fail("for a test", OSError())
-    else:
-        log.close()
-    with pytest.raises(LogFailed if ended == "failed" else LogClosed):
+    log._log.life.fail("for a test", OSError())
+    with pytest.raises(LogFailed):
         log.wait_for(99, 5.0)
     log.close()
 
@@ -293,19 +279,6 @@ def test_a_call_that_a_close_overtakes_says_so(name: str, monkeypatch: pytest.Mo
     assert not reported
 
 
-def test_a_failure_while_a_close_drains_ends_the_close() -> None:
-    machine = Machine()
-    opened = Opened(machine)
-    lazy(opened, b"told")
-    machine.disk.fail_at(lambda call: call.name in ("write", "sync") and of_log(call.path), times=9)
-    over: list[int] = []
-    opened.log.close(lambda: over.append(1))
-    assert opened.failure is not None
-    assert over == [1]
-    opened.log.close(lambda: over.append(2))
-    assert over == [1, 2]
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.EIO])
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("times", [1, 2, 6])
@@ -363,27 +336,6 @@ def test_the_page_of_abandoned_blocks_is_not_needed_after_a_failed_rollback(size
     errors: list[VlsnLogError] = []
     opened.log.rollback(Vlsn(3), lambda: None, errors.append)
     assert not errors
-    assert opened.log.stats.rolls["error"] == 1
-    destroy_page(machine, number, begun_at)
-    assert opened.entries() == held
-    machine.kill()
-    holds(machine, held)
-
-
-@pytest.mark.parametrize("size", [20, 700])
-def test_the_page_of_a_clean_stop_is_not_needed_after_the_next_write_failed(size: int) -> None:
-    machine = Machine()
-    opened = Opened(machine)
-    held = {}
-    for number in range(12):
-        value = f"{number}".encode().ljust(size, b".")
-        held[opened.append(value).first] = value
-    number = opened.log.placement.active_files()[0]
-    opened.close()
-    opened = Opened(machine, take_term=False)
-    begun_at = opened.log.view.synced_end(number)
-    fail_next(machine, "write")
-    opened.take_term()
     assert opened.log.stats.rolls["error"] == 1
     destroy_page(machine, number, begun_at)
     assert opened.entries() == held
