@@ -110,7 +110,7 @@ class LogReading:
                     wanted = min(wanted, upto)
                     continue
                 if start is None:
-                    stored = at <= log.view.index.stored_last  # past it memory answers, from a bucket that still grows
+                    stored = at <= log.view.index.levels.covered  # memory answers past it, from a growing bucket
                     mapping = (scanner if stored else log.view.index).at_or_before(at)
                     if mapping is None:  # a cleaning or a rollback is just taking it away
                         self._check_first(at)

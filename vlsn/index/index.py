@@ -31,7 +31,6 @@ from vlsn.index.stored import END_KEY, FIRST_KEY, RECORD_KEY, Record
 from vlsn.index.time_index import END_KEY as TIMES_END
 from vlsn.index.time_index import META_KEY as TIMES_FIRST
 from vlsn.index.time_index import TimeIndex
-from vlsn.index.tracker import Tracker
 from vlsn.index.waiters import Cancel, Waiters, Wake
 from vlsn.seams import KeyValue
 
@@ -50,12 +49,8 @@ class VlsnIndex(Lookups):
         """The incarnation of the store whose log this is the index of; every flush stores it."""
         self._waiters = Waiters()
         self._times = TimeIndex()
-        self._checkpoint_id: int | None = None
-
-    @property
-    def checkpoint_id(self) -> int | None:
+        self.checkpoint_id: int | None = None
         """The id of the last flush, or of the loaded one; ``None`` while the store holds nothing."""
-        return self._checkpoint_id
 
     @property
     def waiting(self) -> int:
@@ -83,7 +78,7 @@ class VlsnIndex(Lookups):
             self._times.extend_run(firsts, lasts, lsns, clocks)
             held, last = self.range, Vlsn(lasts[-1])
             if not held.last:
-                self._levels.head = Vlsn(firsts[0]), Lsn(lsns[0])
+                self.levels.head = Vlsn(firsts[0]), Lsn(lsns[0])
             self.range = VlsnRange(held.first or Vlsn(firsts[0]), last, held.last_sync, held.last_txn_end)
             due = self._waiters.take(last) if last >= self._waiters.lowest else ()
         for wake in due:
@@ -133,15 +128,15 @@ class VlsnIndex(Lookups):
         """Returns the data that a checkpoint writes, on the owner's thread; ``run`` comes next, on the store's thread,
         then ``finish_flush``."""
         with self._latch:
-            flush = self._levels.start_flush(Record(checkpoint_id, self.range, self.owner))
-            times, drops = self._times.flush(checkpoint_id, self._levels.tail(flush))
+            flush = self.levels.start_flush(Record(checkpoint_id, self.range, self.owner))
+            times, drops = self._times.flush(checkpoint_id, self.levels.tail(flush))
             return replace(flush, times=tuple(times), drops=(*flush.drops, *drops))
 
     def finish_flush(self, flush: Flush) -> None:
         """Takes the written buckets out of the tracker, on the owner's thread, after ``run``."""
         with self._latch:
-            self._levels.finish_flush(flush)
-            self._checkpoint_id = flush.record.checkpoint_id
+            self.levels.finish_flush(flush)
+            self.checkpoint_id = flush.record.checkpoint_id
             self.stats.flushes += 1
 
     def truncate_tail(self, matchpoint: Vlsn, matchpoint_lsn: Lsn, *, block_first: Vlsn = NULL_VLSN) -> None:
@@ -168,16 +163,11 @@ class VlsnIndex(Lookups):
                 return
             if first_kept > self.range.last:
                 raise BadArgument(f"VLSN {first_kept} is past the last, {self.range.last}: nothing would be left")
-            self._levels.cut_head(first_kept, first_lsn)
+            self.levels.cut_head(first_kept, first_lsn)
             self._times.cut_head(first_kept)
             self.range = self.range.cut_head(first_kept)
             self.epoch += 1
         self._commit()
-
-    @property
-    def flushing(self) -> bool:
-        """A flush is under way, of a checkpoint or of a cut."""
-        return self._levels.flushing
 
     def relocate(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
         """Moves blocks up to the range's last, ascending, to their new places; passes over what was not put yet. The
@@ -189,10 +179,10 @@ class VlsnIndex(Lookups):
             if not known:
                 return
             if firsts[0] <= held.first:
-                self._levels.cut_all()
-                self._levels.head = Vlsn(firsts[0]), Lsn(lsns[0])
+                self.levels.cut_all()
+                self.levels.head = Vlsn(firsts[0]), Lsn(lsns[0])
             else:
-                self._levels.cut_tail(Vlsn(firsts[0] - 1), None)
+                self.levels.cut_tail(Vlsn(firsts[0] - 1), None)
             self._tracker.track_run(firsts[:known], lasts[:known], lsns[:known])
             self.epoch += 1
 
@@ -208,7 +198,7 @@ class VlsnIndex(Lookups):
         ascending and synced, without overmarked ones. All that was loaded past ``base`` goes. Raises ``IndexHole``
         where what was loaded ends before ``base``. Blocking; durable on return."""
         with self._latch:
-            self._levels.check_idle()
+            self.levels.check_idle()
             loaded = self.range
             if loaded.last < base:
                 raise IndexHole(f"the index ends at VLSN {loaded.last}, the log goes on after {base}", vlsn=base)
@@ -225,8 +215,7 @@ class VlsnIndex(Lookups):
 
     def load(self) -> int | None:
         """Loads the store: its checkpoint's id and its owner, ``None`` when it holds nothing.
-        Raises ``Damaged``.  The buckets between the first and the last are checked when they are read, or by
-        ``inspect.verify``."""
+        Raises ``Damaged``.  The buckets between the first and the last are checked when they are read."""
         record = self._stored.record()
         head = self._stored.at_or_after(NULL_VLSN)
         tail = self._stored.at_or_before(record.range.last) if record is not None else None
@@ -234,14 +223,14 @@ class VlsnIndex(Lookups):
             self._forget()
             if record is None:
                 return None
-            self._checkpoint_id, self.owner = record.checkpoint_id, record.owner
+            self.checkpoint_id, self.owner = record.checkpoint_id, record.owner
             self.range = record.range
-            self._levels.covered = record.range.last
+            self.levels.covered = record.range.last
             if head is not None:
-                self._levels.head = head.at_or_before(head.first)
-            self._levels.tail_lsn = tail.at_or_before(tail.last)[1] if tail is not None else NULL_LSN
+                self.levels.head = head.at_or_before(head.first)
+            self.levels.tail_lsn = tail.at_or_before(tail.last)[1] if tail is not None else NULL_LSN
             span = record.range
-            self._times.load(self._store, record.checkpoint_id, span.first, span.last, self._levels.tail_lsn)
+            self._times.load(self._store, record.checkpoint_id, span.first, span.last, self.levels.tail_lsn)
             return record.checkpoint_id
 
     def save(self, checkpoint_id: int) -> None:
@@ -253,14 +242,14 @@ class VlsnIndex(Lookups):
     def clear(self) -> None:
         """Empties range and store.  Blocking; durable on return."""
         with self._latch:
-            self._levels.check_idle()
+            self.levels.check_idle()
             self._forget()
         self._store.write(deletes=[RECORD_KEY], delete_ranges=[(FIRST_KEY, END_KEY), (TIMES_FIRST, TIMES_END)])
 
     def buckets(self) -> Iterator[Bucket]:
         """Yields all buckets, ascending, those in the store first; nothing may truncate meanwhile."""
         for bucket in self._stored.all():
-            if bucket.first > self._levels.covered:
+            if bucket.first > self.levels.covered:
                 break
             yield bucket
         with self._latch:
@@ -287,29 +276,9 @@ class VlsnIndex(Lookups):
         with self._latch:
             return self._times.steps()
 
-    # For ``mend``, while no flush, cut or merge is under way.
-
-    @property
-    def stored_last(self) -> Vlsn:
-        """The last VLSN that the store answers; past it the tracker does."""
-        return self._levels.covered
-
-    @property
-    def first_mapping(self) -> Mapping:
-        """The mapping of the range's first VLSN, which is known whatever becomes of the store."""
-        return self._levels.head
-
-    def stored_buckets(self) -> Iterator[Bucket | None]:
-        """Yields the buckets in the store, ascending; ``None`` for each that cannot be read."""
-        return self._stored.each(self._levels.covered)
-
     def check_keys(self) -> None:
         """Raises ``Damaged`` where not even the keys of the store can be read: nothing is to be mended there."""
         self._store.keys(FIRST_KEY, END_KEY)
-
-    def scratch_tracker(self) -> Tracker:
-        """Makes an empty tracker with this index's rules."""
-        return self._tracker.scratch()
 
     def replace_stored(self, keys: tuple[bytes, bytes], buckets: Sequence[Bucket]) -> None:
         """Replaces the store's buckets under ``keys`` (end exclusive) with ``buckets``. Blocking; durable on
@@ -317,11 +286,7 @@ class VlsnIndex(Lookups):
         self._store.write([(bucket_key(each.first), each.encode()) for each in buckets], delete_ranges=[keys])
         with self._latch:
             self.epoch += 1
-        self.note_whole()
-
-    def note_whole(self) -> None:
-        """Forgets that anything in the store could not be read."""
-        self._stored.wounded = False
+            self.levels.stored.wounded = False
 
     def close(self) -> None:
         """Closes the store, without a flush."""
@@ -329,24 +294,24 @@ class VlsnIndex(Lookups):
 
     def _commit(self) -> None:
         """Saves what was cut, and all that is tracked, under the checkpoint that the store is of."""
-        if self._checkpoint_id is None:
-            self._levels.nothing_stored()
+        if self.checkpoint_id is None:
+            self.levels.nothing_stored()
             return
-        self.save(self._checkpoint_id)
+        self.save(self.checkpoint_id)
 
     def _cut_tail(self, last: Vlsn, cap: Mapping | None) -> None:
         left = self.range.cut_tail(last)
         if left.empty:
-            self._levels.cut_all()
+            self.levels.cut_all()
         else:
-            self._levels.cut_tail(last, cap)
+            self.levels.cut_tail(last, cap)
         self._times.cut_tail(left.last)
         self.range = left
         self.epoch += 1
 
     def _forget(self) -> None:
         self.epoch += 1
-        self._levels.forget()
+        self.levels.forget()
         self._times.forget()
         self.range = EMPTY
-        self._checkpoint_id = None
+        self.checkpoint_id = None

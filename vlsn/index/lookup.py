@@ -42,8 +42,8 @@ class Lookups:
             stride=stride, mapping_bytes_min=mapping_bytes_min, max_distance=max_distance, max_mappings=max_mappings
         )
         self.stats: IndexStats = self._tracker.stats
-        self._levels = Levels(store, self._tracker, self.stats)
-        self._stored = self._levels.stored
+        self.levels = Levels(store, self._tracker, self.stats)
+        self._stored = self.levels.stored
         self._store = store
         self.range: VlsnRange = EMPTY
         """The VLSNs that it answers for, replaced whole."""
@@ -75,10 +75,10 @@ class Lookups:
         """Returns the closest mapping at or after ``vlsn``; past the last mapping, that one. ``None`` only outside the
         range."""
         while vlsn in self.range:
-            covered = self._levels.covered
+            covered = self.levels.covered
             found = self._stored_at_or_after(vlsn, covered) if vlsn <= covered else None
             with self._latch:
-                if covered != self._levels.covered:
+                if covered != self.levels.covered:
                     continue  # a flush or a cut: the tracker's buckets are the store's now, or gone
                 if found is None:
                     found = self._tracker.at_or_after(vlsn)
@@ -103,12 +103,12 @@ class Lookups:
         while True:
             epoch = self.epoch
             bucket = self._stored.readable_at_or_before(vlsn)
-            if bucket is not None and bucket.first >= self._levels.head[0]:
+            if bucket is not None and bucket.first >= self.levels.head[0]:
                 return bucket
             with self._latch:
                 if vlsn not in self.range:
                     return None
-                head = self._levels.head
+                head = self.levels.head
                 if bucket is not None:  # its head was trimmed, which the store does not know yet
                     return single(head[0], *head)
                 if epoch == self.epoch:

@@ -11,7 +11,6 @@ from itertools import pairwise
 from vlsn.errors import Damaged, WrongVersion
 from vlsn.ids import NULL_VLSN
 from vlsn.index.bucket import HEADER, Bucket, decode
-from vlsn.index.inspect import check_follows
 from vlsn.index.range import EMPTY, VlsnRange
 from vlsn.index.stored import END_KEY, FIRST_KEY, RECORD_KEY, UNFINISHED, decode_record
 from vlsn.levels import named
@@ -121,3 +120,10 @@ def _row(bucket: Bucket) -> BucketRow:
     farthest = max((high - low for low, high in pairwise(bucket.offsets)), default=0)
     size = HEADER.size + 8 * len(bucket)
     return BucketRow(bucket.first, bucket.last, bucket.file, len(bucket), size, farthest)
+
+
+def check_follows(bucket: Bucket, end: int) -> None:
+    """Raises ``Damaged`` unless ``bucket`` is right in itself and begins after ``end``."""
+    bucket.verify()
+    if bucket.first <= end:
+        raise Damaged(f"the index bucket at {bucket.first} begins before {end}, where one ends", vlsn=end)

@@ -120,7 +120,7 @@ class Replacer:
         with life.latch:
             if life.failure is not None:
                 return  # a flush that failed is under way for ever
-            if index.flushing:
+            if index.levels.flushing:
                 self._wait_for_flush(broken, new, seconds)
                 return
             self._broken, self._rewriting = None, False

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.fakes.kv import FakeStores
+from tests.vlsn.index import inspect
 from tests.vlsn.index.builder import put_block
 from tests.vlsn.index.model import ModelIndex
 from vlsn.errors import LogClosed, LogFailed, VlsnLogError
 from vlsn.ids import NULL_LSN, Lsn, Vlsn
-from vlsn.index import inspect
 from vlsn.index.index import VlsnIndex
 from vlsn.seams import Stores
 

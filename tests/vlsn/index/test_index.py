@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.fakes.kv import FakeStore, FakeStores
+from tests.vlsn.index import inspect
 from tests.vlsn.index.builder import PATH, columns, flush, open_index, place, put, put_block, span
 from vlsn.errors import BadArgument, Damaged, LogClosed, VlsnLogError
 from vlsn.ids import Lsn, Vlsn, lsn
-from vlsn.index import inspect
 from vlsn.index.index import IndexHole, VlsnIndex
 from vlsn.index.range import EMPTY
 from vlsn.index.scanner import ForwardScanner
@@ -461,7 +461,7 @@ def test_a_lookup_beside_a_flush_gives_what_it_gives_before_and_after(steps: int
         beside = lookup(at)
         step.after(0, None)
         assert beside == before, (lookup.__name__, at)
-        if not index._levels.flushing:
+        if not index.levels.flushing:
             break
 
 

@@ -14,21 +14,15 @@ from random import Random
 
 import pytest
 
-from tests.fakes.clock import FakeClock
 from tests.fakes.disk import Call, FakeDisk, StopHere
-from tests.fakes.kv import FakeStores
-from tests.fakes.random import SeededRandom
 from tests.fakes.seeds import seeds
-from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable
+from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable, embedded_log
 from vlsn.embedded.log import Log
 from vlsn.errors import Damaged, LogFailed, NotMaster
 from vlsn.format.frame import FRAME_BYTES, FrameKind, decode_header
 from vlsn.format.segment import FIRST_FRAME, segment_name
 from vlsn.ids import Lsn, Vlsn
-from vlsn.real.threads import CallerThreads
 from vlsn.recover import clean_stop, torn_tail
-from vlsn.recover.recovery import recover
-from vlsn.seams import Seams
 from vlsn.segments import tail as tail_module
 from vlsn.segments.reader import LogReader, SegmentFile
 from vlsn.segments.tail import PAGE_BYTES
@@ -234,7 +228,7 @@ def test_a_log_whose_first_block_was_left_begins_where_it_lies_now() -> None:
     fail_next(opened.machine, "write")
     opened.append(b"after")
     index, number = opened.log.view.index, max(opened.log.view.segments())
-    assert index.first_mapping == index.at_or_before(Vlsn(1)) == (1, number << 32 | FIRST_FRAME)
+    assert index.levels.head == index.at_or_before(Vlsn(1)) == (1, number << 32 | FIRST_FRAME)
 
 
 def test_an_index_whose_first_mapping_was_left_is_put_right_by_the_next_open() -> None:
@@ -454,13 +448,7 @@ def test_a_thousand_failures_under_concurrent_appends() -> None:
     """No caller sees an error, nothing is lost, and each thread's appends stand in their order."""
     failures = 1_000
     disk = FailingDisk(Random(11), 0.4)
-    stores = FakeStores()
-    seams = Seams(disk, FakeClock(), SeededRandom(Random(12)), CallerThreads(), stores)
-    options = LogOptions(segment_bytes=64 << 10, checkpoint_bytes=256 << 10, ring_bytes_max=1 << 20)
-    keeper = seams.threads.worker("vlsnlog-keeper")
-    recovered = recover(DIRECTORY, seams, group="embedded", node="log", segment_bytes=options.segment_bytes)
-    log = Log(recovered, options, seams, keeper)
-    log._take_term()
+    log = embedded_log(disk, LogOptions(segment_bytes=64 << 10, checkpoint_bytes=256 << 10, ring_bytes_max=1 << 20))
     disk.log = log
     told: dict[int, bytes] = {}
     errors: list[BaseException] = []

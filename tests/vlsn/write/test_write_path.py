@@ -6,26 +6,18 @@ import errno
 import threading
 import time
 from dataclasses import replace
-from random import Random
 
 import pytest
 
-from tests.fakes.clock import FakeClock
 from tests.fakes.disk import Call, FakeDisk
-from tests.fakes.kv import FakeStores
-from tests.fakes.random import SeededRandom
-from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable, Waiting, put
+from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable, Waiting, embedded_log, put
 from tests.vlsn.recover.crash_operations import room
 from tests.vlsn.write.test_checkpoint import run_of
 from tests.vlsn.write.test_segment_rewrite import destroy_page, fail_next, holds, of_log
-from vlsn.embedded.log import Log
 from vlsn.errors import LogClosed, LogFailed, NoSpace, NotMaster, OutcomeUnknown, TooLarge, VlsnLogError
 from vlsn.format.segment import segment_name
 from vlsn.ids import Vlsn
 from vlsn.limits import RETRY_S_MAX
-from vlsn.real.threads import CallerThreads
-from vlsn.recover.recovery import recover
-from vlsn.seams import Seams
 from vlsn.segments.directory import survey
 from vlsn.state.options import Durability, LogOptions
 from vlsn.verify.verify import verify
@@ -167,35 +159,24 @@ def test_a_rollback_without_room_for_its_records_is_refused_and_takes_nothing(le
     holds(machine, held)
 
 
-class Embedded:
-    """An embedded log in real threads, on a disk in memory."""
-
-    def __init__(self) -> None:
-        self.disk = FakeDisk(rng=Random(5))
-        seams = Seams(self.disk, FakeClock(), SeededRandom(Random(6)), CallerThreads(), FakeStores(self.disk))
-        self.keeper = seams.threads.worker("vlsnlog-keeper")
-        recovered = recover(DIRECTORY, seams, group="embedded", node="log", segment_bytes=SMALL.segment_bytes)
-        self.log = Log(recovered, SMALL, seams, self.keeper)
-        self.log._take_term()
-
-
 def test_a_close_that_fails_says_so_and_ends_the_threads() -> None:
-    embedded = Embedded()
-    log = embedded.log
+    disk = FakeDisk()
+    log = embedded_log(disk)
+    keeper = log._log.life.keeper
     log.append(b"kept")
     log.append(b"told", durability=Durability.NO_SYNC)
-    while embedded.keeper.pending():  # the standby is being zeroed: that is not to fail before the close
+    while keeper.pending():  # the standby is being zeroed: that is not to fail before the close
         time.sleep(0.001)
-    embedded.disk.fail_at(lambda call: call.name in ("write", "sync") and of_log(call.path), times=9)
+    disk.fail_at(lambda call: call.name in ("write", "sync") and of_log(call.path), times=9)
     with pytest.raises(LogFailed):
         log.close()
     assert not log._end._workers[0]._thread.is_alive()  # type: ignore[attr-defined]
-    assert not embedded.keeper._thread.is_alive()  # type: ignore[attr-defined]
+    assert not keeper._thread.is_alive()  # type: ignore[attr-defined]
     log.close()
 
 
 def test_a_wait_that_begins_after_the_end_of_the_log_ends_at_once() -> None:
-    log = Embedded().log
+    log = embedded_log(FakeDisk())
     log.append(b"kept")
     log._log.life.fail("for a test", OSError())
     with pytest.raises(LogFailed):
@@ -205,8 +186,9 @@ def test_a_wait_that_begins_after_the_end_of_the_log_ends_at_once() -> None:
 
 def test_a_replacement_does_not_wait_for_a_flush_that_failed() -> None:
     """The index takes a replacement's places when no flush is under way; the one that failed always is."""
-    embedded = Embedded()
-    log, keeper = embedded.log, embedded.keeper
+    disk = FakeDisk()
+    log = embedded_log(disk)
+    keeper = log._log.life.keeper
     while keeper.pending():  # the standby is complete
         time.sleep(0.001)
     refused: list[VlsnLogError] = []
@@ -222,14 +204,14 @@ def test_a_replacement_does_not_wait_for_a_flush_that_failed() -> None:
     def fail_both(call: Call) -> None:
         if call.name != "commit" or not call.path.endswith("index"):
             return
-        embedded.disk.hook = None
-        embedded.disk.fail_at(lambda call: call.name == "sync" and of_log(call.path))
+        disk.hook = None
+        disk.fail_at(lambda call: call.name == "sync" and of_log(call.path))
         appending.start()
         while keeper.pending() < 2:  # the flush, and the replacement that waits for it
             time.sleep(0.001)
         raise LogFailed("no index is written any more")
 
-    embedded.disk.hook = fail_both
+    disk.hook = fail_both
     with pytest.raises(LogFailed):
         log.checkpoint()
     appending.join(WAIT_S)
@@ -247,8 +229,8 @@ def test_a_call_that_a_close_overtakes_says_so(name: str, monkeypatch: pytest.Mo
     """The call comes when the clean stop's checkpoint is all but over, and is behind it in the queue."""
     reported: list[object] = []
     monkeypatch.setattr(threading, "excepthook", reported.append)
-    embedded = Embedded()
-    log = embedded.log
+    disk = FakeDisk()
+    log = embedded_log(disk)
     log.append(b"kept")
     ended: list[object] = []
 
@@ -272,7 +254,7 @@ def test_a_call_that_a_close_overtakes_says_so(name: str, monkeypatch: pytest.Mo
                 time.sleep(0.001)
 
     log.checkpoint()
-    embedded.disk.hook = overtaken
+    disk.hook = overtaken
     log.close()
     late.join(WAIT_S)
     assert ended == [LogClosed]
@@ -445,8 +427,7 @@ def test_ticks_during_a_stalled_write_pile_nothing_up() -> None:
 
 
 def test_many_checkpoints_asked_for_on_many_threads_run_one_after_the_other() -> None:
-    embedded = Embedded()
-    log = embedded.log
+    log = embedded_log(FakeDisk())
     errors: list[BaseException] = []
 
     def ask() -> None:
