@@ -208,8 +208,8 @@ class Undurable(Opened):
 
 
 def put(opened: Opened, held: dict[int, bytes], count: int, size: int = 700) -> None:
-    """Appends ``count`` values, no two of a log the same; ``held`` gets those that are acknowledged, by VLSN.  What is
-    refused for want of a segment is sent again when another try to make one is due."""
+    """Appends ``count`` values, no two of a log the same; ``held`` gets those that are acknowledged, by VLSN.  An
+    append refused for want of a segment is sent again when another try to make one is due."""
     for number in range(count):
         value = f"{len(held)}/{number}/{opened.log.view.history.last_term}:".encode().ljust(size, b".")
         try:

@@ -39,7 +39,6 @@ from vlsn.write.placement import Placement
 from vlsn.write.queue import LocalEntries, Pending, Queue, ReplicaRun
 from vlsn.write.replacer import Replacer
 from vlsn.write.rollback import Rollback
-from vlsn.write.shutdown import Shutdown
 from vlsn.write.write_cycle import LogListener, WriteCycle
 
 
@@ -90,7 +89,7 @@ class LocalLog:
         self.care = care = LogCare(recovered, view, life, placement, cycle, options, seams.disk)
         cycle.checkpoint_due = care.checkpointer.run_for_bytes
         self.promises = NodePromises(self.node_file, view, seams.levels, life)
-        self._shutdown = Shutdown(view, life, self.queue, cycle, placement, care, self.lock)
+        self._closers: list[Callable[[], None]] = []
         placement.start()
 
     # The limits of appends.
@@ -219,21 +218,71 @@ class LocalLog:
             if not self.life.closing:
                 self.care.tick()
             elif (refusal := self.placement.refusal) is not None:
-                self._shutdown.without_space(refusal)
+                self._close_without_space(refusal)
         self.life.background.tick()
-
-    def close(self, done: Callable[[], None]) -> None:
-        """Stops the log cleanly: everything queued is synced, then a checkpoint whose end says clean. Appends that
-        wait for space are refused, and a checkpoint that finds none is left out. ``done`` when the files are closed,
-        also if the log fails before; the caller then closes the workers."""
-        self._shutdown.begin(done)
 
     def _placement_changed(self) -> None:
         with self.latch:
             self.replacer.go_on()
             self.cycle.pump()
 
-    # How it ends.
+    # A clean stop, or the end of a log without room.
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Stops the log cleanly.  ``done`` is called when the files are closed, also if the log fails before; the
+        caller then closes the workers.
+
+            1  everything queued is synced; new appends are refused
+            2  a checkpoint whose end says clean; without room it is left out, and the next open reads from the
+               checkpoint before
+            3  the files are closed, the lock is released
+        """
+        self.life.closing = True
+        self._closers.append(done)
+        if self.life.over:
+            self._finish()
+        else:
+            self.cycle.drain(self._drained)
+
+    def _drained(self) -> None:
+        self.stop_sealing(LogClosed("the log is closing"))
+        self.care.space.look(self._end_state)
+
+    def _end_state(self) -> None:
+        if self.care.space.cramped:
+            self.cycle.drain(self._finish)
+        else:
+            self.care.checkpointer.run(clean=True, done=lambda _: self._finish(), failed=lambda _: self._finish())
+
+    def _close_without_space(self, refusal: NoSpace) -> None:
+        """Closes without another segment: appends that wait for one are refused."""
+        self.stop_sealing(type(refusal)(f"the log is closing, and {refusal}"))
+        self.cycle.pump()
+        if self.cycle.group is None and self.queue:  # not even a record has a place
+            self.queue.items.clear()
+            self._finish()
+
+    def _finish(self) -> None:
+        """Closes the files, and calls the callers back."""
+        life = self.life
+        with life.latch:
+            closers, self._closers = self._closers, []
+            if not life.closed:
+                life.closed = life.over = True
+                life.background.close()
+                self.placement.close()
+                self.view.index.fail_waiters(LogClosed("the log was closed"))
+                life.keeper.submit(self._close_stores, lambda _: None, lambda _: None)
+        for done in closers:
+            life.keeper.submit(lambda: None, lambda _, done=done: done(), lambda _: None)  # type: ignore[misc]
+
+    def _close_stores(self) -> None:
+        """Closes the stores, on the keeper's thread."""
+        self.view.index.close()
+        self.care.state.close()
+        self.lock.release()
+
+    # A failure.
 
     def _stop(self, failure: LogFailed) -> list[Pending]:
         """Stops sealing, checkpoints and waits; returns the appends that were not sealed."""
@@ -247,4 +296,4 @@ class LocalLog:
     def _failed(self, failure: LogFailed) -> None:
         self._listener.failed(failure)
         if self.life.closing:
-            self._shutdown.finish()
+            self._finish()

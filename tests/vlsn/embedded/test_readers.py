@@ -108,7 +108,7 @@ class OneFlagSet(FakeDisk):
                 return
             self.flagged.set()
             assert self.tried.wait(WAIT_S)
-            time.sleep(0.05)  # and who does not wait for its end has read again, and given up
+            time.sleep(0.05)  # a reader that does not wait for its end has given up by now
         elif call.name == "read" and self.flagged.is_set():
             self.tried.set()
 

@@ -1,4 +1,4 @@
-"""Small cases, all: every order of puts behind the first, every flush point with every cut, and after a reopen."""
+"""Small cases, all: every order of blocks behind the first, every flush point with every cut, and after a reopen."""
 
 from __future__ import annotations
 

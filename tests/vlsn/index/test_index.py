@@ -1,4 +1,4 @@
-"""The index: what the machine's random walks do not single out."""
+"""The index: cases that the machine's random walks do not single out."""
 
 from __future__ import annotations
 
@@ -466,7 +466,7 @@ def test_a_lookup_beside_a_flush_gives_what_it_gives_before_and_after(steps: int
 
 
 def test_a_reader_that_keeps_a_bucket_hears_of_blocks_that_were_moved(index: VlsnIndex) -> None:
-    """A failed write took its page with it: what lies there now, if anything, is not the block."""
+    """A failed write took its page along: its blocks lie elsewhere now."""
     put(index, *range(6))
     flush(index, 1)
     scanner = ForwardScanner(index)

@@ -101,7 +101,7 @@ def test_nothing_past_the_synced_end_and_more_when_it_moves() -> None:
 
 
 def test_a_reader_does_not_pass_what_its_owner_has_not_told_yet() -> None:
-    """The next segment's header names the end as soon as it is synced. Whoever syncs tells of it a moment later."""
+    """The next segment's header names the end as soon as it is synced. The owner reports the sync a moment later."""
     built = log().blocks(6).roll().blocks(2).write()
     ends = {1: built.frames[3].offset, 2: built.piece.end}
     reader = reader_of(built, ends=ends)

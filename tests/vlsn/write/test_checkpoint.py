@@ -1,4 +1,4 @@
-"""Checkpoints: what they wait for, and how one ends that cannot."""
+"""Checkpoints: the mappings that they wait for, and the end of one that cannot go on."""
 
 from __future__ import annotations
 

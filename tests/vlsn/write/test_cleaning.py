@@ -1,4 +1,5 @@
-"""Cleaning: what goes, what stays, and that a log whose cleaning was stopped anywhere opens and says the same."""
+"""Cleaning: the segments that go and those that stay. A log whose cleaning was stopped anywhere opens with the same
+range."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ KEEPING = replace(SMALL, retention_bytes=4 * SEGMENT)
 
 
 def filled(machine: Machine, *, segments: int = 8, options: LogOptions = KEEPING) -> tuple[Opened, dict[int, bytes]]:
-    """Returns a log of so many segments and a checkpoint at its end, and what it was given."""
+    """Returns a log of so many segments with a checkpoint at its end, and its values by VLSN."""
     opened = Opened(machine, options)
     held = fill(opened, segments)
     opened.log.care.checkpointer.run()
@@ -134,7 +135,7 @@ def test_the_checkpoints_own_segment_and_what_follows_it_stay() -> None:
     machine = Machine()
     opened, _ = filled(machine, segments=3)
     fill(opened, 9)
-    # Its state record may lie segments further: what was synced while it was under way is in it.
+    # Its state record may lie segments further: entries synced during the checkpoint are in it.
     opened.log.care.checkpointer.settled(opened.log.view.range.last)
     report = clean(opened)
     assert [fate.number for fate in report.segments] == [1, 2]
@@ -296,7 +297,7 @@ def test_a_log_that_stands_still_is_cleaned_as_time_goes_by() -> None:
     opened.log.care.checkpointer.run()
     report = clean(opened)
     assert [fate.number for fate in report.segments] == list(range(1, 17))
-    assert not report.blocked  # what was sealed since is young by that clock
+    assert not report.blocked  # blocks sealed since are young by that clock
 
 
 def test_a_log_that_was_just_opened_is_cleaned_little_by_little() -> None:

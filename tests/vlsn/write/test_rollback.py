@@ -1,4 +1,4 @@
-"""Rollback by overmarking: what readers see, what a dump would, and a crash in the middle."""
+"""Rollback by overmarking: refusals, the group entries, and a crash in the middle."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ class SegmentEndingMidway:
 
 def test_a_segment_that_is_left_while_it_is_read_gives_each_block_once() -> None:
     opened = Opened(Machine())
-    opened.machine.disk.punches = False  # what is dead is read before it is given back
+    opened.machine.disk.punches = False  # dead frames are read before their room is given back
     for number in range(5):
         opened.append(f"{number}".encode())
     before = opened.log.view.segments()
@@ -486,7 +486,7 @@ def test_a_thousand_failures_under_concurrent_appends() -> None:
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
 def test_what_lay_in_the_page_before_a_clean_stop_is_written_again_with_the_page(kind: str) -> None:
-    """The new end names the page's first frame: what an earlier process had acknowledged there goes along."""
+    """The new end names the page's first frame, so an earlier process's acknowledged entries there go along."""
     machine = Machine()
     opened = Opened(machine)
     for number in range(5):
@@ -503,7 +503,7 @@ def test_what_lay_in_the_page_before_a_clean_stop_is_written_again_with_the_page
     held[pending.first] = b"after"
     path = f"{DIRECTORY}/{segment_name(1)}"
     content = machine.disk.content(path)
-    lost = slice(FIRST_FRAME, FIRST_FRAME + PAGE_BYTES)  # what the write that failed may have taken with it
+    lost = slice(FIRST_FRAME, FIRST_FRAME + PAGE_BYTES)  # the failed write may have taken it along
     machine.disk.write_content(path, content[: lost.start] + bytes(PAGE_BYTES) + content[lost.stop :])
     assert again.entries() == held
     machine.power_cut()

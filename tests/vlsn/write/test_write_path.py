@@ -128,7 +128,8 @@ def test_what_was_told_its_vlsns_is_written_by_a_close_without_space() -> None:
 
 @pytest.mark.parametrize("left", [72, 120, 160])
 def test_a_rollback_without_room_for_its_records_is_refused_and_takes_nothing(left: int) -> None:
-    """The log writes both records or none: what it was to abandon is written again when the next write fails."""
+    """The log writes both records or none: the blocks that it was to abandon are written again when the next write
+    fails."""
     machine = Machine()
     opened = Undurable(machine)
     held: dict[int, bytes] = {}
@@ -304,8 +305,8 @@ def test_a_sidecar_that_cannot_be_written_is_done_without_until_it_can(code: int
 
 @pytest.mark.parametrize("size", [20, 700, 3000])
 def test_the_page_of_abandoned_blocks_is_not_needed_after_a_failed_rollback(size: int) -> None:
-    """The record of the rollback goes behind the blocks that it abandons. What its failed write did to them is of no
-    interest."""
+    """The record of the rollback goes behind the blocks that it abandons. The damage of its failed write to them does
+    not matter."""
     machine = Machine()
     opened = Undurable(machine, durable=3)
     held = {opened.append(bytes([65 + number]) * size).first: bytes([65 + number]) * size for number in range(2)}
@@ -547,7 +548,7 @@ def test_a_checkpoint_without_room_is_refused_and_holds_up_no_cleaning() -> None
 
 
 class Breaking(Opened):
-    """A log whose listener fails when it hears of sealed appends, from ``breaks`` on."""
+    """A log whose listener fails when it gets sealed appends, from ``breaks`` on."""
 
     breaks = False
 
