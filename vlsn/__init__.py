@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vlsn.duration_histogram import Seconds as Seconds
     from vlsn.embedded.log import Log as Log
     from vlsn.embedded.transaction import LogTransaction as LogTransaction
     from vlsn.errors import *  # noqa: F403
     from vlsn.format.block import Entry as Entry
     from vlsn.histogram import Histogram as Histogram
+    from vlsn.histogram import Seconds as Seconds
     from vlsn.ids import Term as Term
     from vlsn.ids import Vlsn as Vlsn
     from vlsn.index.range import VlsnRange as VlsnRange
@@ -51,7 +51,7 @@ _FROM = {
     "LogTransaction": "vlsn.embedded.transaction",
     "Owner": "vlsn.state.holds",
     "Retention": "vlsn.state.retention",
-    "Seconds": "vlsn.duration_histogram",
+    "Seconds": "vlsn.histogram",
     "Term": "vlsn.ids",
     "Vlsn": "vlsn.ids",
     "VlsnRange": "vlsn.index.range",

@@ -1,4 +1,4 @@
-"""Durability: what a node has done with an append when it counts as having it.
+"""Durability: how far a node has taken an append when it counts as having it.
 
     SYNC           on the medium: outlives the machine's power
     WRITE_NO_SYNC  with the operating system: outlives the process, not the machine

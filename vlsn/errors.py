@@ -38,7 +38,7 @@ def _made(kind: type[VlsnLogError], *arguments: object) -> VlsnLogError:
     return kind.__new__(kind, *arguments)
 
 
-# What a client sent.
+# Errors in a client's request.
 
 
 class BadBody(VlsnLogError):
@@ -101,7 +101,7 @@ class NotAllowed(VlsnLogError):
     retry_safe = True
 
 
-# What a read meets.
+# Errors of reads.
 
 
 class NotYet(VlsnLogError):
@@ -112,13 +112,13 @@ class NotYet(VlsnLogError):
 
 
 class Lagging(NotYet):
-    """This node has not reached, in the time that was given, what a linearizable read has to show.  Ask again, or
+    """This node has not reached, within the timeout, the VLSN that a linearizable read has to show.  Ask again, or
     another node."""
 
 
 class TooFarBehind(Lagging):
-    """The node is further behind than the read allows, by a VLSN or by time, and has not come nearer in the time that
-    was given.  Ask again, or another node."""
+    """The node is further behind than the read allows, by a VLSN or by time, and has not caught up within the timeout.
+    Ask again, or another node."""
 
     slug = "lagging"
 
@@ -155,7 +155,7 @@ class Trimmed(VlsnLogError):
         self.first = first
 
 
-# What an append meets.
+# Errors of appends.
 
 
 class QueueFull(VlsnLogError):
@@ -224,8 +224,8 @@ class StrongerDurability(VlsnLogError):
 
 
 class UnknownProducer(VlsnLogError):
-    """A submission of a producer that the log does not know, or no longer; nothing of it was logged now.  What it sent
-    before and got no answer to may be in the log."""
+    """A submission of a producer that the log does not know, or no longer; nothing of it was logged now.  Its earlier
+    appends without an answer may be in the log."""
 
     slug = "unknown-producer"
     retry_safe = False
@@ -246,8 +246,8 @@ class OutcomeUnknown(VlsnLogError):
 
 
 class TransactionGone(VlsnLogError):
-    """The transaction is not staged any more: it was aborted, nobody called it for too long, or its master leads no
-    longer. Nothing of it was logged, nor ever will be. Run it again, in another one."""
+    """The transaction is not staged any more: it was aborted, idle for too long, or its master leads no longer.
+    Nothing of it was logged, nor ever will be. Run it again, in another one."""
 
     slug = "transaction-gone"
     retry_safe = True
@@ -255,7 +255,7 @@ class TransactionGone(VlsnLogError):
 
 class TransactionClosed(VlsnLogError):
     """The transaction's commit is under way or in the log: it takes no more entries, no abort, and no commit under
-    another name.  Nothing was changed.  Its commit, asked again as it was, tells what became of it."""
+    another name.  Nothing was changed.  The same commit, sent again, answers with its outcome."""
 
     slug = "transaction-closed"
     retry_safe = True
@@ -269,11 +269,11 @@ class GroupBusy(VlsnLogError):
     transient = True
 
 
-# What the node itself is.
+# Errors of the node itself.
 
 
 class Damaged(VlsnLogError):
-    """Bytes that were once synced do not read back: where, and which VLSN, as far as known.  What only reads meet."""
+    """Bytes that were once synced do not read back: where, and which VLSN, as far as known.  Errors of reads only."""
 
     slug = "damaged"
     retry_safe = True
@@ -336,8 +336,8 @@ class ProducersMissing(VlsnLogError):
 
 
 class LogFailed(VlsnLogError):
-    """A write or sync failed: the page cache is not to be trusted, the process must end.  What was appended and not
-    acknowledged may be found in the log by the next open, or not."""
+    """A write or sync failed: the page cache is not to be trusted, the process must end.  The next open may find
+    unacknowledged appends in the log, or not."""
 
     retry_safe = False
 
@@ -363,7 +363,7 @@ class WrongDirectory(VlsnLogError):
     retry_safe = True
 
 
-# What a feed or a peer meets before its upgrade.
+# Errors of a feed or a peer before its upgrade.
 
 
 class FeedRefused(VlsnLogError):
@@ -396,14 +396,14 @@ class NotListed(FeedRefused):
 
 
 class StaleTerm(FeedRefused):
-    """The term is behind; or a consumer's commit starts from a position that another one has replaced, and nothing of
-    it was logged: whoever sent it goes on from the position that there is now, if at all."""
+    """The term is behind; or a consumer's commit starts from a position that another one has replaced. Nothing of it
+    was logged: the sender goes on from the present position, if at all."""
 
     slug = "stale-term"
 
 
 class SinkRefused(VlsnLogError):
-    """A batch that does not follow on what was logged of its sink; nothing was logged. A person decides."""
+    """A batch that does not follow on the last logged one of its sink; nothing was logged. A person decides."""
 
     slug = "sink-refused"
     retry_safe = True
@@ -472,7 +472,7 @@ def bare(error: E) -> E:
 
 def anew(error: E) -> E:
     """Returns another error that says the same: for one that is kept, and raised again and again. Each time that it is
-    raised itself, it keeps the frames of whoever raised it."""
+    raised itself, it keeps the frames of its raiser."""
     return bare(copy.copy(error))
 
 

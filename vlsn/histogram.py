@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
 
 class Histogram:
-    """Counts by upper bound, the last for all above, and the sum of what was added."""
+    """Counts by upper bound, the last for all above, and the sum of the values."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -22,3 +24,12 @@ class Histogram:
     def add(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+
+class Seconds(Histogram):
+    """A histogram of durations, in seconds."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(SECONDS_BUCKETS)

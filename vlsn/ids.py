@@ -5,8 +5,8 @@ a frame: ``file number << 32 | offset``, its own on every node.
 
     lsn(7, 4096) == 0x0000_0007_0000_1000        lsn_file(…) == 7        lsn_offset(…) == 4096
 
-``NULL_VLSN`` (0) is *before the first*; there is no other null.  Ranges are inclusive; what is exclusive
-says ``end``.
+``NULL_VLSN`` (0) is *before the first*; there is no other null.  Ranges are inclusive; an exclusive bound is called
+``end``.
 """
 
 from __future__ import annotations

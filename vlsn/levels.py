@@ -1,7 +1,7 @@
-"""Levels: one number for what a binary can read, say and mean; higher ones can do more.
+"""Levels: one number for the formats and meanings that a binary knows; higher ones can do more.
 
 Level 1 is every format, message and meaning as they were when levels began, and what is meant where none is told.
-Level 2 brings transactions, what COMMIT entries set beside the level, and appends that ask for less than a sync.
+Level 2 brings transactions, settings in COMMIT entries beside the level, and appends that ask for less than a sync.
 Level 3 brings destinations, whose acknowledgements COMMIT entries note.
 Level 4 brings destinations' delays before messages are delivered again, and their limit of messages that are out.
 A binary speaks a range of levels, ``LEVELS``; two that talk to each other need one in common.

@@ -31,7 +31,7 @@ FLUSH_BYTES = 1 * MIB
 """Appends that wait for no write are written once so much of them waits, or after the flush interval."""
 FLUSH_INTERVAL_S = 0.1
 SYNC_INTERVAL_S = 1.0
-"""The longest that what was written without a sync may stay so."""
+"""The longest that unsynced writes may stay so."""
 NODE_SYNC_INTERVAL_S = 0.1
 """… in a node of a group, whose readers wait for a majority's sync."""
 SLOW_SYNC_S = 0.1
@@ -64,7 +64,7 @@ FREE_BYTES_MIN = 16 * MIB
 HOLD_BYTES_MAX = 16 << 30
 """A hold that keeps back what retention wants gone, and lies further behind than this, is dropped."""
 PRODUCERS_AT_LEVEL_1 = 4_096
-"""Producers that a log knows while its group is at level 1; of more, whoever was heard of longest ago is forgotten.
+"""Producers that a log knows while its group is at level 1; beyond that the one with the oldest append is forgotten.
 These and what is remembered of each are the same on every node, or nodes would not agree: another number is another
 format."""
 PRODUCERS_DEFAULT = 65_536

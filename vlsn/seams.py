@@ -1,4 +1,4 @@
-"""Seams: what the log and the node need from the world, as small protocols that are passed in.
+"""Seams: the system's services that the log and the node need, as small protocols that are passed in.
 
 Nothing above these calls ``open``, ``time``, ``random``, a thread, LMDB or a socket.  The real adapters
 (``disk.py``, ``threads.py``, ``clock.py``, ``lmdb_store.py``, ``repl/net``) take no decisions; the fakes
@@ -130,8 +130,8 @@ class Random(Protocol):
 
 
 class Worker(Protocol):
-    """One thread that runs its jobs in order.  ``done`` or ``failed`` is called *at home*: on the event
-    loop's thread in a node, on the worker's own thread in an embedded log."""
+    """One thread that runs its jobs in order.  ``done`` or ``failed`` is called *on the owner's thread*: the event
+    loop's in a node, the worker's own in an embedded log."""
 
     def submit(
         self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]
@@ -156,7 +156,7 @@ class Threads(Protocol):
 
 class KeyValue(Protocol):
     """A small transactional, ordered store.  Each value is kept with a crc32c over key and value;
-    a get that finds it wrong raises ``Damaged``.  Reads are snapshots of what was committed."""
+    a get that finds it wrong raises ``Damaged``.  Reads are snapshots of the committed state."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
@@ -197,7 +197,7 @@ class Stores(Protocol):
         ...
 
     def open_copy(self, path: str, *, map_bytes: int) -> KeyValue:
-        """Opens a read-only copy of what was committed at one moment of the call, whoever writes meanwhile. Raises as
+        """Opens a read-only copy of the state committed at one moment of the call, also beside a writer. Raises as
         ``open`` with ``read_only`` does, and ``LogInUse`` when the writes never paused."""
         ...
 

@@ -13,8 +13,8 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def time_us(at: datetime | int) -> int:
-    """Returns µs since the epoch of a ``datetime``, which is UTC where it has no zone, or of such µs. What lies before
-    the epoch is 0. Raises ``BadArgument`` for a number out of range."""
+    """Returns µs since the epoch of a ``datetime``, which is UTC where it has no zone, or of such µs. Times before the
+    epoch are 0. Raises ``BadArgument`` for a number out of range."""
     if isinstance(at, datetime):
         aware = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         return max((aware - _EPOCH) // _MICROSECOND, 0)

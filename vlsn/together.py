@@ -47,8 +47,8 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def failure_of(task: asyncio.Future[Any]) -> BaseException | None:
-    """Returns why a task that has ended did, None if by returning or by a cancel. Who asks has seen it: asyncio tells
-    of it on stderr else."""
+    """Returns why a task that has ended did, None if by returning or by a cancel. The question counts as seeing it, or
+    asyncio would report it on stderr."""
     try:
         return task.exception()
     except asyncio.CancelledError:  # taken out of the task: its traceback knows frames that know the task

@@ -24,9 +24,9 @@ from repl.cdc import messages
 from repl.cdc.child_end import STOP_S, how_it_ended, stop_child
 from repl.cdc.children import Child
 from repl.cdc.messages import WINDOW_BYTES, Commit, Committed, Failed, Hello, Ready, Start, Stopped, Taken
-from vlsn.duration_histogram import Seconds
 from vlsn.errors import BadBody, ChannelClosed
 from vlsn.format.feed_messages import FEED_BYTES
+from vlsn.histogram import Seconds
 from vlsn.ids import Vlsn
 from vlsn.seams import Buffer, Clock
 from vlsn.together import failure_of

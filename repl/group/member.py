@@ -26,9 +26,9 @@ from repl.group.old_images import Told, both
 from repl.group.role import Role, Stage
 from repl.offload import Workers, settle, settle_error
 from repl.web.types import Network
-from vlsn.duration_histogram import Seconds
 from vlsn.errors import Damaged, NotListed, NotMaster
 from vlsn.format.records import GroupEntry
+from vlsn.histogram import Seconds
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
 from vlsn.pages.source import PageSource
 from vlsn.seams import Seams

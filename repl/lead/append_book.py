@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection
 from feeder.acks import durable_vlsn, synced_by_all, synced_count
 from repl.api import Acks, Appended, Done, Puts
 from vlsn.durability import SYNCED
-from vlsn.duration_histogram import Seconds
 from vlsn.errors import LogFailed, NotMaster, OutcomeUnknown, VlsnLogError
 from vlsn.format.submission import Submission
+from vlsn.histogram import Seconds
 from vlsn.ids import NULL_VLSN, Incarnation, Term, Vlsn
 from vlsn.write.queue import Pending
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.bench.index import FIRST_FRAME, FRAME_BYTES, build, measure
+from tests.vlsn.index import inspect
 from vlsn.ids import Vlsn, lsn
-from vlsn.index import inspect
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import SEGMENT_BYTES
 from vlsn.real.lmdb_store import LmdbStores

@@ -1,7 +1,7 @@
 """A builder of log directories, byte by byte, from the formats alone.
 
-It writes what a log would have written, or what a fault would have left, without the write path; a test says
-frame by frame what lies where.
+It writes a log's bytes, or those that a fault would have left, without the write path; a test names each frame and its
+place.
 
     log = LogBuilder(disk, "d")
     log.block(b"a", b"b").checkpoint().roll().block(b"c")
@@ -77,7 +77,7 @@ class LogBuilder:
         self.pieces: list[Piece] = []
         self.roll()
 
-    # What a log does.
+    # Steps of a log.
 
     @property
     def piece(self) -> Piece:
@@ -194,7 +194,7 @@ class LogBuilder:
         self.term += 1
         return self
 
-    # What a fault does.
+    # Faults.
 
     def piece_of(self, number: int) -> Piece:
         return next(each for each in self.pieces if each.header.number == number)

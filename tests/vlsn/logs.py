@@ -10,12 +10,14 @@ from tests.fakes.disk import FakeDisk
 from tests.fakes.kv import FakeStores
 from tests.fakes.random import SeededRandom
 from tests.fakes.threads import InlineThreads
+from vlsn.embedded.log import GROUP_NAME, NODE_NAME, Log
 from vlsn.errors import LogFailed, NoSpace, VlsnLogError
 from vlsn.format.block import EntryKind
 from vlsn.format.records import TermEntry
 from vlsn.format.submission import Submission, Values
 from vlsn.ids import Lsn, Term, Vlsn
 from vlsn.limits import RETRY_S_MAX
+from vlsn.real.threads import CallerThreads
 from vlsn.recover.recovery import recover
 from vlsn.seams import Seams
 from vlsn.segments.reader import LogReader
@@ -25,6 +27,16 @@ from vlsn.write.queue import Pending
 
 DIRECTORY = "/log"
 SMALL = LogOptions(segment_bytes=64 << 10, checkpoint_bytes=1 << 30, block_bytes_max=16 << 10, group_bytes_max=32 << 10)
+
+
+def embedded_log(disk: FakeDisk, options: LogOptions = SMALL, *, clock: FakeClock | None = None) -> Log:
+    """Opens an embedded log in real threads, on that disk in memory; its stores are new."""
+    seams = Seams(disk, clock or FakeClock(), SeededRandom(Random(2)), CallerThreads(), FakeStores(disk))
+    keeper = seams.threads.worker("vlsnlog-keeper")
+    recovered = recover(DIRECTORY, seams, group=GROUP_NAME, node=NODE_NAME, segment_bytes=options.segment_bytes)
+    log = Log(recovered, options, seams, keeper)
+    log._take_term()
+    return log
 
 
 class Machine:
@@ -196,8 +208,8 @@ class Undurable(Opened):
 
 
 def put(opened: Opened, held: dict[int, bytes], count: int, size: int = 700) -> None:
-    """Appends ``count`` values, no two of a log the same; ``held`` gets those that are acknowledged, by VLSN.  What is
-    refused for want of a segment is sent again when another try to make one is due."""
+    """Appends ``count`` values, no two of a log the same; ``held`` gets those that are acknowledged, by VLSN.  An
+    append refused for want of a segment is sent again when another try to make one is due."""
     for number in range(count):
         value = f"{len(held)}/{number}/{opened.log.view.history.last_term}:".encode().ljust(size, b".")
         try:

@@ -60,7 +60,7 @@ def test_a_frame_of_a_later_version_is_no_tail(kind: int, version: int, what: st
 
 @pytest.mark.parametrize(("kind", "version", "what"), [(6, 1, "kind 6"), (1, 2, "version 2")])
 def test_a_reader_that_meets_a_later_version_does_not_call_it_damage(kind: int, version: int, what: str) -> None:
-    """Damage would be mended, with what a peer has in its place."""
+    """Damage would be mended, with a peer's bytes."""
     machine = Machine(4)
     opened = Opened(machine)
     for value in (b"a", b"b", b"c"):

@@ -3,9 +3,9 @@
     main thread     submit ─► waits ✗ Ctrl-C                  only the waiting ends
     vlsnlog-calls      └► begins it, under the latch ─► …     goes on to its end
 
-A signal's handler that raises may interrupt the main thread at any point.  So what changes the log's state in several
-steps (a checkpoint, a cleaning, a rollback, the end) is begun by a thread of its own; what stops the sealing is done
-there whole, one after the other.
+A signal's handler that raises may interrupt the main thread at any point.  So changes of the log's state in several
+steps (a checkpoint, a cleaning, a rollback, the end) are begun by a thread of their own.  Those that stop the sealing
+run there whole, one after the other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class LogCalls:
                 begin(done)
 
         self.check()
-        self._log.life.check_open()
         self._worker.submit(call, lambda _: None, done.fail)
         return self.wait(done)
 
@@ -55,24 +54,23 @@ class LogCalls:
         return done.wait()
 
     def wait(self, done: Answer[T], *, for_room: bool = True) -> T:
-        """Returns what ``done`` is given, or raises ``LogFailed`` or ``LogClosed`` when the log ends first. Unless
+        """Returns the value of ``done``, or raises ``LogFailed`` or ``LogClosed`` when the log ends first. Unless
         ``for_room``, raises ``NoSpace`` where what waits in the log's queue has no other segment; it is done when there
         is one again."""
         while True:
             try:
                 return done.wait(LOOK_S)
             except TimeoutError:
-                self.check()
-                if self._log.life.closed and not done.given:
-                    raise LogClosed("the log was closed") from None
+                self.check_threads()
+                if not done.given:
+                    self._log.life.check_open()
                 if not for_room and (why := self._log.stuck) is not None:
                     raise type(why)(f"{why}; what waits for it is logged when there is one") from None
 
     def check(self) -> None:
         """Raises what ended the log, or left it without threads: to be asked before the latch is waited for."""
         self.check_threads()
-        if self._log.life.failure is not None:
-            raise self._log.life.failure
+        self._log.life.check_open()
 
     def check_threads(self) -> None:
         """Raises ``LogClosed`` where there are none: the latch may be held by one of them, for ever."""

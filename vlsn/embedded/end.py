@@ -55,7 +55,7 @@ class LogEnd:
             return
 
     def lost(self) -> None:
-        """Ends a log that nobody has any more; from any thread, at any point of what it does."""
+        """Ends a log that has no user any more; from any thread, at any point of its work."""
         if self._log.life.closing or self._calls.gone is not None:
             return
         begin_apart(self._at_exit)
@@ -68,7 +68,7 @@ class LogEnd:
         self._calls.gone = LogClosed("the log was opened before this process was forked; open one behind the fork")
 
     def _at_exit(self) -> None:
-        with suppress(VlsnLogError):  # nobody is there to be told of a disk that fails now
+        with suppress(VlsnLogError):  # a disk that fails now has nobody to report to
             self.close()
 
     def _close(self, failed: LogFailed | None) -> None:

@@ -1,8 +1,8 @@
-"""Forks: a child has its parent's memory, but none of its threads, and objects that need them are told.
+"""Forks: a child has its parent's memory, but none of its threads, so objects that need them are notified.
 
     gunicorn --preload, Celery, multiprocessing     opened in the parent, used in the child: ``LogClosed``, at once
 
-What is shared with the parent (a lock, sockets, an event loop's poll) stays as it is: the parent goes on with it.
+Things shared with the parent (a lock, sockets, an event loop's poll) stay as they are: the parent goes on with them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 class OfThreads(Protocol):
     def forked(self) -> None:
-        """Hears of the fork in the child, on its only thread; takes no lock, which may be held for ever."""
+        """Is called after the fork in the child, on its only thread; takes no lock, which may be held for ever."""
         ...
 
 
@@ -24,7 +24,7 @@ def tell_of_forks(one: OfThreads) -> None:
 
 
 _told: WeakSet[OfThreads] = WeakSet()
-"""The objects of this process that are told."""
+"""The objects of this process that are notified."""
 
 
 def _forked() -> None:

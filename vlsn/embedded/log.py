@@ -4,16 +4,16 @@
         first, last = log.append([b"one", b"two"])        # both, atomically; on the medium on return
         for entry in log.read(from_vlsn=first): ...
 
-Concurrent appends share a sync: while one group is with the writer, the next gathers.  Alone, what this
-log has synced is durable, so the DTVLSN is its last synced VLSN, and nothing can be rolled back.  Whose copies
-elsewhere decide that opens it with ``durable_when_synced=False``:
+Concurrent appends share a sync: while one group is with the writer, the next gathers.  A log that is alone has its
+synced entries durable: the DTVLSN is its last synced VLSN, and nothing can be rolled back.  With copies elsewhere that
+decide that, open it with ``durable_when_synced=False``:
 
     log.raise_durable(40)      a majority of my copies has everything up to 40
     log.rollback(40)           41 and later, synced here only, are abandoned; their VLSNs are given again
 
 An adapter: it turns the log's callbacks into calls that wait.  A signal whose handler raises (Ctrl-C) ends the waiting
-only: what was begun goes on.  A log that is still open at the end of the process is closed before, and so is one that
-nobody has any more (``end``).
+only: the work goes on.  A log that is still open at the end of the process is closed before, and so is one that nobody
+has any more (``end``).
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ class Log:
     @classmethod
     def open(cls, directory: str | os.PathLike[str], options: LogOptions | None = None) -> Log:
         """Opens or makes the log in ``directory`` and takes a new term in it.  The directory is held from then on: to
-        rename it, or to change the working directory, does no harm.  Whoever loses what it gives instead of
-        closing it can open it again a moment later, and is warned (``ResourceWarning``); to a process that is forked
-        from this one it is closed.  Without room for a segment an older log is there to be read, and appends are
-        refused with ``NoSpace`` until there is.  Raises ``LogInUse``, ``WrongDirectory`` (a node's directory among
-        them), ``Damaged``, ``NoSpace`` or ``LogFailed``."""
+        rename it, or to change the working directory, does no harm.  A log that is lost instead of closed is closed
+        with a ``ResourceWarning``, and can be opened again a moment later. In a process that is forked from this one
+        it is closed.  Without room for a segment an older log is there to be read, and appends are refused with
+        ``NoSpace`` until there is.  Raises ``LogInUse``, ``WrongDirectory`` (a node's directory among them),
+        ``Damaged``, ``NoSpace`` or ``LogFailed``."""
         path = os.path.abspath(os.fspath(directory))
         return undisturbed(lambda: cls._open(path, options), lambda log: log.close())
 
@@ -156,8 +156,8 @@ class Log:
 
     @property
     def durable_vlsn(self) -> Vlsn:
-        """The durable end: up to here nothing is ever undone. After a reopen: the highest that the log itself can tell,
-        which may be lower than what was told to it last."""
+        """The durable end: up to here nothing is ever undone. After a reopen it is the highest that the log itself
+        knows, which may be lower than the last ``raise_durable``."""
         return self._log.view.dtvlsn
 
     @property
@@ -246,8 +246,8 @@ class Log:
         return Vlsn(pending.first), Vlsn(pending.last)
 
     def transaction(self, *, durability: Durability = Durability.SYNC) -> LogTransaction:
-        """Begins a transaction: what is appended to it is logged whole or not at all, when its block ends or it is
-        committed. The first one of a log raises its level, and older binaries refuse it from then on.
+        """Begins a transaction: its entries are logged whole or not at all, when its block ends or it is committed.
+        The first one of a log raises its level, and older binaries refuse it from then on.
 
             with log.transaction() as txn:
                 txn.append(b"a")
@@ -265,7 +265,7 @@ class Log:
         return Vlsn(pending.first), Vlsn(pending.last)
 
     def _raise_level(self) -> None:
-        """Raises the level, in the node file first; whoever reads the log from now on must know of transactions."""
+        """Raises the level, in the node file first; readers of the log must know of transactions from now on."""
         log = self._log
         if log.view.history.level >= TRANSACTIONS:
             return
@@ -290,8 +290,8 @@ class Log:
         return self._calls.sync(None if vlsn is None else index(vlsn))
 
     def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Generator[Entry, None]:
-        """Yields synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: what is synced now).
-        Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile ends it there; what it gave before may be undone."""
+        """Yields synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: the last synced one).
+        Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile ends it there; entries yielded before may be undone."""
         return self._reading.entries(index(from_vlsn), index(to_vlsn), None if all_kinds else DATA_ONLY, keeps=self)
 
     def pairs(self, *, from_vlsn: int = 0, to_vlsn: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -347,8 +347,8 @@ class Log:
 
     def clean(self, *, dry_run: bool = False) -> CleaningReport:
         """Removes what retention wants gone and nothing holds (``LogOptions.retention_bytes``, ``retention_age_s``);
-        the files are gone on return.  Every checkpoint of an embedded log does it too.  ``dry_run`` says what would
-        go, and who keeps the rest."""
+        the files are gone on return.  Every checkpoint of an embedded log does it too.  ``dry_run`` reports the
+        segments that would go, and the holds that keep the rest."""
 
         def begin(done: Answer[CleaningReport]) -> None:
             self._log.care.cleaner.run(done.give, dry_run=dry_run)
@@ -364,9 +364,8 @@ class Log:
         on_dropped: Callable[[Vlsn], None] = lambda _: None,
     ) -> LogHold:
         """Keeps the log from ``vlsn`` on (0: all there is) until the hold is released, advanced or dropped. It is
-        dropped for lying more than ``hold_bytes_max`` behind; ``on_dropped`` is then told the first VLSN left, under
-        the log's latch. It does not outlive the process. An older hold of that owner and name ends. Raises
-        ``Trimmed``."""
+        dropped for lying more than ``hold_bytes_max`` behind; ``on_dropped`` then gets the first VLSN left, under the
+        log's latch. It does not outlive the process. An older hold of that owner and name ends. Raises ``Trimmed``."""
         first = Vlsn(index(vlsn))
         self._calls.check()
         with self._log.latch:
@@ -392,9 +391,9 @@ class Log:
         happened.  Then the log goes on in a new term, whose TERM entry takes the next VLSN.
 
         Appends that wait for VLSNs, and those that come meanwhile, are refused with ``NotMaster``: nothing of them
-        was logged.  Raises, with nothing abandoned, ``RollbackProhibited`` below ``durable_vlsn`` (always, where
-        what is synced is durable), ``BadArgument`` when no block ends there, ``Damaged`` when what is to be
-        abandoned cannot be read, ``NoSpace``; ``LogFailed``."""
+        was logged.  Raises, with nothing abandoned, ``RollbackProhibited`` below ``durable_vlsn`` (always, with
+        ``durable_when_synced``), ``BadArgument`` when no block ends there, ``Damaged`` when the blocks to abandon are
+        unreadable, ``NoSpace``; ``LogFailed``."""
         end = Vlsn(index(matchpoint))
         self._log.life.check_open()
         self._calls.in_turn(lambda: self._rollback(end))
@@ -438,7 +437,6 @@ class Log:
         self._log.check_size(pending.cost)
         self._calls.check()
         with self._log.latch:
-            self._calls.check()
             self._log.append(pending)
             if durability is Durability.NO_SYNC:
                 pending.tell()

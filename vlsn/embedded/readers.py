@@ -30,7 +30,7 @@ _Run = TypeVar("_Run", EntryRun, PairRun, TimeRun)
 
 
 class LogReading:
-    """``keeps``: what is not to be garbage before the iterator is, for that would end the log."""
+    """``keeps``: an object to keep alive as long as the iterator, since its loss would end the log."""
 
     def __init__(self, log: LocalLog, calls: LogCalls) -> None:
         self._log = log
@@ -41,8 +41,8 @@ class LogReading:
         self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None = DATA_ONLY, *, keeps: object = None
     ) -> Generator[Entry, None]:
         """Yields synced entries of these ``kinds`` (None: all) from ``from_vlsn`` to ``to_vlsn``. 0 stands for the
-        first there is, and for what is synced now. Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile ends it
-        there."""
+        first there is, and for the last that is synced now. Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile
+        ends it there."""
 
         def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> EntryRun:
             limit = min(wanted - at + 1, READ_ENTRIES)
@@ -110,7 +110,7 @@ class LogReading:
                     wanted = min(wanted, upto)
                     continue
                 if start is None:
-                    stored = at <= log.view.index.stored_last  # past it memory answers, from a bucket that still grows
+                    stored = at <= log.view.index.levels.covered  # memory answers past it, from a growing bucket
                     mapping = (scanner if stored else log.view.index).at_or_before(at)
                     if mapping is None:  # a cleaning or a rollback is just taking it away
                         self._check_first(at)
@@ -129,7 +129,7 @@ class LogReading:
                             self._calls.in_turn(lambda: None)
                         self._calls.sync()
                         settled = at, log.view.rollbacks - log.view.rollbacks % 2
-                    except VlsnLogError:  # of a log that has ended: what could not be read is then the answer
+                    except VlsnLogError:  # of a log that has ended: then the failed read is the answer
                         settled = at, log.view.rollbacks
                     start = None
                     continue

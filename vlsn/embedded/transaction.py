@@ -46,7 +46,7 @@ class LogTransaction:
         keys: Iterable[Buffer | None] | None = None,
     ) -> LogTransaction:
         """Takes entries as ``Log.append`` does, as they are at the call; nothing is logged yet. Raises ``TooLarge``
-        past what one transaction may hold, ``BadBody``, ``BadArgument``, ``TypeError``: what was taken before stays."""
+        past what one transaction may hold, ``BadBody``, ``BadArgument``, ``TypeError``: earlier entries stay."""
         self._check_open()
         part = values_of(*owned_with_keys(values, key, keys))
         whole = Transaction([*self._parts, part])
@@ -63,7 +63,7 @@ class LogTransaction:
         return self.first, self.last
 
     def abort(self) -> None:
-        """Gives it up: nothing of it was logged, nothing will be. Harmless where it is over."""
+        """Gives it up: nothing of it is ever logged. Harmless where it is over."""
         if not self._over:
             self._end("aborted")
 

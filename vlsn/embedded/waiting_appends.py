@@ -1,9 +1,9 @@
-"""Appends of an embedded log whose callers wait: who is told what, and when.
+"""Appends of an embedded log whose callers wait: when each gets which answer.
 
     sealed ─► waiting, in log order ─► synced(last) ─► those up to ``last``, each once, by a relay
                     └► failed ─► ``OutcomeUnknown``
 
-At home, under the log latch.
+On the owner's thread, under the log latch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class WaitingAppend(Pending):
-    """An append whose caller is told once, through ``shot``."""
+    """An append whose caller is answered once, through ``shot``."""
 
     __slots__ = ("_told", "shot")
 
@@ -51,7 +51,7 @@ class WaitingAppend(Pending):
 
 
 class WaitingAppends:
-    """The listener of the ``log``, which whoever made it gives before anything is appended."""
+    """The listener of the ``log``, which is set before the first append."""
 
     log: LocalLog
 
@@ -96,7 +96,7 @@ class WaitingAppends:
             pending.tell(unknown)
 
     def _tell(self, waiting: deque[WaitingAppend], last_vlsn: Vlsn) -> None:
-        """Tells all up to ``last_vlsn``, and whom the relay before has not come to by now.  While this thread has
+        """Answers all up to ``last_vlsn``, and those that the relay before has not reached yet.  While this thread has
         another group to write, it wakes one of those who wait, who wake the others."""
         if not waiting or waiting[0].last > last_vlsn:
             return

@@ -4,7 +4,7 @@
 2. The first mapping is ``first`` itself; the last one is the bucket's last block, which ends at ``last``
    (or, where a cut did not know that block, the closest mapping before it: ``last`` may then be of the
    next segment, its mappings never).
-3. What lies between is sparse: a reader takes the closest mapping at or before and walks block headers.
+3. The mappings between are sparse: a reader takes the closest mapping at or before and walks block headers.
 4. Only a current bucket is written; ``freeze`` makes the bucket that lasts, on disk as
 
     0       2   4       8       12          16      24              24+4n      24+8n

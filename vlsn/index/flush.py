@@ -1,4 +1,4 @@
-"""Flushes: what one transaction brings into the index's store.
+"""Flushes: the changes that one transaction brings into the index's store.
 
 *Commit point*: that transaction's own.  Before it the store is as it was, and recovery tracks the rest again
 from the checkpoint's start; after it the buckets, the range and the checkpoint's id are there together.
@@ -15,14 +15,14 @@ from vlsn.seams import KeyValue
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """A snapshot of what is to be written; ``run`` on the store's thread."""
+    """A snapshot of the data to write; ``run`` on the store's thread."""
 
     store: KeyValue
     record: Record
     tracked: tuple[Bucket, ...]
     """The tracker's, ascending: they leave it when the flush is finished."""
     patches: tuple[Bucket, ...] = ()
-    """Others, in place of what is dropped."""
+    """Others, in place of the dropped ones."""
     drops: tuple[tuple[bytes, bytes], ...] = ()
     """Ranges of keys that the store has too much, end exclusive."""
     times: tuple[tuple[bytes, bytes], ...] = ()

@@ -4,7 +4,7 @@
 2. Mappings lie in the tracker until a flush, then in the store: store, then tracker, never interleaved.
 3. Only checkpoint, close, truncation and merge write; a put never does.
 4. Blocks are put in the log's order; those put before are passed over.
-5. What the log says wins: the index is derived, and ``Damaged`` from here means *clear and rebuild*.
+5. The log is right where both differ: the index is derived, and ``Damaged`` from here means *clear and rebuild*.
    Lookups never raise it (``lookup``).
 
     put(1–10), put(21–30) → range {1, 30}: 15 is found through the mapping of 1; then put(11–20): passed over.
@@ -31,7 +31,6 @@ from vlsn.index.stored import END_KEY, FIRST_KEY, RECORD_KEY, Record
 from vlsn.index.time_index import END_KEY as TIMES_END
 from vlsn.index.time_index import META_KEY as TIMES_FIRST
 from vlsn.index.time_index import TimeIndex
-from vlsn.index.tracker import Tracker
 from vlsn.index.waiters import Cancel, Waiters, Wake
 from vlsn.seams import KeyValue
 
@@ -47,15 +46,11 @@ class VlsnIndex(Lookups):
     def __init__(self, store: KeyValue, latch: AbstractContextManager[object], **settings: int) -> None:
         super().__init__(store, latch, **settings)
         self.owner = 0
-        """The incarnation of the store whose log this is the index of; what is flushed says so."""
+        """The incarnation of the store whose log this is the index of; every flush stores it."""
         self._waiters = Waiters()
         self._times = TimeIndex()
-        self._checkpoint_id: int | None = None
-
-    @property
-    def checkpoint_id(self) -> int | None:
-        """The id of the last flush, or of what was loaded; ``None`` while the store holds nothing."""
-        return self._checkpoint_id
+        self.checkpoint_id: int | None = None
+        """The id of the last flush, or of the loaded one; ``None`` while the store holds nothing."""
 
     @property
     def waiting(self) -> int:
@@ -70,21 +65,21 @@ class VlsnIndex(Lookups):
         """Maps many blocks, ascending, and passes over those at or below the range's last. ``clocks``: when each was
         sealed, empty where that is not known."""
         with self._latch:
-            start = bisect_right(firsts, self._range.last) if firsts and firsts[0] <= self._range.last else 0
+            start = bisect_right(firsts, self.range.last) if firsts and firsts[0] <= self.range.last else 0
             if start:
                 first, last = firsts[start - 1], lasts[start - 1]
-                if last > self._range.last:
-                    text = f"the index ends at VLSN {self._range.last}, within the block {first}–{last}"
+                if last > self.range.last:
+                    text = f"the index ends at VLSN {self.range.last}, within the block {first}–{last}"
                     raise Damaged(text, vlsn=first)
                 firsts, lasts, lsns, clocks = firsts[start:], lasts[start:], lsns[start:], clocks[start:]
             if not firsts:
                 return
             self._tracker.track_run(firsts, lasts, lsns)
             self._times.extend_run(firsts, lasts, lsns, clocks)
-            held, last = self._range, Vlsn(lasts[-1])
+            held, last = self.range, Vlsn(lasts[-1])
             if not held.last:
-                self._levels.head = Vlsn(firsts[0]), Lsn(lsns[0])
-            self._range = VlsnRange(held.first or Vlsn(firsts[0]), last, held.last_sync, held.last_txn_end)
+                self.levels.head = Vlsn(firsts[0]), Lsn(lsns[0])
+            self.range = VlsnRange(held.first or Vlsn(firsts[0]), last, held.last_sync, held.last_txn_end)
             due = self._waiters.take(last) if last >= self._waiters.lowest else ()
         for wake in due:
             wake(None)
@@ -92,25 +87,25 @@ class VlsnIndex(Lookups):
     def note_synced(self, vlsn: Vlsn) -> None:
         """Notes that everything up to ``vlsn``, which was put before, is synced; never lowers."""
         with self._latch:
-            held = self._range
+            held = self.range
             assert vlsn <= held.last, f"VLSN {vlsn} was synced, but {held.last} is the last one put"
             if vlsn > held.last_sync:
-                self._range = VlsnRange(held.first, held.last, vlsn, held.last_txn_end)
+                self.range = VlsnRange(held.first, held.last, vlsn, held.last_txn_end)
 
     def note_txn_end(self, vlsn: Vlsn) -> None:
         """Notes that ``vlsn``, which was put before, is the last COMMIT of a transaction; 0: none is known."""
         with self._latch:
-            held = self._range
+            held = self.range
             assert vlsn <= held.last, f"VLSN {vlsn} ends a transaction, but {held.last} is the last one put"
-            self._range = VlsnRange(held.first, held.last, held.last_sync, vlsn)
+            self.range = VlsnRange(held.first, held.last, held.last_sync, vlsn)
 
     # Waiting.
 
     def wait_for(self, vlsn: Vlsn, wake: Wake) -> Cancel:
-        """Calls ``wake(None)`` when ``vlsn`` is put, at once if it is there, in the thread that puts it. Calls
-        ``wake(error)`` when the wait ends without it; either once, and never after the returned call."""
+        """Calls ``wake(None)`` when ``vlsn`` is in the index, at once if it is already, in the thread that adds it.
+        Calls ``wake(error)`` when the wait ends without it; either once, and never after the returned call."""
         with self._latch:
-            if vlsn > self._range.last:
+            if vlsn > self.range.last:
                 number = self._waiters.add(vlsn, wake)
                 return lambda: self._stop_waiting(number)
         wake(None)
@@ -130,18 +125,18 @@ class VlsnIndex(Lookups):
     # Writing the store.
 
     def start_flush(self, checkpoint_id: int) -> Flush:
-        """Returns what a checkpoint writes, at home; ``run`` comes next, on the store's thread, then
-        ``finish_flush``."""
+        """Returns the data that a checkpoint writes, on the owner's thread; ``run`` comes next, on the store's thread,
+        then ``finish_flush``."""
         with self._latch:
-            flush = self._levels.start_flush(Record(checkpoint_id, self._range, self.owner))
-            times, drops = self._times.flush(checkpoint_id, self._levels.tail(flush))
+            flush = self.levels.start_flush(Record(checkpoint_id, self.range, self.owner))
+            times, drops = self._times.flush(checkpoint_id, self.levels.tail(flush))
             return replace(flush, times=tuple(times), drops=(*flush.drops, *drops))
 
     def finish_flush(self, flush: Flush) -> None:
-        """Takes what was written out of the tracker, at home, after ``run``."""
+        """Takes the written buckets out of the tracker, on the owner's thread, after ``run``."""
         with self._latch:
-            self._levels.finish_flush(flush)
-            self._checkpoint_id = flush.record.checkpoint_id
+            self.levels.finish_flush(flush)
+            self.checkpoint_id = flush.record.checkpoint_id
             self.stats.flushes += 1
 
     def truncate_tail(self, matchpoint: Vlsn, matchpoint_lsn: Lsn, *, block_first: Vlsn = NULL_VLSN) -> None:
@@ -150,7 +145,7 @@ class VlsnIndex(Lookups):
         does. Before the range's first the range becomes empty; at or past its last nothing changes. Blocking; durable
         on return."""
         with self._latch:
-            if matchpoint >= self._range.last:
+            if matchpoint >= self.range.last:
                 return
             self._cut_tail(matchpoint, (block_first, matchpoint_lsn) if block_first else None)
         self._commit()
@@ -164,35 +159,30 @@ class VlsnIndex(Lookups):
         and lookups may go on.  At or before the range's first it changes nothing, so that a cleaning that was
         stopped can be done again.  Raises ``BadArgument`` past the range's last, ``LogFailed``."""
         with self._latch:
-            if first_kept <= self._range.first:
+            if first_kept <= self.range.first:
                 return
-            if first_kept > self._range.last:
-                raise BadArgument(f"VLSN {first_kept} is past the last, {self._range.last}: nothing would be left")
-            self._levels.cut_head(first_kept, first_lsn)
+            if first_kept > self.range.last:
+                raise BadArgument(f"VLSN {first_kept} is past the last, {self.range.last}: nothing would be left")
+            self.levels.cut_head(first_kept, first_lsn)
             self._times.cut_head(first_kept)
-            self._range = self._range.cut_head(first_kept)
+            self.range = self.range.cut_head(first_kept)
             self.epoch += 1
         self._commit()
 
-    @property
-    def flushing(self) -> bool:
-        """A flush is under way, of a checkpoint or of a cut."""
-        return self._levels.flushing
-
     def relocate(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
         """Moves blocks up to the range's last, ascending, to their new places; passes over what was not put yet. The
-        range stays. At home, while no flush, cut or merge is under way; the store learns of it with the next flush, and
-        an index that was not flushed since is put right by the merge of the next open."""
+        range stays. On the owner's thread, while no flush, cut or merge is under way. The next flush brings it to the
+        store; without one the merge of the next open does."""
         with self._latch:
-            held = self._range
+            held = self.range
             known = bisect_right(lasts, held.last)
             if not known:
                 return
             if firsts[0] <= held.first:
-                self._levels.cut_all()
-                self._levels.head = Vlsn(firsts[0]), Lsn(lsns[0])
+                self.levels.cut_all()
+                self.levels.head = Vlsn(firsts[0]), Lsn(lsns[0])
             else:
-                self._levels.cut_tail(Vlsn(firsts[0] - 1), None)
+                self.levels.cut_tail(Vlsn(firsts[0] - 1), None)
             self._tracker.track_run(firsts[:known], lasts[:known], lsns[:known])
             self.epoch += 1
 
@@ -208,8 +198,8 @@ class VlsnIndex(Lookups):
         ascending and synced, without overmarked ones. All that was loaded past ``base`` goes. Raises ``IndexHole``
         where what was loaded ends before ``base``. Blocking; durable on return."""
         with self._latch:
-            self._levels.check_idle()
-            loaded = self._range
+            self.levels.check_idle()
+            loaded = self.range
             if loaded.last < base:
                 raise IndexHole(f"the index ends at VLSN {loaded.last}, the log goes on after {base}", vlsn=base)
             below = bisect_left(firsts, loaded.first)
@@ -219,14 +209,13 @@ class VlsnIndex(Lookups):
             if base < loaded.last:
                 self._cut_tail(base, None)
             self.put_run(firsts, lasts, lsns, clocks)
-            self.note_synced(self._range.last)
-        if self._range != loaded or firsts:
+            self.note_synced(self.range.last)
+        if self.range != loaded or firsts:
             self._commit()
 
     def load(self) -> int | None:
-        """Takes over what the store holds: its checkpoint's id and its owner, ``None`` when it holds nothing.
-        Raises ``Damaged``.  What lies between the first and the last bucket is checked when it is read, or by
-        ``inspect.verify``."""
+        """Loads the store: its checkpoint's id and its owner, ``None`` when it holds nothing.
+        Raises ``Damaged``.  The buckets between the first and the last are checked when they are read."""
         record = self._stored.record()
         head = self._stored.at_or_after(NULL_VLSN)
         tail = self._stored.at_or_before(record.range.last) if record is not None else None
@@ -234,14 +223,14 @@ class VlsnIndex(Lookups):
             self._forget()
             if record is None:
                 return None
-            self._checkpoint_id, self.owner = record.checkpoint_id, record.owner
-            self._range = record.range
-            self._levels.covered = record.range.last
+            self.checkpoint_id, self.owner = record.checkpoint_id, record.owner
+            self.range = record.range
+            self.levels.covered = record.range.last
             if head is not None:
-                self._levels.head = head.at_or_before(head.first)
-            self._levels.tail_lsn = tail.at_or_before(tail.last)[1] if tail is not None else NULL_LSN
+                self.levels.head = head.at_or_before(head.first)
+            self.levels.tail_lsn = tail.at_or_before(tail.last)[1] if tail is not None else NULL_LSN
             span = record.range
-            self._times.load(self._store, record.checkpoint_id, span.first, span.last, self._levels.tail_lsn)
+            self._times.load(self._store, record.checkpoint_id, span.first, span.last, self.levels.tail_lsn)
             return record.checkpoint_id
 
     def save(self, checkpoint_id: int) -> None:
@@ -253,14 +242,14 @@ class VlsnIndex(Lookups):
     def clear(self) -> None:
         """Empties range and store.  Blocking; durable on return."""
         with self._latch:
-            self._levels.check_idle()
+            self.levels.check_idle()
             self._forget()
         self._store.write(deletes=[RECORD_KEY], delete_ranges=[(FIRST_KEY, END_KEY), (TIMES_FIRST, TIMES_END)])
 
     def buckets(self) -> Iterator[Bucket]:
         """Yields all buckets, ascending, those in the store first; nothing may truncate meanwhile."""
         for bucket in self._stored.all():
-            if bucket.first > self._levels.covered:
+            if bucket.first > self.levels.covered:
                 break
             yield bucket
         with self._latch:
@@ -287,41 +276,17 @@ class VlsnIndex(Lookups):
         with self._latch:
             return self._times.steps()
 
-    # For ``mend``, while no flush, cut or merge is under way.
-
-    @property
-    def stored_last(self) -> Vlsn:
-        """The last VLSN that the store answers; past it the tracker does."""
-        return self._levels.covered
-
-    @property
-    def first_mapping(self) -> Mapping:
-        """The mapping of the range's first VLSN, which is known whatever becomes of the store."""
-        return self._levels.head
-
-    def stored_buckets(self) -> Iterator[Bucket | None]:
-        """Yields the buckets in the store, ascending; ``None`` for each that cannot be read."""
-        return self._stored.each(self._levels.covered)
-
     def check_keys(self) -> None:
         """Raises ``Damaged`` where not even the keys of the store can be read: nothing is to be mended there."""
         self._store.keys(FIRST_KEY, END_KEY)
 
-    def scratch_tracker(self) -> Tracker:
-        """Makes an empty tracker with this index's rules."""
-        return self._tracker.scratch()
-
     def replace_stored(self, keys: tuple[bytes, bytes], buckets: Sequence[Bucket]) -> None:
-        """Puts ``buckets`` in place of what the store has under ``keys`` (end exclusive). Blocking; durable on
+        """Replaces the store's buckets under ``keys`` (end exclusive) with ``buckets``. Blocking; durable on
         return."""
         self._store.write([(bucket_key(each.first), each.encode()) for each in buckets], delete_ranges=[keys])
         with self._latch:
             self.epoch += 1
-        self.note_whole()
-
-    def note_whole(self) -> None:
-        """Forgets that anything in the store could not be read."""
-        self._stored.wounded = False
+            self.levels.stored.wounded = False
 
     def close(self) -> None:
         """Closes the store, without a flush."""
@@ -329,24 +294,24 @@ class VlsnIndex(Lookups):
 
     def _commit(self) -> None:
         """Saves what was cut, and all that is tracked, under the checkpoint that the store is of."""
-        if self._checkpoint_id is None:
-            self._levels.nothing_stored()
+        if self.checkpoint_id is None:
+            self.levels.nothing_stored()
             return
-        self.save(self._checkpoint_id)
+        self.save(self.checkpoint_id)
 
     def _cut_tail(self, last: Vlsn, cap: Mapping | None) -> None:
-        left = self._range.cut_tail(last)
+        left = self.range.cut_tail(last)
         if left.empty:
-            self._levels.cut_all()
+            self.levels.cut_all()
         else:
-            self._levels.cut_tail(last, cap)
+            self.levels.cut_tail(last, cap)
         self._times.cut_tail(left.last)
-        self._range = left
+        self.range = left
         self.epoch += 1
 
     def _forget(self) -> None:
         self.epoch += 1
-        self._levels.forget()
+        self.levels.forget()
         self._times.forget()
-        self._range = EMPTY
-        self._checkpoint_id = None
+        self.range = EMPTY
+        self.checkpoint_id = None

@@ -28,11 +28,11 @@ class Levels:
 
     __slots__ = (
         "_drops",
-        "_flushing",
         "_patches",
         "_stats",
         "_store",
         "covered",
+        "flushing",
         "head",
         "stored",
         "tail_lsn",
@@ -55,7 +55,8 @@ class Levels:
         """The range's first mapping: it answers where nothing before a VLSN can be read in the store."""
         self.tail_lsn: Lsn = NULL_LSN
         """The place of the last mapping, as of the last flush."""
-        self._flushing = False
+        self.flushing = False
+        """A flush is under way, of a checkpoint or of a cut."""
         self._patches: list[Bucket] = []
         self._drops: list[tuple[bytes, bytes]] = []
 
@@ -67,7 +68,7 @@ class Levels:
         assert end == record.range.last, f"the buckets end at {end}, the range at {record.range.last}"
         flush = Flush(self._store, record, tracked, tuple(self._patches), tuple(self._drops))
         self.nothing_stored()
-        self._flushing = True
+        self.flushing = True
         return flush
 
     def tail(self, flush: Flush) -> Lsn:
@@ -80,18 +81,14 @@ class Levels:
     def finish_flush(self, flush: Flush) -> None:
         self.tracker.forget(len(flush.tracked))
         self.covered = flush.record.range.last
-        self._flushing = False
+        self.flushing = False
 
     def nothing_stored(self) -> None:
         """Forgets what cuts noted for the store: it needs no flush, or is in one."""
         self._patches, self._drops = [], []
 
-    @property
-    def flushing(self) -> bool:
-        return self._flushing
-
     def check_idle(self) -> None:
-        assert not self._flushing, "flushes, truncations and merges exclude each other"
+        assert not self.flushing, "flushes, truncations and merges exclude each other"
 
     def cut_tail(self, last: Vlsn, cap: Mapping | None) -> None:
         """Drops what lies after ``last``; ``cap`` is the block that ends there, where that is known."""

@@ -42,14 +42,11 @@ class Lookups:
             stride=stride, mapping_bytes_min=mapping_bytes_min, max_distance=max_distance, max_mappings=max_mappings
         )
         self.stats: IndexStats = self._tracker.stats
-        self._levels = Levels(store, self._tracker, self.stats)
-        self._stored = self._levels.stored
+        self.levels = Levels(store, self._tracker, self.stats)
+        self._stored = self.levels.stored
         self._store = store
-        self._range = EMPTY
-
-    @property
-    def range(self) -> VlsnRange:
-        return self._range
+        self.range: VlsnRange = EMPTY
+        """The VLSNs that it answers for, replaced whole."""
 
     @property
     def wounded(self) -> bool:
@@ -58,7 +55,7 @@ class Lookups:
 
     def at_or_before(self, vlsn: Vlsn) -> Mapping | None:
         """Returns the closest mapping at or before ``vlsn``; ``None`` only outside the range."""
-        held = self._range
+        held = self.range
         if not held.first <= vlsn <= held.last or vlsn == NULL_VLSN:
             return None
         with self._latch:
@@ -77,12 +74,12 @@ class Lookups:
     def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
         """Returns the closest mapping at or after ``vlsn``; past the last mapping, that one. ``None`` only outside the
         range."""
-        while vlsn in self._range:
-            covered = self._levels.covered
+        while vlsn in self.range:
+            covered = self.levels.covered
             found = self._stored_at_or_after(vlsn, covered) if vlsn <= covered else None
             with self._latch:
-                if covered != self._levels.covered:
-                    continue  # a flush or a cut: what was the tracker's is the store's now, or is gone
+                if covered != self.levels.covered:
+                    continue  # a flush or a cut: the tracker's buckets are the store's now, or gone
                 if found is None:
                     found = self._tracker.at_or_after(vlsn)
                     self.stats.hits += 1
@@ -92,7 +89,7 @@ class Lookups:
 
     def bucket_at_or_before(self, vlsn: Vlsn) -> Bucket | None:
         """Returns the bucket that answers ``at_or_before(vlsn)``, as it is now; ``None`` only outside the range."""
-        if vlsn not in self._range:
+        if vlsn not in self.range:
             return None
         with self._latch:
             found = self._tracker.bucket_at_or_before(vlsn)
@@ -106,12 +103,12 @@ class Lookups:
         while True:
             epoch = self.epoch
             bucket = self._stored.readable_at_or_before(vlsn)
-            if bucket is not None and bucket.first >= self._levels.head[0]:
+            if bucket is not None and bucket.first >= self.levels.head[0]:
                 return bucket
             with self._latch:
-                if vlsn not in self._range:
+                if vlsn not in self.range:
                     return None
-                head = self._levels.head
+                head = self.levels.head
                 if bucket is not None:  # its head was trimmed, which the store does not know yet
                     return single(head[0], *head)
                 if epoch == self.epoch:

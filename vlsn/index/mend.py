@@ -35,15 +35,15 @@ def find_wounds(index: VlsnIndex) -> list[Wound]:
     """Finds every run of buckets in the store that cannot be read or reach into others. O(n)."""
     wounds: list[Wound] = []
     good: Bucket | None = None
-    open_wound = False
-    for bucket in index.stored_buckets():
+    open_wound, levels = False, index.levels
+    for bucket in levels.stored.each(levels.covered):
         if bucket is None or (good is not None and bucket.first <= good.last):
             open_wound = True
             continue
         if open_wound or (good is None and bucket.first != index.range.first):
             wounds.append(_wound(index, good, bucket))
         good, open_wound = bucket, False
-    if open_wound or (good is not None and good.last != index.stored_last) or (good is None and index.stored_last):
+    if open_wound or (good is not None and good.last != levels.covered) or (good is None and levels.covered):
         wounds.append(_wound(index, good, None))
     return wounds
 
@@ -51,7 +51,7 @@ def find_wounds(index: VlsnIndex) -> list[Wound]:
 def heal(index: VlsnIndex, wound: Wound, runs: Iterable[Columns]) -> None:
     """Replaces a wound's buckets; ``runs`` are the log's visible blocks from ``start`` to ``end``. Blocking; durable on
     return."""
-    tracker = index.scratch_tracker()
+    tracker = index.levels.tracker.scratch()
     for firsts, lasts, lsns, _ in runs:
         inside = [at for at, first in enumerate(firsts) if wound.after < first and lasts[at] < wound.before]
         if inside:
@@ -59,7 +59,7 @@ def heal(index: VlsnIndex, wound: Wound, runs: Iterable[Columns]) -> None:
             tracker.track_run(firsts[part], lasts[part], lsns[part])
     tracker.close_current()
     start = bucket_key(Vlsn(wound.after + 1)) if wound.after else FIRST_KEY
-    end = bucket_key(wound.before) if wound.before <= index.stored_last else END_KEY
+    end = bucket_key(wound.before) if wound.before <= index.levels.covered else END_KEY
     index.replace_stored((start, end), tracker.buckets)
     index.stats.mended += 1
 
@@ -68,9 +68,9 @@ def _wound(index: VlsnIndex, low: Bucket | None, high: Bucket | None) -> Wound:
     if low is not None:
         after, start = low.last, low.at_or_before(low.last)[1]
     else:
-        after, start = NULL_VLSN, index.first_mapping[1]
+        after, start = NULL_VLSN, index.levels.head[1]
     if high is not None:
         return Wound(after, high.first, start, high.at_or_before(high.first)[1])
-    before = Vlsn(index.stored_last + 1)
+    before = Vlsn(index.levels.covered + 1)
     following = index.at_or_after(before)
     return Wound(after, before, start, following[1] if following is not None else NULL_LSN)

@@ -1,4 +1,4 @@
-"""A report on an index's store, for ``vlsnlog index``: range, buckets, how sparse it is, what is wrong.
+"""A report on an index's store, for ``vlsnlog index``: range, buckets, how sparse it is, and its faults.
 
 Read only; of a running node a copy, as of its last flush.  Nothing is held against the log: ``verify`` does that.
 """
@@ -11,7 +11,6 @@ from itertools import pairwise
 from vlsn.errors import Damaged, WrongVersion
 from vlsn.ids import NULL_VLSN
 from vlsn.index.bucket import HEADER, Bucket, decode
-from vlsn.index.inspect import check_follows
 from vlsn.index.range import EMPTY, VlsnRange
 from vlsn.index.stored import END_KEY, FIRST_KEY, RECORD_KEY, UNFINISHED, decode_record
 from vlsn.levels import named
@@ -30,7 +29,7 @@ class BucketRow:
     bytes: int
     """The size of its value in the store."""
     distance_max: int
-    """The farthest that two neighbouring mappings lie apart in the segment: what a lookup may have to walk."""
+    """The farthest that two neighbouring mappings lie apart in the segment: the most that a lookup has to walk."""
 
 
 @dataclass(slots=True)
@@ -57,7 +56,7 @@ class IndexReport:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all buckets: what the page cache holds when all of it is in use."""
+        """The bytes of all buckets, which the page cache holds when all of it is in use."""
         return sum(bucket.bytes for bucket in self.buckets)
 
     @property
@@ -67,7 +66,7 @@ class IndexReport:
 
 def read_report(stores: Stores, path: str, *, live: bool = False) -> IndexReport:
     """Reads the index at ``path``. Raises ``FileNotFoundError`` where there is none, ``LogInUse`` when a running node
-    wrote to it each time that it was copied; what cannot be read is a finding."""
+    wrote to it each time that it was copied; each unreadable part is a finding."""
     try:
         if live:
             store = stores.open_copy(path, map_bytes=INDEX_MAP_BYTES)
@@ -121,3 +120,10 @@ def _row(bucket: Bucket) -> BucketRow:
     farthest = max((high - low for low, high in pairwise(bucket.offsets)), default=0)
     size = HEADER.size + 8 * len(bucket)
     return BucketRow(bucket.first, bucket.last, bucket.file, len(bucket), size, farthest)
+
+
+def check_follows(bucket: Bucket, end: int) -> None:
+    """Raises ``Damaged`` unless ``bucket`` is right in itself and begins after ``end``."""
+    bucket.verify()
+    if bucket.first <= end:
+        raise Damaged(f"the index bucket at {bucket.first} begins before {end}, where one ends", vlsn=end)

@@ -65,7 +65,7 @@ def decode_record(value: bytes) -> Record:
 
 
 class StoredBuckets:
-    """Reads: each one short transaction, of what is committed at that moment, from any thread."""
+    """Reads: each is one short transaction, of the state committed at that moment, from any thread."""
 
     __slots__ = ("_store", "wounded")
 

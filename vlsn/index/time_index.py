@@ -7,7 +7,8 @@
 
 1. The steps cover the range without a gap, each from its first VLSN to the next one's.
 2. No visible block of a step bears a time past the step's bound.  A bound may be too high: behind a rollback, or
-   ``UNKNOWN``, where an earlier version wrote the log.  Whoever reads such a step for nothing lowers it (``lower``).
+   ``UNKNOWN``, where an earlier version wrote the log.  A reader that read such a step for nothing lowers it
+   (``lower``).
 3. So an index that knows nothing gives the right places, too, later.
 4. Past ``STEPS_MAX`` every two steps become one: memory stays at 2 MiB, and 64 GiB of log at a MiB a step.
 
@@ -73,7 +74,7 @@ class TimeIndex:
         return len(self._firsts)
 
     def forget(self) -> None:
-        """Forgets all steps; the store is told with the next flush."""
+        """Forgets all steps; the next flush deletes them in the store."""
         self.last: Vlsn = NULL_VLSN
         self._firsts = array("q")
         self._bounds = array("q")
@@ -89,7 +90,7 @@ class TimeIndex:
             for at, (first, bound) in enumerate(zip(self._firsts, self._bounds, strict=True))
         ]
 
-    # What comes and goes.
+    # Adding and dropping steps.
 
     def extend(self, first: int, last: int, lsns: tuple[int, int], clock_us: int) -> None:
         """Adds blocks past all others, sealed at ``clock_us`` at the latest. ``lsns``: of the first and the last."""
@@ -199,7 +200,7 @@ class TimeIndex:
         return puts, drops
 
     def load(self, store: KeyValue, checkpoint_id: int, first: Vlsn, last: Vlsn, mapping: int) -> None:
-        """Takes over what the store has of the range ``first`` to ``last``; one step of an unknown bound where that is
+        """Loads the store's steps of the range ``first`` to ``last``; one step of an unknown bound where that is
         nothing, is of another flush, or cannot be read. Raises ``WrongVersion``."""
         self.forget()
         try:

@@ -49,7 +49,7 @@ class Waiters:
             self.lowest = self._heap[0][0] if self._heap else NEVER
 
     def take(self, vlsn: Vlsn) -> list[Wake]:
-        """Takes those out that wait for ``vlsn`` or less, in the order of what they wait for."""
+        """Takes those out that wait for ``vlsn`` or less, in the order of their VLSNs."""
         taken: list[Wake] = []
         while self._heap and self._heap[0][0] <= vlsn:
             wake = self._wakes.pop(heappop(self._heap)[1], None)

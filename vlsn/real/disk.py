@@ -108,7 +108,7 @@ class PosixFile:
 
 
 class _Held:
-    """A directory that is held open: what it is called meanwhile does not matter.  Closed with its last user."""
+    """A directory that is held open, so that it may be renamed meanwhile.  Closed with its last user."""
 
     def __init__(self, directory: str) -> None:
         self.fd = os.open(directory or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -257,8 +257,8 @@ def _name(path: str) -> str:
 
 
 def _is_flocked(directory: str) -> bool:
-    """Says whether the kernel lists a lock on the directory. Asking for the lock itself might keep it from who starts
-    just then."""
+    """Says whether the kernel lists a lock on the directory. Asking for the lock itself might keep it from a process
+    that starts just then."""
     try:
         found = os.stat(directory or ".")
         with open("/proc/locks", encoding="ascii") as locks:

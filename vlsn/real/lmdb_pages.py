@@ -1,11 +1,11 @@
 """The pages of an LMDB data file, held against its format before LMDB itself maps them.
 
-LMDB believes its pages: a flipped bit in a page number, a size or a flag makes it read outside of its map or
-end the process, and the same file would do so at each start.  So whoever opens one first walks both trees here,
-with plain reads: every page number within the file, every page of the kind and in the place it is named for and
-in one tree once, every node within its page, keys in order, counts as the meta page has them, free pages not in
-use.  Free ones at the file's end need not be there: LMDB never writes what one transaction took and gave back.  What
-fails is ``Damaged``, to be set aside.  The values' bytes are the store's own checksums' matter.
+LMDB believes its pages.  A flipped bit in a page number, a size or a flag makes it read outside of its map or end the
+process, at each start again.  So whoever opens one first walks both trees here, with plain reads: every page number
+within the file, every page of the kind and in the place it is named for and in one tree once, every node within its
+page, keys in order, counts as the meta page has them, free pages not in use.  Free ones at the file's end need not be
+there: LMDB never writes what one transaction took and gave back.  A fault is ``Damaged``: the file is to be set aside.
+The values' bytes are the store's own checksums' matter.
 
     meta 0 | meta 1 | pages …       of two commits that follow on each other; the later one's trees are walked
 
@@ -140,7 +140,7 @@ class _Walk:
             )
 
     def free_pages(self) -> None:
-        """Checks that no page is free twice, or free and in use. What the file ends before must be free."""
+        """Checks that no page is free twice, or free and in use. A page past the file's end must be free."""
         taken = set(self._used)
         for first, count in self._spans:
             taken.update(range(first, first + count))

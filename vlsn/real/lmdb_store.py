@@ -10,7 +10,7 @@ key and value, so that a rotted or misplaced one is ``Damaged`` and never an ans
 2. One thread runs every write transaction from begin to commit: the first that wrote (asserted).
 3. The map is explicit and doubled on ``MapFull`` while no transaction is open; that is what the gate is for.
 4. No buffer leaves its transaction; every read is one short transaction.
-5. What the page cache holds of an environment is synced and dropped before it is opened for writing.
+5. The page cache of an environment is synced and dropped before it is opened for writing.
 6. The pages are held against LMDB's format before LMDB maps them (``lmdb_pages``): a bad one would end the
    process, at each start again.
 7. Offline tools open with ``read_only``, which takes no lock: only where no process writes; else a copy.
@@ -263,7 +263,7 @@ def _open_environment(path: str, map_bytes: int, read_only: bool) -> lmdb.Enviro
 
 def _settle(data: str) -> None:
     """Brings what an earlier process wrote onto the medium, or out of the page cache. It may not have lived to sync it,
-    or have failed to: what is read here is what a power cut would leave."""
+    or have failed to: this read gives the state that a power cut would leave."""
     descriptor = open_regular(data, os.O_RDWR)
     try:
         os.fdatasync(descriptor)

@@ -1,4 +1,4 @@
-"""Regular files only: what else stands in a file's place is refused at once, by its path.
+"""Regular files only: anything else in a file's place is refused at once, by its path.
 
 A FIFO would let an open wait for ever, a device answer for a disk, a directory fail later and without a name; a
 symbolic link that leads nowhere would pass for a file that was lost.  A link to a regular file is one.

@@ -1,7 +1,7 @@
 """The real threads: a worker is one thread behind a ``queue.SimpleQueue``.
 
 1. A worker's jobs run one after the other, in the order of ``submit``.
-2. Each job ends in exactly one call, ``done(result)`` or ``failed(error)``, at home, in the same order.
+2. Each job ends in exactly one call, ``done(result)`` or ``failed(error)``, on the owner's thread, in the same order.
 3. Completions that pile up while the loop is busy go home together: one ``call_soon_threadsafe`` a wake-up.
 4. A completion that raises is a bug of its owner: reported (``loop.call_exception_handler``,
    ``threading.excepthook``), and the next one runs.
@@ -10,7 +10,7 @@
     submit(job) ──────► SimpleQueue.put ────────────► get, job()
     done(result) ◄───── drain the deque ◄──────────── deque.append, call_soon_threadsafe if none is due
 
-Neither the queue nor the deque has a maximum here: who submits bounds what is under way.
+Neither the queue nor the deque has a maximum here: the submitter bounds its jobs.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class LoopWorker(CallerWorker):
         super().__init__(name, daemon=False)
 
     def close(self) -> None:
-        """Closes the worker; at home, or with the loop not running, runs the last completions in this call."""
+        """Closes the worker. On the owner's thread, or with the loop not running, runs the last completions in this
+        call."""
         super().close()
         if asyncio._get_running_loop() is self._loop or not self._loop.is_running():
             self._drain()
@@ -116,7 +117,7 @@ class LoopWorker(CallerWorker):
             self._due = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop is closed: what is left runs in ``close``
+            except RuntimeError:  # the loop is closed: the remaining completions run in ``close``
                 self._due = False
 
     def _drain(self) -> None:
@@ -153,7 +154,7 @@ class OneShot:
         self._lock.release()
 
     def wait(self) -> None:
-        """Returns when it was given; raises what was given."""
+        """Returns once the answer is there; raises it when it is an error."""
         try:
             self._lock.acquire()
         except BaseException:  # of a signal's handler
@@ -200,7 +201,7 @@ class Relay:
 
 
 class LoopShot:
-    """The same for a coroutine of ``loop``; ``future`` is done there.  Nobody hears of it once the loop is closed."""
+    """The same for a coroutine of ``loop``; ``future`` is done there.  It reaches nobody once the loop is closed."""
 
     __slots__ = ("_loop", "future")
 
@@ -260,12 +261,12 @@ def undisturbed(call: Callable[[], T], abandoned: Callable[[T], object]) -> T:
     interrupts the waiting, and nothing else. ``abandoned`` gets what nobody waits for any more."""
     results: list[T] = []
     answer: Answer[None] = Answer()
-    over = threading.Lock()  # taken by who is done first: the call, or the waiting that was interrupted
+    over = threading.Lock()  # taken by the first to finish: the call, or the wait that was interrupted
 
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # the boundary of a thread: whoever asked is told
+        except BaseException as error:  # the boundary of a thread: the caller gets it
             answer.fail(error)
             return
         answer.give(None)
@@ -288,7 +289,7 @@ def begin_apart(call: Callable[[], object]) -> None:
 
 
 class ReadAhead:
-    """A ``Reading`` on a thread of its own, while its user looks at what came before. It reads into the same
+    """A ``Reading`` on a thread of its own, while its user works on the piece before. It reads into the same
     ``READ_AHEAD`` buffers again and again, for one user at a time. Raises what a read raised, in its turn."""
 
     def __init__(self) -> None:
@@ -307,7 +308,7 @@ class ReadAhead:
                     if over:
                         return
                     read.put(self._read(file, number % READ_AHEAD, offset, size))
-            except BaseException as error:  # the boundary of a thread: whoever asked is told
+            except BaseException as error:  # the boundary of a thread: the caller gets it
                 last = error
             read.put(last)
 

@@ -10,6 +10,7 @@ from vlsn.format.block import decode_header as decode_block
 from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind, decode_header
 from vlsn.format.records import CheckpointEnd
 from vlsn.format.segment import FIRST_FRAME, SegmentState
+from vlsn.ids import padded
 from vlsn.recover.torn_tail import Found
 from vlsn.seams import Disk, File
 from vlsn.segments.directory import SegmentInfo
@@ -53,11 +54,12 @@ def _last_page(file: File, found: Found, salt: int) -> list[Frame] | None:
     for offset, header in zip(walk.offsets.tolist(), walk.headers, strict=True):
         begin = offset - base + FRAME_BYTES
         payload = buf[begin : begin + int(header["length"])]
+        end = offset + FRAME_BYTES + padded(len(payload))
         kind = FrameKind(int(header["kind"]))
         if kind is not FrameKind.BLOCK:
-            frames.append(Frame(offset, kind, payload, 0, 0))
+            frames.append(Frame(offset, kind, payload, 0, 0, end))
         else:
             span = decode_block(payload)
             dropped = bool(header["flag"] == OVERMARKED)
-            frames.append(Frame(offset, kind, payload, span.first_vlsn, span.last_vlsn, dropped))
+            frames.append(Frame(offset, kind, payload, span.first_vlsn, span.last_vlsn, end, dropped))
     return frames

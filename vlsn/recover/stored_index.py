@@ -188,7 +188,7 @@ def mend(index: VlsnIndex, disk: Disk, directory: str, end: Lsn) -> int:
         runs = visible_blocks(disk, directory, segments, start=wound.start, end=wound.end or end)
         heal(index, wound, _read(runs))
     if not wounds:
-        index.note_whole()
+        index.levels.stored.wounded = False
     return len(wounds)
 
 

@@ -1,1 +1,1 @@
-"""The segments of a directory: which files they are, what lies in them, and how they are read."""
+"""The segments of a directory: their files, their contents, and how they are read."""

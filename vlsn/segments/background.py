@@ -1,4 +1,4 @@
-"""Background work: what a log does beside what its promise rests on; no failure of it ends the log.
+"""Background work: jobs that no promise of the log rests on, so no failure of theirs ends the log.
 
     standby    the next segment, made and zeroed ahead
     sidecar    what can be derived from a sealed segment
@@ -7,14 +7,15 @@
     hole       what lies behind a sealed segment's end, given back
     mapping    what rotted in the index, read again from the segments
 
-1. A failure is counted, told by the next tick with its path and errno, and tried again: the first of a row at once,
-   the n-th after ``RETRY_S_MIN`` · 2^(n-2), at most ``RETRY_S_MAX``.  Nobody waits for it but who says so.
-2. What fails at once in many places is tried in ``WAITING_MAX`` of them; the oldest is given up, for each of these can
-   be done without, or is done by the next open.
+1. A failure is counted, reported by the next tick with its path and errno, and tried again: the first of a row at
+   once, the n-th after ``RETRY_S_MIN`` · 2^(n-2), at most ``RETRY_S_MAX``.  Nobody waits for it, except where that is
+   said.
+2. A failure in many places at once is tried again in ``WAITING_MAX`` of them; the oldest is given up, for each of
+   these can be done without, or is done by the next open.
 3. Writes and syncs of segments, the node file and transactions of the stores are not here: these end the log.  So does
    what is no failure of the system but a fault of ours.
 
-At home; ``do`` and ``tick`` take the log latch themselves, the rest is called under it.
+On the owner's thread; ``do`` and ``tick`` take the log latch themselves, the rest is called under it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from vlsn.seams import Clock, Worker
 T = TypeVar("T")
 WORKS = ("standby", "sidecar", "space", "removal", "hole", "mapping")
 _TOLD_MAX = 64
-"""Faults told between two ticks, at most."""
+"""Faults reported between two ticks, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ class Background:
                 each.pop((work, name), None)
 
     def tick(self) -> None:
-        """Tells what has failed, and tries again what is due."""
+        """Reports the failures, and tries the jobs that are due again."""
         with self.latch:
             said, self._telling = list(self._telling), deque(maxlen=_TOLD_MAX)
             now = self._clock.monotonic_s()

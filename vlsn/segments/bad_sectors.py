@@ -1,8 +1,8 @@
 """Bytes that the disk does not give: a bad sector, below where the log was synced.
 
-Of an open log such a page is rot like any other: it is read around, ``ROT`` stands in its place, no frame with it has
-a right checksum, and so it is met, named and mended as a flipped bit is.  Never zeros, which end a log.  An open
-reads nothing this way: there, what cannot be read is not known.  Every other ``OSError`` is no damage.
+In an open log such a page is rot like any other: reads go around it, and ``ROT`` stands in its place.  So the checksum
+of its frame is wrong, and it is found, named and mended as a flipped bit is.  Never zeros, which end a log.  An open
+reads nothing this way: to it, unreadable bytes are unknown.  Every other ``OSError`` is no damage.
 """
 
 from __future__ import annotations

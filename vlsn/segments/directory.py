@@ -1,7 +1,7 @@
 """The segments of a directory, and which bytes of them are the log.
 
-A segment's log ends where the header of the segment after it says (``prev_number``, ``prev_end``); what lies
-past that is dead.  Numbers rise but may be skipped: a standby that was never taken burns its number.
+A segment's log ends where the header of the segment after it says (``prev_number``, ``prev_end``); frames past that
+are dead.  Numbers rise but may be skipped: a standby that was never taken burns its number.
 
     00000001.vlog  ACTIVE                                  live_end = 61440
     00000002.vlog  PREPARED, no frames                     (a standby left by a crash: not in the log)
@@ -108,8 +108,8 @@ def check_size(active: Sequence[SegmentInfo]) -> None:
 
 
 def make_directory(disk: Disk, directory: str) -> None:
-    """Makes the directory with its parents, each name synced: else files in it are not durable either. Nor is one that
-    is there for sure: who made it may not have lived to sync it."""
+    """Makes the directory with its parents, each name synced: else files in it are not durable either. An existing one
+    may still be lost, too: its maker may have died before syncing it."""
     missing = []
     at = directory.rstrip("/")
     while at and not disk.exists(at):

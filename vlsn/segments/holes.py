@@ -1,4 +1,4 @@
-"""Holes: what lies behind a sealed segment's end is given back to the file system.
+"""Holes: the room behind a sealed segment's end is given back to the file system.
 
     |header|frames    end|    zeros, or what is dead    size|        64 MiB of disk
     |header|frames    end|page|          hole           size|        what its log takes, and the rest of a page
@@ -11,7 +11,7 @@
    next open, which looks at every sealed segment.  Where the file system cannot it is left, and said once; what fails
    otherwise is tried again (``background``).
 
-At home, under the log latch, but for what the keeper does.
+On the owner's thread, under the log latch, except for the keeper's jobs.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Holes:
         )
 
     def _look(self, job: list[tuple[int, int]]) -> _Seen:
-        """Looks, on the keeper's thread, at what each takes now, what was given back, and what went wrong."""
+        """Looks, on the keeper's thread, at the room that each takes now, the room given back, and the failures."""
         seen = _Seen()
         for number, end in job:
             path = f"{self._directory}/{segment_name(number)}"

@@ -1,4 +1,4 @@
-"""The ``synced`` rule: what it is where a segment's readable frames end.  Pure.
+"""The ``synced`` rule: the kind of end where a segment's readable frames stop.  Pure.
 
 Let X be where the frames that follow one another from the start end.  Something *later* than X may say how far
 this segment had been synced (all ends are exclusive); S is the highest of these:

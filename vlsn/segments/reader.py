@@ -7,13 +7,13 @@ by column (``rows``), many blocks at once; a single one by a look at the few fra
 
 Rules.
 1. Nothing at or past the synced end that the owner names is read, nor past ``upto_vlsn``.
-2. Where a segment ends, the next one whose header names this one goes on; what lies past the end named there
-   is dead: a place there stands for the first frame of the next segment, which begins with the same blocks.
-   Numbers in between may be missing (burnt standbys).
+2. Where a segment ends, the next one whose header names this one goes on.  Frames past the end named there are dead: a
+   place there stands for the first frame of the next segment, which begins with the same blocks. Numbers in between
+   may be missing (burnt standbys).
 3. Overmarked frames and local records are passed over; the blocks left must follow on exactly.
 4. A block is handed out only after its frame's checksum, header and padding were found right.
-5. What is not so is ``Damaged``, with file, offset and the VLSN that should be there; what lies before it is
-   handed out first.  A page that the disk does not give is rot too (``bad_sectors``).
+5. Anything else is ``Damaged``, with file, offset and the VLSN that should be there; the entries before it are handed
+   out first.  A page that the disk does not give is rot too (``bad_sectors``).
 """
 
 from __future__ import annotations
@@ -331,12 +331,12 @@ class LogReader:
         following = self._following(segment)
         if following is None:
             return False
-        if following.header.prev_end > lsn_offset(taking.at):  # its owner has not told yet that this one ends there
+        if following.header.prev_end > lsn_offset(taking.at):  # its owner has not reported yet that this one ends there
             following.close()
             return False
         if following.header.prev_end < lsn_offset(taking.at):
-            taking.expected = 0  # what lay past there was written again, where we go: it comes once more
-        self._segments.pop(segment.number).close()  # whoever reads on and on does not come back
+            taking.expected = 0  # the frames past there were written again in the next segment and come once more
+        self._segments.pop(segment.number).close()  # a reader that only goes forward never comes back
         self._keep(following)
         taking.at = lsn(following.number, FIRST_FRAME)
         return True

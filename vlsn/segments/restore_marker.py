@@ -1,4 +1,5 @@
-"""The marker of a network restore: while it lies in a directory, what lies beside it is no log (``repair.restore``)."""
+"""The marker of a network restore: while it lies in a directory, the files beside it are no log
+(``repair.restore``)."""
 
 from __future__ import annotations
 

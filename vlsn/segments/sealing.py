@@ -1,8 +1,8 @@
 """The closing of a sealed segment: its file, then its sidecar.
 
-A sidecar is derived, and background work (``background``): one that cannot be written ends nothing.  It is made from
-what the writer knew while it wrote (so that a byte that the disk changed later is found).  A segment without frames,
-or one whose running checksum is not known, gets none: whoever verifies reads it frame by frame.
+A sidecar is derived, and written as background work (``background``): a failure ends nothing.  It is made from
+the writer's own figures, so that a byte that the disk changed later is found.  A segment without frames, or one whose
+running checksum is unknown, gets none: verifiers read it frame by frame.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Sealing:
         try:
             write_sidecar(self._disk, self._directory, self._sidecar)
         except OSError:
-            with suppress(OSError):  # with what is left of one the next try begins
+            with suppress(OSError):  # else the next try removes it
                 self._disk.remove(f"{self._directory}/{sidecar_name(self._sidecar.number)}.new")
             raise
 

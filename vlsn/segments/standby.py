@@ -1,14 +1,14 @@
 """The standby: the next segment, made and filled with zeros while the current one fills up.
 
-Overwriting zeros that are already on the medium costs about half of writing into blocks that are merely
-reserved, so the standby is zeroed in the background, a little ahead of how full the current segment is.
-It has its final name and number, and a PREPARED header page; size, zeros and name are synced before it is
-taken.  Taken early (``late``), its rest is reserved instead, and that is counted.
+Overwriting zeros on the medium costs about half of writing into blocks that are merely reserved. So the standby is
+zeroed in the background, a little ahead of how full the current segment is. It has its final name and number, and a
+PREPARED header page; size, zeros and name are synced before it is taken.  Taken early (``late``), its rest is reserved
+instead, and that is counted.
 
-One that fails is thrown away, and another one made in its place (``background``).  After a failure to fill it
-the next one is taken only with zeros to its end: what does not take zeros does not take frames.
+One that fails is thrown away, and another one made in its place (``background``).  After a failure to fill it the next
+one is taken only with zeros to its end, since a file that takes no zeros takes no frames.
 
-At an open a PREPARED segment without frames is deleted and its number is never used again.
+An open deletes a PREPARED segment without frames; its number is never used again.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Taken:
 
 
 class Standby:
-    """Makes one segment ahead on the keeper's thread.  Called at home only, under the log latch, which it takes itself
-    for what the keeper answers."""
+    """Makes one segment ahead on the keeper's thread.  Called on the owner's thread only, under the log latch, which
+    it takes itself in the keeper's callbacks."""
 
     def __init__(
         self,
@@ -65,6 +65,8 @@ class Standby:
         self._header: SegmentHeader | None = None
         self._file: File | None = None
         self._zeroed = 0
+        self.ahead_to = 0.0
+        """The fill of the current segment (0–1) up to which there are zeros enough."""
         self._busy = False
         self._epoch = 0
         self._thrown_away = ""
@@ -99,7 +101,7 @@ class Standby:
         """Starts making the segment that ``header`` (PREPARED) describes."""
         assert self._file is None and not self._busy
         self._header = header
-        self._zeroed = FIRST_FRAME
+        self._zeroed, self.ahead_to = FIRST_FRAME, 0.0
         self._busy = True
         self._epoch += 1
         self._keeper.submit(partial(self._create, header), self._created, partial(self._create_failed, header))
@@ -123,7 +125,7 @@ class Standby:
         epoch = self._epoch
         self._keeper.submit(
             partial(_fill, file, start, end),
-            lambda _: self._filled(epoch, end),
+            lambda _: self._filled(epoch, end, header.size),
             lambda error: self._fill_failed(epoch, file, header, error),
         )
 
@@ -157,7 +159,7 @@ class Standby:
                 self._disk.remove(self._thrown_away)
             self._thrown_away = ""
         free = None
-        with suppress(OSError):  # which ``Space`` tells of; whether there is room says the reservation, too
+        with suppress(OSError):  # ``FreeSpace`` reports it; the reservation below fails without room, too
             free = self._disk.free_bytes(self._directory)
         if free is not None and free < header.size + self._free_bytes_min:
             raise OSError(errno.ENOSPC, "too little free space for the next segment")
@@ -213,12 +215,14 @@ class Standby:
                 self.no_space = False
                 self._on_failure(error, segment_name(header.number))
 
-    def _filled(self, epoch: int, end: int) -> None:
+    def _filled(self, epoch: int, end: int, size: int) -> None:
         with self._latch:
             if epoch == self._epoch:
                 self._busy = False
                 self._zeroed = end
+                self.ahead_to = (end / size - _HEAD_START) / _AHEAD
                 if self.complete:
+                    self.ahead_to = 1.0
                     self.proving = self.no_space = False
                 self._on_ready()
 

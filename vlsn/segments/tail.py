@@ -1,8 +1,8 @@
 """The tail: the current segment while frames are placed in it.
 
-The log latch is held by whoever places; the writer's thread then writes what was placed, in order, and
-syncs.  A frame never spans two segments, and a frame's ``synced`` field tells how far *this* segment was
-known synced when the frame was built, so that a later open can tell an unsynced end from damage.
+Frames are placed under the log latch; the writer's thread then writes them in order, and syncs.  A frame never spans
+two segments.  A frame's ``synced`` field tells how far *this* segment was known synced when the frame was built, so
+that a later open can tell an unsynced end from damage.
 
     offset 4096        4096+88           …            end
       |frame BLOCK 1-3 |frame BLOCK 4-4 |  zeros  …   |
@@ -25,7 +25,7 @@ from typing import NamedTuple
 from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES, FrameKind, build_header
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader
-from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, padded
+from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn
 from vlsn.seams import Buffer, File
 
 PAGE_BYTES = max(4096, mmap.PAGESIZE)
@@ -43,22 +43,20 @@ class Frame(NamedTuple):
     payload: Buffer
     first: int
     last: int
+    end: int
+    """The offset behind it and its padding."""
     dropped: bool = False
     """Rolled back: not to be written again, though a failed write may take the place where it lies."""
 
     @property
-    def end(self) -> int:
-        return self.offset + self.bytes
-
-    @property
     def bytes(self) -> int:
-        return FRAME_BYTES + padded(len(self.payload))
+        return self.end - self.offset
 
 
 @dataclass(slots=True)
 class Tail:
     """The place of the next frame of one segment. ``crc`` runs over the bytes written so far, the header page included;
-    None when it cannot be known without reading (a segment that was opened again)."""
+    None when only reading would tell it (a segment that was opened again)."""
 
     header: SegmentHeader
     file: File
@@ -74,14 +72,15 @@ class Tail:
     frames: list[Frame] = field(default_factory=list)
     carried: int = 0
     """Bytes of those of ``frames`` that a replacement would write again."""
+    number: int = field(init=False)
+    size: int = field(init=False)
+    """Bytes of the segment: where its last frame ends at most."""
+    start: Lsn = field(init=False)
+    """The LSN of its first byte."""
 
-    @property
-    def number(self) -> int:
-        return self.header.number
-
-    @property
-    def remaining(self) -> int:
-        return self.header.size - self.offset
+    def __post_init__(self) -> None:
+        self.number, self.size = self.header.number, self.header.size
+        self.start = lsn(self.number, 0)
 
     @property
     def unsynced(self) -> int:
@@ -98,7 +97,7 @@ class Tail:
                 break
             gone += 1
             if not frame.dropped:
-                self.carried -= frame.bytes
+                self.carried -= frame.end - frame.offset
         if gone:
             del self.frames[:gone]
 
@@ -124,7 +123,7 @@ class Chunk:
     """The standby was taken before all of it was zeroed: reserve the rest first."""
 
     def place(self, kind: FrameKind, payload: Buffer, first: int = 0, last: int = 0) -> Lsn:
-        """Puts a frame at the tail's end and returns where.  The caller has checked that it fits."""
+        """Puts a frame at the tail's end and returns its place.  The caller has checked that it fits."""
         tail = self.tail
         at = tail.offset
         size = len(payload)
@@ -138,16 +137,16 @@ class Chunk:
         tail.last_frame = at
         tail.offset = at + FRAME_BYTES + size + pad
         tail.offsets.append(at)
-        tail.frames.append(Frame(at, kind, payload, first, last))
+        tail.frames.append(Frame(at, kind, payload, first, last, tail.offset))
         tail.carried += tail.offset - at
-        assert tail.offset <= tail.header.size
-        return lsn(tail.header.number, at)
+        assert tail.offset <= tail.size
+        return Lsn(tail.start + at)
 
     def write(self, *, sync: bool) -> None:
         """Writes on the writer's thread: durable on return if ``sync``. Any ``OSError`` means that the file is not to
         be trusted."""
         if self.allocate:
-            self.tail.file.allocate(self.tail.header.size)
+            self.tail.file.allocate(self.tail.size)
         buffers = self.joined()
         self.tail.file.write(self.offset, buffers)
         if sync:
@@ -167,7 +166,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class Group:
-    """The load of one write: chunks in log order, and what to tell whom when they are written."""
+    """The load of one write: chunks in log order, and the callbacks for when they are written."""
 
     chunks: list[Chunk]
     sync: bool = False
@@ -187,12 +186,8 @@ class Group:
     """Segments that this group's first frames in the next one complete."""
     records: list[Record] = field(default_factory=list)
     after: list[Callable[[], None]] = field(default_factory=list)
-    """Calls to make at home, in order, once all is synced."""
+    """Calls to make on the owner's thread, in order, once all is synced."""
     chunks_done: int = 0
-
-    @property
-    def last_vlsn(self) -> Vlsn:
-        return Vlsn(self.lasts[-1]) if self.lasts else NULL_VLSN
 
     def write(self) -> None:
         """Writes on the writer's thread. A chunk of the next segment is written only after the one before it is synced:

@@ -5,9 +5,11 @@
 
 Clocks of masters differ: block times are no order of the log, their running maximum is.  It passes a time in the first
 block that bears that time or a later one, which lies in the first step of the time index (``vlsn.index.time_index``)
-whose bound is not below it.  One step is read, a few where bounds are too high; what was read for nothing lowers them.
+whose bound is not below it.  One step is read, a few where bounds are too high; each step read for nothing lowers its
+bound.
 
-Its owner asks for ``part`` after ``part`` and tells what was ``looked`` at, all of it at home; reads go where reads go.
+Its owner asks for ``part`` after ``part`` and notes each as ``looked`` at, on the owner's thread; the reads run
+elsewhere.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class TimeSearch:
         return self._at if self._found else Vlsn(self._last + 1)
 
     def part(self) -> tuple[Vlsn, Vlsn] | None:
-        """Returns first and last VLSN of what is to be looked at next; None when the search is over."""
+        """Returns first and last VLSN of the part to look at next; None when the search is over."""
         if self._found or self._at > self._last:
             return None
         step = self._index.step_reaching(self.time_us, self._at)

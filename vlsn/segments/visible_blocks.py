@@ -1,10 +1,9 @@
-"""The visible blocks of a part of the log, by column: what the VLSN index is tracked from again.
+"""The visible blocks of a part of the log, by column, from which the VLSN index is tracked again.
 
     segment 3   │good 1–10│good, overmarked│rotten│good 21–30│      →  (1, 10, lsn), (21, 30, lsn)
 
-Read by windows of 1 MiB, so that memory does not grow with the log.  A frame that is not right is passed over,
-and what lies behind it is looked for: an index says where blocks are, never that all of them are right, and who
-reads the place that it leads to finds the damage.
+Read by windows of 1 MiB, so that memory does not grow with the log.  A wrong frame is passed over, and the search goes
+on behind it.  An index says where blocks are, not that they are right: the reader of such a place finds the damage.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A reader's window of a segment: blocks that follow on, verified, as many as have room.
 
-A window holds whole frames of one segment, found by a walk.  Of its visible blocks those are taken that
-follow on exactly, hold what is wanted, and have right checksums; the first that has not ends the taking.
+A window holds whole frames of one segment, found by a walk.  It takes the visible blocks that follow on exactly, hold
+wanted entries, and have right checksums, up to the first that does not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stopped(Enum):
 
 
 class Taking:
-    """The state of one call: what it has taken, and what it still wants."""
+    """The state of one call: the entries that it has taken, and those that it still wants."""
 
     def __init__(self, from_vlsn: int, start: Lsn, upto_vlsn: int, bytes_max: int) -> None:
         self.want = from_vlsn

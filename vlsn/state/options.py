@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from vlsn.durability import Durability as Durability
-from vlsn.duration_histogram import Seconds
 from vlsn.errors import BadArgument
-from vlsn.histogram import Histogram
+from vlsn.histogram import Histogram, Seconds
 from vlsn.index.stats import IndexStats
 from vlsn.limits import (
     BLOCK_BYTES_MAX,

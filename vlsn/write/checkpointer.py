@@ -1,15 +1,15 @@
 """Checkpoints: the VLSN index flushed, and a place from which the next open may read.
 
     1  CHECKPOINT_START is placed, in its turn among the blocks, and synced
-    2  every VLSN given before it is waited for in the index, on master and replica alike
-    3  what of the index could not be read is tracked again (if that fails, by a later one); then it is flushed: one
+    2  every VLSN assigned before it is waited for in the index, on master and replica alike
+    3  the unreadable part of the index is tracked again (if that fails, by a later one); then it is flushed: one
        transaction, buckets ascending, the checkpoint's id, the range last
     4  CHECKPOINT_END is placed and synced
     5  the pointer and the state record go into ``state``, in one transaction        ◄ commit point
 
 Stopped before 5, the next open reads from the checkpoint before; an index one id ahead of the pointer is
 what 3 without 5 leaves, and is good.  A clean stop is the same with a flag in CHECKPOINT_END and nothing
-placed after it.  One checkpoint runs at a time; who asks meanwhile shares the next one.  A log that fails ends
+placed after it.  One checkpoint runs at a time; requests meanwhile share the next one.  A log that fails ends
 the one that runs and those that wait, with its error; none starts after that.
 Source: JE's checkpoint and awaitConsistency.
 """
@@ -50,7 +50,7 @@ class _Asked:
 
 
 class Checkpointer:
-    """Runs a log's checkpoints, by bytes, by period and on request.  At home only."""
+    """Runs a log's checkpoints, by bytes, by period and on request.  On the owner's thread only."""
 
     def __init__(
         self,
@@ -80,11 +80,10 @@ class Checkpointer:
         self.after: Callable[[], None] = lambda: None
         """A call after each checkpoint, and at each period that needs none."""
         self.running = False
-        self._bytes = 0
         self._since: float | None = None
         self._waiting: list[_Asked] = []
         self._served: list[_Asked] = []
-        """The askers of the one that runs."""
+        """The requests that the running one serves."""
         self._ended: VlsnLogError | None = None
         self._alone: list[Callable[[], None]] = []
         self._number, self._clean = 0, False
@@ -95,14 +94,13 @@ class Checkpointer:
 
     # When.
 
-    def wrote(self, size: int) -> None:
-        """Notes that the log grew by ``size`` synced bytes."""
-        self._bytes += size
-        if self._bytes >= self._options.checkpoint_bytes and not self.running:
+    def run_for_bytes(self) -> None:
+        """Runs one for the bytes that were written since the last, where there is room."""
+        if not self.running:
             self._space.look(self._run_for_bytes)
 
     def _run_for_bytes(self) -> None:
-        due = self._bytes >= self._options.checkpoint_bytes
+        due = self._cycle.uncovered_bytes >= self._options.checkpoint_bytes
         if due and not self.running and not self._life.closed and not self._space.cramped:
             self.run()
 
@@ -124,12 +122,12 @@ class Checkpointer:
         if self.running:
             return False
         durable = min(self._view.dtvlsn, self._view.range.last)
-        return self._bytes > OWN_BYTES or (self.last is not None and self.last.dtvlsn < durable)
+        return self._cycle.uncovered_bytes > OWN_BYTES or (self.last is not None and self.last.dtvlsn < durable)
 
     def run(self, *, clean: bool = False, done: Done = lambda _: None, failed: Failed = lambda _: None) -> None:
         """Runs a checkpoint; ``done`` gets it once the next open starts from it, ``failed`` what ended the log before.
-        Without room ``failed`` gets ``NoSpace``: nothing waits for a checkpoint without room, for cleaning, which makes
-        room, would wait for it."""
+        Without room ``failed`` gets ``NoSpace`` at once: cleaning, which makes room, must not wait for a
+        checkpoint."""
         with self._life.latch:
             if self._ended is None:
                 self._waiting.append(_Asked(clean, done, failed))
@@ -139,7 +137,8 @@ class Checkpointer:
         failed(self._ended)
 
     def give_up(self, error: VlsnLogError) -> None:
-        """Gives up: the log failed, what is under way comes to nothing, and nothing starts any more."""
+        """Gives up, since the log failed: ends the running checkpoint and those that wait, and starts none any
+        more."""
         with self._life.latch:
             self._ended = error
             asked, self._served, self._waiting = [*self._served, *self._waiting], [], []
@@ -158,7 +157,7 @@ class Checkpointer:
                 then()
 
     def release(self) -> None:
-        """Ends a checkpoint or a hold; what waited for it goes on."""
+        """Ends a checkpoint or a hold; the work that waited for it goes on."""
         with self._life.latch:
             self.running = False
             self._served = []
@@ -178,7 +177,7 @@ class Checkpointer:
         self.release()
 
     def settled(self, vlsn: Vlsn) -> None:
-        """Notes that a checkpoint's state record is synced, as of ``vlsn``: what lies before may go."""
+        """Notes that a checkpoint's state record is synced, as of ``vlsn``: the log before it may go."""
         with self._life.latch:
             self._holds.place(Owner.CHECKPOINT, RECOVERY, Vlsn(max(vlsn, self._holds.floor + 1)))
 
@@ -187,7 +186,7 @@ class Checkpointer:
     def _start(self) -> None:
         self._served, self._waiting = self._waiting, []
         self.running = True
-        self._bytes = 0
+        self._cycle.uncovered_bytes = 0
         self._clean = any(each.clean for each in self._served)
         self._number = self.last.id + 1 if self.last is not None else 1
         self._cycle.append_record(FrameKind.CHECKPOINT_START, self._start_record, self._wait, self._abandon)
@@ -206,7 +205,7 @@ class Checkpointer:
 
     def _wait(self, at: Lsn) -> None:
         self._start_lsn = at
-        # What an empty log that begins later follows on was never here.
+        # An empty log that begins later waits for nothing: the VLSNs before it were never here.
         given = self._allocated if self._allocated > self._view.trimmed_to else NULL_VLSN
         self._view.index.wait_for(given, self._flush)
 
@@ -283,9 +282,9 @@ class Checkpointer:
         self._life.keep(save, lambda _: self._done(checkpoint, settled, home_s))
 
     def _scan_from(self, settled: Vlsn) -> Lsn:
-        """Returns where the next open reads from: what the state record does not say is read again."""
+        """Returns the place from which the next open reads: everything after the state record is read again."""
         if not settled or settled < self._view.trimmed_to:
-            return Lsn(0)  # the record says nothing of what the log begins with
+            return Lsn(0)  # the record says nothing of the log's first entries
         after = self._view.index.at_or_before(Vlsn(settled + 1))
         return min(self._start_lsn, after[1]) if after is not None else self._start_lsn
 

@@ -1,9 +1,9 @@
-"""Cleaning: the oldest segments go, and the log begins at a later VLSN.
+"""Cleaning: the oldest segments go, and the log begins at a later VLSN. ``state/retention`` decides which may go.
 
-    1  what retention wants gone is found (``retention``); limits and holds say what of it may go, and for age how much
-       the clocks are believed (``aging``)
-       what destinations still want of that is written to pages, and those are synced (``vlsn/pages``); then the plan
-       is made again, and nothing goes that is not in them
+    1  segments that retention wants gone are found (``retention``); limits and holds say which of them may go, and for
+       age how much the clocks are believed (``aging``);
+       the entries that destinations still want of them are written to pages, and those are synced (``vlsn/pages``);
+       then the plan is made again, and nothing goes that is not in them
     2  holds that lie too far behind are dropped, and no new one may be placed below what goes
     3  the first visible block that stays is looked up in the first segment that stays
     4  the state record says where the log begins now                                   synced   ◄ commit point
@@ -11,9 +11,10 @@
     6  files go, the oldest segment first: sidecar and cut bytes, the segment, the directory synced
 
 Stopped before 4 nothing happened; after it the next open finishes the rest (``log_start``).  The directory is synced
-after each segment, so what is left never has a hole.  Checkpoints and rollbacks wait during 4 and 5.  A segment
-before the checkpoint's is closed: the keeper does all of it in order.  A file that cannot be removed ends its pass, not
-the log: it is no log any more, and is tried again (``background``) until it has gone, or the next open does it.
+after each segment, so the remaining log never has a hole.  Checkpoints and rollbacks wait during 4 and 5.  A segment
+before the checkpoint's is closed: the keeper does all of it in order.  A file that cannot be removed ends its pass
+only. It is no longer part of the log; its removal is tried again (``background``) until it succeeds, at the next open
+at the latest.
 
     range 1–950, segments 1 (1–300), 2 (301–600), 3 (601–…)     wanted: 1     →  range 301–950, segments 2, 3
 Source: JE's ``FileProtector`` and head truncation; the files went first once (SR 20702).
@@ -43,11 +44,11 @@ from vlsn.write.placement import Placement
 from vlsn.write.survey import Survey, Surveyed, bytes_from
 
 COMING: Final = "a destination that is being made, or moved"
-"""Its order may be durable without this node knowing: what it begins at is kept until that is known."""
+"""Its order may be durable before this node knows it, so the log from its first VLSN on is kept until then."""
 
 
 class Pager(Protocol):
-    """Keeps what destinations still want of the log that goes (``vlsn/pages``).  At home only."""
+    """Keeps what destinations still want of the log that goes (``vlsn/pages``).  On the owner's thread only."""
 
     def page(self, upto: Vlsn, done: Callable[[Vlsn, str], None]) -> None:
         """Pages what they want up to ``upto``, a block's last. ``done`` gets the VLSN up to which that is so, synced,
@@ -55,13 +56,14 @@ class Pager(Protocol):
         ...
 
     def uncovered(self, first: Vlsn) -> str:
-        """Returns why the log may not begin at ``first``: what lies before it is not all in pages. Empty where it
-        may."""
+        """Returns the reason why the log may not begin at ``first``: not everything before it is in pages. Empty where
+        it may."""
         ...
 
 
 class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report: what went (of a dry run: would go), and what stays although retention wants it gone."""
+    """The report: the segments that went (in a dry run: would go), and those that stay although retention wants them
+    gone."""
 
     dry_run: bool
     retention_bytes: int
@@ -96,7 +98,8 @@ class _Request:
 
 
 class Cleaner:
-    """Cleans one log, one pass at a time.  At home only; its reads, transactions and removals are the keeper's."""
+    """Cleans one log, one pass at a time.  On the owner's thread only; its reads, transactions and removals run on the
+    keeper's."""
 
     def __init__(
         self,
@@ -145,10 +148,10 @@ class Cleaner:
         pause_age: str = "",
         clocks_agree: bool = False,
     ) -> None:
-        """Runs a pass after the one under way; who asks for the same meanwhile shares it. ``done`` when its files are
+        """Runs a pass after the one under way; equal requests meanwhile share it. ``done`` when its files are
         gone. ``pause`` is why nothing is to go, ``pause_age`` why nothing is to go for its age. ``clocks_agree``:
-        others' clocks say the same, so that age is believed (``aging``). When the log closes or fails meanwhile
-        ``done`` hears of that in place of what went."""
+        others' clocks say the same, so that age is believed (``aging``). When the log closes or fails meanwhile, the
+        report that ``done`` gets says so."""
         retention = self.retention
         paused = pause or (pause_age if retention.age_s else "")
         if pause and not dry_run:
@@ -174,7 +177,7 @@ class Cleaner:
             CleaningPass(self, request).begin()
 
     def over(self, request: _Request, asked: CleaningPass) -> None:
-        """Tells who asked that the pass has nothing left to do, and goes on with the next one."""
+        """Reports to the callers that the pass is finished, and goes on with the next one."""
         self._running = False
         first, going = int(self.view.range.first), asked.plan.going
         if request.dry_run and going:
@@ -267,8 +270,8 @@ class CleaningPass:
             cleaner.checkpointer.hold(self._find_first)
 
     def _may_go(self, surveyed: Surveyed) -> bool:
-        """Has what destinations want of what goes paged first, and then leaves out what could not be. False while that
-        is under way: the plan is made again then, since holds may have come."""
+        """Has the entries that destinations want paged first, and then keeps the segments that could not be paged.
+        False while that is under way: the plan is made again then, since holds may have come."""
         pager, chosen, paged_to = self._cleaner.pager, self.plan, self._paged_to
         if pager is None:
             return True

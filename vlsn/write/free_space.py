@@ -4,11 +4,11 @@
     below                     appends are refused (``no-space``), reads go on
     below 2 MiB               checkpoints, the idle end and cleaning wait as well
 
-What was taken lies in segments that were reserved before, so nothing of it is at stake; what is kept free is for all
-that is written beside them.  With room again, appends go on by themselves.
+Accepted appends lie in segments that were reserved before, so they are safe; the free space is kept for all other
+files.  With room again, appends go on by themselves.
 
-A look that fails is background work (``background``): what was seen last goes on to hold, or nothing where that is not
-known, and who waits for the look goes on.
+A look that fails is background work (``background``): the last figure stays, if there was one, and the waiting callers
+go on.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from vlsn.write.log_life import LogLife
 
 
 class FreeSpace:
-    """The free space of a directory's file system, as of the last look. At home."""
+    """The free space of a directory's file system, as of the last look. On the owner's thread."""
 
     def __init__(self, disk: Disk, directory: str, life: LogLife, *, free_bytes_min: int) -> None:
         self.free_bytes: int | None = None
         """None before the first look that gave an answer."""
+        self.low = False
+        """Less is free than is to be kept: appends are refused."""
         self._disk = disk
         self._directory = directory
         self._life = life
@@ -35,18 +37,13 @@ class FreeSpace:
         self._looking = False
 
     @property
-    def low(self) -> bool:
-        """Less is free than is to be kept: appends are refused."""
-        return self.free_bytes is not None and self.free_bytes < self._min
-
-    @property
     def cramped(self) -> bool:
         """True while so little is free that not even a checkpoint should be tried. A transaction that finds no room
         ends the process."""
         return self.free_bytes is not None and self.free_bytes < STATE_FREE_BYTES_MIN
 
     def look(self, then: Callable[[], None] = lambda: None) -> None:
-        """Looks now, then calls ``then``. Who asks while a look is under way shares it, and who asks twice is called
+        """Looks now, then calls ``then``. A call during a look shares that look, and the same ``then`` is called
         once."""
         with self._life.latch:
             if then not in self._waiting:
@@ -62,6 +59,7 @@ class FreeSpace:
     def _seen(self, free_bytes: int) -> None:
         with self._life.latch:
             self.free_bytes = free_bytes
+            self.low = free_bytes < self._min
             self._background.works("space")
         self._answer()
 

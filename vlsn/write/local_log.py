@@ -10,13 +10,13 @@
 1. One group is with the writer at a time (``cycle``).
 2. VLSNs are given, and places in the segment, only under the latch and only when the group will fit: a
    sealed block is never unsealed, so nothing may fail between sealing and the writer but the disk itself.
-3. A write or sync that fails costs its segment: what was not synced is written again in the next one, and
-   callers hear nothing of it (``replacer``).  A second failure meanwhile, or a failure of LMDB, ends the
-   log (``LogFailed``): what the page cache then says is not to be trusted, and the process must end.  What the
-   promise does not rest on is tried again when it fails, and ends nothing (``background``).
-4. Everything here runs *at home* (see ``seams.Worker``): on the loop's thread in a node, under the latch on
-   callers' and workers' threads when embedded.  The writer's thread writes and syncs, the keeper's thread
-   runs every LMDB transaction, zeroes standbys and closes segments.
+3. A write or sync that fails costs its segment: the unsynced frames are written again in the next one, and callers
+   notice nothing (``replacer``).  A second failure meanwhile, or a failure of LMDB, ends the log (``LogFailed``): the
+   page cache is not to be trusted then, and the process must end.  Work that no promise rests on is tried again when
+   it fails (``background``).
+4. Everything here runs *on the owner's thread* (see ``seams.Worker``): the loop's thread in a node; callers' and
+   workers' threads, under the latch, when embedded.  The writer's thread writes and syncs, the keeper's thread runs
+   every LMDB transaction, zeroes standbys and closes segments.
 """
 
 from __future__ import annotations
@@ -37,16 +37,13 @@ from vlsn.write.log_view import LogView
 from vlsn.write.node_promises import NodePromises
 from vlsn.write.placement import Placement
 from vlsn.write.queue import LocalEntries, Pending, Queue, ReplicaRun
-from vlsn.write.queue_reader import QueueReader
 from vlsn.write.replacer import Replacer
 from vlsn.write.rollback import Rollback
-from vlsn.write.shutdown import Shutdown
-from vlsn.write.upkeep import Upkeep
 from vlsn.write.write_cycle import LogListener, WriteCycle
 
 
 class LocalLog:
-    """An open log.  Made by ``recovery.recover`` and this constructor; see the module for who may call.
+    """An open log.  Made by ``recovery.recover`` and this constructor. The module says which threads may call it.
 
     ``by_writer``: groups are made by the writer's thread alone, where callers' threads may be interrupted at any point,
     as a process's main thread is by a signal whose handler raises."""
@@ -76,32 +73,30 @@ class LocalLog:
         self.placement = placement = Placement(
             recovered, view, options, seams, life, stats=stats, on_change=self._placement_changed
         )
-        self._reader = QueueReader(placement, view, options, seams.clock, sealed=listener.sealed)
-        self.queue: Queue = self._reader.queue
         self.replacer = Replacer(view, placement, life, writer=writer, stats=stats)
         self.cycle = cycle = WriteCycle(
-            self._reader,
             placement,
             self.replacer,
             view,
             life,
+            options,
             writer=writer,
             stats=stats,
             listener=listener,
             by_writer=by_writer,
         )
+        self.queue: Queue = cycle.queue
         self.care = care = LogCare(recovered, view, life, placement, cycle, options, seams.disk)
-        cycle.grew = care.checkpointer.wrote
+        cycle.checkpoint_due = care.checkpointer.run_for_bytes
         self.promises = NodePromises(self.node_file, view, seams.levels, life)
-        self._upkeep = Upkeep(options, view, life, self.queue, cycle, placement, care)
-        self._shutdown = Shutdown(view, life, self.queue, cycle, placement, care, self.lock)
+        self._closers: list[Callable[[], None]] = []
         placement.start()
 
-    # What is taken.
+    # The limits of appends.
 
     @property
     def promised(self) -> Vlsn:
-        """The highest VLSN that what was appended so far has or will have."""
+        """The highest VLSN that the appends so far have, or will have."""
         return Vlsn(self.view.allocated + self.queue.vlsns)
 
     @property
@@ -133,10 +128,10 @@ class LocalLog:
         assert term <= self.node_file.record.term
         runs = self.view.history.term_runs
         assert not runs or term > runs[-1].term, (term, runs[-1])
-        self._reader.term = term
+        self.cycle.term = term
 
     def stop_sealing(self, error: VlsnLogError) -> None:
-        """Refuses with ``error`` what is not sealed yet; what is, goes on to the writer."""
+        """Refuses unsealed appends with ``error``; sealed ones go on to the writer."""
         self.cycle.stop_sealing(error)
 
     def check_size(self, cost: int) -> None:
@@ -146,9 +141,9 @@ class LocalLog:
 
     def append(self, pending: Pending) -> None:
         """Queues a submission that ``check_size`` let pass.  Raises ``NotMaster``, ``NoSpace`` (``NoSegment``),
-        ``QueueFull``, ``LogFailed`` or ``LogClosed`` with nothing logged; afterwards the listener hears of it, or
+        ``QueueFull``, ``LogFailed`` or ``LogClosed`` with nothing logged. Afterwards the listener gets it, or
         ``pending.refused`` is called."""
-        if not self._reader.term or self.life.closing:
+        if not self.cycle.term or self.life.closing:
             self.life.check_open()
             if self.life.closing:
                 raise LogClosed("the log is closing")
@@ -183,7 +178,7 @@ class LocalLog:
 
     def append_entries(self, kinds: list[EntryKind], values: list[bytes], done: Callable[[Vlsn], None]) -> None:
         """Appends entries of the log's own, sealed as one block; ``done`` gets their last VLSN, synced."""
-        assert self._reader.term
+        assert self.cycle.term
         self.queue.push(LocalEntries([int(kind) for kind in kinds], values, done))
         self.cycle.ask()
 
@@ -195,7 +190,7 @@ class LocalLog:
         nothing (more) of them was kept.  Raises ``TooLarge``, with nothing kept, where one does not fit a segment of
         this log; ``LogFailed``, ``LogClosed``."""
         self.life.check_open()
-        assert not self._reader.term
+        assert not self.cycle.term
         if (size := max(map(len, run.blocks))) > self.placement.frame_bytes_max:
             raise TooLarge(f"a block of {size} bytes does not fit a segment of {self.options.segment_bytes}")
         self.queue.push(ReplicaRun(run, done, sync))
@@ -209,40 +204,90 @@ class LocalLog:
         ``rollback``).  Nothing is sealed or handed over from before this call until ``done`` or ``refused`` (then
         nothing has changed), and no checkpoint runs meanwhile.  Raises ``RollbackProhibited``, ``BadArgument``."""
         self.life.check_open()
-        assert not self._reader.term
+        assert not self.cycle.term
         parts = self.view, self.life, self.placement, self.cycle, self.replacer, self.care.checkpointer
         Rollback(*parts, matchpoint, done, refused).begin()
 
     def tick(self) -> None:
-        """Does, a few times a second, what is done by the clock, and tries for space again."""
+        """Runs the work that goes by the clock, a few times a second, and tries for space again."""
         with self.latch:
             if self.life.over:
                 return
             self.placement.retry()
             self.view.fold_acks()
             if not self.life.closing:
-                self._upkeep.tick()
+                self.care.tick()
             elif (refusal := self.placement.refusal) is not None:
-                self._shutdown.without_space(refusal)
+                self._close_without_space(refusal)
         self.life.background.tick()
-
-    def close(self, done: Callable[[], None]) -> None:
-        """Stops the log cleanly: everything queued is synced, then a checkpoint whose end says clean. What waits for
-        space is refused, and a checkpoint that finds none is left out. ``done`` when the files are closed, also if the
-        log fails before; the caller then closes the workers."""
-        self._shutdown.begin(done)
 
     def _placement_changed(self) -> None:
         with self.latch:
             self.replacer.go_on()
             self.cycle.pump()
 
-    # How it ends.
+    # A clean stop, or the end of a log without room.
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Stops the log cleanly.  ``done`` is called when the files are closed, also if the log fails before; the
+        caller then closes the workers.
+
+            1  everything queued is synced; new appends are refused
+            2  a checkpoint whose end says clean; without room it is left out, and the next open reads from the
+               checkpoint before
+            3  the files are closed, the lock is released
+        """
+        self.life.closing = True
+        self._closers.append(done)
+        if self.life.over:
+            self._finish()
+        else:
+            self.cycle.drain(self._drained)
+
+    def _drained(self) -> None:
+        self.stop_sealing(LogClosed("the log is closing"))
+        self.care.space.look(self._end_state)
+
+    def _end_state(self) -> None:
+        if self.care.space.cramped:
+            self.cycle.drain(self._finish)
+        else:
+            self.care.checkpointer.run(clean=True, done=lambda _: self._finish(), failed=lambda _: self._finish())
+
+    def _close_without_space(self, refusal: NoSpace) -> None:
+        """Closes without another segment: appends that wait for one are refused."""
+        self.stop_sealing(type(refusal)(f"the log is closing, and {refusal}"))
+        self.cycle.pump()
+        if self.cycle.group is None and self.queue:  # not even a record has a place
+            self.queue.items.clear()
+            self._finish()
+
+    def _finish(self) -> None:
+        """Closes the files, and calls the callers back."""
+        life = self.life
+        with life.latch:
+            closers, self._closers = self._closers, []
+            if not life.closed:
+                life.closed = life.over = True
+                life.background.close()
+                self.placement.close()
+                self.view.index.fail_waiters(LogClosed("the log was closed"))
+                life.keeper.submit(self._close_stores, lambda _: None, lambda _: None)
+        for done in closers:
+            life.keeper.submit(lambda: None, lambda _, done=done: done(), lambda _: None)  # type: ignore[misc]
+
+    def _close_stores(self) -> None:
+        """Closes the stores, on the keeper's thread."""
+        self.view.index.close()
+        self.care.state.close()
+        self.lock.release()
+
+    # A failure.
 
     def _stop(self, failure: LogFailed) -> list[Pending]:
         """Stops sealing, checkpoints and waits; returns the appends that were not sealed."""
-        self._reader.term = NULL_TERM
-        refused = [*self._reader.taken, *self.queue.take_appends()]
+        self.cycle.term = NULL_TERM
+        refused = [*self.cycle.taken, *self.queue.take_appends()]
         self.queue.items.clear()
         self.care.checkpointer.give_up(failure)
         self.view.index.fail_waiters(failure)
@@ -251,4 +296,4 @@ class LocalLog:
     def _failed(self, failure: LogFailed) -> None:
         self._listener.failed(failure)
         if self.life.closing:
-            self._shutdown.finish()
+            self._finish()

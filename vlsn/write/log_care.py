@@ -1,17 +1,24 @@
-"""The care of an open log: checkpoints, cleaning, the holds that keep it from going, free space.
+"""The care of an open log: checkpoints, cleaning, the holds that keep it from going, free space, the work by the clock.
 
-At home only, under the log latch.
+    lazy appends     flushed within ``flush_interval_s``, synced within ``sync_interval_s``
+    segments         rolled after ``roll_period_s``
+    the idle end     stated after ``idle_end_s`` of quiet: how far the log is surely whole without a sync after it
+    checkpoints      by period; neither of these last two where the last look found too little free space
+    free space       looked at each time while anything is written or there is too little, else every ``QUIET_LOOK_S``
+
+On the owner's thread only, under the log latch.
 """
 
 from __future__ import annotations
 
-from vlsn.ids import Vlsn
+from vlsn.ids import Lsn, Vlsn, lsn
 from vlsn.recover.recovery import Recovered
 from vlsn.seams import Disk
 from vlsn.state.consumers import ConsumerHolds
 from vlsn.state.destinations import Destinations
 from vlsn.state.holds import Holds
 from vlsn.state.options import LogOptions
+from vlsn.state.state_store import IdleEnd
 from vlsn.write.checkpointer import Checkpointer
 from vlsn.write.cleaner import Cleaner
 from vlsn.write.free_space import FreeSpace
@@ -20,6 +27,10 @@ from vlsn.write.log_view import LogView
 from vlsn.write.placement import Placement
 from vlsn.write.survey import Survey
 from vlsn.write.write_cycle import WriteCycle
+
+QUIET_LOOK_S = 1.0
+"""Seconds that the free-space figure of a quiet log may be old. The next append's place lies in segments that were
+reserved before."""
 
 
 class LogCare:
@@ -37,6 +48,9 @@ class LogCare:
     ) -> None:
         self._view = view
         self._life = life
+        self._placement = placement
+        self._cycle = cycle
+        self._options = options
         self.state = recovered.state
         small = view.history.small
         self.space = FreeSpace(disk, view.directory, life, free_bytes_min=options.free_bytes_min)
@@ -66,9 +80,68 @@ class LogCare:
             Survey(view, placement, self.space, life.clock, segment_bytes=options.segment_bytes),
             options.retention,
         )
+        self._quiet_since: float | None = None
+        self._looked_s = -QUIET_LOOK_S
+        self._allocated: Vlsn | None = None
+        """The last VLSN given as of the last look."""
+        self._stated: tuple[Lsn, Vlsn] | None = None
+        """The idle end that was stated last, and the durable end with it."""
 
     def rewrite_state(self) -> None:
         """Has a checkpoint write all of the ``state`` store anew, out of memory, which holds it whole."""
         with self._life.latch:
             self._view.history.keep_all()
         self.checkpointer.run()
+
+    def tick(self) -> None:
+        """Does what is done by the clock, a few times a second."""
+        options, cycle, queue, placement = self._options, self._cycle, self._cycle.queue, self._placement
+        now = self._life.clock.monotonic_s()
+        if queue.lazy and now - queue.lazy_since_s >= options.flush_interval_s:
+            cycle.pump(flush=True)
+        if cycle.unsynced_since is not None and now - cycle.unsynced_since >= options.sync_interval_s:
+            cycle.unsynced_since = None  # asked for once
+            cycle.drain(lambda: None)
+        period = options.roll_period_s
+        if period and not placement.empty and now - placement.taken_s >= period:
+            placement.taken_s = now  # asked for once
+            cycle.rotate("period")
+        if self._is_look_due(now):
+            self._looked_s, self._allocated = now, self._view.allocated
+            self.space.look(self._looked)
+        else:
+            self._looked()
+
+    def _is_look_due(self, now: float) -> bool:
+        writes = self._cycle.group is not None or bool(self._cycle.queue) or self._view.allocated != self._allocated
+        short = self.space.cramped or self.space.low or self._placement.no_space
+        return writes or short or now - self._looked_s >= QUIET_LOOK_S
+
+    def _looked(self) -> None:
+        """Does the part of a tick that needs room on the disk, with a fresh figure, or a recent one while nothing is
+        written."""
+        life = self._life
+        with life.latch:
+            if life.over or life.closing or self.space.cramped:
+                return
+            now = self._life.clock.monotonic_s()
+            if self._cycle.group is not None or self._cycle.queue:
+                self._quiet_since = None
+            elif self._quiet_since is None:
+                self._quiet_since = now
+            elif now - self._quiet_since >= self._options.idle_end_s:
+                self._state_idle_end()
+            self.checkpointer.tick(now)
+
+    def _state_idle_end(self) -> None:
+        """Says in the state where the log ends, surely whole and without a sync for it, once for each end."""
+        view, tail, span = self._view, self._placement.tail, self._view.range
+        if tail is None or not span.last or span.last_sync < span.last:
+            return
+        at = lsn(tail.number, tail.synced)
+        durable = min(view.dtvlsn, span.last_sync)
+        if self._stated == (at, durable):
+            return
+        self._stated = (at, durable)
+        end = IdleEnd(lsn=at, term=view.history.last_term, vlsn=span.last, dtvlsn=durable)
+        self._life.keep(lambda: self.state.save(idle_end=end))

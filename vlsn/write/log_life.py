@@ -3,7 +3,7 @@
     open ─► closing ─► closed
       └────────┴─────► failed      what the page cache says is not to be trusted any more: the process must end
 
-A log fails once.  What is queued is then refused, and nothing goes to the workers any more.
+A log fails once.  The queued appends are then refused, and the workers get no more jobs.
 """
 
 from __future__ import annotations
@@ -40,13 +40,11 @@ class LogLife:
         self.closing = False
         """A stop is under way, or has ended."""
         self.closed = False
+        self.over = False
+        """Closed or failed."""
         self.failure: LogFailed | None = None
         self._stop = stop
         self._failed = failed
-
-    @property
-    def over(self) -> bool:
-        return self.failure is not None or self.closed
 
     def check_open(self) -> None:
         """Raises ``LogFailed`` or ``LogClosed``."""
@@ -69,7 +67,7 @@ class LogLife:
                 return
             failure = LogFailed(text)
             failure.__cause__ = error
-            self.failure = failure
+            self.failure, self.over = failure, True
             refused = self._stop(failure)
         for pending in refused:
             pending.refused(failure)

@@ -2,7 +2,8 @@
 
     segments 1 (to 65536), 2 (to 40960)  ·  range 1–950  ·  durable up to 948  ·  terms, group, producers
 
-Changed at home only, under the log latch; the range and the ends are replaced whole, for readers on any thread.
+Changed on the owner's thread only, under the log latch. The range and the ends are replaced whole, for readers on any
+thread.
 """
 
 from __future__ import annotations
@@ -82,14 +83,14 @@ class LogView:
         return self.ends.get(number, 0)
 
     def reader(self, *, segments_max: int = 1) -> LogReader:
-        """Makes a reader, for one user at a time; what is cleaned away under it is ``Trimmed``."""
+        """Makes a reader, for one user at a time. It raises ``Trimmed`` for entries that are cleaned away under it."""
         return LogReader(
             self.disk, self.directory, self.synced_end, lambda: self.range.first, segments_max=segments_max
         )
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], StateRecord]:
         """Copies the sum of entries up to ``vlsn``, and where the log begins since it was cleaned. The returned call
-        puts it together, on any thread."""
+        builds the record, on any thread."""
         return self.history.snapshot(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[StateRecord, dict[str, LifeChanges] | None]]:

@@ -18,7 +18,7 @@ from vlsn.write.log_view import LogView
 
 
 class NodePromises:
-    """The promises, at home."""
+    """The promises, on the owner's thread."""
 
     def __init__(self, node_file: NodeFile, view: LogView, levels: Levels, life: LogLife) -> None:
         self._node_file = node_file

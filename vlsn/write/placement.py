@@ -3,15 +3,15 @@
     place(frame) ─► tail, while it fits          ─► chunk of the group ─► writer
                  └► standby, taken as the new tail (a roll)
 
-1. A frame is placed only where it surely fits: in the tail, or in the standby together with all else that its
-   group has, so that one roll is always enough, and so is one more segment if the write fails.
+1. A frame is placed only where it surely fits: in the tail, or in the standby together with the rest of its group. So
+   one roll is always enough, and so is one more segment if the write fails.
 2. A segment's end rises only by ``written``, once it is synced; a replacement alone lowers it, together with
    the header page that says so (``replacer``).
 3. A standby that fails is thrown away and the next one made, at once, then with pauses (``background``).  From the
-   second failure in a row on what needs a segment is refused (``refusal``), as it is without space, and goes on by
-   itself.  Only a failed write that waits for it ends the log then (``replacer``).
+   second failure in a row on, appends that need a segment are refused (``refusal``), as they are without space; they
+   go on by themselves later.  Only a failed write that waits for it ends the log then (``replacer``).
 
-Used at home only, under the log latch.
+Used on the owner's thread only, under the log latch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from vlsn.errors import NoSegment, NoSpace
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader, SegmentState, sidecar_name
-from vlsn.ids import Lsn, Vlsn, padded
+from vlsn.ids import Lsn, Vlsn
 from vlsn.recover.recovery import Recovered
 from vlsn.seams import Buffer, Seams
 from vlsn.segments.holes import Holes
@@ -92,7 +92,7 @@ class Placement:
         self.holes = Holes(seams.disk, self._directory, life.background)
 
     def start(self) -> None:
-        """Makes the first standby; its owner must be whole, since it hears of it at any time from now on."""
+        """Makes the first standby. Its owner must be complete, since callbacks may come from now on."""
         self._prepare()
         last = max(self._ends, default=0)
         self.holes.give_back((number, end) for number, end in self._view.segments().items() if number < last)
@@ -105,7 +105,7 @@ class Placement:
 
     @property
     def refusal(self) -> NoSpace | None:
-        """The refusal of what needs another segment; None while there is one, or it is being made."""
+        """The refusal of appends that need another segment; None while there is one, or it is being made."""
         if self.no_space:
             return NoSpace("the disk has no room for another segment")
         return NoSegment(self.unmade) if self.unmade else None
@@ -159,7 +159,7 @@ class Placement:
             self.holes.give_back([(number, self._ends[number])])
 
     def is_full_for(self, cost: int) -> bool:
-        return self.tail is None or self.tail.remaining < cost
+        return self.tail is None or self.tail.offset + cost > self.tail.size
 
     # Placing.
 
@@ -170,7 +170,7 @@ class Placement:
         """Says whether frames of ``size`` bytes in all still have a place (rule 1). They are one, or ``several``, some
         of which may go to the tail and some to the standby."""
         tail = self.tail
-        in_tail = tail is not None and size <= tail.remaining
+        in_tail = tail is not None and tail.offset + size <= tail.size
         if in_tail and len(group.chunks) == 1:
             return True
         if not in_tail and (not self.can_roll or len(group.chunks) >= CHUNKS_MAX):
@@ -218,12 +218,15 @@ class Placement:
         self.take(tail, reason)
 
     def _place(self, group: Group, kind: FrameKind, payload: Buffer, first: int, last: int) -> Lsn:
-        size = FRAME_BYTES + padded(len(payload))
         tail = self.tail
-        if tail is None or tail.remaining < size:
+        # Offsets and sizes of segments are multiples of 8, so the padding of the payload needs no look.
+        if tail is None or tail.offset + FRAME_BYTES + len(payload) > tail.size:
             self.roll(group, "size" if tail is not None else None)
-        group.bytes += size
-        return group.chunks[-1].place(kind, payload, first, last)
+        chunk = group.chunks[-1]
+        before = chunk.tail.offset
+        at = chunk.place(kind, payload, first, last)
+        group.bytes += chunk.tail.offset - before
+        return at
 
     def take_standby(self) -> Taken:
         return self._standby.take()
@@ -249,7 +252,7 @@ class Placement:
         if self.tail is not None:
             self.tail.forget_after(vlsn)
 
-    # What the writer answers.
+    # After the write.
 
     def written(self, group: Group) -> None:
         """Notes that ``group`` is written, and synced if that was asked of it."""
@@ -258,7 +261,9 @@ class Placement:
         for tail in group.sealed_tails:
             self._close(tail)
         if self.tail is not None:
-            self._standby.pace((self.tail.offset - FIRST_FRAME) / self._capacity)
+            filled = (self.tail.offset - FIRST_FRAME) / self._capacity
+            if filled > self._standby.ahead_to:
+                self._standby.pace(filled)
 
     def note_synced(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
@@ -268,7 +273,7 @@ class Placement:
         """Takes the segment ``new``, which is synced with its header page, in place of the broken one. ``live`` ends at
         ``end`` now; ``deleted`` never became part of the log."""
         if live is not None:
-            live.offset, live.crc = end, None  # its checksum ran over what is dead now: no sidecar
+            live.offset, live.crc = end, None  # its checksum includes dead frames: no sidecar
             self._ends[live.number] = live.offset
             self._close(live)
         for tail in deleted:
@@ -335,7 +340,7 @@ class Placement:
 
     def _standby_failed(self, error: BaseException, name: str) -> None:
         if isinstance(error, IsADirectoryError | FileExistsError):
-            self._next_number += 1  # what stands there under its name is nothing of ours
+            self._next_number += 1  # another program's file has that name
         self._background.fails("standby", error, self._prepare, path=name)
         self._on_change()
 

@@ -1,4 +1,4 @@
-"""A local log's queue: what waits, in the order in which it will be placed, and how much it is.
+"""A local log's queue: the items that wait, in the order in which they will be placed, and their size.
 
 Pending       a client's submission: gets its VLSNs when it is sealed
 LocalEntries  entries of the log's own (TERM, GROUP …), sealed as one block
@@ -68,8 +68,8 @@ class LocalEntries:
 
 @dataclass(slots=True)
 class ReplicaRun:
-    """A replica's blocks, kept verbatim; ``at`` is the next one to place. Without ``sync`` they are written, and synced
-    with what comes after or within the sync interval."""
+    """A replica's blocks, kept verbatim; ``at`` is the next one to place. Without ``sync`` they are written, and
+    synced with later items or within the sync interval."""
 
     run: BlockRun
     done: Callable[[VlsnLogError | None], None]
@@ -85,7 +85,7 @@ class LocalRecord:
     payload: Callable[[], bytes]
     done: Callable[[Lsn], None]
     refused: Callable[[VlsnLogError], None] | None = None
-    """A call for a record that need not be there: told when there is no room for it."""
+    """A call for an optional record: it gets the error when there is no room for it."""
 
     @property
     def room(self) -> int:
@@ -118,7 +118,7 @@ class Queue:
         self.entries = 0
         self.bytes = 0
         self.vlsns = 0
-        """VLSNs that what waits will be given."""
+        """VLSNs that the waiting items will get."""
         self.lazy = 0
         """Appends that wait for no write (``NO_SYNC``)."""
         self.lazy_since_s = 0.0

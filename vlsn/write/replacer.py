@@ -3,23 +3,22 @@
     write fails ─► begin ─► standby there? ─► writer: frames, header ─► index told ─► on_replaced
                               └ no: go_on, once there is one
 
-What a failed write did to the page in which it began, and what a failed sync left of its pages, nobody can say;
-neither is tried again on that file.  From the first frame that reaches into that page on, everything is
-written again, verbatim under new frame headers:
+After a failed write the page in which it began is unknown, after a failed sync all of its pages are; neither is tried
+again on that file.  From the first frame that reaches into that page on, everything is written again, verbatim under
+new frame headers:
 
     1  segments that never became part of the log (their header was not synced) are deleted, the directory synced
     2  the frames into the standby, from its first frame on; synced
     3  the standby's header page, ACTIVE, which names the start of the first of them as the old file's end; synced
                                                                                              ◄ commit point
 
-Stopped before 3 the old file is as it was, and what lies in the standby is an unsynced tail; after it, what lies
-past the named end is dead: no block is live in two files.  Nobody was told of the unsynced frames yet, so nobody
-hears of the failure either.  Blocks of a rolled back life are not written again (``Frame.dropped``).  Records of
-checkpoints that are synced already are not either: a place past a segment's end stands for the first frame of the
-next one.
+Stopped before 3, the old file is as it was, and the standby holds an unsynced tail.  After 3, frames past the named
+end are dead: each block is live in one file only.  The unsynced frames were not acknowledged yet, so the failure is
+reported to nobody.  Blocks of a rolled back life are not written again (``Frame.dropped``).  Records of checkpoints
+that are synced already are not either: a place past a segment's end stands for the first frame of the next one.
 
-One at a time.  What fails meanwhile, no room for another segment, and two failures in a row to make one end the log.
-At home, under the log latch.
+One at a time.  Another failure meanwhile, no room for another segment, and two failures in a row to make one all end
+the log. On the owner's thread, under the log latch.
 Source: HBase AbstractFSWAL (``syncFailed``, HBASE-25905, HBASE-22761).
 """
 
@@ -121,7 +120,7 @@ class Replacer:
         with life.latch:
             if life.failure is not None:
                 return  # a flush that failed is under way for ever
-            if index.flushing:
+            if index.levels.flushing:
                 self._wait_for_flush(broken, new, seconds)
                 return
             self._broken, self._rewriting = None, False
@@ -182,7 +181,7 @@ class Rewrite:
             disk.sync_directory(directory)
         chunk, file = self.chunk, self.tail.file
         if chunk.allocate:
-            file.allocate(self.tail.header.size)
+            file.allocate(self.tail.size)
         buffers = chunk.joined()
         if buffers:
             file.write(FIRST_FRAME, buffers)

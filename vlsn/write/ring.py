@@ -1,16 +1,16 @@
 """The ring: the most recent blocks, whole and sealed, once in memory for all who read them.
 
 1. Blocks stand in VLSN order without a gap; a *position* numbers them from 0 on and never changes.
-2. ``synced_end`` is the position after the last block that this node has synced; what lies behind it is
-   sealed, but may yet be lost here.
-3. Past ``bytes_max`` the oldest go, but a block that is not yet synced never does.
+2. ``synced_end`` is the position after the last block that this node has synced; blocks behind it are sealed, but may
+   yet be lost here.
+3. Past ``bytes_max`` the oldest blocks go, but only once they are synced.
 4. A reader keeps its position and compares: ``position < head`` means it was overtaken and must read the
    segments (ARCHIVE) until it is inside again.  Nothing here depends on timing.
 
     head = 2        synced_end = 4   end = 5
       |b2|b3|            |b4|            take(2, end=4) -> [b2, b3]
 
-Used at home only, under the log latch.
+Used on the owner's thread only, under the log latch.
 """
 
 from __future__ import annotations

@@ -62,8 +62,9 @@ class Rollback:
     """The rollback of one log to a matchpoint, the end of a visible block (or 0). It begins once all that was queued is
     synced.
 
-    Checkpoints are kept away meanwhile.  At home, under the log latch, but for what the keeper does.  ``done`` when it
-    is durable, ``refused`` when nothing was changed: without room for its records, or since it may not be.
+    Checkpoints are kept away meanwhile.  On the owner's thread, under the log latch, except for the keeper's jobs.
+    ``done`` is called when it is durable, ``refused`` when nothing was changed: there was no room, or it is not
+    allowed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A cleaning's survey: how large and how old segments are, and what retention wants of them."""
+"""A cleaning's survey: how large and how old segments are, and which of them retention wants gone."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ class Survey:
             reader.close()
         try:
             cramped = self._view.disk.free_bytes(self._view.directory) < STATE_FREE_BYTES_MIN
-        except OSError:  # which ``FreeSpace`` tells of
+        except OSError:  # ``FreeSpace`` reports it
             cramped = self._space.cramped
         return Surveyed(segments, found, aged, total, cramped)
 
     def _sealed_us(self, reader: LogReader, segment: Segment) -> int:
-        """Returns when the last entry up to this segment's end was sealed, by the master's clock. 0 if that cannot be
-        told."""
+        """Returns when the last entry up to this segment's end was sealed, by the master's clock. 0 if that is
+        unknown."""
         view = self._view
         if segment.last < view.range.first:
             return _EMPTY_SINCE_US

@@ -1,78 +1,106 @@
 """The write cycle: one group at a time goes to the writer, and what comes meanwhile is the next one.
 
-    queue ─► gather, under the latch ─► writer: write, fdatasync ─► index put, ring, who waits
-      ▲                                                                     │
-      └─────────────────────── the next group ──────────────────────────────┘
+    queue ─► gather, under the latch: VLSNs, seal, place ─► writer: write, fdatasync ─► index put, ring, who waits
+      ▲                                                                                       │
+      └───────────────────────────────── the next group ──────────────────────────────────────┘
 
-A quiet log seals small blocks and a busy one large ones, with no timer.  At home, under the log latch.
+A quiet log seals small blocks and a busy one large ones, with no timer.  The waiting items become a group as far as
+they surely fit (``Placement.fits``).  A sealed block is never unsealed, so only the disk may fail between sealing and
+the writer.  On the owner's thread, under the log latch.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
-from vlsn.errors import LogFailed, VlsnLogError
-from vlsn.format.frame import FrameKind
-from vlsn.ids import NULL_TERM, Lsn, Vlsn
-from vlsn.limits import FLUSH_BYTES
+from vlsn.errors import LogFailed, NoSpace, VlsnLogError
+from vlsn.format.block import FLAGS_AT
+from vlsn.format.columns import PRODUCERS
+from vlsn.format.frame import FRAME_BYTES, FrameKind
+from vlsn.format.seal import Sealed, seal, seal_local
+from vlsn.ids import NULL_TERM, Lsn, Term, Vlsn, padded
+from vlsn.limits import (
+    FLUSH_BYTES,
+    SLOW_SYNC_S,
+    SLOW_SYNCS_MAX,
+    SLOW_SYNCS_WINDOW_S,
+    STALLED_SYNC_S,
+    UNSYNCED_BYTES_MAX,
+)
 from vlsn.seams import Worker
-from vlsn.segments.tail import Group
-from vlsn.state.options import LogStats
+from vlsn.segments.tail import Group, Record
+from vlsn.state.options import Durability, LogOptions, LogStats
 from vlsn.write.log_life import LogLife
 from vlsn.write.log_view import LogView
 from vlsn.write.placement import Placement
-from vlsn.write.queue import Barrier, LocalRecord, Pending, Roll
-from vlsn.write.queue_reader import QueueReader
+from vlsn.write.queue import (
+    ENTRY_OVERHEAD_BYTES,
+    FRAME_OVERHEAD_BYTES,
+    Barrier,
+    LocalEntries,
+    LocalRecord,
+    Pending,
+    Queue,
+    ReplicaRun,
+    Roll,
+)
 from vlsn.write.replacer import Replacer
-from vlsn.write.slow_syncs import SlowSyncs
 
 
 class LogListener(Protocol):
-    """The owner of a log, as its listener at home."""
+    """The listener of a log: its owner. Each method is called on the owner's thread."""
 
     def sealed(self, pendings: list[Pending]) -> None:
-        """Hears that these have VLSNs now, in order, and are on their way to the writer."""
+        """Is called when these have their VLSNs, in order, and are on their way to the writer."""
         ...
 
     def handed_over(self, last_vlsn: Vlsn) -> None:
-        """Hears that everything up to ``last_vlsn`` is in the ring, and goes to the writer next."""
+        """Is called when everything up to ``last_vlsn`` is in the ring, just before it goes to the writer."""
         ...
 
     def written(self, last_vlsn: Vlsn) -> None:
-        """Hears that all up to ``last_vlsn`` is written here; not of what is synced in the same step."""
+        """Is called when all up to ``last_vlsn`` is written here, unless the same step syncs it."""
         ...
 
     def synced(self, last_vlsn: Vlsn) -> None:
-        """Hears that everything up to ``last_vlsn`` is synced here, indexed and readable."""
+        """Is called when everything up to ``last_vlsn`` is synced here, indexed and readable."""
         ...
 
     def failed(self, error: LogFailed) -> None:
-        """Hears that the log has ended; the process must."""
+        """Is called when the log has failed; the process must end."""
         ...
 
 
 class WriteCycle:
-    """Gathers, has it written, tells what became of it."""
+    """Gathers groups, has them written, and reports the result."""
 
     def __init__(
         self,
-        queue_reader: QueueReader,
         placement: Placement,
         replacer: Replacer,
         view: LogView,
         life: LogLife,
+        options: LogOptions,
         *,
         writer: Worker,
         stats: LogStats,
         listener: LogListener,
         by_writer: bool,
     ) -> None:
-        """Gathers for the writer. ``by_writer`` as in ``LocalLog``."""
-        self.grew: Callable[[int], None] = lambda _: None
-        """A call that gets the synced bytes of each group."""
+        """``by_writer`` as in ``LocalLog``."""
+        self.queue = Queue()
+        self.term = NULL_TERM
+        """The term that appends are sealed in, 0 while there are none."""
+        self.taken: list[Pending] = []
+        """Appends that left the queue and are not sealed yet: should that fail, they are refused like those in it."""
+        self.checkpoint_due: Callable[[], None] = lambda: None
+        """A call after each group while ``uncovered_bytes`` are at or past the option ``checkpoint_bytes``."""
+        self.uncovered_bytes = 0
+        """Bytes written since the last checkpoint began."""
         self.group: Group | None = None
         """The group that is with the writer."""
         self.handed_over_s = 0.0
@@ -81,12 +109,14 @@ class WriteCycle:
         """The time of the oldest group that was written without a sync. None where there is none, or its sync was asked
         for."""
         self.slow_syncs = SlowSyncs()
-        self._queue_reader = queue_reader
         self._placement = placement
         self._replacer = replacer
+        self._view = view
+        self._history = view.history
         self._index = view.index
         self._ring = view.ring
         self._life = life
+        self._options = options
         self._writer = writer
         self._clock = life.clock
         self._stats = stats
@@ -102,10 +132,10 @@ class WriteCycle:
 
     @property
     def writing_s(self) -> float:
-        """Seconds that the writer has been at what it was handed last; 0 when it is free."""
+        """Seconds that the writer has been busy with its group; 0 when it is free."""
         return self._clock.monotonic_s() - self.handed_over_s if self.group is not None else 0.0
 
-    # What goes into the queue, in its turn.
+    # Items for the queue.
 
     def append_record(
         self,
@@ -115,9 +145,9 @@ class WriteCycle:
         refused: Callable[[VlsnLogError], None] | None = None,
     ) -> None:
         """Queues a local frame; ``done`` gets its LSN once it is synced. Without room for another segment it waits,
-        unless ``refused`` is there to be told. Raises ``LogFailed``, ``LogClosed``."""
+        unless there is a ``refused``, which is called then. Raises ``LogFailed``, ``LogClosed``."""
         self._life.check_open()
-        self._queue_reader.queue.push(LocalRecord(kind, payload, done, refused))
+        self.queue.push(LocalRecord(kind, payload, done, refused))
         self.ask()
 
     def rotate(self, reason: str, done: Callable[[int], None] = lambda _: None) -> None:
@@ -125,23 +155,207 @@ class WriteCycle:
         while there is no room for another one: ``done`` then gets its own number. Raises ``LogFailed``,
         ``LogClosed``."""
         self._life.check_open()
-        self._queue_reader.queue.push(Roll(reason, done))
+        self.queue.push(Roll(reason, done))
         self.ask()
 
     def drain(self, done: Callable[[], None]) -> None:
         """Calls ``done`` once everything queued before is synced."""
-        self._queue_reader.queue.push(Barrier(done))
+        self.queue.push(Barrier(done))
         self.ask()
 
     def stop_sealing(self, error: VlsnLogError) -> None:
-        """Refuses with ``error`` what is not sealed yet; what is, goes on to the writer."""
+        """Refuses unsealed appends with ``error``; sealed ones go on to the writer."""
         with self._life.latch:
-            self._queue_reader.term = NULL_TERM
-            refused = self._queue_reader.queue.take_appends()
+            self.term = NULL_TERM
+            refused = self.queue.take_appends()
         for pending in refused:
             pending.refused(error)
 
-    # What goes to the writer.
+    # The next group for the writer.
+
+    def gather(self) -> Group | None:
+        """Gathers the next group; None when there is nothing, or no room yet."""
+        placement, items = self._placement, self.queue.items
+        group = placement.group()
+        while items and group.bytes < self._options.group_bytes_max:
+            item = items[0]
+            if isinstance(item, Pending):
+                if not self._gather_appends(group):
+                    break
+            elif self._gather_other(group, item):
+                items.popleft()
+            else:
+                break
+        group.sync = group.sync or placement.unsynced_bytes > UNSYNCED_BYTES_MAX
+        if group.bytes or group.after:
+            return group
+        if items and placement.unsynced_bytes:
+            group.sync = True  # the next item does not fit beside the unsynced bytes
+            return group
+        if items and (refusal := placement.refusal) is not None:
+            self._refuse_for_space(group, refusal)
+        return group if group.after else None
+
+    def _gather_other(self, group: Group, item: LocalEntries | ReplicaRun | LocalRecord | Roll | Barrier) -> bool:
+        """Adds ``item`` to the group; True when all of it had room."""
+        placement = self._placement
+        if isinstance(item, ReplicaRun):
+            group.sync |= item.sync
+            return self._gather_run(group, item)
+        group.sync = True
+        if isinstance(item, Roll):
+            return self._gather_roll(group, item)
+        if isinstance(item, Barrier):
+            group.after.append(item.done)
+        elif isinstance(item, LocalRecord):
+            if not placement.fits(group, item.room):
+                return False
+            record = Record(placement.record(group, item.kind, item.payload()), item.done)
+            group.records.append(record)
+            group.after.append(record.tell)
+        else:
+            size = sum(map(len, item.values)) + len(item.values) * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES
+            if not placement.fits(group, size):
+                return False
+            self._seal_entries(group, item)
+        return True
+
+    def _gather_appends(self, group: Group) -> bool:
+        taken = self._take_appends(group, self._options.group_bytes_max - group.bytes)
+        if taken:
+            self._seal(group, taken)
+            self.taken = []
+        return bool(taken)
+
+    def _take_appends(self, group: Group, limit: int) -> list[Pending]:
+        """Takes the appends that come next, as far as they fit: one at least, whatever the ``limit``."""
+        queue, placement = self.queue, self._placement
+        if queue.only_appends and queue.bytes <= limit and placement.fits(group, queue.bytes, several=True):
+            self.taken = queue.take_all()
+            return self.taken
+        taken: list[Pending] = []
+        self.taken = taken
+        total = 0
+        while queue.items:
+            item = queue.items[0]
+            if not isinstance(item, Pending) or (taken and total + item.cost > limit):
+                break
+            if not placement.fits(group, total + item.cost, several=bool(taken)):
+                break
+            total += item.cost
+            taken.append(item)
+            queue.items.popleft()
+            queue.taken(item)
+        return taken
+
+    def _seal(self, group: Group, pendings: list[Pending]) -> None:
+        term = self.term
+        assert term
+        first, clock_us = self._view.next_vlsn, self._clock.wall_us()
+        sealed = seal(
+            [pending.submission for pending in pendings if pending.submission is not None],
+            term=term,
+            first_vlsn=first,
+            dtvlsn=self._view.dtvlsn,
+            clock_us=clock_us,
+            block_bytes_max=min(self._options.block_bytes_max, self._placement.block_bytes_max),
+        )
+        self._place(group, term, sealed, clock_us)
+        next_vlsn: int = first
+        for pending in pendings:
+            if pending.durability is Durability.SYNC:
+                group.sync = True
+            elif pending.durability is Durability.NO_SYNC:
+                assert pending.first == next_vlsn, (pending.first, next_vlsn)
+            pending.first = next_vlsn
+            next_vlsn += pending.count
+            pending.last = next_vlsn - 1
+            pending.term = term
+            pending.submission = None
+        assert next_vlsn == self._view.next_vlsn
+        group.submissions += len(pendings)
+        group.entries += next_vlsn - first
+        self._listener.sealed(pendings)
+
+    def _seal_entries(self, group: Group, item: LocalEntries) -> None:
+        assert self.term
+        clock_us = self._clock.wall_us()
+        sealed = seal_local(
+            item.kinds,
+            item.values,
+            term=self.term,
+            first_vlsn=self._view.next_vlsn,
+            dtvlsn=self._view.dtvlsn,
+            clock_us=clock_us,
+        )
+        self._place(group, self.term, [sealed], clock_us)
+        self._history.note_block(sealed.data)
+        self.queue.vlsns -= len(item.values)
+        group.after.append(lambda: item.done(sealed.last_vlsn))
+
+    def _place(self, group: Group, term: Term, sealed: list[Sealed], clock_us: int) -> None:
+        for each in sealed:
+            self._placement.block(group, each.data, each.first_vlsn, each.last_vlsn, clock_us)
+            if each.txn_end:
+                if each.says:
+                    self._history.note_block(each.data)
+                else:
+                    self._history.note_txn_end(each.txn_end)
+                group.txn_end = each.txn_end
+            if each.data[FLAGS_AT] & PRODUCERS:  # after what the block may set for them
+                self._history.note_producers(each.data)
+        self._history.note_term(term, sealed[0].first_vlsn, sealed[-1].last_vlsn)
+        self._ring.extend([each.data for each in sealed], [each.last_vlsn for each in sealed])
+        self._view.next_vlsn = Vlsn(sealed[-1].last_vlsn + 1)
+
+    def _gather_run(self, group: Group, item: ReplicaRun) -> bool:
+        """Places blocks of a replica's run until one does not fit; True when all of it is placed."""
+        run, placement = item.run, self._placement
+        blocks = run.blocks
+        assert run.firsts[item.at] == self._view.next_vlsn, (run.firsts[item.at], self._view.next_vlsn)
+        start = item.at
+        while item.at < len(blocks):
+            block = blocks[item.at]
+            if not placement.fits(group, FRAME_BYTES + padded(len(block))):
+                break
+            placement.block(group, block, Vlsn(run.firsts[item.at]), Vlsn(run.lasts[item.at]), run.clocks[item.at])
+            item.at += 1
+        end = item.at
+        if end == start:
+            return False
+        if txn_end := self._history.note_run(run, start, end):
+            group.txn_end = txn_end
+        self._ring.extend(blocks[start:end], run.lasts[start:end])
+        self._view.next_vlsn = Vlsn(run.lasts[end - 1] + 1)
+        group.entries += run.lasts[end - 1] - run.firsts[start] + 1
+        if end < len(blocks):
+            return False
+        group.after.append(lambda: item.done(None))
+        return True
+
+    def _gather_roll(self, group: Group, item: Roll) -> bool:
+        placement = self._placement
+        if not placement.empty and placement.refusal is None:  # nobody waits for a roll until there is room
+            if not placement.can_roll:
+                return False
+            placement.roll(group, item.reason)
+        number = placement.number
+        group.after.append(lambda: item.done(number))
+        return True
+
+    def _refuse_for_space(self, group: Group, refusal: NoSpace) -> None:
+        """Refuses the runs, checkpoints and appends that wait. Appends whose callers know their VLSNs, and all before
+        them, wait for space."""
+        for run in self.queue.take_runs():
+            run.done(refusal)  # now: nothing may come that follows on it
+        refused = [*self.queue.take_refusable(), *[pending.refused for pending in self.queue.take_back()]]
+
+        def tell() -> None:
+            for each in refused:
+                each(refusal)
+
+        if refused:
+            group.after.append(tell)
 
     def ask(self) -> None:
         """Asks for a ``pump``, since something may wait that did not before. The writer's thread runs it if the log is
@@ -162,8 +376,8 @@ class WriteCycle:
 
     def pump(self, *, flush: bool = False) -> None:
         """Hands the next group to the writer, if it is free and anything waits that may not wait longer."""
-        life, queue = self._life, self._queue_reader.queue
-        if not queue:
+        life, queue = self._life, self.queue
+        if not queue.items:
             return
         with life.latch:
             if self.group is not None or self._gathering or life.over:
@@ -172,8 +386,8 @@ class WriteCycle:
                 return
             self._gathering = True
             try:
-                group, now = self._queue_reader.gather(), self._clock.monotonic_s()
-            except BaseException as error:  # what it sealed has VLSNs and no place: nothing may follow on that
+                group, now = self.gather(), self._clock.monotonic_s()
+            except BaseException as error:  # its sealed blocks have VLSNs and no place: nothing may follow them
                 life.fail(f"the next group could not be made: {error!r}", error)
                 raise
             finally:
@@ -184,8 +398,8 @@ class WriteCycle:
             self.handed_over_s = now
             self._stats.unacked += group.entries
         try:
-            if group.firsts:  # before the writer is woken, which would take the interpreter's lock from whoever feeds
-                self._listener.handed_over(group.last_vlsn)
+            if group.firsts:  # before the writer wakes and takes the interpreter's lock from the feeders
+                self._listener.handed_over(Vlsn(group.lasts[-1]))
         finally:
             written, failed = partial(self._written, group), partial(self._write_failed, group)
             self._writer.submit(partial(self._write, group), written, failed)
@@ -197,7 +411,7 @@ class WriteCycle:
         group.write()
         return clock.monotonic_s() - began
 
-    # What became of it.
+    # After the write.
 
     def written(self, group: Group, seconds: float) -> None:
         """Ends ``group``, with which the writer, or the replacer in its place, is done."""
@@ -214,10 +428,12 @@ class WriteCycle:
             if synced:
                 self._synced()
             elif group.firsts:
-                self._listener.written(group.last_vlsn)
+                self._listener.written(Vlsn(group.lasts[-1]))
             for after in group.after:
                 after()
-            self.grew(group.bytes)
+            self.uncovered_bytes += group.bytes
+            if self.uncovered_bytes >= self._options.checkpoint_bytes:
+                self.checkpoint_due()
 
     def _synced(self) -> None:
         """Notes the end of a sync: everything that was put into the index is on the medium."""
@@ -245,7 +461,7 @@ class WriteCycle:
             stats.appends_per_sync.add(shared)
         stats.waiting_for_sync = 0
         if self.slow_syncs.should_roll(seconds, now) and not self._placement.empty and not self._life.closing:
-            self._queue_reader.queue.push(Roll("slow_sync", lambda _: None))
+            self.queue.push(Roll("slow_sync", lambda _: None))
 
     def _written(self, group: Group, seconds: float) -> None:
         with self._ends_the_log():
@@ -257,9 +473,32 @@ class WriteCycle:
 
     @contextmanager
     def _ends_the_log(self) -> Iterator[None]:
-        """Ends the log for whatever fails between the writer and who waits, or they would wait for ever."""
+        """Ends the log for any failure between the writer and the waiting callers, which would wait for ever
+        otherwise."""
         try:
             yield
         except BaseException as error:
             self._life.fail(f"what became of a group could not be told: {error!r}", error)
             raise
+
+
+class SlowSyncs:
+    """Says when the current segment should be left: one sync that stalled, or a hundred slow ones within a minute.  The
+    window slides, so a train of slow syncs long ago and a straggler now are no trend.
+    Source: HBase (HBASE-22301; ``hbase.regionserver.wal.slowsync.*``)."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._ends: deque[float] = deque(maxlen=SLOW_SYNCS_MAX)
+
+    def should_roll(self, seconds: float, now: float) -> bool:
+        """Counts a write and sync that took ``seconds`` and ended at ``now`` (monotonic, s); says whether to roll."""
+        if seconds <= SLOW_SYNC_S:
+            return False
+        self.total += 1
+        ends = self._ends
+        ends.append(now)
+        if seconds < STALLED_SYNC_S and (len(ends) < SLOW_SYNCS_MAX or now - ends[0] > SLOW_SYNCS_WINDOW_S):
+            return False
+        ends.clear()
+        return True

@@ -7,9 +7,9 @@ from typing import Any
 
 from repl.api import Acks, Appended
 from repl.lead.append_book import Append, AppendBook
-from vlsn.duration_histogram import Seconds
 from vlsn.errors import VlsnLogError
 from vlsn.format.submission import Values
+from vlsn.histogram import Seconds
 from vlsn.ids import Incarnation, Term, Vlsn
 
 Answer = Appended | VlsnLogError

@@ -11,9 +11,9 @@ from repl.lead.append_book import Append, AppendBook
 from repl.lead.exactly_once import Once, ProducerAppend
 from tests.fakes.threads import InlineWorker
 from tests.vlsn.logs import Machine, Opened
-from vlsn.duration_histogram import Seconds
 from vlsn.errors import NotMaster, OutcomeUnknown, OutOfSequence, UnknownProducer, VlsnLogError
 from vlsn.format.submission import Values
+from vlsn.histogram import Seconds
 from vlsn.ids import Incarnation, Term, Vlsn
 from vlsn.write.queue import Pending
 

@@ -9,9 +9,9 @@ from repl.lead.append_book import Append, AppendBook
 from repl.lead.exactly_once import Once, ProducerAppend
 from repl.lead.name_conflicts import NameConflicts
 from tests.repl.lead.test_exactly_once import OTHER, OWN, Master
-from vlsn.duration_histogram import Seconds
 from vlsn.errors import NotMaster, ProducersMissing, QueueFull, StaleTerm, TooLarge, VlsnLogError
 from vlsn.format.submission import Transaction, Values
+from vlsn.histogram import Seconds
 from vlsn.ids import Term, Vlsn
 from vlsn.state.small_state import SmallStateLimits
 from vlsn.write.queue import Pending

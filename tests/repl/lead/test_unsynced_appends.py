@@ -14,10 +14,10 @@ from repl.api import Acks, Appended
 from repl.lead.append_book import Append, AppendBook
 from repl.lead.unsynced_appends import UnsyncedAppends
 from vlsn.durability import SYNCED, Durability, GroupDurability, group_durability
-from vlsn.duration_histogram import Seconds
 from vlsn.errors import OutcomeUnknown, VlsnLogError
 from vlsn.format.feed_messages import RECEIPT, UNHURRIED, Ack
 from vlsn.format.submission import Values
+from vlsn.histogram import Seconds
 from vlsn.ids import Incarnation, Term, Vlsn
 from vlsn.write.queue import Pending
 

@@ -40,7 +40,7 @@ def interrupted(within_s: float, call: Callable[[], object]) -> bool:
 
 
 def calls(directory: str, draws: Random) -> None:
-    """Checkpoints, rolls, cleanings, syncs and rollbacks; what lies before a rollback's matchpoint stays."""
+    """Checkpoints, rolls, cleanings, syncs and rollbacks; entries up to a rollback's matchpoint stay."""
     kept: dict[int, bytes] = {}
     count = 0
     with Log.open(directory, OPTIONS) as log:

@@ -1,4 +1,4 @@
-"""Logs that nobody closes: lost by whoever opened them, or still open when the process ends."""
+"""Logs that nobody closes: lost by their users, or still open when the process ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAIT_S = 120.0
 
 
 def opened(directory: Path) -> Log:
-    """Opens the log, once whoever has it open has closed it."""
+    """Opens the log, once its present user has closed it."""
     until = time.monotonic() + WAIT_S
     while True:
         try:
@@ -109,7 +109,7 @@ def test_whoever_reads_has_the_log(way: Callable[[Log], Iterator[object]], tmp_p
             "import os\nchild = os.fork()\nif child:\n    assert os.waitpid(child, 0)[1] == 0\n    log.append(b'x')",
             [b"x"],
         ),
-        # And is told so, instead of waiting for them for ever.
+        # Its calls say so, instead of waiting for them for ever.
         (
             "import os\n"
             "from vlsn.errors import LogClosed\n"

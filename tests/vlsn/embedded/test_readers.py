@@ -13,17 +13,12 @@ import pytest
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.disk import Call, FakeDisk
-from tests.fakes.kv import FakeStores
-from tests.fakes.random import SeededRandom
+from tests.vlsn.logs import DIRECTORY, embedded_log
 from vlsn.embedded.log import Log
 from vlsn.errors import BadArgument, Damaged, LogFailed
 from vlsn.limits import KIB
-from vlsn.real.threads import CallerThreads
-from vlsn.recover.recovery import recover
-from vlsn.seams import Seams
 from vlsn.state.options import LogOptions
 
-DIRECTORY = "/d"
 WAIT_S = 120.0
 
 
@@ -55,12 +50,7 @@ def disk() -> BadPage:
 
 @pytest.fixture
 def log(disk: BadPage) -> Iterator[Log]:
-    seams = Seams(disk, FakeClock(), SeededRandom(Random(2)), CallerThreads(), FakeStores())
-    options = LogOptions(segment_bytes=64 * KIB)
-    keeper = seams.threads.worker("vlsnlog-keeper")
-    recovered = recover(DIRECTORY, seams, group="embedded", node="log", segment_bytes=options.segment_bytes)
-    opened = Log(recovered, options, seams, keeper)
-    opened._take_term()
+    opened = embedded_log(disk, LogOptions(segment_bytes=64 * KIB))
     yield opened
     disk.tried.set()
     disk.bad = ""
@@ -118,7 +108,7 @@ class OneFlagSet(FakeDisk):
                 return
             self.flagged.set()
             assert self.tried.wait(WAIT_S)
-            time.sleep(0.05)  # and who does not wait for its end has read again, and given up
+            time.sleep(0.05)  # a reader that does not wait for its end has given up by now
         elif call.name == "read" and self.flagged.is_set():
             self.tried.set()
 
@@ -126,12 +116,7 @@ class OneFlagSet(FakeDisk):
 @pytest.mark.parametrize("from_vlsn", [4, 5])
 def test_what_is_being_rolled_back_is_no_damage(from_vlsn: int) -> None:
     disk = OneFlagSet()
-    seams = Seams(disk, FakeClock(), SeededRandom(Random(2)), CallerThreads(), FakeStores())
-    options = LogOptions(segment_bytes=64 * KIB, durable_when_synced=False)
-    keeper = seams.threads.worker("vlsnlog-keeper")
-    recovered = recover(DIRECTORY, seams, group="embedded", node="log", segment_bytes=options.segment_bytes)
-    log = Log(recovered, options, seams, keeper)
-    log._take_term()
+    log = embedded_log(disk, LogOptions(segment_bytes=64 * KIB, durable_when_synced=False))
     for number in range(2, 8):
         log.append(b"%d" % number)
     rolling = threading.Thread(target=log.rollback, args=(4,))
@@ -145,12 +130,7 @@ def test_what_is_being_rolled_back_is_no_damage(from_vlsn: int) -> None:
 
 def test_a_time_is_found_though_the_clock_goes_back_and_the_log_is_rolled_back() -> None:
     clock = FakeClock()
-    seams = Seams(FakeDisk(), clock, SeededRandom(Random(3)), CallerThreads(), FakeStores())
-    options = LogOptions(segment_bytes=64 * KIB, durable_when_synced=False)
-    keeper = seams.threads.worker("vlsnlog-keeper")
-    recovered = recover(DIRECTORY, seams, group="embedded", node="log", segment_bytes=options.segment_bytes)
-    log = Log(recovered, options, seams, keeper)
-    log._take_term()
+    log = embedded_log(FakeDisk(), LogOptions(segment_bytes=64 * KIB, durable_when_synced=False), clock=clock)
 
     def check() -> None:
         times = {entry.vlsn: entry.time for entry in log.read(all_kinds=True)}

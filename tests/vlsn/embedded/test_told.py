@@ -1,4 +1,4 @@
-"""Failures between the queue and who waits: everybody is told, and the log can be opened again."""
+"""Failures between the queue and the waiting callers: each gets an answer, and the log can be opened again."""
 
 from __future__ import annotations
 

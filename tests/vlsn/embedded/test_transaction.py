@@ -132,7 +132,7 @@ def test_nothing_of_a_level_is_logged_before_the_node_file_promises_it(
 
     def held(node_file: NodeFile, index: int, slot: bytes) -> None:
         if not stopped.exists():
-            looked.wait(5.0)  # set by who waits for the promise, never by who does not
+            looked.wait(5.0)  # set by the wait for the promise
             copytree(path, stopped)
         write(node_file, index, slot)
 
@@ -195,7 +195,7 @@ def test_a_log_that_was_cleaned_past_its_level_has_it_still_without_state(by: st
 
 
 def test_a_level_that_is_in_the_log_yet_is_not_taken_for_an_earlier_one(tmp_path: Path) -> None:
-    """Segments and transactions behind it prove nothing of what was before."""
+    """Segments and transactions behind it prove nothing of the log before."""
     path = tmp_path / "log"
     with Log.open(path, SMALL) as log:
         for _ in range(4):

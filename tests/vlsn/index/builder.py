@@ -28,7 +28,7 @@ def put_block(index: VlsnIndex, first: int, last: int, at: int) -> None:
 
 
 def put(index: VlsnIndex, *numbers: int) -> None:
-    """Puts blocks; one that lies before the last one is passed over, and so never mapped."""
+    """Maps blocks; one that lies before the last one is passed over, and so never mapped."""
     for number in numbers:
         put_block(index, *span(number), place(number))
 

@@ -1,6 +1,6 @@
 """A log as a list of blocks, and the machine that holds the index against it and the model.
 
-The log tells what is true: inside the range a lookup answers, with a block that is in the log, at that LSN, on the
+The log is the truth: inside the range a lookup answers, with a block that is in the log, at that LSN, on the
 right side; outside it does not.  The model (``model``) tells what is kept: which mappings there are, to the last one.
 """
 
@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.fakes.kv import FakeStores
+from tests.vlsn.index import inspect
 from tests.vlsn.index.builder import put_block
 from tests.vlsn.index.model import ModelIndex
 from vlsn.errors import LogClosed, LogFailed, VlsnLogError
 from vlsn.ids import NULL_LSN, Lsn, Vlsn
-from vlsn.index import inspect
 from vlsn.index.index import VlsnIndex
 from vlsn.seams import Stores
 
@@ -72,11 +72,11 @@ class IndexMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.index = VlsnIndex(self.stores.open(self.path, map_bytes=1 << 16), nullcontext(), **self.settings)
 
-    # What a node does.
+    # Steps of a node.
 
     @rule(blocks=BLOCKS)
     def place(self, blocks: list[tuple[int, int, int]]) -> None:
-        """The latch gives VLSNs and LSNs; the puts come later."""
+        """The latch gives VLSNs and LSNs; the mappings come later."""
         for count, size, roll in blocks:
             if roll == 0:
                 self.file, self.offset = self.file + 1, 4096
@@ -102,7 +102,7 @@ class IndexMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(pick=PICK)
     def put_run(self, pick: int) -> None:
-        """Puts blocks in order, those already put among them now and then: they are passed over."""
+        """Maps blocks in order, with known ones among them now and then, which are passed over."""
         if any(block[0] < (self.log[0][0] if not self.put_blocks else self.last) for block in self.waiting):
             return self.put_rest(pick)
         run = self.waiting[: 1 + pick % len(self.waiting)]
@@ -153,7 +153,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 5))
     def crash(self, back: int) -> None:
-        """The log is whole; what was not flushed is re-tracked, from the checkpoint's start or before it."""
+        """The log is whole; the unflushed part is tracked again, from the checkpoint's start or before it."""
         self.index.close()
         self.open()
         assert self.index.load() == self.checkpoint
@@ -261,7 +261,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.waited.clear()
         self.cancels.clear()
 
-    # What holds after every step.
+    # Invariants.
 
     @property
     def last(self) -> int:
@@ -320,7 +320,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 class FailingWritesMachine(IndexMachine):
-    """The same, with writes that fail: what a process that ends then leaves is opened again."""
+    """The same, with writes that fail: the process ends there, and its index is opened again."""
 
     @rule(seed=PICK, pick=PICK, blocks=BLOCKS)
     def fail_a_write(self, seed: int, pick: int, blocks: list[tuple[int, int, int]]) -> None:

@@ -150,7 +150,7 @@ class ModelIndex:
             self._append(first, at)
 
     def _keep(self, mapped: dict[int, int]) -> None:
-        """Closed buckets: what they were does not matter any more, only what they map."""
+        """Closed buckets: only their mappings matter any more."""
         self.held.buckets = [
             ModelBucket({vlsn: at}, vlsn, (vlsn, at), at >> 32, open=False) for vlsn, at in sorted(mapped.items())
         ]

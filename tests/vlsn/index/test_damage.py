@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.kv import FakeStores
+from tests.vlsn.index import inspect
 from tests.vlsn.index.builder import PATH, columns, flush, open_index, place, put, span
 from vlsn.errors import Damaged
 from vlsn.ids import Lsn, Vlsn
-from vlsn.index import inspect
 from vlsn.index.bucket import bucket_key
 from vlsn.index.index import VlsnIndex
 from vlsn.index.mend import find_wounds, heal

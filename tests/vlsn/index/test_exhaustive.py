@@ -1,4 +1,4 @@
-"""Small cases, all: every order of puts behind the first, every flush point with every cut, and after a reopen."""
+"""Small cases, all: every order of blocks behind the first, every flush point with every cut, and after a reopen."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from itertools import permutations, product
 import pytest
 
 from tests.fakes.kv import FakeStores
+from tests.vlsn.index import inspect
 from tests.vlsn.index.builder import flush, open_index, put_block
 from tests.vlsn.index.model import ModelIndex
 from vlsn.ids import Lsn, Vlsn
-from vlsn.index import inspect
 from vlsn.index.index import VlsnIndex
 
 SETTINGS = {"stride": 3, "mapping_bytes_min": 1, "max_distance": 100_000, "max_mappings": 3}

@@ -1,4 +1,4 @@
-"""The index: what the machine's random walks do not single out."""
+"""The index: cases that the machine's random walks do not single out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.fakes.kv import FakeStore, FakeStores
+from tests.vlsn.index import inspect
 from tests.vlsn.index.builder import PATH, columns, flush, open_index, place, put, put_block, span
 from vlsn.errors import BadArgument, Damaged, LogClosed, VlsnLogError
 from vlsn.ids import Lsn, Vlsn, lsn
-from vlsn.index import inspect
 from vlsn.index.index import IndexHole, VlsnIndex
 from vlsn.index.range import EMPTY
 from vlsn.index.scanner import ForwardScanner
@@ -41,20 +41,6 @@ def test_a_new_index_is_empty_and_answers_nothing(index: VlsnIndex) -> None:
     assert index.at_or_after(Vlsn(0)) is None
     assert list(inspect.mappings(index)) == []
     inspect.verify(index)
-
-
-def test_the_worked_example_of_a_late_put(index: VlsnIndex) -> None:
-    put(index, 0, 2)
-    assert (index.range.first, index.range.last) == (1, 30)
-    assert index.at_or_before(Vlsn(15)) == (1, place(0))
-    put(index, 1)
-    assert index.at_or_before(Vlsn(15)) == (1, place(0))
-    assert (index.range.first, index.range.last) == (1, 30)
-
-
-def test_a_restored_log_begins_where_its_first_block_does(index: VlsnIndex) -> None:
-    put(index, 50, 51)
-    assert (index.range.first, index.range.last) == (501, 520)
 
 
 def test_a_put_leaves_what_is_synced_and_where_a_transaction_ends(index: VlsnIndex) -> None:
@@ -118,25 +104,6 @@ def test_a_flush_writes_its_buckets_ascending_and_the_range_last(
         assert keys[-1] == RECORD_KEY
 
 
-def test_an_empty_log_is_flushed_and_loaded(stores: FakeStores, index: VlsnIndex) -> None:
-    flush(index, 1)
-    again = open_index(stores)
-    assert again.load() == 1
-    assert again.range == EMPTY
-    put(again, 0)
-    assert again.range.last == 10
-
-
-def test_a_flush_that_was_not_run_leaves_the_store_as_it_was(stores: FakeStores, index: VlsnIndex) -> None:
-    put(index, 0)
-    flush(index, 1)
-    put(index, 1)
-    index.start_flush(2)
-    again = open_index(stores)
-    assert again.load() == 1
-    assert again.range.last == 10
-
-
 def test_a_put_before_what_was_flushed_first_is_dropped(stores: FakeStores, index: VlsnIndex) -> None:
     put(index, 3, 4)
     started = index.start_flush(1)
@@ -180,17 +147,6 @@ def reversed_span(number: int) -> tuple[Vlsn, Lsn]:
 # Cutting.
 
 
-def test_a_truncation_is_durable_on_return_and_capped(stores: FakeStores, index: VlsnIndex) -> None:
-    put(index, *range(20))
-    flush(index, 1)
-    index.truncate_tail(*reversed_span(4), block_first=span(4)[0])
-    again = open_index(stores)
-    assert again.load() == 1
-    assert again.range.last == 50
-    assert again.exact(Vlsn(41)) == place(4)
-    assert again.at_or_before(Vlsn(51)) is None
-
-
 def test_a_truncation_maps_a_block_that_never_was(stores: FakeStores, index: VlsnIndex) -> None:
     put(index, 0, 1, 9, 5, 7)  # 5 and 7 come late: they lie in a gap between buckets of three segments
     flush(index, 1)
@@ -201,17 +157,6 @@ def test_a_truncation_maps_a_block_that_never_was(stores: FakeStores, index: Vls
     again = open_index(stores)
     again.load()
     assert list(inspect.mappings(again)) == list(inspect.mappings(index))
-
-
-def test_a_truncation_without_the_block_ends_with_the_closest_mapping(index: VlsnIndex) -> None:
-    put(index, *range(20))
-    index.truncate_tail(Vlsn(50), place(4))
-    assert index.range.last == 50
-    assert index.at_or_before(Vlsn(50)) == (41, place(4))
-    assert index.at_or_after(Vlsn(45)) == (41, place(4))
-    put(index, 5)
-    assert index.exact(Vlsn(51)) == place(5)
-    inspect.verify(index)
 
 
 def stretched(stores: FakeStores) -> VlsnIndex:
@@ -246,17 +191,6 @@ def test_a_trim_in_the_segment_that_a_truncation_did_not_map(stores: FakeStores)
     inspect.verify(again)
 
 
-def test_a_truncation_to_nothing_leaves_an_empty_store(stores: FakeStores, index: VlsnIndex) -> None:
-    put(index, *range(20))
-    flush(index, 1)
-    index.truncate_tail(Vlsn(0), Lsn(0))
-    assert index.range == EMPTY
-    again = open_index(stores)
-    assert again.load() == 1
-    assert again.range == EMPTY
-    assert list(inspect.mappings(again)) == []
-
-
 def test_a_matchpoint_at_or_past_the_last_changes_nothing(stores: FakeStores, index: VlsnIndex) -> None:
     put(index, *range(3))
     flush(index, 1)
@@ -264,36 +198,6 @@ def test_a_matchpoint_at_or_past_the_last_changes_nothing(stores: FakeStores, in
     index.truncate_tail(Vlsn(30), place(2), block_first=Vlsn(21))
     index.truncate_tail(Vlsn(99), place(9), block_first=Vlsn(91))
     assert (index.range.last, index.epoch, stores.writes) == (30, epoch, 1)
-
-
-def test_vlsns_are_given_again_after_a_truncation(stores: FakeStores, index: VlsnIndex) -> None:
-    put(index, *range(20))
-    flush(index, 1)
-    index.truncate_tail(*reversed_span(4), block_first=span(4)[0])
-    elsewhere = lsn(9, 4096)
-    put_block(index, 51, 70, elsewhere)
-    assert index.exact(Vlsn(51)) == elsewhere
-    assert index.at_or_before(Vlsn(70)) == (51, elsewhere)
-    flush(index, 2)
-    again = open_index(stores)
-    again.load()
-    assert again.at_or_before(Vlsn(70)) == (51, elsewhere)
-    inspect.verify(again)
-
-
-def test_a_trim_is_durable_on_return_and_late_puts_below_it_are_dropped(stores: FakeStores, index: VlsnIndex) -> None:
-    put(index, *range(20))
-    flush(index, 1)
-    put(index, 20)
-    index.truncate_head(Vlsn(83), lsn(2, 4500))
-    assert (index.range.first, index.range.last) == (83, 210)
-    assert index.at_or_before(Vlsn(82)) is None
-    assert index.exact(Vlsn(83)) == lsn(2, 4500)
-    put(index, 3)
-    assert index.range.first == 83
-    again = open_index(stores)
-    again.load()
-    assert (again.range.first, list(inspect.mappings(again))) == (83, list(inspect.mappings(index)))
 
 
 def test_nothing_before_the_range_is_answered_while_a_trim_is_being_written(
@@ -322,15 +226,6 @@ def test_nothing_before_the_range_is_answered_while_a_trim_is_being_written(
     assert index.at_or_before(Vlsn(145)) == (131, place(13))
 
 
-def test_a_trim_at_a_segments_first_block_needs_no_new_mapping(index: VlsnIndex) -> None:
-    put(index, *range(20))
-    flush(index, 1)
-    before = list(inspect.mappings(index))
-    index.truncate_head(Vlsn(81), place(8))
-    assert list(inspect.mappings(index)) == before[8:]
-    inspect.verify(index)
-
-
 def test_a_trim_of_everything_is_refused(index: VlsnIndex) -> None:
     put(index, *range(3))
     with pytest.raises(BadArgument):
@@ -346,45 +241,6 @@ def test_an_index_that_has_a_block_elsewhere_is_damage(index: VlsnIndex) -> None
 
 
 # Recovery.
-
-
-def test_recovery_appends_what_follows(stores: FakeStores, index: VlsnIndex) -> None:
-    put(index, *range(5))
-    flush(index, 1)
-    again = open_index(stores)
-    again.load()
-    again.merge(Vlsn(50), *columns(5, 6))
-    assert (again.range.last, again.exact(Vlsn(61))) == (70, place(6))
-    third = open_index(stores)
-    assert third.load() == 1
-    assert third.range.last == 70
-
-
-def test_what_the_log_says_wins(stores: FakeStores, index: VlsnIndex) -> None:
-    put(index, *range(12))
-    flush(index, 1)
-    again = open_index(stores)
-    again.load()
-    elsewhere = [lsn(9, 4096), lsn(9, 9000)]
-    again.merge(Vlsn(30), [31, 44], [43, 50], elsewhere)
-    assert (again.range.first, again.range.last) == (1, 50)
-    assert list(inspect.mappings(again)) == [
-        *((span(each)[0], place(each)) for each in range(3)),
-        *zip([31, 44], elsewhere, strict=True),
-    ]
-    inspect.verify(again)
-
-
-def test_blocks_put_again_at_their_places_change_nothing(stores: FakeStores, index: VlsnIndex) -> None:
-    put(index, *range(12))
-    flush(index, 1)
-    again = open_index(stores)
-    again.load()
-    before = list(inspect.mappings(again))
-    put(again, 8, 9)
-    again.put_run(*columns(*range(4, 14)))
-    assert list(inspect.mappings(again))[: len(before)] == before
-    assert again.range.last == 140
 
 
 @pytest.mark.parametrize("blocks", [columns(6, 7), columns()], ids=["blocks", "none"])
@@ -405,34 +261,12 @@ def test_a_hole_between_index_and_log_is_named(
     inspect.verify(again)
 
 
-def test_what_a_rollback_left_before_the_crash_is_what_a_merge_leaves(stores: FakeStores, index: VlsnIndex) -> None:
-    put(index, *range(12))
-    flush(index, 1)
-    again = open_index(stores)
-    again.load()
-    again.merge(Vlsn(50), [], [], [])
-    assert (again.range.last, again.at_or_before(Vlsn(50))) == (50, (41, place(4)))
-    third = open_index(stores)
-    assert third.load() == 1
-    assert third.range.last == 50
-
-
 def test_a_block_across_the_end_of_the_index_is_damage(index: VlsnIndex) -> None:
     put(index, *range(3))
     with pytest.raises(Damaged, match="within the block"):
         put_block(index, 25, 35, lsn(1, 30_000))
     with pytest.raises(Damaged, match="within the block"):
         index.put_run([21, 25], [24, 35], [lsn(1, 20_000), lsn(1, 30_000)])
-
-
-def test_a_cleared_index_is_as_new_after_any_crash(stores: FakeStores, index: VlsnIndex) -> None:
-    put(index, *range(20))
-    flush(index, 1)
-    index.clear()
-    put(index, *range(3))
-    again = open_index(stores)
-    assert again.load() is None
-    assert again.range == EMPTY
 
 
 # Looking at it.
@@ -466,34 +300,6 @@ def test_a_put_past_a_vlsn_wakes_those_that_wait_for_it(index: VlsnIndex) -> Non
     index.put_run(*columns(2))
     assert woken[2:] == [("third", None)]
     assert index.waiting == 0
-
-
-def test_a_wait_for_what_is_there_ends_at_once(index: VlsnIndex) -> None:
-    put(index, 0)
-    woken: list[object] = []
-    index.wait_for(Vlsn(10), woken.append)()
-    assert woken == [None]
-
-
-def test_a_cancelled_wait_is_never_called(index: VlsnIndex) -> None:
-    woken: list[object] = []
-    cancel = index.wait_for(Vlsn(1), woken.append)
-    cancel()
-    cancel()
-    put(index, 0)
-    index.fail_waiters(LogClosed("closing"))
-    assert woken == []
-
-
-def test_a_role_change_ends_every_wait_with_its_error(index: VlsnIndex) -> None:
-    woken: list[object] = []
-    for vlsn in (1, 1, 500):
-        index.wait_for(Vlsn(vlsn), woken.append)
-    ended = LogClosed("not master any more")
-    index.fail_waiters(ended)
-    assert woken == [ended] * 3
-    put(index, 0)
-    assert len(woken) == 3
 
 
 def test_a_waiter_may_wait_again_when_it_is_woken(index: VlsnIndex) -> None:
@@ -655,12 +461,12 @@ def test_a_lookup_beside_a_flush_gives_what_it_gives_before_and_after(steps: int
         beside = lookup(at)
         step.after(0, None)
         assert beside == before, (lookup.__name__, at)
-        if not index._levels.flushing:
+        if not index.levels.flushing:
             break
 
 
 def test_a_reader_that_keeps_a_bucket_hears_of_blocks_that_were_moved(index: VlsnIndex) -> None:
-    """A failed write took its page with it: what lies there now, if anything, is not the block."""
+    """A failed write took its page along: its blocks lie elsewhere now."""
     put(index, *range(6))
     flush(index, 1)
     scanner = ForwardScanner(index)

@@ -1,4 +1,4 @@
-"""The index against a plain list of blocks: any order of puts, flushes, cuts, crashes.
+"""The index against a plain list of blocks: blocks, flushes, cuts and crashes in any order.
 
 ``VLSNLOG_EXAMPLES=20 pytest …`` runs twenty times as many.
 """

@@ -99,7 +99,7 @@ class Steps(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Opens what the store holds, and merges what an open reads of the log again."""
+        """Opens the stored index, and merges the blocks that an open reads again."""
         self.index = open_index(self.stores)
         if self.index.load() is None:
             if self.blocks:

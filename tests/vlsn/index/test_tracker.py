@@ -45,40 +45,24 @@ def track_all(tracked: Tracker, blocks: list[Block]) -> None:
         tracked.track(Vlsn(first), Vlsn(last), Lsn(at))
 
 
-def test_small_blocks_are_kept_every_4_kib() -> None:
-    tracked = tracker()
-    track_all(tracked, run([200] * 60))
-    assert kept(tracked) == [[1, 22, 43, 60]]  # 21 × 200 bytes ≥ 4 096; the last block closes the bucket
-
-
-def test_large_blocks_are_kept_every_stride() -> None:
-    tracked = tracker()
-    track_all(tracked, run([5000] * 25))
-    assert kept(tracked) == [[1, 11, 21, 25]]
-
-
-def test_max_distance_overrules_the_stride() -> None:
-    tracked = tracker()
-    track_all(tracked, run([60_000] * 6))
-    assert kept(tracked) == [[1, 3, 5, 6]]
-
-
-def test_a_distance_of_exactly_the_maximum_is_not_past_it() -> None:
-    tracked = tracker()
-    track_all(tracked, run([50_000, 50_000, 8, 8]))
-    assert kept(tracked) == [[1, 4]]
-    tracked = tracker()
-    track_all(tracked, run([50_000, 50_001, 8, 8]))
-    assert kept(tracked) == [[1, 3, 4]]
-
-
-def test_a_full_bucket_is_followed_by_another() -> None:
-    tracked = tracker(max_mappings=4)
-    track_all(tracked, run([5000] * 12, entries=10))
-    assert kept(tracked) == [[1, 11, 21], [31, 41, 51], [61, 71, 81], [91, 101, 111]]
-    tracked = tracker(max_mappings=4)
-    track_all(tracked, run([5000] * 7))  # nothing kept after 1: one mapping and the closing one
-    assert kept(tracked) == [[1, 7]]
+@pytest.mark.parametrize(
+    ("settings", "sizes", "entries", "mappings"),
+    [
+        ({}, [200] * 60, 1, [[1, 22, 43, 60]]),  # 21 × 200 bytes ≥ 4 096; the last block closes the bucket
+        ({}, [5000] * 25, 1, [[1, 11, 21, 25]]),  # a stride apart
+        ({}, [60_000] * 6, 1, [[1, 3, 5, 6]]),  # the distance overrules the stride
+        ({}, [50_000, 50_000, 8, 8], 1, [[1, 4]]),  # exactly the greatest distance
+        ({}, [50_000, 50_001, 8, 8], 1, [[1, 3, 4]]),
+        ({"max_mappings": 4}, [5000] * 12, 10, [[1, 11, 21], [31, 41, 51], [61, 71, 81], [91, 101, 111]]),
+        ({"max_mappings": 4}, [5000] * 7, 1, [[1, 7]]),  # nothing kept after 1: one mapping and the closing one
+    ],
+)
+def test_which_mappings_are_kept(
+    settings: dict[str, int], sizes: list[int], entries: int, mappings: list[list[int]]
+) -> None:
+    tracked = tracker(**settings)
+    track_all(tracked, run(sizes, entries=entries))
+    assert kept(tracked) == mappings
 
 
 def test_a_closing_mapping_never_exceeds_the_maximum() -> None:

@@ -178,8 +178,8 @@ def test_a_file_that_ends_within_its_meta_pages_is_damage(environment: Path, tmp
 
 
 def test_a_first_commit_that_failed_leaves_an_empty_store(tmp_path: Path) -> None:
-    """LMDB takes the transaction's number back from the meta page that it could not write, and nothing else. Of two
-    pages with one number it reads the first."""
+    """LMDB takes the transaction's number back from the meta page that it could not write, and nothing else. It reads
+    the first of two pages with one number."""
     store = LmdbStores().open(str(tmp_path / "s"), map_bytes=1 << 16)
     store.write([(b"k", b"v")])
     store.close()

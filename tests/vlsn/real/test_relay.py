@@ -1,4 +1,4 @@
-"""The relay: every thread that waits is woken, whoever of them was interrupted."""
+"""The relay: every waiting thread is woken, even when some were interrupted."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def room(opened: Opened) -> int:
     """Returns bytes that are left in the current segment."""
     tail = opened.log.placement.tail
     assert tail is not None
-    return tail.remaining
+    return tail.size - tail.offset
 
 
 def tear(machine: Machine, opened: Opened, value: bytes) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.kv import Contents
+from tests.vlsn.index import inspect
 from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
 from tests.vlsn.oracle import places
 from tests.vlsn.write.test_rollback import rolled_back
@@ -17,7 +18,6 @@ from vlsn.embedded.log import Log
 from vlsn.errors import Damaged, LogFailed
 from vlsn.format.segment import FIRST_FRAME, segment_name
 from vlsn.ids import Lsn, Vlsn
-from vlsn.index import inspect
 from vlsn.index.stored import RECORD_KEY, UNFINISHED, Record, decode_record
 from vlsn.state.options import LogOptions
 

@@ -1,4 +1,4 @@
-"""Background work that fails: told, counted, tried again with longer and longer pauses; the log goes on.
+"""Background work that fails: it is reported, counted, and tried again with longer and longer pauses; the log goes on.
 
 Which call ends the log and which does not is ``test_failing_calls``; here one kind of work fails again and again.
 """
@@ -148,7 +148,7 @@ def is_standby(*names: str, offset: int | None = None) -> Callable[[Call], bool]
 
 
 def fill_up(opened: Opened, held: dict[int, bytes]) -> Waiting | VlsnLogError:
-    """Appends until one is refused; what it was told."""
+    """Appends until one is refused; returns the refusal."""
     for number in range(200):
         value = f"{number}".encode().ljust(6000, b".")
         try:
@@ -182,7 +182,8 @@ def pass_s(opened: Opened, seconds: float) -> None:
 @pytest.mark.parametrize("call", ["create", "allocate", "write", "sync"])
 @pytest.mark.parametrize("times", [2, 5, 40])
 def test_a_standby_that_cannot_be_made_ends_nothing(code: int, call: str, times: int) -> None:
-    """The current segment takes what fits it. What does not is refused, safe to send again, and goes on by itself."""
+    """The current segment takes what fits it. Other appends are refused, safe to send again, and are taken again by
+    themselves."""
     machine, held = Machine(), dict[int, bytes]()
     opened = Opened(machine)
     machine.disk.fail_at(is_standby(call), code=code, times=times)

@@ -1,4 +1,4 @@
-"""A segment takes the disk that its log takes: what lies behind a sealed end is given back."""
+"""A segment takes as much disk as its log: the room behind a sealed end is given back."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ def test_a_floor_not_yet_reached_is_never_lowered() -> None:
     assert with_floor(RECORD, (3, 40), last_visible=40) is RECORD
 
 
-# What ``state`` says, through a whole open.
+# The statements of ``state``, through a whole open.
 
 
 @pytest.mark.parametrize("says", ["checkpoint", "idle end", "nothing"])

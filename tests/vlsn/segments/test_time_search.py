@@ -86,7 +86,7 @@ def test_a_search_finds_the_first_block_of_that_time_or_later(
     for time_us in data.draw(st.lists(TIMES | st.sampled_from([time for _, time in times]), min_size=1, max_size=6)):
         wanted = next((first for first, time in times if time >= time_us and first <= last), last + 1)
         assert found(index, reader, time_us, last=last)[0] == wanted
-    for _, time in times:  # by now much of it was read: what was learned is right
+    for _, time in times:  # by now much of it was read: the bounds learned are right
         wanted = next((first for first, each in times if each >= time), index.range.last + 1)
         assert found(index, reader, time)[0] == wanted
     reader.close()
@@ -251,7 +251,7 @@ def test_a_time_in_a_hundred_gb_is_found_in_a_few_block_reads() -> None:
         assert vlsn == next((each for each in range(1, BLOCKS + 1) if clock_of(each) >= time_us), BLOCKS + 1)
         assert max(disk.reads, default=0) <= MIB
         most = max(most, len(disk.reads))
-    assert 1 <= most <= 4  # the header page, and the block with what was read before it
+    assert 1 <= most <= 4  # the header page, and the block with the bytes read before it
 
 
 def test_segment_names_of_the_large_log_are_those_of_any() -> None:

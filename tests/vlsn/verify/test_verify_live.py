@@ -50,7 +50,7 @@ def started(seed: int) -> Undurable:
     opened.log.care.checkpointer.run()
     put(opened, {}, 70, size=2500)
     opened.log.view.dtvlsn = type(opened.log.view.dtvlsn)(4)
-    opened.log._upkeep._state_idle_end()
+    opened.log.care._state_idle_end()
     put(opened, {}, 2)
     return opened
 

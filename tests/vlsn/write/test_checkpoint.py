@@ -1,4 +1,4 @@
-"""Checkpoints: what they wait for, and how one ends that cannot."""
+"""Checkpoints: the mappings that they wait for, and the end of one that cannot go on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.vlsn.index import inspect
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable
 from tests.vlsn.logs import put as put_values
 from tests.vlsn.oracle import places
@@ -16,7 +17,6 @@ from vlsn.errors import LogClosed, LogFailed, VlsnLogError
 from vlsn.format.block import decode_header
 from vlsn.format.block_run import BlockRun
 from vlsn.ids import Vlsn
-from vlsn.index import inspect
 from vlsn.state.options import Durability
 from vlsn.state.state_store import Checkpoint
 from vlsn.verify.verify import verify
@@ -135,7 +135,7 @@ def test_a_checkpoint_waits_for_every_vlsn_given_before_its_start(held_up: tuple
     late.come()
     assert asked.checkpoint is not None
     assert (asked.checkpoint.last_vlsn, pointer(opened)) == (61, 2)
-    assert opened.log.view.index.stored_last == 61
+    assert opened.log.view.index.levels.covered == 61
     opened.machine.kill()
     again = Opened(opened.machine, take_term=False)
     assert again.notes == []

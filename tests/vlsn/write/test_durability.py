@@ -12,7 +12,7 @@ from tests.vlsn.logs import Machine, Opened, Waiting
 from vlsn import Durability, Log, LogOptions
 from vlsn.errors import BadArgument, QueueFull
 from vlsn.limits import FLUSH_BYTES
-from vlsn.write.slow_syncs import SlowSyncs
+from vlsn.write.write_cycle import SlowSyncs
 
 OPTIONS = LogOptions(segment_bytes=4 << 20, checkpoint_bytes=1 << 30, flush_interval_s=0.5, sync_interval_s=2.0)
 
@@ -159,7 +159,7 @@ def test_the_end_of_a_quiet_log_is_stated_once_it_is_synced() -> None:
 
 
 def test_unsynced_bytes_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vlsn.write.queue_reader.UNSYNCED_BYTES_MAX", 64 << 10)
+    monkeypatch.setattr("vlsn.write.write_cycle.UNSYNCED_BYTES_MAX", 64 << 10)
     opened = Opened(Machine(), OPTIONS)
     syncs = calls(opened, "sync")
     for _ in range(40):
@@ -269,6 +269,8 @@ def test_the_queue_sheds_before_it_refuses(tmp_path: Path) -> None:
             log.append(b"x", durability=Durability.NO_SYNC)
         with pytest.raises(QueueFull):
             log.append(b"x", durability=Durability.NO_SYNC)
+        with pytest.raises(QueueFull):
+            log.append([b"x"] * 11)
         assert log.queue_length == 9
         log.sync()
         assert log.queue_length == 0

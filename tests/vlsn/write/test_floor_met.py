@@ -1,4 +1,4 @@
-"""A vote floor that is met by what a master has while its term is the stored one."""
+"""A vote floor that is met by a master's log while the master's term is the stored one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vlsn.ids import Term
 
 
 def test_a_floor_is_met_by_the_log_of_the_stored_terms_master_alone() -> None:
-    """A higher term was voted in since: what its master has, this log need not."""
+    """A higher term was voted in since: this log need not have its master's entries."""
     opened = Opened(Machine())
     opened.append(b"a", b"b")
     log = opened.log

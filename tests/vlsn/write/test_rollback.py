@@ -1,4 +1,4 @@
-"""Rollback by overmarking: what readers see, what a dump would, and a crash in the middle."""
+"""Rollback by overmarking: refusals, the group entries, and a crash in the middle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
-from vlsn.errors import Damaged, Halted, NotMaster, RollbackProhibited, VlsnLogError
+from vlsn.errors import Damaged, NotMaster, RollbackProhibited, VlsnLogError
 from vlsn.format.block import EntryKind
 from vlsn.format.records import GroupEntry, Member
 from vlsn.format.segment import segment_name
@@ -21,49 +21,6 @@ def rolled_back(opened: Opened, matchpoint: int) -> None:
     assert len(done) == 1
     if done[0] is not None:
         raise done[0]
-
-
-def test_blocks_after_the_matchpoint_are_gone_for_readers_and_their_vlsns_are_given_again() -> None:
-    machine = Machine()
-    opened = Undurable(machine)
-    for value in (b"a", b"b", b"c", b"d", b"e"):
-        opened.append(value)
-    rolled_back(opened, 4)
-    assert opened.log.view.range.last == 4
-    assert opened.entries() == {2: b"a", 3: b"b", 4: b"c"}
-    opened.take_term()
-    opened.append(b"D")
-    assert opened.entries() == {2: b"a", 3: b"b", 4: b"c", 6: b"D"}  # VLSN 5 is the new TERM entry
-    assert [run.term for run in opened.log.view.history.term_runs] == [1, 2]
-
-
-@pytest.mark.parametrize("clean", [True, False])
-def test_a_rollback_outlives_a_reopen(clean: bool) -> None:
-    machine = Machine()
-    opened = Undurable(machine)
-    for number in range(20):
-        opened.append(str(number).encode())
-    if clean:
-        opened.log.care.checkpointer.run()
-    rolled_back(opened, 4)
-    opened.take_term()
-    opened.append(b"new")
-    held = opened.entries()
-    if clean:
-        opened.close()
-    machine.kill()
-    again = Opened(machine)
-    assert again.entries() == held
-    assert again.log.view.range.last == 7
-
-
-def test_a_rollback_below_the_durable_end_is_refused() -> None:
-    opened = Undurable(Machine())
-    for number in range(6):
-        opened.append(str(number).encode())
-    with pytest.raises(Halted):
-        rolled_back(opened, 3)
-    assert len(opened.entries()) == 6
 
 
 def test_a_rollback_below_what_became_durable_while_it_waited_is_refused() -> None:

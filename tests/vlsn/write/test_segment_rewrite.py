@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import errno
 import threading
+from contextlib import closing
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from tests.fakes.clock import FakeClock
 from tests.fakes.disk import Call, FakeDisk, StopHere
-from tests.fakes.kv import FakeStores
-from tests.fakes.random import SeededRandom
 from tests.fakes.seeds import seeds
-from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable
+from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable, embedded_log
 from vlsn.embedded.log import Log
 from vlsn.errors import Damaged, LogFailed, NotMaster
 from vlsn.format.frame import FRAME_BYTES, FrameKind, decode_header
 from vlsn.format.segment import FIRST_FRAME, segment_name
 from vlsn.ids import Lsn, Vlsn
-from vlsn.real.threads import CallerThreads
 from vlsn.recover import clean_stop, torn_tail
-from vlsn.recover.recovery import recover
-from vlsn.seams import Seams
 from vlsn.segments import tail as tail_module
 from vlsn.segments.reader import LogReader, SegmentFile
 from vlsn.segments.tail import PAGE_BYTES
@@ -44,6 +39,13 @@ def fail_next(machine: Machine, kind: str, code: int = errno.EIO) -> None:
     machine.disk.fail_at(lambda call: call.name == kind and of_log(call.path), code=code)
 
 
+def destroy_page(machine: Machine, number: int, at: int) -> None:
+    """Destroys a page as a failed write may: the page in which it began, and the next."""
+    with closing(machine.disk.open(f"{DIRECTORY}/{segment_name(number)}", write=True)) as file:
+        file.write(at - at % 4096, [b"\xff" * 8192])
+        file.sync()
+
+
 def value(rng: Random, number: int) -> bytes:
     return f"{number}:".encode().ljust(rng.choice((10, 300, 3000, 9000)), b".")
 
@@ -55,23 +57,6 @@ def holds(machine: Machine, held: dict[int, bytes]) -> None:
     report = verify(machine.disk, machine.stores, DIRECTORY, live=True)
     assert report.ok, report.findings
     opened.close()
-
-
-@pytest.mark.parametrize("kind", ["write", "sync"])
-def test_an_append_whose_group_failed_is_acknowledged_from_the_next_segment(kind: str) -> None:
-    machine = Machine()
-    opened = Opened(machine)
-    held = {pending.first: pending.values[0] for pending in [opened.append(b"before")]}
-    number = opened.log.placement.active_files()[0]
-    fail_next(machine, kind)
-    pending = opened.append(b"value")
-    assert (pending.synced, pending.error, opened.failure) == (True, None, None)
-    held[pending.first] = b"value"
-    assert opened.log.placement.active_files()[0] > number
-    assert (opened.log.stats.rolls["error"], opened.log.stats.write_errors) == (1, 1)
-    assert opened.entries() == held
-    machine.kill()
-    holds(machine, held)
 
 
 @pytest.mark.parametrize("seed", seeds(25))
@@ -128,10 +113,7 @@ def test_the_page_that_a_failed_write_destroyed_is_not_needed_any_more(size: int
     begun_at = opened.log.view.synced_end(number)
     fail_next(machine, "write")
     held[opened.append(b"after").first] = b"after"
-    file = machine.disk.open(f"{DIRECTORY}/{segment_name(number)}", write=True)
-    file.write(begun_at - begun_at % 4096, [b"\xff" * 8192])
-    file.sync()
-    file.close()
+    destroy_page(machine, number, begun_at)
     assert opened.entries() == held
     machine.kill()
     holds(machine, held)
@@ -189,42 +171,6 @@ def test_a_larger_first_page_that_a_failed_write_destroyed_is_said(monkeypatch: 
         Opened(machine)
 
 
-def test_the_first_write_after_a_clean_stop_may_fail_too() -> None:
-    machine = Machine()
-    opened = Opened(machine)
-    held = {opened.append(b"one").first: b"one"}
-    opened.close()
-    opened = Opened(machine, take_term=False)
-    fail_next(machine, "write")
-    opened.take_term()
-    held[opened.append(b"two").first] = b"two"
-    assert opened.log.stats.rolls["error"] == 1
-    assert opened.entries() == held
-    machine.power_cut(tear=True)
-    holds(machine, held)
-
-
-def test_mappings_that_a_checkpoint_has_stored_are_put_right() -> None:
-    """The index was flushed with places that the replacement left; looked up before and after the next open."""
-    machine = Machine()
-    opened = Opened(machine)
-    held = {}
-    for number in range(40):
-        pending = opened.append(f"{number}".encode().ljust(200, b"."))
-        held[pending.first] = pending.values[0]
-    opened.log.care.checkpointer.run()
-    fail_next(machine, "sync")
-    held[opened.append(b"x").first] = b"x"
-    for vlsn in held:
-        mapping = opened.log.view.index.at_or_before(Vlsn(vlsn))
-        assert mapping is not None
-        file, offset = mapping[1] >> 32, mapping[1] & 0xFFFFFFFF
-        assert offset < opened.log.view.synced_end(file)
-    assert opened.entries() == held
-    machine.kill()
-    holds(machine, held)
-
-
 def test_a_reader_that_stands_past_the_new_end_goes_on_without_a_repeat_or_a_gap() -> None:
     """The reader has read the page's blocks where they lay; the next lies behind their second copies."""
     opened = Opened(Machine())
@@ -264,7 +210,7 @@ class SegmentEndingMidway:
 
 def test_a_segment_that_is_left_while_it_is_read_gives_each_block_once() -> None:
     opened = Opened(Machine())
-    opened.machine.disk.punches = False  # what is dead is read before it is given back
+    opened.machine.disk.punches = False  # dead frames are read before their room is given back
     for number in range(5):
         opened.append(f"{number}".encode())
     before = opened.log.view.segments()
@@ -282,7 +228,7 @@ def test_a_log_whose_first_block_was_left_begins_where_it_lies_now() -> None:
     fail_next(opened.machine, "write")
     opened.append(b"after")
     index, number = opened.log.view.index, max(opened.log.view.segments())
-    assert index.first_mapping == index.at_or_before(Vlsn(1)) == (1, number << 32 | FIRST_FRAME)
+    assert index.levels.head == index.at_or_before(Vlsn(1)) == (1, number << 32 | FIRST_FRAME)
 
 
 def test_an_index_whose_first_mapping_was_left_is_put_right_by_the_next_open() -> None:
@@ -407,21 +353,6 @@ def test_no_space_for_another_segment_ends_the_log_with_a_word_of_it() -> None:
     assert opened.entries()[min(held)] == b"before"
 
 
-def test_one_failed_standby_is_thrown_away_and_another_one_made() -> None:
-    machine = Machine()
-    opened = Opened(machine)
-    held = {opened.append(b"before").first: b"before"}
-    fail_next(machine, "write")
-    opened.log.cycle.rotate(
-        "request"
-    )  # takes the standby; the next one fails while it is made, and the one after is whole
-    held[opened.append(b"after").first] = b"after"
-    assert opened.failure is None
-    assert opened.entries() == held
-    machine.kill()
-    holds(machine, held)
-
-
 @pytest.mark.parametrize("end", ["kill", "power_cut", "torn"])
 @pytest.mark.parametrize("kind", ["write", "sync"])
 def test_nothing_acknowledged_is_lost_wherever_a_replacement_stops(kind: str, end: str) -> None:
@@ -517,13 +448,7 @@ def test_a_thousand_failures_under_concurrent_appends() -> None:
     """No caller sees an error, nothing is lost, and each thread's appends stand in their order."""
     failures = 1_000
     disk = FailingDisk(Random(11), 0.4)
-    stores = FakeStores()
-    seams = Seams(disk, FakeClock(), SeededRandom(Random(12)), CallerThreads(), stores)
-    options = LogOptions(segment_bytes=64 << 10, checkpoint_bytes=256 << 10, ring_bytes_max=1 << 20)
-    keeper = seams.threads.worker("vlsnlog-keeper")
-    recovered = recover(DIRECTORY, seams, group="embedded", node="log", segment_bytes=options.segment_bytes)
-    log = Log(recovered, options, seams, keeper)
-    log._take_term()
+    log = embedded_log(disk, LogOptions(segment_bytes=64 << 10, checkpoint_bytes=256 << 10, ring_bytes_max=1 << 20))
     disk.log = log
     told: dict[int, bytes] = {}
     errors: list[BaseException] = []
@@ -561,7 +486,7 @@ def test_a_thousand_failures_under_concurrent_appends() -> None:
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
 def test_what_lay_in_the_page_before_a_clean_stop_is_written_again_with_the_page(kind: str) -> None:
-    """The new end names the page's first frame: what an earlier process had acknowledged there goes along."""
+    """The new end names the page's first frame, so an earlier process's acknowledged entries there go along."""
     machine = Machine()
     opened = Opened(machine)
     for number in range(5):
@@ -578,7 +503,7 @@ def test_what_lay_in_the_page_before_a_clean_stop_is_written_again_with_the_page
     held[pending.first] = b"after"
     path = f"{DIRECTORY}/{segment_name(1)}"
     content = machine.disk.content(path)
-    lost = slice(FIRST_FRAME, FIRST_FRAME + PAGE_BYTES)  # what the write that failed may have taken with it
+    lost = slice(FIRST_FRAME, FIRST_FRAME + PAGE_BYTES)  # the failed write may have taken it along
     machine.disk.write_content(path, content[: lost.start] + bytes(PAGE_BYTES) + content[lost.stop :])
     assert again.entries() == held
     machine.power_cut()

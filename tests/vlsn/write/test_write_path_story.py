@@ -2,7 +2,8 @@
 rollbacks, cleaning, ticks, clean stops, and a write or sync that fails every few calls; then any end of the process,
 and again.
 
-A plain dictionary says what must be there: what was synced and not rolled back always, what was only written perhaps.
+A plain dictionary says what must be there: synced entries that were not rolled back always, entries that were only
+written perhaps.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Story(Opened):
 
 
 class World:
-    """One machine, what was appended to its log, and the steps that may come."""
+    """One machine, the values appended to its log, and the steps that may come."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
@@ -97,7 +98,7 @@ class World:
     def note(self) -> None:
         left = []
         for pending in self.appends:
-            # Whatever a process that has been stopped goes on to say, nobody hears it.
+            # A stopped process may go on, but reaches nobody.
             assert pending.error is None or self.machine.disk.stopped, pending.error
             if pending.synced:
                 self.synced.update(zip(range(pending.first, pending.last + 1), pending.values, strict=True))
@@ -248,7 +249,7 @@ class World:
         assert report.ok, (how, report.findings)
 
     def outside(self) -> None:
-        """A clean stop; verify and dump of a directory that nobody has open find nothing wrong."""
+        """A clean stop; then verify and dump of the closed directory find it whole."""
         self.sync()
         self.check()
         self.opened.close()

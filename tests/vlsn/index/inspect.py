@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from vlsn.errors import Damaged
 from vlsn.ids import NULL_VLSN
-from vlsn.index.bucket import Bucket, Mapping
+from vlsn.index.bucket import Mapping
 from vlsn.index.index import VlsnIndex
+from vlsn.index.report import check_follows
 
 
 def mappings(index: VlsnIndex) -> Iterator[Mapping]:
@@ -25,10 +26,3 @@ def verify(index: VlsnIndex) -> None:
         first, end = first or bucket.first, bucket.last
     if (first, end) != (index.range.first, index.range.last):
         raise Damaged(f"the index's buckets cover {first}–{end}, its range is {index.range}", vlsn=first)
-
-
-def check_follows(bucket: Bucket, end: int) -> None:
-    """Raises ``Damaged`` unless ``bucket`` is right in itself and begins after ``end``."""
-    bucket.verify()
-    if bucket.first <= end:
-        raise Damaged(f"the index bucket at {bucket.first} begins before {end}, where one ends", vlsn=end)
