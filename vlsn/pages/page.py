@@ -29,9 +29,9 @@ import numpy as np
 from vlsn.errors import BadBody
 from vlsn.format.block import Entry
 from vlsn.format.checksum import crc
+from vlsn.format.rows import I64
 from vlsn.levels import unread
 from vlsn.pages.record import HEAD_BYTES, Messages, Record, RecordHead, check_crc, head_at, messages_of
-from vlsn.pages.subscription import I64
 from vlsn.seams import Buffer, Disk, File
 from vlsn.segments.bad_sectors import is_unread, read_around
 

@@ -22,14 +22,14 @@ import numpy as np
 
 from vlsn.errors import Damaged
 from vlsn.format.messages import MessageFilter
-from vlsn.format.rows import EntryRows
+from vlsn.format.rows import EntryRows, Mask
 from vlsn.ids import NULL_LSN, Vlsn
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import PAGING_STRIDE_BYTES, PAGING_WINDOW_BYTES
 from vlsn.pages.page import PageWriter
 from vlsn.pages.record import record_of
 from vlsn.pages.store import About, Change, PagingStore
-from vlsn.pages.subscription import Mask, Subscription
+from vlsn.pages.subscription import Subscription
 from vlsn.segments.reader import LogReader
 
 
@@ -52,7 +52,7 @@ class Selector:
         if not wanted.any():
             return None
         vlsns = np.arange(first, first + rows.rows, dtype=np.int64)
-        wanted &= ~self._subscription.acknowledged.mask(vlsns)
+        wanted &= ~self._subscription.acknowledged.has(vlsns)
         return wanted if wanted.any() else None
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vlsn.format.block import Entry
+from vlsn.format.rows import I64
+from vlsn.format.vlsn_set import Span
 from vlsn.ids import Vlsn
-from vlsn.pages.subscription import I64, Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,17 +16,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 
 import msgspec
 
+from vlsn.format.vlsn_set import Span, VlsnSet
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.limits import PAGE_BYTES
 from vlsn.pages.page import PageHeader, PageRow, PageWriter, Salts, page_name
 from vlsn.pages.record import Record
-from vlsn.pages.subscription import Acknowledged, Span, Subscription
+from vlsn.pages.subscription import Subscription
 from vlsn.seams import Disk
 
 DIRECTORY = "pages"
@@ -254,7 +255,7 @@ class PagingStore:
                 for number, page in self.pages.items()
                 if number not in gone
             }
-        missing = union(wanted.left(union([*missing, *asked])))
+        missing = wanted.left(VlsnSet.of_spans([*missing, *asked]).spans())
         if self.row is None and not missing:
             return None  # nothing of it was ever paged, or has to be
         new = StoreRow(paged_to, row.done, missing, subscription.since, row.prefix)
@@ -265,10 +266,10 @@ class PagingStore:
         row = self.row or StoreRow(NULL_VLSN, 0, [], subscription.since, subscription.prefix)
         return Change(self.uuid, msgspec.structs.replace(row, paged_to=max(row.paged_to, paged_to)), pages)
 
-    def filled(self, pages: dict[int, PageRow], spans: Sequence[Span], acknowledged: Acknowledged) -> Change:
+    def filled(self, pages: dict[int, PageRow], spans: Sequence[Span], acknowledged: VlsnSet) -> Change:
         """Returns what has to be noted once others have given all of ``spans``."""
         assert self.row is not None
-        missing = Acknowledged.of(0, sorted(spans)).left(acknowledged.left(self.row.missing))
+        missing = VlsnSet.of_spans(spans).left(acknowledged.left(self.row.missing))
         return Change(self.uuid, msgspec.structs.replace(self.row, missing=missing), pages)
 
     def replaced(self, number: int, pages: dict[int, PageRow], lost: Sequence[Span]) -> Change:
@@ -278,7 +279,7 @@ class PagingStore:
         row = msgspec.structs.replace(self.row, missing=missing, done=max(self.row.done, number))
         return Change(self.uuid, row, pages, gone=[number])
 
-    def done(self, acknowledged: Acknowledged, read: dict[int, bool] | None = None) -> Change | None:
+    def done(self, acknowledged: VlsnSet, read: dict[int, bool] | None = None) -> Change | None:
         """Returns what has to be noted to let go of the pages whose messages are all acknowledged; None where there is
         none. ``read`` says of pages that were looked into whether they are."""
         looked = read or {}
@@ -304,13 +305,13 @@ class PagingStore:
             low <= row.covers_to and row.covers_from <= high for low, high in missing
         )
 
-    def to_look_into(self, acknowledged: Acknowledged) -> list[int]:
+    def to_look_into(self, acknowledged: VlsnSet) -> list[int]:
         """Lists the pages that may be done although VLSNs between their messages are not acknowledged."""
         return [
             number
             for number, row in self.pages.items()
             if not row.superseded
-            and acknowledged.count(row.first, row.last) >= row.count
+            and acknowledged.count_in(row.first, row.last) >= row.count
             and not acknowledged.covers(row.first, row.last)
             and acknowledged.covers(row.first, row.first)
             and acknowledged.covers(row.last, row.last)
@@ -342,14 +343,3 @@ class PagingStore:
                 writer.close()
         self._written.clear()
         self._open = None
-
-
-def union(spans: Iterable[Span]) -> list[Span]:
-    """Joins spans that overlap or follow on one another; ascending."""
-    found: list[Span] = []
-    for first, last in sorted(spans):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
-        else:
-            found.append((first, last))
-    return found

@@ -37,8 +37,7 @@ from vlsn.format.records import JSON_FAULTS, AckNote
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.ids import Vlsn
 from vlsn.limits import ACK_INTERVALS_MAX, DEAD_LETTERS_MAX, DESTINATIONS_MAX, TRIES_KEPT_MAX
-from vlsn.state.log_table import LogTable
-from vlsn.state.producers import LifeChanges
+from vlsn.state.log_table import LogTable, TableChanges
 
 _UUID: Final = re.compile(r"[0-9a-f]{16}\Z", re.ASCII)
 _TRY_MAX: Final = (1 << 31) - 1
@@ -83,6 +82,19 @@ class AcksRecord(msgspec.Struct, frozen=True):
                 Acked.of(table)
             except BadBody as fault:
                 raise ValueError(f"acknowledgements of {uuid}: {fault}") from fault
+
+    def apart(self) -> tuple[AcksRecord, TableChanges]:
+        """Takes the tables out of a whole record."""
+        puts = [(int(uuid, 16), msgspec.json.encode(table)) for uuid, table in self.tables.items()]
+        return replace(self, tables={}, keyed=True, count=len(puts)), TableChanges(puts, [], whole=True)
+
+    def together(self, rows: list[tuple[int, bytes]]) -> AcksRecord:
+        """Puts tables, which lay under keys, back into the record. Raises ``ValueError``."""
+        try:
+            tables = {f"{uuid:016x}": msgspec.json.decode(value, type=AckedRecord) for uuid, value in rows}
+        except JSON_FAULTS as fault:
+            raise ValueError(f"acknowledgements: {fault}") from fault
+        return replace(self, tables=tables)
 
 
 class Tries(NamedTuple):
@@ -308,7 +320,7 @@ class AckTable(LogTable):
         """Lets the next checkpoint write all of it."""
         self._kept = None
 
-    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[AcksRecord, LifeChanges]]:
+    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[AcksRecord, TableChanges]]:
         """Hands over what changed since the last one, as of ``vlsn``, which is settled: a record without tables, and
         the changes. The returned call puts them together, on any thread."""
         tables, kept = self._as_of(vlsn), self._kept
@@ -317,7 +329,7 @@ class AckTable(LogTable):
         deletes = [int(uuid, 16) for uuid in before if uuid not in tables]
         self._kept = tables
         record = AcksRecord({}, self.lacks_to, keyed=True, count=len(tables))
-        return lambda: (record, LifeChanges(_Encoded(changed), deletes, whole=kept is None))
+        return lambda: (record, TableChanges(_Encoded(changed), deletes, whole=kept is None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,20 +341,6 @@ class _Encoded:
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         for uuid, table in self.tables.items():
             yield int(uuid, 16), msgspec.json.encode(table.record())
-
-
-def tables_of(items: Iterable[tuple[int, bytes]]) -> dict[str, AckedRecord]:
-    """Reads what a checkpoint has kept under keys. Raises ``ValueError``."""
-    try:
-        return {f"{uuid:016x}": msgspec.json.decode(value, type=AckedRecord) for uuid, value in items}
-    except JSON_FAULTS as fault:
-        raise ValueError(f"acknowledgements: {fault}") from fault
-
-
-def apart(record: AcksRecord) -> tuple[AcksRecord, LifeChanges]:
-    """Takes the tables out of a whole record."""
-    puts = [(int(uuid, 16), msgspec.json.encode(table)) for uuid, table in record.tables.items()]
-    return replace(record, tables={}, keyed=True, count=len(puts)), LifeChanges(puts, [], whole=True)
 
 
 def _fold(tables: Tables, notes: Iterable[_Noted], limits: AckLimits) -> None:

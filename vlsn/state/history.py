@@ -38,9 +38,10 @@ from vlsn.limits import PRODUCERS_AT_LEVEL_1, PRODUCERS_DEFAULT
 from vlsn.seams import Buffer
 from vlsn.state.acks import AckTable
 from vlsn.state.handles import Handles
-from vlsn.state.producers import LifeChanges, Producers
+from vlsn.state.log_table import TableChanges
+from vlsn.state.producers import Producers
 from vlsn.state.small_state import SmallState
-from vlsn.state.state_store import KEYED_FROM_LEVEL, StateRecord
+from vlsn.state.state_store import KEYED_FROM_LEVEL, PREFIXES, StateRecord
 
 T = TypeVar("T")
 
@@ -96,11 +97,6 @@ class History:
         return self.levels[-1][1] if self.levels else LEVEL_1.min
 
     @property
-    def last_txn_end(self) -> Vlsn:
-        """The last COMMIT of a transaction in the log, 0 where none is known."""
-        return self.txn_ends[-1] if self.txn_ends else NULL_VLSN
-
-    @property
     def settled(self) -> Vlsn:
         """The VLSN from which on all of it is exact."""
         return Vlsn(max(table.settled for table in self._tables))
@@ -121,7 +117,7 @@ class History:
 
     @property
     def durability(self) -> GroupDurability:
-        """The durability that the group gives appends which ask for none, by the newest entry in the log."""
+        """The durability of appends that ask for none, by the newest entry in the log."""
         return group_durability(self.set.durability or SYNCED)
 
     def term_of(self, vlsn: Vlsn) -> Term:
@@ -130,12 +126,6 @@ class History:
         if index < 0 or vlsn > self.term_runs[index].last:
             return NULL_TERM
         return Term(self.term_runs[index].term)
-
-    def term_start(self, term: Term) -> Vlsn:
-        """Returns the first VLSN of the newest run when that is ``term``'s, else 0."""
-        if self.term_runs and self.term_runs[-1].term == term:
-            return Vlsn(self.term_runs[-1].first)
-        return NULL_VLSN
 
     def note_term(self, term: int, first: int, last: int) -> None:
         """Notes that blocks ``first`` to ``last``, which follow on what is known, are of ``term``."""
@@ -159,11 +149,7 @@ class History:
             elif entry.kind == EntryKind.COMMIT:
                 self._note_commit(entry.vlsn, CommitEntry.decode(entry.value))
         if own.txn_end:
-            self.note_txn_end(own.txn_end)
-
-    def note_txn_end(self, vlsn: Vlsn) -> None:
-        """Notes the last COMMIT of a transaction in a block."""
-        self.txn_ends.append(vlsn)
+            self.txn_ends.append(own.txn_end)
 
     def _note_commit(self, vlsn: Vlsn, commit: CommitEntry) -> None:
         fresh = commit.set
@@ -179,10 +165,6 @@ class History:
             self.small.note(vlsn, commit.puts)
         if commit.acks:
             self.acks.note(vlsn, commit.acks)
-
-    def note_producers(self, data: Buffer) -> None:
-        """Reads the producers of a block that has some; it follows on those read before."""
-        self.note_submissions(block_format.producers(data, block_format.decode_header(data)))
 
     def note_submissions(self, rows: list[Produced]) -> None:
         """Notes submissions that follow on those noted before: of producers, and of transactions' handles."""
@@ -293,10 +275,6 @@ class History:
         while self.txn_ends and self.txn_ends[-1] > last:
             self.txn_ends.pop()
 
-    def forget_terms(self, kept: int) -> None:
-        """Forgets all but the ``kept`` newest term runs, of a log that is compared with no other."""
-        del self.term_runs[:-kept]
-
     def truncate_head(self, first: Vlsn) -> None:
         """Lets the log begin at ``first``. The group stays, also where its entry is gone."""
         runs = [run for run in self.term_runs if run.last >= first]
@@ -309,20 +287,18 @@ class History:
     def snapshot(self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int) -> Callable[[], StateRecord]:
         """Copies all of it as of ``vlsn``, for a restore, with what was cleaned away. The returned call puts the
         ``StateRecord`` together, on any thread (``Producers.snapshot``)."""
-        record, small = self._sum(vlsn, trimmed_to, first_segment), self.small.snapshot(vlsn)
-        producers, commits = self.producers.snapshot(vlsn), self.commits.snapshot(vlsn)
-        acks = self.acks.snapshot(vlsn)
-        return lambda: replace(record, producers=producers(), commits=commits(), small=small(), acks=acks())
+        record = self._sum(vlsn, trimmed_to, first_segment)
+        tables = {field: getattr(self, field).snapshot(vlsn) for field in (*PREFIXES, "small")}
+        return lambda: replace(record, **{field: table() for field, table in tables.items()})
 
     def keep_all(self) -> None:
         """Lets the next checkpoint write every table whole: what is kept of them is not what the last one gave."""
-        self.producers.keep_all()
-        self.commits.keep_all()
-        self.acks.keep_all()
+        for field in PREFIXES:
+            getattr(self, field).keep_all()
 
     def checkpoint(
         self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int
-    ) -> Callable[[], tuple[StateRecord, dict[str, LifeChanges] | None]]:
+    ) -> Callable[[], tuple[StateRecord, dict[str, TableChanges] | None]]:
         """Copies what a checkpoint keeps as of ``vlsn``, and its caller has to keep. The returned call puts the record
         together, on any thread, with what changed in its tables since the last one; None below the level that tells
         them apart: they are in the record."""
@@ -331,15 +307,12 @@ class History:
             self.keep_all()
             return lambda: (whole(), None)
         record, small = self._sum(vlsn, trimmed_to, first_segment), self.small.snapshot(vlsn)
-        producers, commits = self.producers.checkpoint(vlsn), self.commits.checkpoint(vlsn)
-        acked = self.acks.checkpoint(vlsn)
+        tables = {field: getattr(self, field).checkpoint(vlsn) for field in PREFIXES}
 
-        def put_together() -> tuple[StateRecord, dict[str, LifeChanges]]:
-            named, of_named = producers()
-            handles, of_handles = commits()
-            acks, of_acks = acked()
-            changes = {"producers": of_named, "commits": of_handles, "acks": of_acks}
-            return replace(record, producers=named, commits=handles, small=small(), acks=acks), changes
+        def put_together() -> tuple[StateRecord, dict[str, TableChanges]]:
+            parts = {field: table() for field, table in tables.items()}
+            changes = {field: changes for field, (_, changes) in parts.items()}
+            return replace(record, small=small(), **{field: kept for field, (kept, _) in parts.items()}), changes
 
         return put_together
 
@@ -357,7 +330,7 @@ class History:
             level=copy.level,
             level_vlsn=copy.levels[-1][0] if copy.levels else NULL_VLSN,
             term_runs=[(run.term, run.first, run.last) for run in copy.term_runs],
-            txn_end=copy.last_txn_end,
+            txn_end=copy.txn_ends[-1] if copy.txn_ends else NULL_VLSN,
             trimmed_to=trimmed_to,
             first_segment=first_segment,
             settings=copy.set,

@@ -33,14 +33,26 @@ from itertools import chain
 from operator import attrgetter, itemgetter
 
 import msgspec
+from msgspec.structs import replace
 
 from vlsn.format.producer_columns import Produced
-from vlsn.ids import NULL_VLSN, Vlsn
+from vlsn.ids import Vlsn
 from vlsn.limits import PRODUCERS_CHANGED_MAX, PRODUCERS_MAX
-from vlsn.state.log_table import LogTable
-from vlsn.state.producer_lives import SPARE_ROWS, Life, Part, ProducerLimits, ProducerPlace, Rows, read_lives
+from vlsn.state.log_table import Ended, EvictingTable, TableChanges
+from vlsn.state.producer_lives import (
+    HEAD,
+    SPARE_ROWS,
+    Life,
+    Part,
+    ProducerLimits,
+    ProducerPlace,
+    Rows,
+    last_of,
+    read_lives,
+    split_lives,
+)
 
-__all__ = ["LifeChanges", "ProducerLimits", "ProducerPlace", "Producers", "ProducersRecord"]
+__all__ = ["ProducerLimits", "ProducerPlace", "Producers", "ProducersRecord"]
 
 _ROWS = attrgetter("rows")
 _LET_GO_AT_ONCE = 256
@@ -59,45 +71,36 @@ class ProducersRecord(msgspec.Struct, frozen=True):
     count: int = 0
     """How many do."""
 
-    def check(self) -> None:
+    def check(self, vlsn: int) -> None:
         """Raises ``ValueError`` for lives that cannot be."""
         read_lives(self.lives)
 
+    def apart(self) -> tuple[ProducersRecord, TableChanges]:
+        """Takes the lives out of a whole record."""
+        lives = list(split_lives(self.lives))
+        return replace(self, lives=b"", keyed=True, count=len(lives)), TableChanges(lives, [], whole=True)
 
-@dataclass(frozen=True, slots=True)
-class LifeChanges:
-    """The changes that a checkpoint writes: lives by producer, and who has none any more. With ``whole`` nothing that
-    was kept before stays."""
-
-    puts: Iterable[tuple[int, bytes]]
-    """Iterated more than once, if need be; each life is encoded when it is asked for."""
-    deletes: list[int]
-    whole: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """A life that was over when the submission at VLSN ``at`` came; ``evicted_to`` as it was before."""
-
-    at: int
-    life: Life
-    evicted_to: int
+    def together(self, rows: list[tuple[int, bytes]]) -> ProducersRecord:
+        """Puts lives, which lay under keys, back into the record. Raises ``ValueError``."""
+        for producer, life in rows:
+            if int.from_bytes(life[:8], "little") != producer or len(life) < HEAD.size:
+                raise ValueError(f"the life under key {producer:016x} is of another producer")
+        return replace(self, lives=b"".join(life for _, life in sorted(rows, key=lambda row: last_of(row[1]))))
 
 
-class Producers(LogTable):
+class Producers(EvictingTable[Life]):
     """The table of one log, as of the last VLSN noted."""
 
     def __init__(self, record: ProducersRecord | None = None, limits: ProducerLimits | None = None) -> None:
         self.limits = limits or ProducerLimits()
         record = record or ProducersRecord()
+        super().__init__(silent=self.limits.silent, forgotten_to=record.forgotten_to, keyed=record.keyed)
         self._limits_set: list[tuple[int, int]] = []
         """VLSNs from which on the log has set another number of producers, ascending."""
         self._older: OrderedDict[int, Life] = OrderedDict()
         self._recent: OrderedDict[int, Life] = OrderedDict()
         """The lives by producer, the one first that was heard of longest ago; ``_older`` come before ``_recent``."""
         self._take(read_lives(record.lives))
-        self._evicted_to = record.forgotten_to
-        self._ended: deque[_Ended] = deque()
         self._spares: deque[tuple[int, Life]] = deque()
         """Lives that have more rows than are remembered once that VLSN is settled."""
         self.lacks_to = record.lacks_to
@@ -105,10 +108,7 @@ class Producers(LogTable):
         self.settled = newest.last if newest is not None else self.lacks_to
         self._kept_at = self.settled
         self._changed: dict[int, Rows | None] = {}
-        """The lives that may be other than at the last checkpoint, None for who has none now. By their rows, so that a
-        checkpoint takes all of them without a look: rows that were let go since say the same of it."""
-        self._whole = not record.keyed
-        """The next checkpoint writes all of it."""
+        """By rows, so that a checkpoint takes all of them without a look: rows that were let go since say the same."""
         self._copied_to = 0
         """The highest VLSN as of which rows were handed out: behind it they may grow, up to it they stay."""
 
@@ -121,10 +121,6 @@ class Producers(LogTable):
     def find(self, producer: int, *, at: int) -> Life | None:
         life = self._recent.get(producer) or self._older.get(producer)
         return life if life is not None and life.last + self.limits.silent >= at else None
-
-    def forgotten_to(self, *, at: int) -> Vlsn:
-        """Returns the VLSN after which no submission was forgotten."""
-        return Vlsn(max(self._evicted_to, at - self.limits.silent - 1, NULL_VLSN))
 
     @property
     def limit(self) -> int:
@@ -162,7 +158,7 @@ class Producers(LogTable):
         producer, sequence, first, last, term = row
         life = self._older.pop(producer, None) or self._recent.pop(producer, None)
         if life is not None and (life.next != sequence or life.last + self.limits.silent < first):
-            self._ended.append(_Ended(first, life, self._evicted_to))
+            self._ended.append(Ended(first, producer, life, self._evicted_to))
             life = None
         if life is None:
             self._make_room(first)
@@ -194,7 +190,7 @@ class Producers(LogTable):
         limit = PRODUCERS_MAX if self.lacks_to else self._limit_at(at)
         while len(self) >= limit:
             producer, oldest = (self._older or self._recent).popitem(last=False)
-            self._ended.append(_Ended(at, oldest, self._evicted_to))
+            self._ended.append(Ended(at, producer, oldest, self._evicted_to))
             self._evicted_to = max(self._evicted_to, oldest.last)
             self._changed[producer] = None
 
@@ -222,14 +218,6 @@ class Producers(LogTable):
                 if len(life) > self.limits.remembered + SPARE_ROWS:
                     spares.append((life.last, life))
 
-    def forget_before(self, vlsn: Vlsn) -> None:
-        """Forgets whoever was last heard of before ``vlsn``."""
-        self._evicted_to = max(self._evicted_to, vlsn - 1)
-
-    def lose_before(self, vlsn: Vlsn) -> None:
-        self.forget_before(vlsn)
-        super().lose_before(vlsn)
-
     def check_fill(self, known: Producers, vlsn: Vlsn) -> None:
         """Compares with ``known``, another copy's table as of ``vlsn``. Raises ``ValueError`` unless it lacks less than
         this one and says the same of everything that this one has noted."""
@@ -242,7 +230,7 @@ class Producers(LogTable):
         """Becomes ``known``, which ``check_fill`` has found to fit, with what was noted here behind ``vlsn``. ``known``
         is used up, and has the limit that the log had set by then."""
         known._limits_set += [limit for limit in self._limits_set if limit[0] > vlsn]
-        lives = (*self._lives(), *(ended.life for ended in self._ended))
+        lives = (*self._lives(), *(ended.row for ended in self._ended))
         known.note(sorted((row for life in lives for row in life.behind(vlsn)), key=itemgetter(2)))
         self._older, self._recent, self._limits_set = known._older, known._recent, known._limits_set
         self._ended, self._spares, self._evicted_to = known._ended, known._spares, known._evicted_to
@@ -311,7 +299,7 @@ class Producers(LogTable):
             forgotten_to, b"".join([life for _, life in _Encoded(_in_order(lives, vlsn), vlsn, limits)]), lacks_to
         )
 
-    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, LifeChanges]]:
+    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, TableChanges]]:
         """Hands over what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
         without lives, and the changes. The returned call puts them together, on any thread."""
         ended, forgotten_to = self._undone(vlsn)
@@ -324,19 +312,14 @@ class Producers(LogTable):
         count = self._count_at(vlsn, ended)
         self._changed, self._kept_at, self._whole = self._changed_behind(vlsn), int(vlsn), False
 
-        def put_together() -> tuple[ProducersRecord, LifeChanges]:
+        def put_together() -> tuple[ProducersRecord, TableChanges]:
             then = {**changed, **lives}
             there = {producer: rows for producer, rows in then.items() if rows is not None and rows.upto(vlsn)}
             deletes = [producer for producer in changed if producer not in there]
             record = ProducersRecord(forgotten_to, b"", lacks_to, keyed=True, count=count)
-            return record, LifeChanges(_Encoded(there, vlsn, limits), deletes, whole)
+            return record, TableChanges(_Encoded(there, vlsn, limits), deletes, whole)
 
         return put_together
-
-    def keep_all(self) -> None:
-        """Lets the next checkpoint write all of it: what is kept is something else than what the last one gave."""
-        self._whole = True
-        self._changed = {}
 
     def _copied(self, ended: Mapping[int, Life]) -> dict[int, Rows]:
         """Copies all lives, those that have ``ended`` in place of what began behind them."""
@@ -361,28 +344,12 @@ class Producers(LogTable):
     def _changed_behind(self, vlsn: int) -> dict[int, Rows | None]:
         changed: dict[int, Rows | None] = {life.producer: life.rows for life in self._heard_behind(vlsn)}
         for ended in self._ended_behind(vlsn):
-            changed.setdefault(ended.life.producer, None)
+            changed.setdefault(ended.name, None)
         return changed
 
     def _count_at(self, vlsn: int, ended: dict[int, Life]) -> int:
         begun_since = sum(1 for life in self._heard_behind(vlsn) if not life.rows.upto(vlsn))
         return len(self) - begun_since + sum(1 for life in ended.values() if life.rows.upto(vlsn))
-
-    def _ended_behind(self, vlsn: int) -> Iterator[_Ended]:
-        """Gives what ended behind ``vlsn``, the newest first."""
-        for ended in reversed(self._ended):
-            if ended.at <= vlsn:
-                return
-            yield ended
-
-    def _undone(self, vlsn: int) -> tuple[dict[int, Life], int]:
-        """Returns the lives by producer that were there at ``vlsn``, or began behind it, and have ended since, and what
-        had been evicted by then."""
-        lives: dict[int, Life] = {}
-        evicted_to = self._evicted_to
-        for ended in self._ended_behind(vlsn):
-            lives[ended.life.producer], evicted_to = ended.life, ended.evicted_to
-        return lives, evicted_to
 
     def _as_of(self, vlsn: int) -> tuple[list[Life], int]:
         """Returns the lives that were there at ``vlsn``, with later rows, and what had been evicted by then."""

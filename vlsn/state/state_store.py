@@ -16,7 +16,7 @@ Unlike the index it cannot always be rebuilt: unreadable, or ending before the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -29,10 +29,9 @@ from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn
 from vlsn.levels import Levels, unread
 from vlsn.pages.table import PageTable
 from vlsn.seams import KeyValue
-from vlsn.state import acks as acks_format
 from vlsn.state.acks import AcksRecord
-from vlsn.state.producer_lives import HEAD, last_of, split_lives
-from vlsn.state.producers import LifeChanges, ProducersRecord
+from vlsn.state.log_table import TableChanges
+from vlsn.state.producers import ProducersRecord
 from vlsn.state.small_state import SmallStateRecord
 
 T = TypeVar("T")
@@ -40,11 +39,8 @@ T = TypeVar("T")
 CHECKPOINT_KEY = b"checkpoint"
 RECORD_KEY = b"record"
 IDLE_END_KEY = b"idle_end"
-TABLES = {"producers": b"p", "commits": b"t"}
-"""Tables of lives: field of the state record, and how their keys begin; no other key begins so."""
-ACKS_PREFIX = b"a"
-PREFIXES = {**TABLES, "acks": ACKS_PREFIX}
-"""All tables that lie under keys of their own."""
+PREFIXES = {"producers": b"p", "commits": b"t", "acks": b"a"}
+"""Tables with keys of their own: field of the state record, and the first byte of the keys. No other key has it."""
 KEYED_FROM_LEVEL = 2
 """The level from which on lives have keys of their own; a binary of an earlier one would take a record for empty."""
 
@@ -98,11 +94,8 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises ``ValueError`` for what no log adds up to."""
-        for field in TABLES:
-            table: ProducersRecord = getattr(self, field)
-            table.check()
-        self.acks.check(self.vlsn)
-        self.small.check(self.vlsn)
+        for table in (self.producers, self.commits, self.acks, self.small):
+            table.check(self.vlsn)
 
 
 OWN_FIELDS: Final = ("term_runs", "txn_end", "trimmed_to", "first_segment")
@@ -138,14 +131,11 @@ class StateStore:
             return None
         check_level(record.level)
         try:
-            for field, prefix in TABLES.items():
-                table: ProducersRecord = getattr(record, field)
+            for field, prefix in PREFIXES.items():
+                table: ProducersRecord | AcksRecord = getattr(record, field)
                 if table.keyed:
-                    table = msgspec.structs.replace(table, lives=self._lives(prefix, table.count))
-                    record = msgspec.structs.replace(record, **{field: table})
-            if record.acks.keyed:
-                acks = msgspec.structs.replace(record.acks, tables=self._acks(record.acks.count))
-                record = msgspec.structs.replace(record, acks=acks)
+                    rows = self._rows(field, prefix, table.count)
+                    record = msgspec.structs.replace(record, **{field: table.together(rows)})
             record.check()
         except ValueError as fault:
             raise Damaged(f"state: {RECORD_KEY.decode()} is not one: {fault}") from fault
@@ -168,7 +158,7 @@ class StateStore:
         checkpoint: Checkpoint | None = None,
         record: StateRecord | None = None,
         idle_end: IdleEnd | None = None,
-        changes: Mapping[str, LifeChanges] | None = None,
+        changes: Mapping[str, TableChanges] | None = None,
     ) -> None:
         """Saves those given, in one transaction; the others stay. With ``changes``, by field, the lives of ``record``
         are those that it had when it was saved last, and these. Blocking; durable on return. Raises ``LogFailed``."""
@@ -206,24 +196,12 @@ class StateStore:
         """Returns the page table of the log's destinations, which lies beside the rest."""
         return PageTable(self._store)
 
-    def _lives(self, prefix: bytes, count: int) -> bytes:
-        """Reads a table, whoever was heard of longest ago first. Raises ``ValueError``, ``Damaged``."""
+    def _rows(self, field: str, prefix: bytes, count: int) -> list[tuple[int, bytes]]:
+        """Reads the rows of a table by their names. Raises ``ValueError``, ``Damaged``."""
         items = self._store.items(*_range(prefix))
         if len(items) != count:
-            raise ValueError(f"{len(items)} lives under keys, where there were {count}")
-        for key, life in items:
-            if key[len(prefix) :] != life[7::-1] or len(life) < HEAD.size:
-                raise ValueError(f"the life under key {key.hex()} is of another producer")
-        lives = [life for _, life in items]
-        lives.sort(key=last_of)
-        return b"".join(lives)
-
-    def _acks(self, count: int) -> dict[str, acks_format.AckedRecord]:
-        """Raises ``ValueError``, ``Damaged``."""
-        items = self._store.items(*_range(ACKS_PREFIX))
-        if len(items) != count:
-            raise ValueError(f"acknowledgements of {len(items)} destinations under keys, where there were {count}")
-        return acks_format.tables_of((int.from_bytes(key[len(ACKS_PREFIX) :], "big"), value) for key, value in items)
+            raise ValueError(f"{field}: {len(items)} rows under keys, the record counts {count}")
+        return [(int.from_bytes(key[len(prefix) :], "big"), value) for key, value in items]
 
     def close(self) -> None:
         self._store.close()
@@ -245,7 +223,7 @@ class _Puts:
     """The puts of one transaction. Lives are encoded one by one while it goes on, for they are many."""
 
     puts: list[tuple[bytes, bytes]]
-    tables: list[tuple[bytes, LifeChanges]]
+    tables: list[tuple[bytes, TableChanges]]
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         yield from self.puts
@@ -254,23 +232,14 @@ class _Puts:
                 yield _key(prefix, producer), life
 
 
-def _apart(record: StateRecord) -> tuple[StateRecord, dict[str, LifeChanges]]:
+def _apart(record: StateRecord) -> tuple[StateRecord, dict[str, TableChanges]]:
     """Takes the lives out of a whole record, where it is of a level that has them under keys; nothing is kept there of
     any other."""
-    changes: dict[str, LifeChanges] = {}
-    for field in TABLES:
-        table: ProducersRecord = getattr(record, field)
-        lives: Iterable[tuple[int, bytes]] = ()
-        if record.level >= KEYED_FROM_LEVEL:
-            lives = list(split_lives(table.lives))
-            table = msgspec.structs.replace(table, lives=b"", keyed=True, count=len(lives))
-            record = msgspec.structs.replace(record, **{field: table})
-        changes[field] = LifeChanges(lives, [], whole=True)
-    changes["acks"] = LifeChanges((), [], whole=True)
-    if record.level >= KEYED_FROM_LEVEL:
-        acks, changes["acks"] = acks_format.apart(record.acks)
-        record = msgspec.structs.replace(record, acks=acks)
-    return record, changes
+    if record.level < KEYED_FROM_LEVEL:
+        return record, {field: TableChanges((), [], whole=True) for field in PREFIXES}
+    parts = {field: getattr(record, field).apart() for field in PREFIXES}
+    record = msgspec.structs.replace(record, **{field: table for field, (table, _) in parts.items()})
+    return record, {field: changes for field, (_, changes) in parts.items()}
 
 
 def _key(prefix: bytes, producer: int) -> bytes:

@@ -259,7 +259,7 @@ def test_a_record_that_cannot_be_is_damage() -> None:
     read = store.record()
     assert read is not None and set(read.acks.tables) == set(UUIDS[:2])
     store.save(record=StateRecord(vlsn=Vlsn(9), level=3, acks=AcksRecord(keyed=True, count=1)), changes={})
-    with pytest.raises(Damaged, match="2 destinations under keys, where there were 1"):
+    with pytest.raises(Damaged, match="acks: 2 rows under keys, the record counts 1"):
         store.record()
 
 

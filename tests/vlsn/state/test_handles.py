@@ -12,7 +12,8 @@ from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced
 from vlsn.ids import Vlsn
 from vlsn.state.handles import Handles
 from vlsn.state.history import History
-from vlsn.state.producers import LifeChanges, ProducerLimits, Producers, ProducersRecord
+from vlsn.state.log_table import TableChanges
+from vlsn.state.producers import ProducerLimits, Producers, ProducersRecord
 
 MOST = 4
 SILENT = 60
@@ -55,7 +56,7 @@ class Pair:
     def checkpoint(self, share: float) -> None:
         at = Vlsn(self.durable + int((self.last - self.durable) * share))
         record, changes = self.table.checkpoint(at)()
-        assert isinstance(changes, LifeChanges)
+        assert isinstance(changes, TableChanges)
         if changes.whole:
             self.kept.clear()
         for handle in changes.deletes:

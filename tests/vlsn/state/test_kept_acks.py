@@ -15,7 +15,7 @@ from vlsn.format import block
 from vlsn.format.block import EntryKind
 from vlsn.format.records import AckNote, CommitEntry, Settings
 from vlsn.format.vlsn_set import VlsnSet
-from vlsn.state.state_store import ACKS_PREFIX
+from vlsn.state.state_store import PREFIXES
 from vlsn.verify.verify import verify
 
 KEPT, CHANGED, DROPPED, MADE = (f"{number:016x}" for number in range(1, 5))
@@ -67,7 +67,7 @@ def known(opened: Opened) -> Plain:
 def kept(machine: Machine) -> set[str]:
     """Returns the uuids under keys of their own."""
     keys = machine.stores.contents[STATE].values
-    return {key[len(ACKS_PREFIX) :].hex() for key in keys if key.startswith(ACKS_PREFIX) and key != ACKS_PREFIX}
+    return {key[1:].hex() for key in keys if key.startswith(PREFIXES["acks"]) and len(key) > 1}
 
 
 def check(opened: Opened) -> None:

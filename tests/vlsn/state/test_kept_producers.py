@@ -75,7 +75,7 @@ def read_anew(opened: Opened, upto: int) -> ProducersRecord:
         header = block.decode(data)
         if any(entry.kind for entry in block.entries(data, header)):
             history.note_block(data)
-        history.note_producers(data)
+        history.note_submissions(block.producers(data, header))
     return history.producers.snapshot(Vlsn(upto))()
 
 
