@@ -19,6 +19,7 @@ VLSN, where anything has changed since that the log alone does not say (``derive
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -280,13 +281,10 @@ def accept_floor(disk: Disk, directory: str) -> None:
     """Lifts the vote floor, in a new term; durable on return.  Raises ``LogInUse``, ``Damaged``, ``LogFailed``."""
     lock = disk.lock(f"{directory}/{LOCK_NAME}")
     try:
-        node_file = NodeFile.open(disk, f"{directory}/{NODE_FILE_NAME}")
-        try:
+        with closing(NodeFile.open(disk, f"{directory}/{NODE_FILE_NAME}")) as node_file:
             if node_file.record.floor_vlsn:
                 record = node_file.record
                 # In a new term: members that are up remember what was acknowledged in it (``repl.group.old_images``).
                 node_file.replace(replace(record, floor_term=0, floor_vlsn=0, term=record.term + 1))
-        finally:
-            node_file.close()
     finally:
         lock.release()

@@ -200,16 +200,14 @@ def _rebuilt(
 
 def _since(disk: Disk, place: str, number: int) -> int:
     """Syncs a page, and reads what it was written for; 0 where that cannot be read."""
-    file = disk.open(f"{place}/{number:09d}.page", write=True)
-    try:
-        file.sync()
-        return PageHeader.decode(file.read(0, min(file.size(), HEADER_BYTES))).since
-    except (BadBody, OSError) as error:
-        if isinstance(error, OSError) and not is_unread(error):
-            raise
-        return NULL_VLSN
-    finally:
-        file.close()
+    with closing(disk.open(f"{place}/{number:09d}.page", write=True)) as file:
+        try:
+            file.sync()
+            return PageHeader.decode(file.read(0, min(file.size(), HEADER_BYTES))).since
+        except (BadBody, OSError) as error:
+            if isinstance(error, OSError) and not is_unread(error):
+                raise
+            return NULL_VLSN
 
 
 def read_about(disk: Disk, place: str) -> bytes | None:

@@ -18,8 +18,8 @@ Read is what lies after the last checkpoint; all of it where ``state`` cannot sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
@@ -52,7 +52,7 @@ from vlsn.recover.log_start import finish_cleaning, kept_segments, state_fits
 from vlsn.recover.stored_index import Reread, StoredIndex
 from vlsn.recover.versions import check_segments, check_versions
 from vlsn.recover.vote_floor import floor_of, with_floor
-from vlsn.seams import DirectoryLock, Disk, Seams
+from vlsn.seams import DirectoryLock, Seams
 from vlsn.segments.cut_bytes import cut_name, free_name, is_kept, keep_cut
 from vlsn.segments.directory import LOCK_NAME, SegmentInfo, make_directory, survey
 from vlsn.segments.holes import give_back
@@ -128,52 +128,41 @@ def recover(
     try:
         return opening.run()
     except BaseException:
-        opening.close()
+        opening.held.close()
         raise
 
 
+@dataclass
 class _Opening:
-    """One open, step by step; ``close`` gives back what it holds when it fails."""
+    """One open, step by step; ``held`` closes what it holds when it fails."""
 
-    _node_file: NodeFile | None
-    _state: OpenState
-    _index: StoredIndex
-    _scan_from: Lsn
+    _directory: str
+    _seams: Seams
+    _group: str
+    _node: str
+    _index_map_bytes: int
+    _state_map_bytes: int
+    _restoring: bool
+    _exact_from: Vlsn | None
+    held: ExitStack = field(default_factory=ExitStack)
+    _notes: list[str] = field(default_factory=list)
+    _node_file: NodeFile | None = field(init=False)
+    _state: OpenState = field(init=False)
+    _index: StoredIndex = field(init=False)
+    _scan_from: Lsn = field(init=False)
     """0: the whole log is read."""
-    _log: LogRead
-    _blocks: Reread
-    _history: History
+    _log: LogRead = field(init=False)
+    _blocks: Reread = field(init=False)
+    _history: History = field(init=False)
 
-    def __init__(
-        self,
-        directory: str,
-        seams: Seams,
-        group: str,
-        node: str,
-        index_map_bytes: int,
-        state_map_bytes: int,
-        restoring: bool,
-        exact_from: Vlsn | None,
-    ) -> None:
-        self._directory = directory
-        self._restoring = restoring
-        self._exact_from = exact_from
-        self._seams = seams
-        self._disk: Disk = seams.disk
-        self._group, self._node = group, node
-        self._index_map_bytes, self._state_map_bytes = index_map_bytes, state_map_bytes
-        self._latch = seams.threads.latch()
-        self._notes: list[str] = []
-        self._closers: list[Callable[[], None]] = []
-
-    def close(self) -> None:
-        for close in reversed(self._closers):
-            close()
+    def __post_init__(self) -> None:
+        self._disk = self._seams.disk
+        self._latch = self._seams.threads.latch()
 
     def run(self) -> Recovered:
         make_directory(self._disk, self._directory)
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
-        self._closers.append(lock.release)
+        self.held.callback(lock.release)
         check_versions(self._disk, self._directory, self._seams.levels)
         if not self._restoring:
             check_no_restore(self._disk, self._directory)
@@ -206,13 +195,13 @@ class _Opening:
     def _open_stores(self) -> None:
         seams, directory, notes = self._seams, self._directory, self._notes
         self._node_file = open_node_file(seams, directory, notes)
-        self._closers.append(lambda: self._node_file.close() if self._node_file is not None else None)
+        self.held.callback(lambda: self._node_file.close() if self._node_file is not None else None)
         check_identity(self._node_file, directory, group=self._group, node=self._node)
         self._state = open_state(seams, directory, self._state_map_bytes, notes)
-        self._closers.append(lambda: self._state.store.close())
+        self.held.callback(lambda: self._state.store.close())
         path = f"{directory}/{INDEX_NAME}"
         self._index = StoredIndex(seams.stores, path, self._index_map_bytes, self._latch, notes)
-        self._closers.append(lambda: self._index.index.close())
+        self.held.callback(lambda: self._index.index.close())
 
     def _use_state(self, segments: Sequence[SegmentInfo]) -> None:
         """Replaces ``state`` when it is from before a cleaning.  Raises ``Damaged`` when a segment was lost that it
@@ -252,13 +241,12 @@ class _Opening:
 
     def _read(self) -> None:
         """Raises ``Damaged``."""
-        stated = self._state.stated
         self._log = read_log(
             self._disk,
             self._directory,
             scan_from=self._scan_from,
             first_segment=self._first_segment,
-            stated=stated,
+            stated=self._state.ends,
         )
         self._check_level()
         check_owner(self._log.segments, self._directory, self._group, self._node)

@@ -10,6 +10,7 @@ rolled back, whatever a recovery would still do to the end of this log.  Blockin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import zip_longest
 
 from vlsn.errors import BadBody, NotFound
@@ -56,8 +57,7 @@ def _begins(segment: SegmentInfo) -> Vlsn:
 
 
 def _blocks_of(disk: Disk, directory: str, info: SegmentInfo) -> Iterator[bytes]:
-    segment = SegmentFile(disk, directory, info.number)
-    try:
+    with closing(SegmentFile(disk, directory, info.number)) as segment:
         for buf, base, found in whole_frames(segment, FIRST_FRAME, info.live_end or info.size):
             visible = found.visible()
             starts = (visible.offsets - base + FRAME_BYTES).tolist()
@@ -68,5 +68,3 @@ def _blocks_of(disk: Disk, directory: str, info: SegmentInfo) -> Iterator[bytes]
                 except BadBody:
                     continue
                 yield block
-    finally:
-        segment.close()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from contextlib import closing
 
 from vlsn.errors import BadBody, Damaged, NoSpace
 from vlsn.format.checksum import crc
@@ -51,14 +52,12 @@ def mend(
     for name in disk.list(directory):
         if name.endswith(COPY_SUFFIX):
             disk.remove(f"{directory}/{name}")
-    source = SegmentFile(disk, directory, wound.number, around=wound.around)
-    try:
+    with closing(SegmentFile(disk, directory, wound.number, around=wound.around)) as source:
         size = source.header.size
         if disk.free_bytes(directory) < size + free_bytes_min:
             raise NoSpace(f"no room for a copy of {wound.name} ({size} bytes), which is damaged")
         sidecar, checksum = _read_sidecar(disk, directory, wound.number), 0
-        file = disk.open(copy, create=True)
-        try:
+        with closing(disk.open(copy, create=True)) as file:
             file.allocate(size)
             for at in range(0, size, _COPY_BYTES):
                 piece = bytearray(_read_but(source.file, at, min(_COPY_BYTES, size - at), fillings))
@@ -72,10 +71,6 @@ def mend(
             _check_copy(file, fillings)
             if sidecar is None or checksum != sidecar.crc:
                 _void_sidecar(disk, directory, wound.number)
-        finally:
-            file.close()
-    finally:
-        source.close()
     kept = [_keep_aside(disk, directory, filling.wound, kept_max) for filling in fillings]
     disk.rename(copy, path)
     disk.sync_directory(directory)
@@ -125,13 +120,11 @@ def _read_sidecar(disk: Disk, directory: str, number: int) -> Sidecar | None:
     path = f"{directory}/{sidecar_name(number)}"
     if not disk.exists(path):
         return None
-    file = disk.open(path)
-    try:
-        return Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX)))
-    except BadBody:
-        return None
-    finally:
-        file.close()
+    with closing(disk.open(path)) as file:
+        try:
+            return Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX)))
+        except BadBody:
+            return None
 
 
 def _void_sidecar(disk: Disk, directory: str, number: int) -> None:
@@ -153,11 +146,8 @@ def _keep_aside(disk: Disk, directory: str, wound: Wound, kept_max: int) -> str:
     for name in kept[: max(0, len(kept) + 1 - kept_max)]:
         disk.remove(f"{directory}/{name}")
     path = free_name(disk, f"{directory}/{damaged_name(wound.number, wound.start)}")
-    file = disk.open(path, create=True)
-    try:
+    with closing(disk.open(path, create=True)) as file:
         file.write(0, [wound.data])
         file.sync()
-    finally:
-        file.close()
     disk.sync_directory(directory)
     return path.rpartition("/")[2]

@@ -18,6 +18,7 @@ A segment is held in memory from the damage on.  Blocking; nobody writes to the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -91,26 +92,20 @@ class Wound:
 def check_window(disk: Disk, directory: str, number: int, at: int, end: int, size: int = WINDOW_BYTES_MAX) -> int:
     """Checks about ``size`` bytes of frames from the one at ``at`` on, never past ``end``; where to go on.  Raises
     ``Damaged``, with the place."""
-    segment = SegmentFile(disk, directory, number, around=True)
-    try:
+    with closing(SegmentFile(disk, directory, number, around=True)) as segment:
         buf, found = segment.window(at, end, size)
         bad = scan.check_crcs(buf, at, found)
         if bad is None and len(found) and (found.reason in (Stop.END, Stop.SHORT) and found.end <= end):
             return found.end
         place = int(found.offsets[bad]) if bad is not None else found.end
         raise Damaged(f"{segment.name} at {place}: no whole, right frame", file=segment.name, offset=place)
-    finally:
-        segment.close()
 
 
 def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
     """Drops the segment from the cache: what is read of it next comes from the medium. Raises ``Damaged`` when it is no
     file."""
-    segment = SegmentFile(disk, directory, number, around=True)
-    try:
+    with closing(SegmentFile(disk, directory, number, around=True)) as segment:
         segment.file.drop_cache()
-    finally:
-        segment.close()
 
 
 def find_wound(
@@ -119,8 +114,7 @@ def find_wound(
     """Finds the first damage in a segment whose log ends at ``end``, but for what is ``filled``. None when every frame
     is whole. ``around``: a page that the disk does not give is damage, not an ``OSError``. Raises ``Damaged`` when its
     header page is not."""
-    segment = _Filled(disk, directory, number, around, filled)
-    try:
+    with closing(_Filled(disk, directory, number, around, filled)) as segment:
         at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
         while at < end:
             buf, found = segment.window(at, end, WINDOW_BYTES_MAX)
@@ -131,8 +125,6 @@ def find_wound(
                 return _wound(segment, good.end if len(good) else at, end, last, around)
             at = found.end
         return None
-    finally:
-        segment.close()
 
 
 def place_between(
@@ -141,8 +133,7 @@ def place_between(
     """Returns bytes ``start`` to ``stop`` (exclusive) of a segment whose log ends at ``end`` as if they were damage,
     whatever they hold: frames that other frames shall stand for. All damage before ``start`` is ``filled``. Raises
     ``Damaged`` when it is not, or the header page is not what it must be."""
-    segment = _Filled(disk, directory, number, True, filled)
-    try:
+    with closing(_Filled(disk, directory, number, True, filled)) as segment:
         at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
         while at < start:
             buf, found = segment.window(at, start, WINDOW_BYTES_MAX)
@@ -152,8 +143,6 @@ def place_between(
             last.note(buf, at, found)
             at = found.end
         return _wound(segment, start, end, last, True, stop)
-    finally:
-        segment.close()
 
 
 class _Filled(SegmentFile):
@@ -397,13 +386,10 @@ def _between(disk: Disk, directory: str, segments: Sequence[SegmentInfo], wound:
 def _terms(disk: Disk, directory: str, info: SegmentInfo) -> tuple[int, int]:
     """Returns the terms of a segment's first and last readable visible block; zeros for none."""
     first = last = 0
-    segment = SegmentFile(disk, directory, info.number)
-    try:
+    with closing(SegmentFile(disk, directory, info.number)) as segment:
         for buf, base, found in whole_frames(segment, FIRST_FRAME, info.live_end or info.size):
             blocks = found.offsets[_visible(found)]
             if len(blocks):
                 terms = scan.block_headers(buf, base, blocks)["term"]
                 first, last = first or int(terms[0]), int(terms[-1])
         return first, last
-    finally:
-        segment.close()

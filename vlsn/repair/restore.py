@@ -16,6 +16,7 @@ written, and one that has rotted still shuts the log.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -131,7 +132,7 @@ class Restart:
         furthest, state = self._look(record.term)
         vlsn = max([record.floor_vlsn, *(vlsn for _, vlsn in _ends(furthest, state, record.term))])
         newest = record.term
-        if furthest.block is not None and furthest.reach >= max(state.stated, default=NULL_LSN):
+        if furthest.block is not None and furthest.reach >= max(state.ends, default=NULL_LSN):
             newest = max(furthest.block[0], record.floor_term, state.idle.term if state.idle is not None else 0)
         return End(furthest.block[0] if furthest.block is not None else 0, vlsn, newest)
 
@@ -164,14 +165,11 @@ class Restart:
         """Steps 5 and 6, the log closed: ``record`` is what its entries add up to; durable on return."""
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
         try:
-            state = self._open_state()
-            try:
+            with closing(self._open_state()) as state:
                 own = state.record()
                 assert own is not None and own.vlsn == record.vlsn, (own, record)
                 whole = msgspec.structs.replace(record, **{name: getattr(own, name) for name in OWN_FIELDS})
                 state.save(record=whole)
-            finally:
-                state.close()
             self._disk.remove(f"{self._directory}/{MARKER_NAME}")
             self._disk.sync_directory(self._directory)
         finally:
@@ -181,16 +179,13 @@ class Restart:
 
     def _write_floor(self, end: tuple[int, int] | None) -> None:
         """Writes the floor: ``end``, or where the log does not open the highest that speaks for itself."""
-        node_file = self._open_node_file()
-        try:
+        with closing(self._open_node_file()) as node_file:
             record = node_file.record
             floor = end or max(_ends(*self._look(record.term), record.term), default=None)
             if floor is not None:
                 raised = with_floor(record, floor, last_visible=NULL_VLSN)
                 if raised is not record:
                     node_file.replace(raised)
-        finally:
-            node_file.close()
 
     def _open_node_file(self) -> NodeFile:
         seams, directory = self._seams, self._directory
@@ -223,12 +218,9 @@ class Restart:
         fresh = path + ".new"
         if self._disk.exists(fresh):
             self._disk.remove(fresh)
-        file = self._disk.open(fresh, create=True)
-        try:
+        with closing(self._disk.open(fresh, create=True)) as file:
             file.write(0, [marker.encode()])
             file.sync()
-        finally:
-            file.close()
         self._disk.rename(fresh, path)
         self._disk.sync_directory(self._directory)
 
@@ -257,11 +249,8 @@ class Restart:
             index.close()
 
     def _restart_state(self, marker: Marker) -> None:
-        state = self._open_state()
-        try:
+        with closing(self._open_state()) as state:
             state.restart(StateRecord(vlsn=marker.after, trimmed_to=marker.after, first_segment=marker.first_segment))
-        finally:
-            state.close()
 
     def _open_state(self) -> StateStore:
         return open_state(self._seams, self._directory, self._state_map_bytes, self.notes).store
@@ -297,11 +286,8 @@ def _furthest(disk: Disk, directory: str, stored_term: int) -> _Furthest:
     whole = certain = True
     reach = NULL_LSN
     for segment in reversed(survey(disk, directory)):
-        file = disk.open(segment.path)
-        try:
+        with closing(disk.open(segment.path)) as file:
             data = file.read(0, segment.size)
-        finally:
-            file.close()
         salt = segment.header.salt if segment.header is not None else scan.salt_of(data, 0, FIRST_FRAME)
         if salt is None:
             certain &= not data[FIRST_FRAME:].strip(b"\0")

@@ -65,6 +65,9 @@ class SmallStateRecord(msgspec.Struct, frozen=True):
     lacks_to: int = 0
     """Nothing that was set up to this VLSN is in it, though there may have been something."""
 
+    def kept(self) -> dict[str, Kept]:
+        return {name: Kept(Vlsn(vlsn), value) for name, (vlsn, value) in self.values.items()}
+
     def check(self, vlsn: int) -> None:
         """Raises ``ValueError`` for values that cannot be as of ``vlsn``."""
         for name, (at, _) in self.values.items():
@@ -88,7 +91,7 @@ class SmallState(LogTable, Mapping[str, Kept]):
     def __init__(self, record: SmallStateRecord | None = None, limits: SmallStateLimits | None = None) -> None:
         self.limits = limits or SmallStateLimits()
         record = record or SmallStateRecord()
-        self._kept = {name: Kept(Vlsn(vlsn), value) for name, (vlsn, value) in record.values.items()}
+        self._kept = record.kept()
         self.bytes = sum(_size(name, kept.value) for name, kept in self._kept.items())
         """The bytes of all names and values."""
         self._puts: list[_Put] = []

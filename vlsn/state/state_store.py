@@ -24,7 +24,8 @@ import msgspec
 
 from vlsn import levels
 from vlsn.errors import Damaged
-from vlsn.format.records import JSON_FAULTS, GroupEntry, Settings
+from vlsn.format.frame import FRAME_BYTES
+from vlsn.format.records import JSON_FAULTS, CheckpointEnd, GroupEntry, Settings
 from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn
 from vlsn.levels import Levels, unread
 from vlsn.pages.table import PageTable
@@ -111,6 +112,26 @@ class IdleEnd(msgspec.Struct, frozen=True, kw_only=True):
     vlsn: Vlsn
     dtvlsn: Vlsn = NULL_VLSN
     """The VLSN known durable: the last blocks' headers cannot say that of themselves."""
+
+
+@dataclass(slots=True)
+class StoredEnds:
+    """The checkpoint and the idle end of a ``state`` store."""
+
+    checkpoint: Checkpoint | None
+    idle: IdleEnd | None
+
+    @property
+    def ends(self) -> list[Lsn]:
+        """The LSNs up to which the log had been synced, exclusive."""
+        ends = [self.idle.lsn] if self.idle is not None else []
+        if self.checkpoint is not None:
+            ends.append(Lsn(self.checkpoint.end_lsn + FRAME_BYTES + CheckpointEnd.LAYOUT.size))
+        return ends
+
+    @property
+    def dtvlsn(self) -> int:
+        return max(each.dtvlsn if each is not None else 0 for each in (self.checkpoint, self.idle))
 
 
 class StateStore:

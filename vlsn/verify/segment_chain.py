@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -17,7 +18,7 @@ import numpy as np
 from vlsn.errors import BadBody, Damaged, LogInUse, WrongVersion
 from vlsn.format import scan
 from vlsn.format.frame import FRAME_BYTES, FrameKind
-from vlsn.format.records import CheckpointEnd, RollbackStart
+from vlsn.format.records import RollbackStart
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader, SegmentState, segment_name
 from vlsn.ids import NULL_LSN, Lsn, lsn, lsn_file, lsn_offset
 from vlsn.levels import named
@@ -29,7 +30,7 @@ from vlsn.seams import Buffer, Disk, File, Stores
 from vlsn.segments.bad_sectors import is_unread, read_around, read_pages
 from vlsn.segments.directory import SegmentInfo, stated_synced_end, survey, synced_in_frames
 from vlsn.state.node_file import read_slots
-from vlsn.state.state_store import StateRecord, StateStore
+from vlsn.state.state_store import StateRecord, StateStore, StoredEnds
 
 READ_BYTES = MIB
 
@@ -155,17 +156,12 @@ def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated
         stated.faults.append(str(error))
         return stated
     try:
-        checkpoint, idle = state.checkpoint(), state.idle_end()
+        stored = StoredEnds(state.checkpoint(), state.idle_end())
         stated.record = state.record()
         stated.pages = state.pages().read()
-        if checkpoint is not None:
-            stated.dtvlsn = checkpoint.dtvlsn
-            stated.checkpoint_end = checkpoint.end_lsn
-            stated.scan_from = checkpoint.scan_lsn
-            stated.ends.append(Lsn(checkpoint.end_lsn + FRAME_BYTES + CheckpointEnd.LAYOUT.size))
-        if idle is not None:
-            stated.dtvlsn = max(stated.dtvlsn, idle.dtvlsn)
-            stated.ends.append(idle.lsn)
+        stated.dtvlsn, stated.ends = stored.dtvlsn, stored.ends
+        if stored.checkpoint is not None:
+            stated.checkpoint_end, stated.scan_from = stored.checkpoint.end_lsn, stored.checkpoint.scan_lsn
     except Damaged as error:
         stated.faults.append(str(error))
     except WrongVersion as error:
@@ -236,19 +232,15 @@ def read_segment(disk: Disk, link: Link, into: bytearray) -> tuple[int, list[tup
     if len(into) < size:
         into[:] = b"\0"
         into *= size  # in place: each page is touched once
-    file = disk.open(link.info.path)
     lost: list[tuple[int, int]] = []
-    try:
-        at = 0
-        with memoryview(into) as view:
-            while at < size:
-                got = _read_piece(file, at, view[at : min(at + READ_BYTES, size)], lost)
-                at += got
-                if not got:
-                    break
-        return at, lost
-    finally:
-        file.close()
+    at = 0
+    with closing(disk.open(link.info.path)) as file, memoryview(into) as view:
+        while at < size:
+            got = _read_piece(file, at, view[at : min(at + READ_BYTES, size)], lost)
+            at += got
+            if not got:
+                break
+    return at, lost
 
 
 def _read_piece(file: File, at: int, into: memoryview, lost: list[tuple[int, int]]) -> int:
@@ -284,32 +276,26 @@ def rollbacks_in(buf: Buffer, number: int, salt: int) -> Iterator[tuple[Lsn, Rol
 
 def _is_blank(disk: Disk, info: SegmentInfo) -> bool:
     """Says whether only zeros lie behind the header page. Such a file is a standby, and the log does not count it."""
-    file = disk.open(info.path)
     piece = bytearray(READ_BYTES)
     lost: list[tuple[int, int]] = []
     size = min(info.size, SEGMENT_BYTES_MAX)
-    try:
-        with memoryview(piece) as view:
-            for at in range(FIRST_FRAME, size, READ_BYTES):
-                got = _read_piece(file, at, view[: min(READ_BYTES, size - at)], lost)
-                if lost or np.frombuffer(piece, np.uint8, got).any():
-                    return False
-    finally:
-        file.close()
+    with closing(disk.open(info.path)) as file, memoryview(piece) as view:
+        for at in range(FIRST_FRAME, size, READ_BYTES):
+            got = _read_piece(file, at, view[: min(READ_BYTES, size - at)], lost)
+            if lost or np.frombuffer(piece, np.uint8, got).any():
+                return False
     return True
 
 
 def _bytes_of(disk: Disk, info: SegmentInfo) -> bytes:
-    file = disk.open(info.path)
     size = min(info.size, SEGMENT_BYTES_MAX)
-    try:
-        return file.read(0, size)
-    except OSError as error:
-        if not is_unread(error):
-            raise
-        return read_around(file, 0, size)
-    finally:
-        file.close()
+    with closing(disk.open(info.path)) as file:
+        try:
+            return file.read(0, size)
+        except OSError as error:
+            if not is_unread(error):
+                raise
+            return read_around(file, 0, size)
 
 
 def _links(

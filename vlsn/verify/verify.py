@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -349,15 +350,13 @@ class _Verifier:
 
     def _proven(self, link: Link, sidecar: Sidecar) -> Inspected | None:
         assert link.end is not None
-        file = self._disk.open(link.info.path)
-        try:
-            return inspect_sealed(
-                file, salt=link.salt, end=link.end, sidecar=sidecar, reading=self._reading, columns=self._columns
-            )
-        except OSError:
-            return None  # frame by frame it is told where the disk gives nothing
-        finally:
-            file.close()
+        with closing(self._disk.open(link.info.path)) as file:
+            try:
+                return inspect_sealed(
+                    file, salt=link.salt, end=link.end, sidecar=sidecar, reading=self._reading, columns=self._columns
+                )
+            except OSError:
+                return None  # frame by frame it is told where the disk gives nothing
 
     def _sidecar(self, link: Link) -> Sidecar | None:
         name = sidecar_name(link.number)

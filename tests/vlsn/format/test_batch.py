@@ -69,17 +69,6 @@ def test_lengths_that_do_not_agree_are_refused(data: bytes) -> None:
         batch.decode(data)
 
 
-@pytest.mark.parametrize("size", range(len(KEYED)))
-def test_a_batch_cut_short_is_refused(size: int) -> None:
-    with pytest.raises(BadBody):
-        batch.decode(KEYED[:size])
-
-
-def test_a_byte_after_the_end_is_refused() -> None:
-    with pytest.raises(BadBody):
-        batch.decode(KEYED + b"\0")
-
-
 @pytest.mark.parametrize(
     ("data", "fields"),
     [

@@ -11,7 +11,7 @@ from tests.vlsn.strategies import content, submissions, transactions
 from vlsn.errors import BadBody, TooLarge
 from vlsn.format import block
 from vlsn.format.batch import decode, encode
-from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind
+from vlsn.format.block import Entry, EntryKind
 from vlsn.format.columns import SMALL_COLUMN, Columns, columns_of
 from vlsn.format.own_entries import own_entries
 from vlsn.format.same_submission import lies_in, same
@@ -66,12 +66,6 @@ def test_plain_blocks_have_no_columns_of_transactions(given: list[Submission]) -
     plain: list[Submission] = [one for one in given if not isinstance(one, Transaction)]
     if plain:
         assert all(not block.decode(one.data).flags & 3 for one in sealed_from(plain))
-
-
-@given(transactions())
-def test_bytes_bound_what_a_transaction_takes_of_a_block(given: Transaction) -> None:
-    [sealed] = sealed_from([given])
-    assert len(sealed.data) <= BLOCK_BYTES + given.bytes + 5 * 8
 
 
 @given(mixtures)

@@ -304,22 +304,6 @@ def test_the_garbage_collector_does_not_look_at_lives() -> None:
     assert not any(gc.is_tracked(each) or gc.is_tracked(each.rows) for each in lives)
 
 
-def test_what_may_be_undone_takes_nothing_from_what_is_remembered() -> None:
-    table = Producers(limits=LIMITS)
-    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(9))
-    table.settle(Vlsn(4))
-    table.truncate(Vlsn(5))
-    life = table.find(1, at=6)
-    assert life is not None
-    assert [life.place(sequence, table.limits) for sequence in (2, 3, 4, 5)] == [None, (4, 4, 1), (5, 5, 1), None]
-
-
-def test_a_log_that_begins_later_says_that_it_cannot_know() -> None:
-    table = Producers()
-    table.forget_before(Vlsn(301))
-    assert table.forgotten_to(at=400) == 300
-
-
 def test_memory_is_bounded_by_the_limits() -> None:
     table = Producers()
     for round_ in range(3):
