@@ -1,4 +1,4 @@
-"""Records: what local frames carry, and what the log's own entries carry.
+"""Records: the payloads of local frames, and the values of the log's own entries.
 
 Local frames (fixed layouts, every field a u64 but ``flags`` and the zero after it, u32 each):
 
@@ -243,7 +243,7 @@ class GroupEntry(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Settings of the whole group from an entry on; what is left out stays as it was."""
+    """Settings of the whole group from an entry on; settings left out stay as they were."""
 
     level: Level | None = None
     """The level that members may write from there on, once that is durable (``levels``)."""
@@ -271,17 +271,19 @@ class AckNote(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A COMMIT: what takes effect with it; alone in its block it commits nothing else.  An empty value sets nothing."""
+    """A COMMIT, and the settings that take effect with it. Alone in its block it commits nothing else. An empty value
+    sets nothing."""
 
     set: Settings = Settings()
     put: dict[str, msgspec.Raw] = {}
-    """Names of the small state with what they are from here on, any JSON; ``null``: gone (``state/small_state``)."""
+    """Names of the small state with their values from here on, any JSON; ``null`` removes a name
+    (``state/small_state``)."""
     acks: dict[str, AckNote] = {}
     """Acknowledgements by the uuids of their destinations; from level 3 on."""
 
     @classmethod
     def putting(cls, puts: Mapping[str, Any]) -> Self:
-        """Makes one that puts these names, each to what JSON can say; None: gone."""
+        """Makes one that sets these names, each to a JSON value; None removes a name."""
         return cls(put={name: msgspec.Raw(msgspec.json.encode(value)) for name, value in puts.items()})
 
     @property

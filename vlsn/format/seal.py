@@ -92,7 +92,7 @@ def seal_local(
 
 def _gather(submissions: Sequence[Submission], bytes_max: int) -> Columns | None:
     """Gathers the columns of small submissions in one pass, if they fit one block together, else None. Small are
-    values, or batches of one without a key: what most groups are made of."""
+    values, or batches of one entry without a key, as in most groups."""
     values: list[Buffer] = []
     plain = True
     for one in submissions:

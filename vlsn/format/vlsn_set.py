@@ -7,8 +7,8 @@
              length   VLSNs of the interval − 2, of those that are longer
              here: 3 ‖ 1 6 3 ‖ 1 0
 
-Immutable: what changes one makes another.  Packing, unpacking and all operations go by columns; no VLSN costs Python.
-A VLSN of a window of 10,000 that is acknowledged at random packs into one byte or two.
+A set is immutable: each change makes another. Packing, unpacking and all operations go by columns; no VLSN costs
+Python. A VLSN of a window of 10,000 that is acknowledged at random packs into one byte or two.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class VlsnSet:
     # Packed.
 
     def pack(self) -> bytes:
-        """Packs it; an empty one is no bytes at all."""
+        """Packs the set; an empty one gives no bytes."""
         if not self:
             return b""
         if len(self.firsts) == 1:
@@ -216,7 +216,7 @@ class VlsnSet:
         return _varints(np.concatenate((np.array([len(heads)], np.uint64), heads, sizes[sizes > 0] - np.uint64(1))))
 
     def _pack_one(self) -> bytes:
-        """Packs one interval: what an acknowledgement in order is."""
+        """Packs one interval, as an acknowledgement in order has."""
         first, more = int(self.firsts[0]), int(self.lasts[0] - self.firsts[0])
         packed = bytearray(b"\x01")
         for number in ((first - 1) << 1 | (more > 0), *([more - 1] if more else ())):
@@ -254,7 +254,7 @@ class VlsnSet:
 
     @classmethod
     def _unpack_one(cls, packed: bytes) -> VlsnSet:
-        """Unpacks one interval: what an acknowledgement in order is."""
+        """Unpacks one interval, as an acknowledgement in order has."""
         numbers, number, shift = list[int](), 0, 0
         for byte in packed[1:]:
             number |= (byte & 0x7F) << shift

@@ -1,4 +1,5 @@
-"""The forecast of a cleaning: what would go of a stopped node's directory, and what keeps the rest.  Writes nothing.
+"""The forecast of a cleaning: the segments that would go of a stopped node's directory, and the holds on the rest.
+Writes nothing.
 
 Holds do not outlive the process that they were placed in, so a stopped node has only those of its own: how far its log
 is known durable, its state record with the positions of consumers, its checkpoint.  Once it runs, replicas may hold

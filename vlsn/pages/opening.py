@@ -1,4 +1,4 @@
-"""Pages found when a log is opened: what counts stays, what does not goes, what is gone is missing.
+"""Pages found when a log is opened: files that count stay, others go, and lost ones are missing.
 
     row     file
     yes     whole, or longer        stays; a longer one takes no more
@@ -137,9 +137,10 @@ def listed_anew(
 ) -> tuple[PageRow | None, list[Span]]:
     """Returns the row of a page that the table has none of, and the VLSNs in it that cannot be read.
 
-    Its records count where they cover what was paged, and what neither another page has nor is missing: a pass that
-    never counted has written behind ``paged_to``, and a salvage or a filling that never did what others cover, or is
-    missing yet.  None for such pages.  One that was done, and whose file was not removed, is done again."""
+    Its records count where they lie at or below ``paged_to``, in VLSNs that no other page covers and that are not
+    missing. A pass that never counted has written behind ``paged_to``. A salvage or a filling that never counted has
+    written VLSNs that others cover, or that are still missing. None for such pages. A page that was done, and whose
+    file was not removed, is done again."""
     live = [(page.covers_from, page.covers_to) for page in pages.values() if not page.superseded]
     covered, found = VlsnSet.of_spans([*live, *row.missing]), NO_ROW
     for piece in sorted(contents.pieces, key=lambda piece: piece.head.offset):
@@ -162,9 +163,9 @@ def _is_short(disk: Disk, path: str, row: PageRow) -> bool:
 def _rebuilt(
     disk: Disk, place: str, uuid: str, numbers: list[int], log_first: int
 ) -> tuple[StoreRow | None, dict[int, PageRow]]:
-    """Reads what the files say, as far as they are whole; what is taken was synced first. What was written twice, by a
-    pass that never counted and by the one after it, is taken once. Nothing is taken behind a gap that the log fills: it
-    is paged again. Those of before the destination was moved are superseded."""
+    """Reads the whole records of the files, which it syncs first. Records written twice, by a pass that never counted
+    and by the next one, are taken once. Nothing is taken behind a gap that the log fills: it is paged again. Those of
+    before the destination was moved are superseded."""
     prefix = read_about(disk, place)
     since = {number: _since(disk, place, number) for number in sorted(numbers)} if prefix is not None else {}
     newest = max(since.values(), default=0)

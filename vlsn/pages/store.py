@@ -3,15 +3,16 @@
     pages/<uuid>/destination.json  000000004.page  000000005.page  000000003.page.damaged
     table   {paged_to 5200, done 3, missing []}    4 {end, first 41, last 3010 …}    5 {end, first 3017, last 5188 …}
 
-1. All that the destination wanted up to ``paged_to`` is in these pages, is acknowledged, or lies in ``missing``: what
-   this node should have and has not, until another member gives it.
+1. Every message that the destination wanted up to ``paged_to`` is in these pages, is acknowledged, or lies in
+   ``missing``. The last ones this node should have, and gets from another member.
 2. ``page`` gives a record its place under the latch and writes it outside of it, so several writers share one page.  A
    page that is full is left at once for the next one; it is synced when its last writer is done.
-3. What was paged counts once the page table says so (``table``), and that only behind the sync of pages and directory.
-4. A number is never used twice.  ``done`` is the highest one that went; pages up to it that have no row are gone, and
-   those above it without one were never finished.
+3. Written records count once the page table says so (``table``), after the sync of pages and directory.
+4. A number is never used twice. ``done`` is the highest number that went. Pages up to it without a row are gone; pages
+   above it without a row were never finished.
 
-``page`` for any thread.  ``sync`` and ``discard`` for the pager's, with no writer under way.  The rest at home.
+``page`` for any thread. ``sync`` and ``discard`` for the pager's, with no writer under way. The rest on the owner's
+thread.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class StoreRow(msgspec.Struct, frozen=True):
     done: int = 0
     missing: list[Span] = []
     since: int = NULL_VLSN
-    """``Subscription.since`` of what they were written for …"""
+    """``Subscription.since`` of the destination when they were written …"""
     prefix: bytes = b""
     """… and its prefix."""
 
@@ -69,7 +70,7 @@ class Change:
 
 
 class PagingStore:
-    """Made with what the page table has; ``directory`` is the store's own."""
+    """Made from the page table's rows; ``directory`` is the store's own."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class PagingStore:
         self._written: dict[int, PageWriter] = {}
         """Those that have records of the pass under way, by number."""
         self._since = NULL_VLSN
-        """``Subscription.since`` of what is written."""
+        """``Subscription.since`` of the records being written."""
 
     # What is there.
 
@@ -191,8 +192,8 @@ class PagingStore:
         self.made = about
 
     def full_pages(self) -> list[PageWriter]:
-        """Returns the pages of the pass that take no more and are not synced yet, for whoever syncs them while others
-        are written; with no writer under way."""
+        """Returns the full pages of the pass that are not synced yet. Another thread may sync them while later ones are
+        written; with no writer under way."""
         return [writer for writer in self._written.values() if writer is not self._open and writer.unsynced]
 
     def sync(self) -> dict[int, PageRow]:
@@ -210,8 +211,8 @@ class PagingStore:
         return {number: writer.row for number, writer in sorted(self._written.items())}
 
     def discard(self) -> None:
-        """Gives up what the pass has written since it last counted: these pages take no more, and those that never
-        counted go. What cannot be removed is removed by the next open."""
+        """Gives up the records written since the pass last counted: these pages take no more, and those that never
+        counted go. The next open removes files that cannot be removed now."""
         for number, writer in self._written.items():
             with suppress(OSError):
                 writer.close()
@@ -232,14 +233,15 @@ class PagingStore:
         if numbers:
             self._disk.sync_directory(self.directory)
 
-    # What the table says, at home.
+    # Changes of the table, on the owner's thread.
 
     def reconciled(self, subscription: Subscription, first: int) -> Change | None:
         """Returns what has to be noted of a log that begins at ``first``; None where nothing has.
 
-        What the destination wants below it, and was never paged here, is missing.  One that was moved may want what was
-        acknowledged when it was paged, so its pages are superseded: what it wants below ``first`` is missing, and the
-        rest is paged again.  One of another prefix wants what its pages need not have: they go."""
+        Messages that the destination wants below that, and that were never paged here, are missing. A moved destination
+        may want messages that were acknowledged when it was paged. So its pages are superseded: the wanted messages
+        below ``first`` are missing, and the rest is paged again. A destination with another prefix wants messages that
+        its pages need not have: they go."""
         wanted, row, gone, pages = subscription.acknowledged, self.row, list[int](), dict[int, PageRow]()
         if row is None:
             row = StoreRow(NULL_VLSN, 0, [], subscription.since, subscription.prefix)
@@ -299,7 +301,7 @@ class PagingStore:
         return Change(self.uuid, row, gone=gone)
 
     def _is_replaced(self, row: PageRow, missing: list[Span]) -> bool:
-        """Says whether other pages hold all that is wanted of what a superseded one was written for."""
+        """Says whether other pages hold all wanted messages of a superseded page."""
         assert self.row is not None
         return row.covers_to <= self.row.paged_to and not any(
             low <= row.covers_to and row.covers_from <= high for low, high in missing

@@ -77,8 +77,8 @@ class Blocks:
 
     def reread(self, scan_from: Lsn, checkpoint_last: Vlsn) -> Reread:
         """Takes the visible blocks for the index; ``scan_from`` is where this reading began. ``checkpoint_last`` is the
-        last VLSN that the pointer to that place is of (its CHECKPOINT_START may lie in what a replacement left
-        dead)."""
+        last VLSN at the checkpoint that points to that place. Its CHECKPOINT_START may lie in dead bytes of a replaced
+        segment."""
         visible = self.visible
         columns = Columns(*(column[visible].tolist() for column in (self.firsts, self.lasts, self.lsns, self.clocks)))
         matchpoints = [rollback.matchpoint for _, rollback in self.rollbacks]
@@ -88,8 +88,8 @@ class Blocks:
 
 
 def gather(found: Sequence[Found], scan_from: Lsn = NULL_LSN) -> Blocks:
-    """Gathers what was read from ``scan_from`` on (0: from the log's beginning). Raises ``Damaged`` for a record that
-    cannot be read, rollbacks that cross or end without having begun, a flag without a record, or blocks out of
+    """Gathers what was read from ``scan_from`` on (0: from the log's beginning). Raises ``Damaged`` for an unreadable
+    record, rollbacks that cross, an end of a rollback that never began, a flag without a record, or blocks out of
     order."""
 
     def column(name: str, kind: type[np.int64 | np.bool_]) -> Any:

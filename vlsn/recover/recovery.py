@@ -93,12 +93,12 @@ class Recovered:
     """Segments before the first one are gone, or never were here."""
     settled: Vlsn | None
     """The VLSN that the state record is of; None when the sum of the entries is not known. That is so where ``state``
-    was lost, and the log does not begin at 1: then the node does not clean, and does not stand by a group that may
-    still be rolled back."""
+    was lost, and the log does not begin at 1. The node then does not clean, and does not use a group that may still be
+    rolled back."""
     empty_store: bool
     """The node file was made by this open: a new incarnation."""
     notes: list[str] = field(default_factory=list)
-    """Notes on what was out of the ordinary, for the node's log."""
+    """Notes on unusual findings, for the node's log."""
 
     @property
     def last_vlsn(self) -> Vlsn:
@@ -123,7 +123,7 @@ def recover(
     then.  ``Restoring`` while a network restore is not over there, which alone opens it ``restoring``.
 
     With ``exact_from`` the sum of the entries can be taken back to that VLSN, whatever the state record is of. Raises
-    ``BadArgument`` (nothing was changed) where the log alone does not say it (``record_before``)."""
+    ``BadArgument`` (nothing was changed) where the log alone is not enough for that (``record_before``)."""
     opening = _Opening(directory, seams, group, node, index_map_bytes, state_map_bytes, restoring, exact_from)
     try:
         return opening.run()
@@ -287,7 +287,7 @@ class _Opening:
             self._state.record = record_before(self._disk, self._directory, record, blocks, self._exact_from)
 
     def _derive(self) -> None:
-        """Derives the sum of the entries. A state record that does not go on into the log is of no use."""
+        """Derives the sum of the entries. A state record that does not go on into the log is dropped."""
         try:
             self._history = self._derived(self._state.record)
         except Misfit as error:
@@ -295,7 +295,7 @@ class _Opening:
         note_producers(self._disk, self._directory, self._state.record, self._log.blocks, self._history)
 
     def _derive_anew(self, why: str) -> None:
-        """Derives it from the log alone."""
+        """Derives the sum from the log alone."""
         self._drop_state(why)
         if self._scan_from:
             self._scan_from = NULL_LSN
@@ -346,7 +346,7 @@ class _Opening:
         return made
 
     def _leave_out(self, node_file: NodeFile) -> None:
-        """Writes the floor first: what is left out may have been acknowledged, and then rotted. Bytes that are kept
+        """Writes the floor first: the bytes left out may have been acknowledged, and then rotted. Bytes that are kept
         aside already have had theirs, which a person may have lifted since."""
         log = self._log
         for cut in log.cuts:

@@ -2,9 +2,9 @@
 
     whole frames of the segment that holds it, damaged ones passed over ─► the visible block, its checksum right
 
-Who knows its name, term and first VLSN, gets what has that name in this log: no two blocks ever had one.  Who does not
-gets it if it is durable, as ``state``, or the header of a later block of this log, says: what is durable is never
-rolled back, whatever a recovery would still do to the end of this log.  Blocking, on the keeper's thread.
+A peer that knows the block's name, term and first VLSN, gets the block of that name: no two blocks ever had one. Any
+other peer gets it if ``state``, or the header of a later block, says that it is durable. A durable block is never
+rolled back, whatever a recovery would still do to the end of this log. Blocking, on the keeper's thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A damaged segment replaced by a copy of it, with what fills the damage in place.
+"""A damaged segment replaced by a copy of it, with the filled damage in place.
 
     1  a copy of the segment with those frames in place, synced, its new bytes read back
     2  the damaged bytes are kept aside; a sidecar that does not match the copy goes
@@ -7,9 +7,8 @@
 Stopped before 3 the segment is as damaged as it was.  A reader that has the old file open goes on meeting the damage
 there, and the new file when it opens it again.
 
-A page that the disk does not give may be given a moment later, so nothing stands in its place but what fills it:
-where such pages lie apart, one copy fills all of them, or there is none; and damage is replaced while it reads as it
-was found, not once it reads otherwise.
+The disk may fail to read a page now and read it a moment later. So only the right blocks may take its place: where such
+pages lie apart, one copy fills all of them, or no copy is made. Damage is replaced only while it reads as it was found.
 
 Blocking, on the keeper's thread; no rollback, checkpoint or cleaning meanwhile, and nobody writes to the segment.
 """
@@ -43,9 +42,9 @@ def mend(
     free_bytes_min: int,
     kept_max: int = MENDED_KEPT_MAX,
 ) -> list[str]:
-    """Puts ``fillings``, of one segment, in the place of its damage; durable on return.  The names under which the
-    damaged bytes are kept.  Raises ``NoSpace``, ``Damaged`` when the copy does not read back, and ``OSError`` when the
-    disk does not give what none of them fills, or gives what it did not."""
+    """Replaces the damage of one segment by ``fillings``; durable on return. Returns the names of the files that keep
+    the damaged bytes. Raises ``NoSpace``, ``Damaged`` when the copy does not read back, and ``OSError`` when the disk
+    cannot read a place that no filling covers, or reads damage otherwise than before."""
     wound = fillings[0].wound
     path = f"{directory}/{wound.name}"
     copy = path + COPY_SUFFIX
@@ -78,7 +77,7 @@ def mend(
 
 
 def _read_but(file: File, at: int, size: int, fillings: Sequence[Filling]) -> bytes:
-    """Reads as ``File.read``; what the disk does not give must be filled, or lie behind the log's end."""
+    """Reads as ``File.read``; a place that the disk cannot read must be filled, or lie behind the log's end."""
     try:
         return file.read(at, size)
     except OSError as error:
@@ -98,7 +97,7 @@ def _covers(wound: Wound, start: int, end: int) -> bool:
 
 
 def _fill(piece: bytearray, base: int, fillings: Sequence[Filling]) -> None:
-    """Fills the wounds; what the disk gives again is not replaced: it may be as whole as ever. Raises ``OSError``."""
+    """Fills the wounds. Bytes that the disk reads again stay: they may be whole. Raises ``OSError``."""
     for filling in fillings:
         wound = filling.wound
         low, high = max(base, wound.start), min(base + len(piece), wound.start + len(wound.data))

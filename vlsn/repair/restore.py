@@ -1,4 +1,4 @@
-"""A network restore in its directory: what shuts the old log out, and when the new one counts.
+"""A network restore in its directory: the steps that shut the old log out, and the one that makes the new log count.
 
     1  the vote floor is written, synced: what this node acknowledged may be nowhere on it for a while
     2  ``restore.marker`` says in which segment the restored log begins, synced       ◄ the old log is none any more
@@ -48,21 +48,21 @@ OLD_SEGMENTS_MAX = 4
 
 
 class End(NamedTuple):
-    """The end of what a node may have acknowledged, of a log that it gives up: no other log is taken in its place
-    unless it is known durable up to ``vlsn``, in ``term`` or a later one, or in a term later than ``newest``."""
+    """The last entry that a node may have acknowledged of a log that it gives up. Another log takes its place only if
+    it is known durable up to ``vlsn``, in ``term`` or a later term, or in a term later than ``newest``."""
 
     term: int = 0
     vlsn: int = 0
     newest: int = NUMBER_MAX
-    """The highest term in which the node can have acknowledged anything. Who leads in a later one has all of it that
-    was ever durable, however far the rest of this log went."""
+    """The highest term in which the node can have acknowledged anything. The master of a later term has every entry
+    that was ever durable, however far the rest of this log went."""
 
 
 NULL_END: Final = End()
 
 
 class RestoreListener:
-    """The listener of a log under restore: nobody appends to it or reads it; ``failed`` hears of its end."""
+    """The listener of a log under restore, without appends or readers; ``failed`` gets the error that ends it."""
 
     def __init__(self, failed: Callable[[LogFailed], None]) -> None:
         self.failed = failed
@@ -102,8 +102,8 @@ class Restart:
 
     def begin(self, after: Vlsn, why: str, *, end: tuple[int, int] | None, keep: bool = False) -> Marker:
         """Steps 1 to 3 for a log that will begin behind ``after``; durable on return.  ``end`` is (term, VLSN) of the
-        last block of the log that was here; None where that could not be opened: what it consisted of is then kept
-        aside, as far as ``OLD_SEGMENTS_MAX`` goes; with ``keep`` always.  Raises ``WrongDirectory``, ``LogInUse``."""
+        last block of the log that was here; None where that could not be opened: its newest segments are then kept
+        aside, up to ``OLD_SEGMENTS_MAX``; with ``keep`` always. Raises ``WrongDirectory``, ``LogInUse``."""
         make_directory(self._disk, self._directory)
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
         try:
@@ -122,9 +122,9 @@ class Restart:
         return marker
 
     def end(self) -> End | None:
-        """Returns the end that what is here speaks of, whether it opens or not. None where that cannot be told. The
-        VLSN is never below the vote floor; the term is of the furthest block that can be read, 0 for none: the stored
-        one may have seen no master."""
+        """Returns the end that the files here show, whether the log opens or not; None without a readable node file.
+        The VLSN is never below the vote floor. The term is that of the furthest readable block, 0 for none: the stored
+        term may have had no master."""
         try:
             record = node_file.read(self._disk, f"{self._directory}/{NODE_FILE_NAME}")
         except (FileNotFoundError, Damaged):

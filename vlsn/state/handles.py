@@ -51,7 +51,8 @@ class Handles(EvictingTable[Produced]):
         silent: int = PRODUCER_SILENT_VLSNS,
         lacks_to: int = 0,
     ) -> None:
-        """Makes it of ``record``. ``lacks_to``: what it lacks at least, for a record that does not say it yet."""
+        """Builds the table from ``record``. ``lacks_to``: the VLSN up to which it misses rows at least, for a record of
+        before that was noted."""
         record = record or ProducersRecord()
         super().__init__(silent=silent, forgotten_to=record.forgotten_to, keyed=record.keyed)
         self._most = REMEMBERED if most is None else most
@@ -72,7 +73,7 @@ class Handles(EvictingTable[Produced]):
         """Says whether there is a row of it, however old."""
         return handle in self._rows
 
-    # What is known, with ``at`` the next VLSN to be given.
+    # Lookups, with ``at`` the next VLSN of the log.
 
     def find(self, handle: int, *, at: int) -> HandlePlace | None:
         row = self._rows.get(handle)
@@ -102,7 +103,7 @@ class Handles(EvictingTable[Produced]):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Lets go of what no rollback brings back."""
+        """Forgets rows that no rollback brings back."""
         ended, settled = self._ended, self.settled
         for _ in range(_LET_GO_AT_ONCE):
             if not ended or ended[0].at > settled:
@@ -115,8 +116,8 @@ class Handles(EvictingTable[Produced]):
         self._let_go()
 
     def check_fill(self, known: Handles, vlsn: Vlsn) -> None:
-        """Compares with ``known``, another copy's table as of ``vlsn``: behind ``lacks_to`` both say the same, but for
-        what is forgotten there. Raises ``ValueError``."""
+        """Compares this table with ``known``, another copy's as of ``vlsn``. Behind ``lacks_to`` both must hold the
+        same rows, except those that the other copy has forgotten. Raises ``ValueError``."""
         self.check_exact(vlsn, "transactions")
         if max(known.settled, known._evicted_to) > vlsn or len(known) > self._most:
             raise ValueError(f"{len(known)} transactions as of VLSN {vlsn}, or some that were logged later")
@@ -127,8 +128,8 @@ class Handles(EvictingTable[Produced]):
             raise ValueError(f"{len(other)} transactions lie elsewhere there than in this log")
 
     def fill(self, known: Handles, vlsn: Vlsn) -> None:
-        """Becomes ``known``, which ``check_fill`` has found to fit, with what was noted here behind ``vlsn``. ``known``
-        is used up."""
+        """Becomes ``known``, which has passed ``check_fill``, with the rows noted here behind ``vlsn``. ``known`` is
+        used up."""
         behind = {row for row in chain(self._rows.values(), (each.row for each in self._ended)) if row[_LAST] > vlsn}
         known.note(sorted(behind, key=itemgetter(_LAST)))
         self._rows, self._ended, self._evicted_to = known._rows, known._ended, known._evicted_to
@@ -136,7 +137,7 @@ class Handles(EvictingTable[Produced]):
         self.keep_all()
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes what came after ``last``, which is not below what is settled."""
+        """Undoes all commits after ``last``, which is not below the settled VLSN."""
         rows, self._evicted_to = self._as_of(last)
         self._rows = OrderedDict((row[0], row) for row in rows)
         while self._ended and self._ended[-1].at > last:
@@ -146,16 +147,16 @@ class Handles(EvictingTable[Produced]):
         for handle in self._changed:
             self._changed[handle] = self._rows.get(handle)
 
-    # What is kept of it.
+    # For checkpoints and restores.
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
-        """Copies it; the returned call puts it together, on any thread."""
+        """Copies the table; the returned call makes the record on any thread."""
         (rows, forgotten_to), lacks_to = self._as_of(vlsn), self.lacks_to
         return lambda: ProducersRecord(forgotten_to, b"".join([life for _, life in _Encoded(rows)]), lacks_to)
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, TableChanges]]:
-        """Hands over what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
-        without rows, and the changes. The returned call puts them together, on any thread."""
+        """Hands over the changes since the last checkpoint, as of ``vlsn``: a record without rows, and the rows that
+        changed. The caller must store both. The returned call makes them on any thread."""
         if vlsn < max(self.settled, self._kept_at):
             self.keep_all()
         ended, forgotten_to = self._undone(vlsn)

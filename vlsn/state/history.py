@@ -1,8 +1,8 @@
 """The sum of a log's entries: term runs, group and producers, as of any VLSN still needed.
 
-Derived from visible blocks and nothing else; kept at checkpoints as the state record, recomputed after a
-rollback.  A GROUP entry counts from the moment it is in the log, and no longer once it is rolled back, so
-the ones that may still be rolled back are kept beside the durable one.
+Derived from visible blocks and nothing else; kept at checkpoints as the state record, recomputed after a rollback. A
+GROUP entry counts from the moment it is in the log, until it is rolled back. So the entries that may still be rolled
+back are kept beside the durable one.
 
     term runs   [(1, 1, 40), (2, 41, 90)]      blocks 1–40 were sealed in term 1, 41–90 in term 2
     groups      [(2, GROUP at VLSN 2)]
@@ -75,7 +75,7 @@ class History:
 
     @property
     def _tables(self) -> tuple[Any, ...]:
-        """All tables: what is done to one of them is done to each."""
+        """All tables; each change of the log is applied to every one."""
         return self.producers, self.commits, self.small, self.acks
 
     @property
@@ -93,7 +93,7 @@ class History:
 
     @property
     def level(self) -> int:
-        """The group's by the newest entry in the log, durable or not: what a reader of this log must read."""
+        """The group's level by the newest entry in the log, durable or not. A reader of this log must know it."""
         return self.levels[-1][1] if self.levels else LEVEL_1.min
 
     @property
@@ -103,11 +103,13 @@ class History:
 
     @property
     def lacks_to(self) -> Vlsn:
-        """The VLSN up to which a table lacks what was cleaned away before it was noted; 0 where all are whole."""
+        """The VLSN up to which a table misses entries that were cleaned away before they were noted; 0 where all are
+        whole."""
         return Vlsn(max(table.lacks_to for table in self._tables))
 
     def level_at(self, durable: Vlsn) -> int:
-        """Returns the group's level as of ``durable``: what may be written, for no rollback takes it back."""
+        """Returns the group's level as of ``durable``. The log may write that level, since no rollback takes it
+        back."""
         return next((level for vlsn, level in reversed(self.levels) if vlsn <= durable), LEVEL_1.min)
 
     @property
@@ -128,7 +130,7 @@ class History:
         return Term(self.term_runs[index].term)
 
     def note_term(self, term: int, first: int, last: int) -> None:
-        """Notes that blocks ``first`` to ``last``, which follow on what is known, are of ``term``."""
+        """Notes that blocks ``first`` to ``last``, which follow on the known ones, are of ``term``."""
         runs = self.term_runs
         if runs and runs[-1].term == term:
             assert first == runs[-1].last + 1, (first, runs[-1])
@@ -195,8 +197,8 @@ class History:
         return txn_end
 
     def settle(self, dtvlsn: Vlsn) -> None:
-        """Settles everything up to ``dtvlsn``, which stays for ever. Groups before the durable one are let go, and what
-        would take producers back behind it."""
+        """Settles everything up to ``dtvlsn``, which stays for ever. It forgets groups before the durable one, and all
+        that only an earlier VLSN needs."""
         for table in self._tables:
             table.settle(dtvlsn)
         for settings in (self.groups, self.levels, self.settings):
@@ -216,8 +218,8 @@ class History:
         self.groups.insert(0, (vlsn, group))
 
     def found_state(self, known: History, vlsn: Vlsn) -> None:
-        """Takes over ``known``, what another copy of this log added up to as of ``vlsn``, with what was noted here
-        behind that. ``known`` is used up. Raises ``ValueError``, nothing changed, where it says other than this log."""
+        """Takes over ``known``, another copy's sum of this log as of ``vlsn``, with all that was noted here behind
+        that. ``known`` is used up. Raises ``ValueError`` where it contradicts this log; nothing has changed then."""
         tables = list(zip(self._tables, known._tables, strict=True))
         for table, theirs in tables:
             table.check_fill(theirs, vlsn)
@@ -250,17 +252,17 @@ class History:
             self.producers.limit_from(vlsn, _producers_max(level, self.set))
 
     def lose_before(self, vlsn: Vlsn) -> None:
-        """Notes that what came before ``vlsn`` was never noted here, and is in the log no more."""
+        """Notes that entries before ``vlsn`` were never noted here, and have left the log."""
         for table in self._tables:
             table.lose_before(vlsn)
 
     def give_up_lost(self) -> None:
-        """Gives up what ``lose_before`` has noted, and no other copy has."""
+        """Gives up the part that ``lose_before`` has noted as lost; no other copy has it."""
         for table in self._tables:
             table.give_up_lost()
 
     def truncate(self, last: Vlsn) -> None:
-        """Forgets what came after ``last``, which is not below what is settled."""
+        """Forgets all entries after ``last``, which is not below the settled VLSN."""
         assert last >= self.settled, (last, self.settled)
         for table in self._tables:
             table.truncate(last)
@@ -285,23 +287,23 @@ class History:
             del self.txn_ends[0]
 
     def snapshot(self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int) -> Callable[[], StateRecord]:
-        """Copies all of it as of ``vlsn``, for a restore, with what was cleaned away. The returned call puts the
-        ``StateRecord`` together, on any thread (``Producers.snapshot``)."""
+        """Copies all of it as of ``vlsn`` for a restore, with the end of what was cleaned away. The returned call makes
+        the ``StateRecord`` on any thread (``Producers.snapshot``)."""
         record = self._sum(vlsn, trimmed_to, first_segment)
         tables = {field: getattr(self, field).snapshot(vlsn) for field in (*PREFIXES, "small")}
         return lambda: replace(record, **{field: table() for field, table in tables.items()})
 
     def keep_all(self) -> None:
-        """Lets the next checkpoint write every table whole: what is kept of them is not what the last one gave."""
+        """Lets the next checkpoint write every table whole: the store no longer holds the rows of the last one."""
         for field in PREFIXES:
             getattr(self, field).keep_all()
 
     def checkpoint(
         self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int
     ) -> Callable[[], tuple[StateRecord, dict[str, TableChanges] | None]]:
-        """Copies what a checkpoint keeps as of ``vlsn``, and its caller has to keep. The returned call puts the record
-        together, on any thread, with what changed in its tables since the last one; None below the level that tells
-        them apart: they are in the record."""
+        """Copies the content of a checkpoint as of ``vlsn``, which its caller must store. The returned call makes the
+        record on any thread, with the rows that changed since the last checkpoint. Below the level with keys for tables
+        these are None: the record holds all rows."""
         if self.level_at(vlsn) < KEYED_FROM_LEVEL:
             whole = self.snapshot(vlsn, trimmed_to=trimmed_to, first_segment=first_segment)
             self.keep_all()
@@ -340,7 +342,7 @@ class History:
 
 
 def _found(mine: list[tuple[Vlsn, T]], theirs: list[tuple[Vlsn, T]], vlsn: Vlsn) -> list[tuple[Vlsn, T]]:
-    """Puts what another copy knew as of ``vlsn`` before what was noted here behind that."""
+    """Joins another copy's entries as of ``vlsn`` with those noted here behind that."""
     before = theirs or [each for each in mine if each[0] <= vlsn]
     return before + [each for each in mine if each[0] > vlsn]
 

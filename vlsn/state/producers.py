@@ -1,23 +1,25 @@
-"""Producers: which submissions of whom a log holds, so that none is taken twice.
+"""Producers: the submissions of each that a log holds, so that the master takes none twice.
 
-What it says is a function of the visible log up to a VLSN and of nothing else, so it is the same on every node, after
-every change of master, open and rollback:
+The table is a function of the visible log up to a VLSN. So it is the same on every node, after every change of master,
+open and rollback:
 
-1. A producer's *life* is a run of its submissions with sequences that rise by one.  Known of it are the next sequence
-   and where the last ``remembered`` of them lie; once ``recent`` others were heard of since, the last ``least``.
-2. A producer whose last submission lies more than ``silent`` VLSNs back is forgotten.  A new one makes room: of more
-   than the log's limit at that VLSN those go that were heard of longest ago.  Whoever was last heard of after
-   ``forgotten_to`` is not among them: to such a one "unknown" means "never logged", to another it may mean "forgotten".
+1. A producer's *life* is a run of its submissions with sequences that rise by one. The table knows its next sequence,
+   and where the last ``remembered`` of them lie. Once ``recent`` other producers have submitted since, it knows the
+   last ``least``.
+2. A producer whose last submission lies more than ``silent`` VLSNs back is forgotten. A new one makes room: beyond the
+   log's limit at that VLSN the producers with the oldest last submissions go. A producer whose last submission lies
+   after ``forgotten_to`` has not gone that way: "unknown" means "never logged" to it. To another producer it may mean
+   "forgotten".
 3. Above ``settle`` it can be taken back to any VLSN, its limit too; below that nothing is kept for it.
-4. A log that was cleaned, and has lost its state record, has noted nothing up to ``lacks_to``.  Until another copy of
-   the table has filled that in, "unknown" and "not remembered" mean nothing there, and nobody makes room: which limit
-   the log has set may be lacking, too.
+4. A log that was cleaned, and has lost its state record, has noted nothing up to ``lacks_to``. Until another copy of
+   the table has filled that in, "unknown" and "not remembered" mean nothing there. No producer makes room meanwhile:
+   the entry that set the log's limit may be missing, too.
 
     appended   A/0 A/1 B/0 A/2 …      A: next 3, A/1 is VLSN 2      B: next 1
                VLSN 1   2   3   4     truncate(3):  A: next 2       settle(2): only VLSN 3 and 4 can be undone
 
-Kept by ``checkpoint``: what changed since the checkpoint before, which costs its caller nothing for however many that
-are, or all of it, some 50 ns a life; the rest is done on any thread.
+``checkpoint`` writes the lives that changed since the checkpoint before, or all of them. The first costs its caller the
+same for any number of lives, the second some 50 ns a life. The rest is done on any thread.
 
 Memory is bounded by (``recent`` × ``remembered`` + ``producers`` × ``least``) × 24 bytes, 600 bytes a producer, and 24
 for each submission since ``settle``; a submission costs some operations on dicts and arrays.  Kafka's producer state
@@ -56,11 +58,11 @@ __all__ = ["ProducerLimits", "ProducerPlace", "Producers", "ProducersRecord"]
 
 _ROWS = attrgetter("rows")
 _LET_GO_AT_ONCE = 256
-"""At most so much of what can be undone no more is let go of at once."""
+"""The most lives and rows, settled for good, that one call forgets."""
 
 
 class ProducersRecord(msgspec.Struct, frozen=True):
-    """The producers as of a VLSN. ``lives``, whoever was heard of longest ago first: see ``producer_lives``."""
+    """The producers as of a VLSN. ``lives`` are in the order of their last submissions: see ``producer_lives``."""
 
     forgotten_to: int = 0
     lives: bytes = b""
@@ -81,7 +83,7 @@ class ProducersRecord(msgspec.Struct, frozen=True):
         return replace(self, lives=b"", keyed=True, count=len(lives)), TableChanges(lives, [], whole=True)
 
     def together(self, rows: list[tuple[int, bytes]]) -> ProducersRecord:
-        """Puts lives, which lay under keys, back into the record. Raises ``ValueError``."""
+        """Returns the record with the lives that lay under keys. Raises ``ValueError``."""
         for producer, life in rows:
             if int.from_bytes(life[:8], "little") != producer or len(life) < HEAD.size:
                 raise ValueError(f"the life under key {producer:016x} is of another producer")
@@ -99,7 +101,7 @@ class Producers(EvictingTable[Life]):
         """VLSNs from which on the log has set another number of producers, ascending."""
         self._older: OrderedDict[int, Life] = OrderedDict()
         self._recent: OrderedDict[int, Life] = OrderedDict()
-        """The lives by producer, the one first that was heard of longest ago; ``_older`` come before ``_recent``."""
+        """The lives by producer, the one with the oldest last submission first; ``_older`` come before ``_recent``."""
         self._take(read_lives(record.lives))
         self._spares: deque[tuple[int, Life]] = deque()
         """Lives that have more rows than are remembered once that VLSN is settled."""
@@ -116,7 +118,7 @@ class Producers(EvictingTable[Life]):
         """Counts the producers that are kept, silent ones that nobody has made room of yet included."""
         return len(self._older) + len(self._recent)
 
-    # What is known, with ``at`` the next VLSN to be given.
+    # Lookups, with ``at`` the next VLSN of the log.
 
     def find(self, producer: int, *, at: int) -> Life | None:
         life = self._recent.get(producer) or self._older.get(producer)
@@ -207,7 +209,7 @@ class Producers(EvictingTable[Life]):
         self._limits_set = [limit for limit in self._limits_set if limit[0] <= vlsn] + limits
 
     def _let_go(self, most: int) -> None:
-        """Lets go of what can be undone no more."""
+        """Forgets lives and rows that no rollback brings back."""
         ended, spares, settled = self._ended, self._spares, self.settled
         for _ in range(most):
             if ended and ended[0].at <= settled:
@@ -219,16 +221,16 @@ class Producers(EvictingTable[Life]):
                     spares.append((life.last, life))
 
     def check_fill(self, known: Producers, vlsn: Vlsn) -> None:
-        """Compares with ``known``, another copy's table as of ``vlsn``. Raises ``ValueError`` unless it lacks less than
-        this one and says the same of everything that this one has noted."""
+        """Compares this table with ``known``, another copy's as of ``vlsn``. Raises ``ValueError`` unless that one
+        misses less, and agrees with all that this one has noted."""
         self.check_exact(vlsn, "producers")
         if known.lacks_to >= self.lacks_to:
             raise ValueError(f"producers that are lost up to VLSN {known.lacks_to}; here they are to {self.lacks_to}")
         self._compare(known, vlsn)
 
     def fill(self, known: Producers, vlsn: Vlsn) -> None:
-        """Becomes ``known``, which ``check_fill`` has found to fit, with what was noted here behind ``vlsn``. ``known``
-        is used up, and has the limit that the log had set by then."""
+        """Becomes ``known``, which has passed ``check_fill``, with the submissions noted here behind ``vlsn``.
+        ``known`` must have the limit that the log had set by then; it is used up."""
         known._limits_set += [limit for limit in self._limits_set if limit[0] > vlsn]
         lives = (*self._lives(), *(ended.row for ended in self._ended))
         known.note(sorted((row for life in lives for row in life.behind(vlsn)), key=itemgetter(2)))
@@ -238,8 +240,8 @@ class Producers(EvictingTable[Life]):
         self.keep_all()
 
     def _compare(self, known: Producers, vlsn: Vlsn) -> None:
-        """Compares both tables, which are functions of one log. Behind ``lacks_to`` they say the same, as far as it is
-        remembered."""
+        """Compares both tables, which are functions of one log. Behind ``lacks_to`` they must agree on all remembered
+        submissions."""
         limits, theirs = self.limits, {life.producer: life for life in known._lives()}
         # A lower limit makes room when the next producer comes, not before.
         most = PRODUCERS_MAX if known._limits_set else limits.producers
@@ -265,7 +267,7 @@ class Producers(EvictingTable[Life]):
         self._let_go(_LET_GO_AT_ONCE)
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes what came after ``last``, which is not below what is settled."""
+        """Undoes all submissions after ``last``, which is not below the settled VLSN."""
         lives, self._evicted_to = self._as_of(last)
         for life in lives:
             life.truncate(last, apart=last < self._copied_to)
@@ -282,15 +284,15 @@ class Producers(EvictingTable[Life]):
             self._changed[producer] = known.rows if known is not None else None
 
     def _take(self, lives: list[Life]) -> None:
-        """Takes ``lives`` in place of its own, whoever was heard of longest ago first."""
+        """Replaces its own lives by ``lives``, which come in the order of their last submissions."""
         older = max(0, len(lives) - self.limits.recent)
         self._older = OrderedDict((life.producer, life) for life in lives[:older])
         self._recent = OrderedDict((life.producer, life) for life in lives[older:])
 
-    # What is kept of it.
+    # For checkpoints and restores.
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
-        """Copies it; the returned call puts all of it together, on any thread, for its 53 MB take long."""
+        """Copies the table. The returned call makes the record on any thread, since its 53 MB take long."""
         ended, forgotten_to = self._undone(vlsn)
         self._copied_to = max(self._copied_to, vlsn)
         lives = self._copied(ended)
@@ -300,8 +302,8 @@ class Producers(EvictingTable[Life]):
         )
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, TableChanges]]:
-        """Hands over what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
-        without lives, and the changes. The returned call puts them together, on any thread."""
+        """Hands over the changes since the last checkpoint, as of ``vlsn``: a record without lives, and the rows that
+        changed. The caller must store both. The returned call makes them on any thread."""
         ended, forgotten_to = self._undone(vlsn)
         self._copied_to = max(self._copied_to, vlsn)
         lacks_to, limits = self.lacks_to, self.limits
@@ -322,7 +324,7 @@ class Producers(EvictingTable[Life]):
         return put_together
 
     def _copied(self, ended: Mapping[int, Life]) -> dict[int, Rows]:
-        """Copies all lives, those that have ``ended`` in place of what began behind them."""
+        """Copies all lives. Those that have ``ended`` stand in place of their successors."""
         rows = dict(zip(chain(self._older, self._recent), map(_ROWS, self._lives()), strict=True))
         rows.update((producer, life.rows) for producer, life in ended.items())
         return rows
@@ -352,7 +354,7 @@ class Producers(EvictingTable[Life]):
         return len(self) - begun_since + sum(1 for life in ended.values() if life.rows.upto(vlsn))
 
     def _as_of(self, vlsn: int) -> tuple[list[Life], int]:
-        """Returns the lives that were there at ``vlsn``, with later rows, and what had been evicted by then."""
+        """Returns the lives that existed at ``vlsn``, with later rows, and the last VLSN evicted by then."""
         ended, evicted_to = self._undone(vlsn)
         placed = [(life.rows.upto(vlsn), life) for life in chain(self._lives(), ended.values())]
         heard = sorted(((life.rows.lasts[end - 1], life) for end, life in placed if end), key=itemgetter(0))
@@ -360,8 +362,8 @@ class Producers(EvictingTable[Life]):
 
 
 def _goes_on(noted: Part, told: Part, forgotten_to: int) -> bool:
-    """Says whether ``told`` is the end of ``noted``, and what comes before it was put out for room. Whoever lacks
-    something puts nobody out."""
+    """Says whether ``told`` is the end of ``noted``, and the earlier submissions were evicted for room. A table with a
+    missing part evicts no producer."""
     if noted is None or told is None:
         return False
     before = told[0] - noted[0]
@@ -384,6 +386,6 @@ class _Encoded:
 
 
 def _in_order(lives: Mapping[int, Rows], vlsn: int) -> dict[int, Rows]:
-    """Returns those that were there at ``vlsn``, whoever was heard of longest ago then first."""
+    """Returns the lives that existed at ``vlsn``, in the order of their last submissions by then."""
     heard = {producer: rows.lasts[end - 1] for producer, rows in lives.items() if (end := rows.upto(vlsn))}
     return {producer: lives[producer] for producer in sorted(heard, key=heard.__getitem__)}

@@ -1,4 +1,4 @@
-"""The ``state`` store: what the log keeps beside its segments, all of it small.
+"""The ``state`` store: the log's small metadata beside its segments.
 
     checkpoint   where the next open starts to read                     one transaction with ``record``
     record       what entries add up to, as of a VLSN that can no longer change
@@ -9,9 +9,10 @@
     a ‖ u64      the acknowledgements of one destination, JSON, its uuid big-endian
     g ‖ …        the page table of destinations (``pages/table``)
 
-Values are JSON behind the store's checksum, but for lives; fields that a later version adds are passed over.  Lives lie
+Values are JSON behind the store's checksum, but for lives; fields that a later version adds are passed over. Lives lie
 under keys of their own from level 2 on, so that a checkpoint writes those that changed; below it the record has them.
-Unlike the index it cannot always be rebuilt: unreadable, or ending before the log's first VLSN − 1, it is set aside.
+Unlike the index it cannot always be rebuilt. A store that cannot be read, or that ends before the log's first VLSN − 1,
+is set aside.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Derived from the entries up to ``vlsn``, which is at or below DTVLSN and last_sync.
 
-    But for ``OWN_FIELDS`` all of it is what the entries add up to, the same in every copy of the log."""
+    All fields except ``OWN_FIELDS`` are the sum of the entries, the same in every copy of the log."""
 
     vlsn: Vlsn
     group: GroupEntry | None = None
@@ -85,7 +86,7 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     level_vlsn: Vlsn = NULL_VLSN
     """The VLSN of the entry that set it, 0 for none."""
     first_segment: int = 0
-    """The segment that the log begins in since; what lies before it is no log any more.  0: nothing was cleaned."""
+    """The segment that the log begins in since then; earlier segments are no longer log. 0: nothing was cleaned."""
     settings: Settings = Settings()
     """The group's at ``vlsn``, but for the level."""
     settings_vlsn: Vlsn = NULL_VLSN
@@ -94,14 +95,14 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The log's name (``own_entries.founding_of``); empty where an earlier version has cleaned its first entry away."""
 
     def check(self) -> None:
-        """Raises ``ValueError`` for what no log adds up to."""
+        """Raises ``ValueError`` for a record that no log can give."""
         for table in (self.producers, self.commits, self.acks, self.small):
             table.check(self.vlsn)
 
 
 OWN_FIELDS: Final = ("term_runs", "txn_end", "trimmed_to", "first_segment")
-"""The fields of a state record that are of one copy of the log, by where that begins. Whoever has a record made, kept,
-handed on, fetched or restored from has all the others with it (``tests/seam/test_carried.py``)."""
+"""The fields of a state record that belong to one copy of the log, since they depend on where that begins. Code that
+makes, stores, sends, fetches or restores a record carries all other fields with it (``tests/seam/test_carried.py``)."""
 
 
 class IdleEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,8 +167,7 @@ class StateStore:
         return self._read(IDLE_END_KEY, IdleEnd)
 
     def check(self) -> None:
-        """Reads all that was saved, but for pages, and gives none of it. Raises ``Damaged`` where a checksum does not
-        match."""
+        """Reads all saved values except pages, to check them. Raises ``Damaged`` where a checksum does not match."""
         for key in (CHECKPOINT_KEY, RECORD_KEY, IDLE_END_KEY):
             self._store.get(key)
         for prefix in PREFIXES.values():
@@ -181,8 +181,9 @@ class StateStore:
         idle_end: IdleEnd | None = None,
         changes: Mapping[str, TableChanges] | None = None,
     ) -> None:
-        """Saves those given, in one transaction; the others stay. With ``changes``, by field, the lives of ``record``
-        are those that it had when it was saved last, and these. Blocking; durable on return. Raises ``LogFailed``."""
+        """Saves the arguments that are not None, in one transaction; the other values stay. With ``changes``, by field,
+        the rows of ``record`` are those of the last save with these changes. Blocking; durable on return. Raises
+        ``LogFailed``."""
         given = (CHECKPOINT_KEY, checkpoint), (IDLE_END_KEY, idle_end)
         puts = [(key, msgspec.json.encode(value)) for key, value in given if value is not None]
         if record is None:
@@ -241,7 +242,7 @@ class StateStore:
 
 @dataclass(frozen=True, slots=True)
 class _Puts:
-    """The puts of one transaction. Lives are encoded one by one while it goes on, for they are many."""
+    """The values that one transaction writes. It encodes lives one by one, for they are many."""
 
     puts: list[tuple[bytes, bytes]]
     tables: list[tuple[bytes, TableChanges]]

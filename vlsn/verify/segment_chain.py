@@ -1,8 +1,7 @@
 """The chain of segments that make up a log, for tools that read it from outside.
 
-It says of each segment where its log ends and with which salt its frames were built, also when its header
-page is lost, and which segments are missing in between.  ``Stated`` is what the ``state`` store says of how
-far the log had been synced.
+It gives each segment's end of log and salt, also when its header page is lost, and the segments that are missing in
+between. ``Stated`` is what the ``state`` store says of how far the log had been synced.
 """
 
 from __future__ import annotations
@@ -81,7 +80,8 @@ class Stray:
     name: str
     holds: int
     vlsn: int
-    """The first VLSN that is not where it should be: of the segment of this name, or else of what the file holds."""
+    """The first VLSN that is not in its place: the first of the segment of this name, or else of the file's own
+    segment."""
     moved: bool
 
     @property
@@ -137,8 +137,8 @@ class Stated:
 
 
 def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated:
-    """Reads the ``state`` store, or a copy of it from a running node (``live``). Where that cannot be read just now it
-    says nothing: frames and headers then tell alone how far the log was synced."""
+    """Reads the ``state`` store, or a copy of it from a running node (``live``). Where that cannot be read just now the
+    result is empty: only frames and headers then say how far the log was synced."""
     stated = Stated()
     path = f"{directory}/{STATE_NAME}"
     try:
@@ -173,8 +173,8 @@ def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated
 
 def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] = ()) -> Chain:
     """Chains the segments of the log, ascending; ``stated`` are ends up to which ``state`` says it was synced.
-    ``live``: the last one ends where it is stated to be synced. A segment under another one's name is chained by what
-    its header says."""
+    ``live``: the last one ends where it is stated to be synced. A segment under another one's name is chained by its
+    header."""
     listed = survey(disk, directory, around=True)
     segments = _placed(listed)
     named = {info.header.prev_number for info in segments if info.active and info.header is not None}
@@ -200,7 +200,7 @@ def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] =
 
 
 def _placed(segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
-    """Puts files with another segment's name where their headers say, unless that one is there."""
+    """Moves files with another segment's name to the place in their headers, unless that segment has its own file."""
     own = {info.number for info in segments if info.other is None}
     moved: dict[int, SegmentInfo] = {}
     for info in segments:
@@ -325,8 +325,8 @@ def _links(
 
 
 def _owner(disk: Disk, directory: str, headers: Sequence[SegmentHeader]) -> tuple[str, str]:
-    """Returns whose the log is, group and node, as the node file says; without one whoever has most of the segments,
-    and of several the last one."""
+    """Returns the log's group and node by the node file. Without that file it is the owner of most segments, among
+    equals the last one."""
     try:
         record, _ = read_slots(disk, f"{directory}/{NODE_FILE_NAME}")
         return record.group, record.node
