@@ -138,9 +138,12 @@ class Restart:
 
     def _look(self, stored_term: int) -> tuple[_Furthest, OpenState]:
         """Returns how far the segments reach, and what ``state`` says; that is closed again."""
+        return _furthest(self._disk, self._directory, stored_term), self._closed_state()
+
+    def _closed_state(self) -> OpenState:
         state = open_state(self._seams, self._directory, self._state_map_bytes, self.notes)
         state.store.close()
-        return _furthest(self._disk, self._directory, stored_term), state
+        return state
 
     def begun(self) -> Marker | None:
         """Returns the restore that can go on where it stopped; None when there is none."""
@@ -151,11 +154,8 @@ class Restart:
             return None
         if marker is None:
             return None
-        state = open_state(self._seams, self._directory, self._state_map_bytes, self.notes)
-        state.store.close()
-        record = (
-            state.record
-        )  # a checkpoint since says which segment the log begins in, or has it as ``begin`` wrote it
+        # A checkpoint since says which segment the log begins in, or has it as ``begin`` wrote it.
+        record = self._closed_state().record
         if record is None or record.first_segment < marker.first_segment or record.vlsn < marker.after:
             self.notes.append("the restore had not begun, or its state record is lost: it begins again")
             return None
@@ -208,9 +208,8 @@ class Restart:
             marker = read_marker(self._disk, self._directory)
         except Damaged:
             marker = None
-        state = open_state(self._seams, self._directory, self._state_map_bytes, self.notes)
-        state.store.close()
-        first = state.record.first_segment if state.record is not None else 0
+        record = self._closed_state().record
+        first = record.first_segment if record is not None else 0
         return max([0, *numbers, first - 1, marker.first_segment if marker is not None else 0]) + 1
 
     def _write_marker(self, marker: Marker) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -37,7 +37,7 @@ from vlsn.format.records import JSON_FAULTS, AckNote
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.ids import Vlsn
 from vlsn.limits import ACK_INTERVALS_MAX, DEAD_LETTERS_MAX, DESTINATIONS_MAX, TRIES_KEPT_MAX
-from vlsn.state.log_table import LogTable, TableChanges
+from vlsn.state.log_table import Encoded, LogTable, TableChanges
 
 _UUID: Final = re.compile(r"[0-9a-f]{16}\Z", re.ASCII)
 _TRY_MAX: Final = (1 << 31) - 1
@@ -330,18 +330,11 @@ class AckTable(LogTable):
         deletes = [int(uuid, 16) for uuid in before if uuid not in tables]
         self._kept = tables
         record = AcksRecord({}, self.lacks_to, keyed=True, count=len(tables))
-        return lambda: (record, TableChanges(_Encoded(changed), deletes, whole=kept is None))
+        return lambda: (record, TableChanges(Encoded(changed.items(), _encoded), deletes, whole=kept is None))
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """Tables, each encoded when it is asked for."""
-
-    tables: Tables
-
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        for uuid, table in self.tables.items():
-            yield int(uuid, 16), msgspec.json.encode(table.record())
+def _encoded(row: tuple[str, Acked]) -> tuple[int, bytes]:
+    return int(row[0], 16), msgspec.json.encode(row[1].record())
 
 
 def _fold(tables: Tables, notes: Iterable[_Noted], limits: AckLimits) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 from struct import Struct
@@ -22,7 +21,7 @@ from typing import NamedTuple
 from vlsn.format.producer_columns import Produced
 from vlsn.ids import Term, Vlsn
 from vlsn.limits import HANDLES_MAX, PRODUCER_SILENT_VLSNS
-from vlsn.state.log_table import Ended, EvictingTable, TableChanges
+from vlsn.state.log_table import Encoded, Ended, EvictingTable, TableChanges
 from vlsn.state.producer_lives import read_lives
 from vlsn.state.producers import ProducersRecord
 
@@ -152,7 +151,7 @@ class Handles(EvictingTable[Produced]):
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
         """Copies the table; the returned call makes the record on any thread."""
         (rows, forgotten_to), lacks_to = self._as_of(vlsn), self.lacks_to
-        return lambda: ProducersRecord(forgotten_to, b"".join([life for _, life in _Encoded(rows)]), lacks_to)
+        return lambda: ProducersRecord(forgotten_to, b"".join([life for _, life in map(_encoded, rows)]), lacks_to)
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, TableChanges]]:
         """Hands over the changes since the last checkpoint, as of ``vlsn``: a record without rows, and the rows that
@@ -174,7 +173,9 @@ class Handles(EvictingTable[Produced]):
             then = {} if whole else {**changed, **ended}
             kept = rows + [row for row in then.values() if row is not None and row[_LAST] <= vlsn]
             there = {row[0] for row in kept}
-            return record, TableChanges(_Encoded(kept), [handle for handle in changed if handle not in there], whole)
+            return record, TableChanges(
+                Encoded(kept, _encoded), [handle for handle in changed if handle not in there], whole
+            )
 
         return put_together
 
@@ -192,12 +193,7 @@ class Handles(EvictingTable[Produced]):
         return rows, evicted_to
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """Rows, each encoded as a life of one submission when it is asked for (``producer_lives.py``)."""
-
-    rows: list[Produced]
-
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        for handle, sequence, first, last, term in self.rows:
-            yield handle, _LIFE.pack(handle, sequence, 1, first, last, term)
+def _encoded(row: Produced) -> tuple[int, bytes]:
+    """Encodes a row as a life of one submission (``producer_lives.py``)."""
+    handle, sequence, first, last, term = row
+    return handle, _LIFE.pack(handle, sequence, 1, first, last, term)

@@ -10,12 +10,13 @@ A table has its own keys in the ``state`` store, one a row.  A checkpoint writes
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from vlsn.ids import NULL_VLSN, Vlsn
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -27,6 +28,17 @@ class TableChanges:
     """Name and encoded row. The store may iterate it twice; each row is encoded when it is asked for."""
     deletes: list[int]
     whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded(Generic[R]):
+    """Rows, each encoded when it is asked for."""
+
+    rows: Collection[R]
+    encode: Callable[[R], tuple[int, bytes]]
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        return map(self.encode, self.rows)
 
 
 class LogTable:

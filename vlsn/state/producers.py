@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter, itemgetter
 
@@ -40,7 +39,7 @@ from msgspec.structs import replace
 from vlsn.format.producer_columns import Produced
 from vlsn.ids import Vlsn
 from vlsn.limits import PRODUCERS_CHANGED_MAX, PRODUCERS_MAX
-from vlsn.state.log_table import Ended, EvictingTable, TableChanges
+from vlsn.state.log_table import Encoded, Ended, EvictingTable, TableChanges
 from vlsn.state.producer_lives import (
     HEAD,
     SPARE_ROWS,
@@ -298,7 +297,7 @@ class Producers(EvictingTable[Life]):
         lives = self._copied(ended)
         lacks_to, limits = self.lacks_to, self.limits
         return lambda: ProducersRecord(
-            forgotten_to, b"".join([life for _, life in _Encoded(_in_order(lives, vlsn), vlsn, limits)]), lacks_to
+            forgotten_to, b"".join([life for _, life in _encoded(_in_order(lives, vlsn), vlsn, limits)]), lacks_to
         )
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, TableChanges]]:
@@ -319,7 +318,7 @@ class Producers(EvictingTable[Life]):
             there = {producer: rows for producer, rows in then.items() if rows is not None and rows.upto(vlsn)}
             deletes = [producer for producer in changed if producer not in there]
             record = ProducersRecord(forgotten_to, b"", lacks_to, keyed=True, count=count)
-            return record, TableChanges(_Encoded(there, vlsn, limits), deletes, whole)
+            return record, TableChanges(_encoded(there, vlsn, limits), deletes, whole)
 
         return put_together
 
@@ -371,18 +370,15 @@ def _goes_on(noted: Part, told: Part, forgotten_to: int) -> bool:
     return ends == told[1:] and noted[2][before - 1] <= forgotten_to
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """Lives as of a VLSN at which all of them were there, each encoded when it is asked for."""
+def _encoded(lives: Mapping[int, Rows], vlsn: int, limits: ProducerLimits) -> Encoded[tuple[int, Rows]]:
+    """Encodes lives as of ``vlsn``, at which all of them were there."""
 
-    lives: Mapping[int, Rows]
-    vlsn: int
-    limits: ProducerLimits
+    def encode(life: tuple[int, Rows]) -> tuple[int, bytes]:
+        producer, rows = life
+        end = rows.upto(vlsn)
+        return producer, rows.encode(producer, rows.start(end, vlsn, limits), end)
 
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        for producer, rows in self.lives.items():
-            end = rows.upto(self.vlsn)
-            yield producer, rows.encode(producer, rows.start(end, self.vlsn, self.limits), end)
+    return Encoded(lives.items(), encode)
 
 
 def _in_order(lives: Mapping[int, Rows], vlsn: int) -> dict[int, Rows]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.vlsn.format.test_seal import FIRST, sealed_from
 from tests.vlsn.strategies import content, submissions, transactions
 from vlsn.errors import BadBody, TooLarge
 from vlsn.format import block
@@ -15,19 +16,14 @@ from vlsn.format.block import Entry, EntryKind
 from vlsn.format.columns import SMALL_COLUMN, Columns, columns_of
 from vlsn.format.own_entries import own_entries
 from vlsn.format.same_submission import lies_in, same
-from vlsn.format.seal import ALONE_BYTES, MIXED_ENTRIES_MAX, Sealed, seal
+from vlsn.format.seal import ALONE_BYTES, MIXED_ENTRIES_MAX
 from vlsn.format.submission import Submission, Transaction, Values, check_transaction
 from vlsn.ids import Vlsn
 from vlsn.limits import BATCH_ENTRIES_MAX, BLOCK_BYTES_MAX, BODY_BYTES_MAX, TRANSACTION_BYTES_MAX
 
-FIRST = 10
 LONG = SMALL_COLUMN // 2 + 1
 """Whole transactions that take more rows than a short column has."""
 mixtures = st.lists(submissions() | transactions(), min_size=1, max_size=6)
-
-
-def sealed_from(given: list[Submission], block_bytes_max: int = BLOCK_BYTES_MAX) -> list[Sealed]:
-    return seal(given, term=3, first_vlsn=FIRST, dtvlsn=9, clock_us=7, block_bytes_max=block_bytes_max)
 
 
 def rows_of(given: list[Submission]) -> list[tuple[int, int, int, bytes | None, bytes]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.kv import Contents
@@ -289,30 +289,21 @@ def play(steps: list[tuple[str, int]]) -> Machine:
     return machine
 
 
+def nested(*rollbacks: int, checkpoint_at: int) -> list[tuple[str, int]]:
+    steps = [("append", 25), *(step for number in rollbacks for step in (("roll back", number), ("append", 4)))]
+    return [*steps[:checkpoint_at], ("durable", 14), ("checkpoint", 0), *steps[checkpoint_at:]]
+
+
 @given(steps=STEPS)
+@example(nested(12, 6, checkpoint_at=3))
+@example(nested(6, 3, checkpoint_at=1))
+@example(nested(6, 6, checkpoint_at=5))
+@example(nested(6, 0, 9, checkpoint_at=2))
 @settings(max_examples=max(1, settings().max_examples // 2))
 def test_any_rollbacks_between_any_checkpoints_leave_the_index_that_the_log_says(steps: list[tuple[str, int]]) -> None:
     machine = play(steps)
     check_index(Opened(machine, take_term=False))
-
-
-@pytest.mark.parametrize("checkpoint_at", range(8))
-@pytest.mark.parametrize(
-    "rollbacks",
-    [[], [5], [12, 6], [6, 3], [6, 6], [6, 0, 9]],
-    ids=["none", "one", "nested", "repeated", "to one point twice", "of nothing between"],
-)
-def test_recovery_with_rollbacks_before_and_after_the_checkpoint(rollbacks: list[int], checkpoint_at: int) -> None:
-    steps: list[tuple[str, int]] = [("append", 25)]
-    for number in rollbacks:
-        steps += [("roll back", number), ("append", 4)]
-    for step in (("checkpoint", 0), ("durable", 14)):
-        steps.insert(min(checkpoint_at, len(steps)), step)
-    machine = play(steps)
-    opened = Opened(machine, take_term=False)
-    check_index(opened)
     lost(machine, [])
-    machine.stores.abandon()
     machine.kill()
     check_index(Opened(machine, take_term=False))
 
