@@ -88,7 +88,7 @@ class AcksRecord(msgspec.Struct, frozen=True):
         puts = [(int(uuid, 16), msgspec.json.encode(table)) for uuid, table in self.tables.items()]
         return replace(self, tables={}, keyed=True, count=len(puts)), TableChanges(puts, [], whole=True)
 
-    def together(self, rows: list[tuple[int, bytes]]) -> AcksRecord:
+    def together(self, rows: list[tuple[int, bytes]], prefix: bytes) -> AcksRecord:
         """Returns the record with the tables that lay under keys. Raises ``ValueError``."""
         try:
             tables = {f"{uuid:016x}": msgspec.json.decode(value, type=AckedRecord) for uuid, value in rows}

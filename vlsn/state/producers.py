@@ -81,11 +81,11 @@ class ProducersRecord(msgspec.Struct, frozen=True):
         lives = list(split_lives(self.lives))
         return replace(self, lives=b"", keyed=True, count=len(lives)), TableChanges(lives, [], whole=True)
 
-    def together(self, rows: list[tuple[int, bytes]]) -> ProducersRecord:
+    def together(self, rows: list[tuple[int, bytes]], prefix: bytes) -> ProducersRecord:
         """Returns the record with the lives that lay under keys. Raises ``ValueError``."""
         for producer, life in rows:
             if int.from_bytes(life[:8], "little") != producer or len(life) < HEAD.size:
-                raise ValueError(f"the life under key {producer:016x} is of another producer")
+                raise ValueError(f"the life under key {prefix.hex()}{producer:016x} is of another producer")
         return replace(self, lives=b"".join(life for _, life in sorted(rows, key=lambda row: last_of(row[1]))))
 
 

@@ -157,7 +157,7 @@ class StateStore:
                 table: ProducersRecord | AcksRecord = getattr(record, field)
                 if table.keyed:
                     rows = self._rows(field, prefix, table.count)
-                    record = msgspec.structs.replace(record, **{field: table.together(rows)})
+                    record = msgspec.structs.replace(record, **{field: table.together(rows, prefix)})
             record.check()
         except ValueError as fault:
             raise Damaged(f"state: {RECORD_KEY.decode()} is not one: {fault}") from fault
