@@ -212,11 +212,6 @@ class History:
         was cleaned past it, and the state record that had it was lost."""
         return first > 1 and (not self.groups or self.groups[0][0] > dtvlsn)
 
-    def found_group(self, vlsn: Vlsn, group: GroupEntry) -> None:
-        """Takes the entry that ``lacks_group`` misses from another copy of this log."""
-        assert not self.groups or vlsn < self.groups[0][0]
-        self.groups.insert(0, (vlsn, group))
-
     def found_state(self, known: History, vlsn: Vlsn) -> None:
         """Takes over ``known``, another copy's sum of this log as of ``vlsn``, with all that was noted here behind
         that. ``known`` is used up. Raises ``ValueError`` where it contradicts this log; nothing has changed then."""
