@@ -19,13 +19,14 @@ from repl.destinations.pager import Pager
 from repl.group.member import OpenMember
 from repl.group.peers import get
 from vlsn.errors import BadBody, Damaged, NotFound, Trimmed, VlsnLogError
+from vlsn.format.vlsn_set import Span
 from vlsn.ids import NodeName, Vlsn
 from vlsn.limits import MIB
 from vlsn.pages.page import HEADER_BYTES, PageHeader, walk
 from vlsn.pages.paging_pass import Selector
 from vlsn.pages.record import Record, messages_of, record_again, record_of, record_of_messages
 from vlsn.pages.store import PagingStore
-from vlsn.pages.subscription import Span, Subscription
+from vlsn.pages.subscription import Subscription
 
 PERIOD_S = 1.0
 TURN_S = 2.0

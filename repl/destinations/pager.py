@@ -22,6 +22,7 @@ from typing import Any
 from repl.group.member import OpenMember
 from repl.offload import Offload
 from vlsn.errors import Damaged, LogClosed, LogFailed, NoSpace, Trimmed
+from vlsn.format.vlsn_set import Span
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.limits import MENDED_KEPT_MAX, PAGES_FREE_BYTES_HIGH, PAGES_FREE_BYTES_LOW, PAGING_WINDOW_BYTES
 from vlsn.pages.manager import PagingManager
@@ -30,7 +31,7 @@ from vlsn.pages.page import PageContents, PageHeader, PageRow, PageWriter, read_
 from vlsn.pages.paging_pass import PagingPass
 from vlsn.pages.record import Record, record_again
 from vlsn.pages.store import About, Change, PagingStore
-from vlsn.pages.subscription import Acknowledged, Span, Subscription
+from vlsn.pages.subscription import Subscription
 from vlsn.state.destinations import DestinationView
 
 PERIOD_S = 1.0
@@ -366,14 +367,14 @@ class Pager:
         for number in store.to_look_into(subscription.acknowledged) if store is not None else ():
             assert store is not None
             row = store.pages[number]
-            count = subscription.acknowledged.count(row.first, row.last)
+            count = subscription.acknowledged.count_in(row.first, row.last)
             if self._looked.get((store.uuid, number)) == count:
                 continue
             contents = await self.read(store, number, row)
             if contents is not None and contents.fault:
                 self._aside.append((store.uuid, number))
             elif contents is not None:
-                found[number] = bool(subscription.acknowledged.mask(contents.vlsns).all())
+                found[number] = bool(subscription.acknowledged.has(contents.vlsns).all())
                 self._looked[store.uuid, number] = count
         return found
 
@@ -473,14 +474,7 @@ class Pager:
 def _subscription(view: DestinationView) -> Subscription:
     acked = view.acked
     let_go = acked.done.minus(acked.dead) if acked.dead else acked.done
-    return Subscription(
-        view.uuid,
-        view.name,
-        view.prefix,
-        Acknowledged(NULL_VLSN, let_go.firsts, let_go.lasts),
-        acked.since,
-        view.letters,
-    )
+    return Subscription(view.uuid, view.name, view.prefix, let_go, acked.since, view.letters)
 
 
 def readable(row: PageRow, contents: PageContents | None) -> tuple[list[Record], Span]:

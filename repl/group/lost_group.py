@@ -46,6 +46,6 @@ def take(member: Member, answer: Answer) -> None:
         return
     if known.entry.group != member.config.group or not counts(known, log.view.range.first):
         return
-    log.view.history.found_group(Vlsn(known.vlsn), GroupEntry.decode(known.entry.encode()))
+    log.view.history.groups.insert(0, (Vlsn(known.vlsn), GroupEntry.decode(known.entry.encode())))
     listed = ",".join(each.name for each in known.entry.members)
     member.event("group.found", vlsn=known.vlsn, members=listed, peer=answer.name)

@@ -22,7 +22,7 @@ from vlsn.errors import NotMaster, OutcomeUnknown, ProducersMissing, WrongGroup,
 from vlsn.format.feed_messages import Name
 from vlsn.format.json_messages import read_json, read_object
 from vlsn.ids import NodeName
-from vlsn.state.begun import file_in, key_of, value_of
+from vlsn.state.cdc_consumers import begun_file, begun_key, begun_value
 
 TIMEOUT_S = 4.0
 """Seconds in which the master has it durable, or says that it has not."""
@@ -94,13 +94,13 @@ class NodeBegun:
         deadline = asyncio.get_running_loop().time() + TIMEOUT_S
         small, key, file = (
             lead.log.view.history.small,
-            key_of(question.sender, question.consumer),
+            begun_key(question.sender, question.consumer),
             int(question.file, 16),
         )
         if small.lacks_to:
             raise ProducersMissing(f"this node has lost what was set up to VLSN {small.lacks_to}; ask again")
         kept = small.get(key)
-        known = file_in(kept)
+        known = begun_file(kept)
         if known == file or (known and not question.replace):
             assert kept is not None
             await lead.read_index()  # a master that was unseated may not know of a later one
@@ -110,5 +110,5 @@ class NodeBegun:
                 )
             return known
         expects = {key: int(kept.vlsn) if kept is not None else 0}
-        await commit_alone(lead, Puts({key: value_of(file)}, expects), deadline)
+        await commit_alone(lead, Puts({key: begun_value(file)}, expects), deadline)
         return file

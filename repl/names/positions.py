@@ -19,7 +19,7 @@ from repl.names.position_lags import ConsumerLags
 from repl.read.read_index import ReadIndex
 from vlsn.errors import BadArgument, NotFound, OutcomeUnknown, ProducersMissing, TooLarge, Trimmed
 from vlsn.ids import NUMBER_MAX
-from vlsn.state import paused
+from vlsn.state.cdc_consumers import paused_key, paused_since, paused_value
 from vlsn.state.consumers import CONSUMERS_MAX, Placed, Position, held_in, is_of_another_group, key_of, position_of
 from vlsn.write.local_log import LocalLog
 
@@ -133,7 +133,7 @@ class NodePositions:
             raise NotFound(f"consumer {name} has no position here")
         values: dict[str, bytes | None] = {key: None}
         if name.startswith(REPLICATED_PREFIX):  # the CDC consumer that begins anew by that name does so at once
-            values[paused.key_of(name.removeprefix(REPLICATED_PREFIX))] = None
+            values[paused_key(name.removeprefix(REPLICATED_PREFIX))] = None
         puts = Puts(values, {} if at is None else {key: at})
         await commit_alone(lead, puts, asyncio.get_running_loop().time() + timeout_s)
 
@@ -141,12 +141,12 @@ class NodePositions:
         """Returns since when a CDC consumer of the group is paused (µs since the epoch), 0 for not at all. It goes by
         all that is in this node's log, durable or not."""
         self._lags()
-        return paused.since_in(self.member.opened().log.view.history.small.get(paused.key_of(consumer)))
+        return paused_since(self.member.opened().log.view.history.small.get(paused_key(consumer)))
 
     async def pause_capture(self, consumer: str, since_us: int, timeout_s: float) -> None:
         """Logs since when it is paused, 0 for not at all; durable on return. Raises ``VlsnLogError``."""
         deadline = asyncio.get_running_loop().time() + timeout_s
-        await commit_alone(self._leads(), Puts({paused.key_of(consumer): paused.value_of(since_us)}), deadline)
+        await commit_alone(self._leads(), Puts({paused_key(consumer): paused_value(since_us)}), deadline)
 
     def _lags(self) -> ConsumerLags:
         opened = self.member.opened()

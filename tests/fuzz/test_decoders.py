@@ -165,6 +165,15 @@ POSITION = feed_messages.Position(last_vlsn=99, dtvlsn=80, clock_us=5, term=3)
 ANSWER = founding.Answer(
     group="g", name="n2", incarnation="0" * 16, process="1" * 16, term=3, empty=False, last_term=3, last=9
 )
+REQUESTS = st.one_of(
+    st.sampled_from([(Acks.ALL, 9, 60), (Acks.MAJORITY, 10_000)]),
+    st.tuples(st.integers(1, NUMBER_MAX), st.sampled_from((0, SEQUENCE_MAX, HANDLE_SEQUENCE))).map(
+        lambda name: (Acks.MAJORITY, 10_000, 60, name)
+    ),
+    st.sampled_from((b"{}", b'{"positions":{"a":{"next":2}}}')).map(
+        lambda sets: (Acks.ALL, 9, 60, (5, HANDLE_SEQUENCE), None, sets)
+    ),
+).map(lambda fields: produce_messages.request_header(7, *fields))
 FORMATS = {
     "BLOCKS": Format(st.lists(st.integers(1, 9), min_size=1, max_size=20).map(blocks_of), blocks_again, reseal_blocks),
     "HEARTBEAT": Format(st.just(feed_messages.heartbeat_message(POSITION)), heartbeat_again),
@@ -183,24 +192,7 @@ FORMATS = {
     "START": json_message(feed_messages.Start(10)),
     "REFUSE": json_message(feed_messages.Refuse("stale-term", "no")),
     "answer to a hello": Format(st.just(msgspec.json.encode(ANSWER)), answer_again),
-    "producer's request": Format(
-        st.just(produce_messages.request_header(7, Acks.ALL, 9, 60) + b"batch"), request_again
-    ),
-    "produce request": Format(
-        st.just(produce_messages.request_header(7, Acks.MAJORITY, 10_000) + b"batch"), request_again
-    ),
-    "transaction": Format(
-        st.tuples(st.integers(1, NUMBER_MAX), st.sampled_from((0, SEQUENCE_MAX, HANDLE_SEQUENCE))).map(
-            lambda name: produce_messages.request_header(7, Acks.MAJORITY, 10_000, 60, name) + b"batch"
-        ),
-        request_again,
-    ),
-    "transaction that sets": Format(
-        st.sampled_from((b"{}", b'{"positions":{"a":{"next":2}}}')).map(
-            lambda sets: produce_messages.request_header(7, Acks.ALL, 9, 60, (5, HANDLE_SEQUENCE), None, sets) + b"b"
-        ),
-        request_again,
-    ),
+    "produce request": Format(REQUESTS.map(lambda header: header + b"batch"), request_again),
     "block": Format(blocks(), rebuilt, with_block_header),
     "batch": Format(
         entry_lists().map(lambda drawn: batch.encode(*drawn)),

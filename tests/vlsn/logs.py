@@ -79,6 +79,13 @@ class Machine:
         if self._fail_at[0] > len(self.disk.calls):
             self.disk.fail_at(self._fail_at[0], code=self._fail_at[1])
 
+    def end(self, how: str) -> None:
+        """Ends the process by a ``kill``, a ``power_cut`` or a ``torn`` one."""
+        if how == "kill":
+            self.kill()
+        else:
+            self.power_cut(tear=how == "torn")
+
     def power_cut(self, *, tear: bool = False) -> None:
         self.disk.process_kill()
         self.stores.abandon()

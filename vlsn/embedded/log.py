@@ -76,7 +76,7 @@ class Log:
     _listener: ClassVar[type[WaitingAppends]] = WaitingAppends
 
     def __init__(self, recovered: Recovered, options: LogOptions, seams: Seams, keeper: Worker) -> None:
-        recovered.history.forget_terms(TERM_RUNS_KEPT)
+        del recovered.history.term_runs[:-TERM_RUNS_KEPT]
         self._waiting = self._listener(recovered.latch)
         self._latch = recovered.latch
         writer = seams.threads.worker("vlsnlog-writer")

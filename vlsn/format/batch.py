@@ -1,4 +1,4 @@
-"""A client's batch: what a producer sends, and what the master seals untouched when it is alone in its group.
+"""A client's batch: a producer sends it, and the master seals it untouched when it is alone in its group.
 
     0    4       5     6 8     12        16          20         24       28         32
     |VLB1|version|flags|0|count|key_bytes|value_bytes|body_bytes|body_crc|header_crc| key_offsets | value_offsets | …
@@ -107,8 +107,8 @@ def encode_columns(columns: Columns) -> bytes:
 
 
 def of_producer(parts: Sequence[Buffer], producer: tuple[int, int]) -> list[Buffer]:
-    """Rewrites a batch as a submission of ``producer``. ``parts`` begin with a header that names none; what follows the
-    header stays as it is."""
+    """Rewrites a batch as a submission of ``producer``. ``parts`` begin with a header that names none; the bytes behind
+    the header stay as they are."""
     _, _, flags, _, count, key_bytes, value_bytes, _, _, _ = BATCH.unpack_from(parts[0])
     assert not flags & PRODUCERS
     body = [memoryview(parts[0])[BATCH_BYTES:], *parts[1:]]
@@ -148,7 +148,7 @@ def decode(
     entries_max: int = BATCH_ENTRIES_MAX,
 ) -> Batch:
     """Decodes the batch that fills ``data`` exactly: every check is made and nothing copied. Raises ``BadBody`` for
-    what is not its format, ``TooLarge`` for what is over a limit, ``WrongVersion``."""
+    bytes of another format, ``TooLarge`` for a batch over a limit, ``WrongVersion``."""
     if len(data) < BATCH_BYTES:
         raise BadBody(f"{len(data)} bytes are no batch")
     magic, version, flags, zero, count, *lengths, body_crc, header_crc = BATCH.unpack_from(data)

@@ -283,8 +283,8 @@ def take(
     block: Buffer, header: BlockHeader, *, from_vlsn: int, limit: int, bytes_max: int, kinds: frozenset[int] | None
 ) -> tuple[list[Entry], Vlsn, int]:
     """Takes at most ``limit`` entries from ``from_vlsn`` on, with at most ``bytes_max`` bytes of keys and values.
-    Returns them (at least one), the VLSN after the last looked at, and the bytes of all looked at. Costs what is looked
-    at, whatever else the block holds."""
+    Returns the entries (at least one), the VLSN after the last one looked at, and the bytes of all looked at. Costs
+    what is looked at, whatever else the block holds."""
     skip = from_vlsn - header.first_vlsn
     assert 0 <= skip < header.count and limit > 0
     if _unwanted(header, kinds):
@@ -387,7 +387,7 @@ def seal_body(
     key_bytes: int,
     value_bytes: int,
 ) -> bytes:
-    """Puts a header before a body that is laid out already, in any pieces. The body is copied once; its ``body_crc`` is
+    """Builds a block from a body that is laid out already, in any pieces. The body is copied once; its ``body_crc`` is
     made here where it is not given."""
     assert dtvlsn < first_vlsn and term >= 1 and 1 <= count <= BATCH_ENTRIES_MAX and submissions <= count
     size = 0

@@ -1,4 +1,4 @@
-"""Block headers by column: what ``block.decode_header`` takes of one, for thousands at once.
+"""Block headers by column: the check of ``block.decode_header`` on one header, for thousands at once.
 
 The rule is written twice, here and there, since a field of many headers costs what it costs of one; a test holds the
 two against each other over headers that nobody meant.  Only the crc is its caller's, who has the bytes.

@@ -1,9 +1,8 @@
-"""Blocks that came from another node, checked before anything of them is written.
+"""Blocks from another node, checked before any of them is written.
 
-Both checksums of every block, that they follow on one another and bear the feed's term or a lower one, never one below
-the log's, and that the log's own entries in them can be read.  Many small blocks are checked by column, few large ones
-one by one.
-"""
+The check covers both checksums of every block, and that blocks follow on one another. Their terms lie between the log's
+and the feed's. The log's own entries in them can be read. Many small blocks are checked by column, few large ones one
+by one."""
 
 from __future__ import annotations
 
@@ -116,7 +115,8 @@ def run_of(
 
 def _read(run: BlockRun, index: int, header: BlockHeader) -> int:
     """Reads what the log notes of a block whose checksums are right: submissions of producers, and its own entries.
-    Returns the level that they set, 0 for none. Raises ``BadBody`` for what cannot be read, or cannot be together."""
+    Returns the level that they set, 0 for none. Raises ``BadBody`` for blocks that cannot be read, or cannot follow on
+    one another."""
     block, level = run.blocks[index], 0
     if header.kind == EntryKind.DATA:
         check_producers(block, header)

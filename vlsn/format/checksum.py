@@ -1,7 +1,7 @@
 """CRC32C (Castagnoli), the one checksum of every layout.
 
-In hardware: 6–25 GB/s, 0.2 µs a call.  Any buffer will do; ``crc(b, crc(a)) == crc(a + b)``.  What is
-compared between nodes adds a second sum of another polynomial (``zlib.crc32``), made where it is needed.
+In hardware: 6–25 GB/s, 0.2 µs a call. Any buffer will do; ``crc(b, crc(a)) == crc(a + b)``. Comparisons between nodes
+add a second sum of another polynomial (``zlib.crc32``), made where it is needed.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     "utf8"   str                                        its bytes in UTF-8
     "json"   None, bool, int, float, str, list, dict    one JSON text without blanks, in UTF-8: {"a":[1,"é"]}
 
-Each refuses what it would have to guess, before anything is logged: bytes are neither, NaN and infinities are no JSON,
-and neither is half a surrogate pair.  What was encoded decodes to what is equal to it, but for what JSON itself has
-not: tuples come back as lists, keys of dictionaries as str.
+Each refuses values that it would have to guess, before anything is logged: bytes are not text or JSON; NaN, infinities
+and half a surrogate pair are not JSON. A decoded value equals the encoded one, except for types that JSON has not:
+tuples come back as lists, keys of dictionaries as str.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def decode_text(value: bytes) -> str:
 
 
 def encode_json(value: object) -> bytes:
-    """Encodes as ``json.dumps`` does. Raises ``TypeError`` for what JSON has no word for, ``ValueError`` for NaN,
-    infinities and what holds itself."""
+    """Encodes as ``json.dumps`` does. Raises ``TypeError`` for a type that JSON lacks, ``ValueError`` for NaN,
+    infinities and a container that holds itself."""
     return _ENCODER.encode(value).encode()
 
 

@@ -22,8 +22,8 @@ acknowledged at once.  A master sets them in a group of level 2 alone.
 
 A BLOCKS message is checked whole before anything of it is written: its lengths here, its blocks as ``block_run`` says.
 
-No number in any message is below 0 or past 63 bits, and what somebody may store as its term leaves room for the
-next one, which the master of some later day has to seal a block in.
+Every number in a message lies in 0 to 2^63 − 1. A term that a node may store leaves room for the next one, in which a
+later master has to seal a block.
 """
 
 from __future__ import annotations

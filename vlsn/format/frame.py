@@ -11,7 +11,7 @@
 ``crc``     crc32c of header bytes 0–2 and 4–19, then the payload: all but the flag.
 ``flag``    0x00, or 0xA5 once overmarked: the only byte of a log that is ever changed in place.
 
-A frame differs on every node; what is equal on every node is the block inside.
+A frame differs on every node; the block inside is equal on all.
 """
 
 from __future__ import annotations

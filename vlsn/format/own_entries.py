@@ -1,6 +1,6 @@
-"""The log's own entries in a block: what its history is made of, read by the column.
+"""The log's own entries in a block, the source of its history, read by the column.
 
-The TERM entry at VLSN 1 founds a log, and names it: no other log has that name, ``INCARNATION-TERM`` of who wrote it.
+The TERM entry at VLSN 1 founds a log, and names it ``INCARNATION-TERM`` by its writer: no other log has that name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class OwnEntries(NamedTuple):
 
 
 def own_entries(block: Buffer, header: BlockHeader) -> OwnEntries:
-    """Reads the log's own entries of a checked block, by the column; COMMITs without a value say nothing but that."""
+    """Reads the log's own entries of a checked block, by the column. A COMMIT without a value only ends its
+    transaction."""
     lay, count = header.layout, header.count
     if count <= SMALL_COLUMN:
         return OwnEntries(_few(block, header, lay), _txn_end(block, header, lay))

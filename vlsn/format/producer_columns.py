@@ -3,9 +3,9 @@
     0                  8 s                16 s              20 s, padded to 8
     | id u64[s]         | sequence u64[s]  | count u32[s]    |                   s = submissions
 
-Their place is after ``txns`` (``columns.py``); they are there if and only if some submission has a producer.  One that
-has none is told by id 0 and sequence 0; counts are of entries, add up to the block's, and none is 0.  A producer's
-sequences begin at 0 and rise by one with each of its submissions.
+Their place is after ``txns`` (``columns.py``); they are there if and only if some submission has a producer. A
+submission without a producer has id 0 and sequence 0. Counts are of entries, add up to the block's, and are at least 1.
+A producer's sequences begin at 0 and rise by one with each of its submissions.
 
     ids 7 0 7, sequences 4 0 5, counts 1 3 2, from VLSN 10 on:  7/4 is VLSN 10, 7/5 is 14 and 15
 """

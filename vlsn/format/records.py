@@ -1,4 +1,4 @@
-"""Records: what local frames carry, and what the log's own entries carry.
+"""Records: the payloads of local frames, and the values of the log's own entries.
 
 Local frames (fixed layouts, every field a u64 but ``flags`` and the zero after it, u32 each):
 
@@ -172,22 +172,27 @@ def _range_fault(first_vlsn: int, last_vlsn: int, dtvlsn: int) -> str | None:
 # Values of the log's own entries.
 
 
-class TermEntry(msgspec.Struct, frozen=True):
-    """The first entry of a term; ``incarnation`` of the master, 16 hex digits."""
-
-    term: int
-    master: str
-    incarnation: str
-
+class _OwnValue(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         _refuse(self._fault())
         return msgspec.json.encode(self)
 
     @classmethod
-    def decode(cls, value: Buffer) -> TermEntry:
-        entry = _from_json(value, _TERM)
+    def decode(cls, value: Buffer) -> Self:
+        entry = _from_json(value, cls)
         _refuse(entry._fault())
         return entry
+
+    def _fault(self) -> str | None:
+        raise NotImplementedError
+
+
+class TermEntry(_OwnValue, frozen=True):
+    """The first entry of a term; ``incarnation`` of the master, 16 hex digits."""
+
+    term: int
+    master: str
+    incarnation: str
 
     @property
     def founding(self) -> str:
@@ -212,22 +217,12 @@ class Member(msgspec.Struct, frozen=True):
     joining: bool = False
 
 
-class GroupEntry(msgspec.Struct, frozen=True):
+class GroupEntry(_OwnValue, frozen=True):
     """The group's members from this entry on; ``previous`` is the VLSN of the GROUP entry before, 0 for none."""
 
     group: str
     members: list[Member]
     previous: int = 0
-
-    def encode(self) -> bytes:
-        _refuse(self._fault())
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def decode(cls, value: Buffer) -> GroupEntry:
-        entry = _from_json(value, _GROUP)
-        _refuse(entry._fault())
-        return entry
 
     def _fault(self) -> str | None:
         if not is_name(self.group) or self.previous < 0 or not 1 <= len(self.members) <= MEMBERS_MAX:
@@ -243,7 +238,7 @@ class GroupEntry(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Settings of the whole group from an entry on; what is left out stays as it was."""
+    """Settings of the whole group from an entry on; settings left out stay as they were."""
 
     level: Level | None = None
     """The level that members may write from there on, once that is durable (``levels``)."""
@@ -271,17 +266,19 @@ class AckNote(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A COMMIT: what takes effect with it; alone in its block it commits nothing else.  An empty value sets nothing."""
+    """A COMMIT, and the settings that take effect with it. Alone in its block it commits nothing else. An empty value
+    sets nothing."""
 
     set: Settings = Settings()
     put: dict[str, msgspec.Raw] = {}
-    """Names of the small state with what they are from here on, any JSON; ``null``: gone (``state/small_state``)."""
+    """Names of the small state with their values from here on, any JSON; ``null`` removes a name
+    (``state/small_state``)."""
     acks: dict[str, AckNote] = {}
     """Acknowledgements by the uuids of their destinations; from level 3 on."""
 
     @classmethod
     def putting(cls, puts: Mapping[str, Any]) -> Self:
-        """Makes one that puts these names, each to what JSON can say; None: gone."""
+        """Makes one that sets these names, each to a JSON value; None removes a name."""
         return cls(put={name: msgspec.Raw(msgspec.json.encode(value)) for name, value in puts.items()})
 
     @property
@@ -298,22 +295,19 @@ class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def decode(cls, value: Buffer) -> CommitEntry:
-        return _from_json(value, _COMMIT) if len(value) else cls()
+        return _from_json(value, cls) if len(value) else cls()
 
 
 JSON_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors that msgspec raises for bytes that are not the JSON they should be; the last for a deep nest."""
-_TERM = msgspec.json.Decoder(TermEntry)
-_GROUP = msgspec.json.Decoder(GroupEntry)
-_COMMIT = msgspec.json.Decoder(CommitEntry)
 _Value = TypeVar("_Value")
 
 
-def _from_json(value: Buffer, decoder: msgspec.json.Decoder[_Value]) -> _Value:
+def _from_json(value: Buffer, kind: type[_Value]) -> _Value:
     if len(value) > VALUE_BYTES_MAX:
         raise BadBody(f"a value of {len(value)} bytes in an entry of the log's own")
     try:
-        return decoder.decode(value)
+        return msgspec.json.decode(value, type=kind)
     except JSON_FAULTS as error:
         raise BadBody(f"an entry of the log's own: {error}") from None
 

@@ -26,7 +26,7 @@ Ended = tuple[Lsn, RollbackEnd]
 
 
 def inside(lsns: Lsns, at: Lsn, record: RollbackStart) -> Mask:
-    """Marks those of ``lsns`` that the record at ``at`` abandons."""
+    """Marks the ``lsns`` that the record at ``at`` abandons."""
     covered: Mask = (lsns >= record.first_lsn) & (lsns < end_of(at, record))
     return covered
 
@@ -47,9 +47,8 @@ def contradictions(started: Sequence[Started]) -> list[tuple[Lsn, str]]:
 
 
 def crossings(started: Sequence[Started]) -> list[tuple[Lsn, str]]:
-    """Lists the records whose periods cross earlier ones. A later period lies apart from an earlier one, behind it or,
-    where nothing was logged between them, before it; or holds it whole: what is abandoned already is abandoned by
-    nobody else."""
+    """Lists the records whose periods cross earlier ones. A later period lies behind an earlier one, before it where
+    nothing was logged between them, or around all of it. No part of an abandoned period is abandoned again."""
     found: list[tuple[Lsn, str]] = []
     periods: list[Started] = []
     """Those that no later one holds, ascending, as far as they do not cross."""

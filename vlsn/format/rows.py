@@ -1,4 +1,4 @@
-"""The entries of many blocks at once, by column: what a scan is made of.
+"""The entries of many blocks at once, by column, for scans.
 
 The blocks lie in one buffer, verified, in log order; where their columns begin is arithmetic on their headers,
 so the offsets columns of all of them are gathered in one step, as places in the buffer:

@@ -1,7 +1,7 @@
 """Equality of two submissions: keys and values, entry by entry, however each is laid out.
 
-Compared by the column, as bytes: nothing is hashed, so what is found equal is equal.  A submission lies in one block,
-so the block that holds its first VLSN holds all of it.
+Submissions are compared by the column, as bytes and without hashes: equal ones are equal in every byte. A submission
+lies in one block, so the block that holds its first VLSN holds all of it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def same(one: Submission, other: Submission) -> bool:
 
 
 def _commits_as(block: Buffer, header: BlockHeader, skip: int, submission: Submission) -> bool:
-    """Says whether the rows from ``skip`` on are one transaction if ``submission`` is, and none if it is not."""
+    """Says whether the rows from ``skip`` on are one transaction if ``submission`` is, and no transaction otherwise."""
     txn = header.first_vlsn + skip if isinstance(submission, Transaction) else 0
     if not header.flags & TXNS:
         return not txn

@@ -1,8 +1,8 @@
 """The walk through a segment's bytes: lengths in a tight loop, all else by column.
 
-A buffer holds a segment from file offset ``base`` (a multiple of 8) on.  Its frames are found by their
-lengths alone (small ones by magic and salt, a column of all places at a time), then every header field but
-the crc is checked for all of them at once, so that a NumPy call is paid once a window, not once a frame.
+A buffer holds a segment from file offset ``base`` (a multiple of 8) on. Its frames are found by their lengths alone,
+small ones by magic and salt, a column of all places at a time. Then every header field but the crc is checked for all
+of them at once. So a NumPy call is paid once a window, not once a frame.
 
     base = 4096          4184           4272     4272+24
       |BLOCK 64 B, prev 0 |BLOCK 60 B, prev 88   |000000…
@@ -67,13 +67,13 @@ class Stop(StrEnum):
     """The reason why a walk ended where it did."""
 
     END = "end"
-    """The walk reached the end that it was given."""
+    """The walk reached its end."""
     ZEROS = "zeros"
     """The place of the next header is all zeros."""
     BAD = "bad"
     """A header that is none: magic, kind, flag, length, salt or prev is wrong."""
     SHORT = "short"
-    """The next frame (or header) does not end within the bytes that it was given."""
+    """The next frame (or header) does not end within the bytes read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def walk(buf: Buffer, *, base: int, start: int, end: int, salt: int) -> Walk:
 
 def at_offsets(buf: Buffer, *, base: int, offsets: Offsets, end: int, salt: int) -> Walk:
     """Walks as ``walk`` does, where ``offsets`` (ascending, of a sidecar) say where frames begin. It ends before the
-    first that is no frame or does not end where the next begins."""
+    first place without a frame, or with a frame that does not reach to the next place."""
     headers = frame_headers(buf, base, offsets)
     first_prev = 0 if len(offsets) and offsets[0] == FIRST_FRAME else None
     good = headers_good(headers, offsets, salt, first_prev=first_prev)
@@ -363,8 +363,8 @@ def _crcs(raw: npt.NDArray[np.uint8], columns: Sequence[int]) -> npt.NDArray[np.
 
 @lru_cache(maxsize=2)
 def _tables(width: int) -> npt.NDArray[np.uint32]:
-    """Tabulates what each value of each byte changes in the crc32c of ``width`` zeros. A crc is linear over what it
-    covers: that of any bytes is that of zeros with all these changes."""
+    """Tabulates what each value of each byte changes in the crc32c of ``width`` zeros. A crc is linear over its bytes:
+    the crc of any bytes is that of zeros with all these changes."""
     zeros = bytes(width)
     return np.array(
         [

@@ -87,21 +87,12 @@ def seal_local(
     kinds: Sequence[int], values: Sequence[bytes], *, term: int, first_vlsn: int, dtvlsn: int, clock_us: int
 ) -> Sealed:
     """Seals one block of the log's own entries (TERM, GROUP), which belong to no submission."""
-    data = build(
-        term=term,
-        first_vlsn=first_vlsn,
-        dtvlsn=dtvlsn,
-        clock_us=clock_us,
-        kind=kinds,
-        columns=columns_of(values),
-        submissions=0,
-    )
-    return Sealed(data, Vlsn(first_vlsn), Vlsn(first_vlsn + len(values) - 1), 0)
+    return _seal_columns(columns_of(values), 0, term, first_vlsn, dtvlsn, clock_us, kinds)
 
 
 def _gather(submissions: Sequence[Submission], bytes_max: int) -> Columns | None:
     """Gathers the columns of small submissions in one pass, if they fit one block together, else None. Small are
-    values, or batches of one without a key: what most groups are made of."""
+    values, or batches of one entry without a key, as in most groups."""
     values: list[Buffer] = []
     plain = True
     for one in submissions:
@@ -188,7 +179,7 @@ def _seal_columns(
     first_vlsn: int,
     dtvlsn: int,
     clock_us: int,
-    kind: int | bytearray = _DATA,
+    kind: int | Sequence[int] = _DATA,
     txn_end: Vlsn = NULL_VLSN,
     says: bool = False,
 ) -> Sealed:

@@ -5,10 +5,10 @@
     40          44       48             56    88   120     4092
     |prev_number|prev_end|prev_last_vlsn|group|node| zeros |crc|
 
-Frames start at 4096, then zeros.  ``prev_*`` say where the segment before ended: number, the offset up to which it
-was synced, its last VLSN; what lies past that offset there is dead.  A standby (PREPARED) does not know them yet: 0.
-Names are padded with zeros.  ``crc`` is over bytes 0–4091; in a header of any version, magic, version and crc lie
-where they do here.
+Frames start at 4096, then zeros. ``prev_*`` describe the end of the segment before: its number, the offset up to which
+it was synced, its last VLSN. Bytes past that offset there are dead. A standby (PREPARED) does not know them yet: 0.
+Names are padded with zeros. ``crc`` is over bytes 0–4091; in a header of any version, magic, version and crc lie where
+they do here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Submissions: what a client hands in to be logged whole, or not at all.
+"""Submissions: entries of a client that are logged whole, or not at all.
 
     Values       plain values, with or without keys
     Batch        a client's batch, sealed by the bytes as it came (``batch.py``)

@@ -4,8 +4,8 @@
     txn     0    11    11      11      14
     kind  DATA  DATA  DATA  COMMIT  COMMIT        10 is no transaction's; 11 … 13 are one, 14 commits nothing but itself
 
-One block holds all of a transaction, so none is ever open in a log, and none is cut by a torn tail, a rollback, a
-cleaning or a reader's end: those go by whole blocks.
+One block holds all of a transaction, so a log has no open transactions. Torn tails, rollbacks, cleanings and a reader's
+end go by whole blocks, and so cut none.
 """
 
 from __future__ import annotations

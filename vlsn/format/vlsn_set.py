@@ -7,13 +7,13 @@
              length   VLSNs of the interval − 2, of those that are longer
              here: 3 ‖ 1 6 3 ‖ 1 0
 
-Immutable: what changes one makes another.  Packing, unpacking and all operations go by columns; no VLSN costs Python.
-A VLSN of a window of 10,000 that is acknowledged at random packs into one byte or two.
+A set is immutable: each change makes another. Packing, unpacking and all operations go by columns; no VLSN costs
+Python. A VLSN of a window of 10,000 that is acknowledged at random packs into one byte or two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -24,6 +24,8 @@ import numpy.typing as npt
 from vlsn.errors import BadBody
 
 Vlsns: TypeAlias = npt.NDArray[np.int64]
+Span: TypeAlias = tuple[int, int]
+"""First and last VLSN, inclusive."""
 _LAST: Final = 1 << 62
 """The VLSN that no set reaches, and no log."""
 _VARINT_BYTES_MAX: Final = 10
@@ -60,6 +62,12 @@ class VlsnSet:
         begins, ends = np.asarray(firsts, np.int64), np.asarray(lasts, np.int64)
         order = np.argsort(begins, kind="stable")
         return cls(begins[order], np.maximum.accumulate(ends[order]))._joined() if len(order) else cls()
+
+    @classmethod
+    def of_spans(cls, spans: Iterable[Span]) -> VlsnSet:
+        """Makes the union of these spans."""
+        firsts, lasts = np.array(list(spans), np.int64).reshape(-1, 2).T
+        return cls.covering(firsts, lasts)
 
     @classmethod
     def covering_all(cls, sets: Sequence[VlsnSet]) -> VlsnSet:
@@ -127,6 +135,31 @@ class VlsnSet:
         found: npt.NDArray[np.bool_] = (at >= 0) & (asked <= self.lasts[np.maximum(at, 0)])
         return found
 
+    def covers(self, first: int, last: int) -> bool:
+        """Says whether every VLSN from ``first`` to ``last`` is in it."""
+        return not self.left([(first, last)])
+
+    def count_in(self, first: int, last: int) -> int:
+        """Counts its VLSNs from ``first`` to ``last``."""
+        return int(np.maximum(np.minimum(self.lasts, last) - np.maximum(self.firsts, first) + 1, 0).sum())
+
+    def left(self, spans: Iterable[Span]) -> list[Span]:
+        """Returns the parts of ``spans`` that are not in it."""
+        found: list[Span] = []
+        for at, last in spans:
+            low, high = np.searchsorted(self.lasts, at), np.searchsorted(self.firsts, last, side="right")
+            for start, end in zip(self.firsts[low:high].tolist(), self.lasts[low:high].tolist(), strict=True):
+                if at < start:
+                    found.append((at, start - 1))
+                at = end + 1
+            if at <= last:
+                found.append((at, last))
+        return found
+
+    def spans(self) -> list[Span]:
+        """Returns its intervals, ascending."""
+        return list(zip(self.firsts.tolist(), self.lasts.tolist(), strict=True))
+
     def vlsns(self) -> Vlsns:
         """Returns them one by one, ascending: for small sets."""
         sizes = self.lasts - self.firsts + 1
@@ -172,7 +205,7 @@ class VlsnSet:
     # Packed.
 
     def pack(self) -> bytes:
-        """Packs it; an empty one is no bytes at all."""
+        """Packs the set; an empty one gives no bytes."""
         if not self:
             return b""
         if len(self.firsts) == 1:
@@ -183,7 +216,7 @@ class VlsnSet:
         return _varints(np.concatenate((np.array([len(heads)], np.uint64), heads, sizes[sizes > 0] - np.uint64(1))))
 
     def _pack_one(self) -> bytes:
-        """Packs one interval: what an acknowledgement in order is."""
+        """Packs one interval, as an acknowledgement in order has."""
         first, more = int(self.firsts[0]), int(self.lasts[0] - self.firsts[0])
         packed = bytearray(b"\x01")
         for number in ((first - 1) << 1 | (more > 0), *([more - 1] if more else ())):
@@ -221,7 +254,7 @@ class VlsnSet:
 
     @classmethod
     def _unpack_one(cls, packed: bytes) -> VlsnSet:
-        """Unpacks one interval: what an acknowledgement in order is."""
+        """Unpacks one interval, as an acknowledgement in order has."""
         numbers, number, shift = list[int](), 0, 0
         for byte in packed[1:]:
             number |= (byte & 0x7F) << shift

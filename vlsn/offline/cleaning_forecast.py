@@ -1,4 +1,5 @@
-"""The forecast of a cleaning: what would go of a stopped node's directory, and what keeps the rest.  Writes nothing.
+"""The forecast of a cleaning: the segments that would go of a stopped node's directory, and the holds on the rest.
+Writes nothing.
 
 Holds do not outlive the process that they were placed in, so a stopped node has only those of its own: how far its log
 is known durable, its state record with the positions of consumers, its checkpoint.  Once it runs, replicas may hold
@@ -20,8 +21,7 @@ from vlsn.state.aging import Allowance, Belief, believed
 from vlsn.state.consumers import held_in
 from vlsn.state.holds import Owner
 from vlsn.state.retention import Limit, Retention, Segment, plan, wanted
-from vlsn.state.small_state import Kept
-from vlsn.state.state_store import StateStore
+from vlsn.state.state_store import StateStore, StoredEnds
 from vlsn.write.checkpointer import RECOVERY
 from vlsn.write.cleaner import CleaningReport
 from vlsn.write.survey import Catalogue, bytes_from, sealed_us
@@ -73,16 +73,14 @@ def _limits(stores: Stores, directory: str) -> tuple[list[Limit], int, Vlsn]:
     except FileNotFoundError:
         raise BadArgument(f"{directory} has no state store: no checkpoint was ever made, and nothing may go") from None
     try:
-        checkpoint, record, idle = state.checkpoint(), state.record(), state.idle_end()
+        stored, record = StoredEnds(state.checkpoint(), state.idle_end()), state.record()
     except WrongVersion as error:
         raise named(error, f"{directory}/{STATE_NAME}") from None
     finally:
         state.close()
-    durable = max(checkpoint.dtvlsn if checkpoint is not None else 0, idle.dtvlsn if idle is not None else 0)
-    limits = [Limit("durable end", Vlsn(durable))]
-    if checkpoint is None or record is None:
+    limits = [Limit("durable end", Vlsn(stored.dtvlsn))]
+    if (checkpoint := stored.checkpoint) is None or record is None:
         return [*limits, Limit(_RECOVERY, Vlsn(0))], 0, Vlsn(0)
     number = max(1, lsn_file(checkpoint.scan_lsn))
-    kept = {name: Kept(Vlsn(at), value) for name, (at, value) in record.small.values.items()}
-    limits += [Limit(f"{Owner.CONSUMER} {name}", vlsn) for name, vlsn in held_in(kept).items()]
+    limits += [Limit(f"{Owner.CONSUMER} {name}", vlsn) for name, vlsn in held_in(record.small.kept()).items()]
     return [*limits, Limit(_RECOVERY, record.vlsn, number)], record.first_segment, record.trimmed_to

@@ -4,7 +4,7 @@
 
 1. The *durable end* is the highest DTVLSN that the directory states: in a block's header, a checkpoint, or ``state``.
    After a clean stop it is all that the node knew; after a kill it lags a block or two behind what was acknowledged.
-   What lies past it may be on no other node, and is given when it is asked for (``undurable``).
+   Entries past it may be on no other node, and are read only on request (``undurable``).
 2. A block is visible unless it is overmarked, or a rollback that was not finished abandons it.
 3. Where the next VLSN due cannot be read that is ``Damaged``, with the VLSN to go on from; never a gap in silence.
 

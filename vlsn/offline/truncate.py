@@ -8,10 +8,10 @@
     4  the rollback to that VLSN (``rollback``), whose ROLLBACK_START is the commit point; the next open finishes it
     5  a clean stop
 
-Stopped before 4 nothing is lost: the log still reaches its floor, and a DTVLSN that is too low is raised again.
-The blocks are overmarked, not erased; a dump shows them.  Refused: a truncation into a block, or of the GROUP entry
-that lists the members; of a log that is damaged where it is read; of a cleaned one whose state record is of a later
-VLSN, where anything has changed since that the log alone does not say (``derived_history``).
+Stopped before 4 nothing is lost: the log still reaches its floor, and a DTVLSN that is too low is raised again. The
+blocks are overmarked, not erased; a dump shows them. Refused: a truncation into a block, or of the GROUP entry that
+lists the members, or of a log that is damaged where it is read. Refused for a cleaned log with a later state record:
+one where any metadata has changed since, whose earlier value the log has no more (``derived_history``).
 
 ``accept_floor`` is for the node whose floor nobody can reach any more: it leads and votes by the log that it has.
 """
@@ -19,6 +19,7 @@ VLSN, where anything has changed since that the log alone does not say (``derive
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -58,7 +59,7 @@ class Loss:
     blocks: int = 0
     bytes: int = 0
     dtvlsn: int = 0
-    """The highest DTVLSN that this copy has heard of; what is lost up to it a majority had synced."""
+    """The highest DTVLSN that this copy knows. A majority had synced the lost entries up to it."""
     terms: list[TermRun] = field(default_factory=list)
 
     @property
@@ -130,8 +131,9 @@ def _add(loss: Loss, row: DumpRow) -> None:
 
 
 class Truncation:
-    """One truncation; made on any thread, it runs on its own two.  ``done`` gets the node's record, with the floor
-    that was written, once the log ends at ``after`` and is closed; ``failed`` gets the error, at home.  Then ``close``.
+    """One truncation; made on any thread, it runs on its own two. ``done`` gets the node's record, with the floor that
+    was written, once the log ends at ``after`` and is closed; ``failed`` gets the error, on the owner's thread. Then
+    ``close``.
 
     Raises ``LogInUse``, ``Damaged`` or ``FileNotFoundError`` when there is nothing to open."""
 
@@ -220,8 +222,8 @@ class Truncation:
             log.close(lambda: self._closed(log, error))
 
     def _closed(self, log: LocalLog, error: BaseException | None) -> None:
-        """Ends the truncation, once. What fails after the cut, in the clean stop, is told too, though the log is cut by
-        then."""
+        """Ends the truncation, once. A failure after the cut, in the clean stop, is reported too, though the log is cut
+        by then."""
         if self._told:
             return
         self._told = True
@@ -280,13 +282,10 @@ def accept_floor(disk: Disk, directory: str) -> None:
     """Lifts the vote floor, in a new term; durable on return.  Raises ``LogInUse``, ``Damaged``, ``LogFailed``."""
     lock = disk.lock(f"{directory}/{LOCK_NAME}")
     try:
-        node_file = NodeFile.open(disk, f"{directory}/{NODE_FILE_NAME}")
-        try:
+        with closing(NodeFile.open(disk, f"{directory}/{NODE_FILE_NAME}")) as node_file:
             if node_file.record.floor_vlsn:
                 record = node_file.record
                 # In a new term: members that are up remember what was acknowledged in it (``repl.group.old_images``).
                 node_file.replace(replace(record, floor_term=0, floor_vlsn=0, term=record.term + 1))
-        finally:
-            node_file.close()
     finally:
         lock.release()

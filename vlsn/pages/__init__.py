@@ -1,1 +1,1 @@
-"""Pages of destinations: what is not acknowledged yet and leaves the log, in files of its own."""
+"""Pages of destinations: files of unacknowledged messages that leave the log."""

@@ -1,4 +1,4 @@
-"""Pages found when a log is opened: what counts stays, what does not goes, what is gone is missing.
+"""Pages found when a log is opened: files that count stay, others go, and lost ones are missing.
 
     row     file
     yes     whole, or longer        stays; a longer one takes no more
@@ -22,11 +22,11 @@ import msgspec
 
 from vlsn.errors import BadBody
 from vlsn.format.records import JSON_FAULTS
+from vlsn.format.vlsn_set import Span, VlsnSet
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.limits import PAGE_BYTES
 from vlsn.pages.page import HEADER_BYTES, NO_ROW, PageContents, PageHeader, PageRow, Salts, read_page
-from vlsn.pages.store import ABOUT_NAME, DIRECTORY, About, Change, PagingStore, StoreRow, union
-from vlsn.pages.subscription import Acknowledged, Span
+from vlsn.pages.store import ABOUT_NAME, DIRECTORY, About, Change, PagingStore, StoreRow
 from vlsn.pages.table import PageTable
 from vlsn.seams import Disk
 from vlsn.segments.bad_sectors import is_unread
@@ -112,7 +112,9 @@ def _mended(
     """Returns what the page table is to say where files or rows of pages are gone; None where none is."""
     gone = [number for number in pages if number not in numbers]
     lost = [(page.covers_from, page.covers_to) for number in gone if not (page := pages[number]).superseded]
-    row = msgspec.structs.replace(row, missing=union([*row.missing, *lost]), done=max(row.done, *gone, 0))
+    row = msgspec.structs.replace(
+        row, missing=VlsnSet.of_spans([*row.missing, *lost]).spans(), done=max(row.done, *gone, 0)
+    )
     if gone:
         notes.append(f"pages of destination {uuid}: {len(gone)} are gone, their VLSNs are missing here")
     found = dict[int, PageRow]()
@@ -123,7 +125,7 @@ def _mended(
         anew, unread = listed_anew(contents, row, {**pages, **found})
         if anew is not None:
             found[number] = anew
-            row = msgspec.structs.replace(row, missing=union([*row.missing, *unread]))
+            row = msgspec.structs.replace(row, missing=VlsnSet.of_spans([*row.missing, *unread]).spans())
     if found:
         disk.sync_directory(place)
         notes.append(f"pages of destination {uuid}: the page table has no row of {len(found)}, which are read")
@@ -135,20 +137,20 @@ def listed_anew(
 ) -> tuple[PageRow | None, list[Span]]:
     """Returns the row of a page that the table has none of, and the VLSNs in it that cannot be read.
 
-    Its records count where they cover what was paged, and what neither another page has nor is missing: a pass that
-    never counted has written behind ``paged_to``, and a salvage or a filling that never did what others cover, or is
-    missing yet.  None for such pages.  One that was done, and whose file was not removed, is done again."""
+    Its records count where they lie at or below ``paged_to``, in VLSNs that no other page covers and that are not
+    missing. A pass that never counted has written behind ``paged_to``. A salvage or a filling that never counted has
+    written VLSNs that others cover, or that are still missing. None for such pages. A page that was done, and whose
+    file was not removed, is done again."""
     live = [(page.covers_from, page.covers_to) for page in pages.values() if not page.superseded]
-    covered = union([*live, *row.missing])
-    known, found = Acknowledged.of(0, covered), NO_ROW
+    covered, found = VlsnSet.of_spans([*live, *row.missing]), NO_ROW
     for piece in sorted(contents.pieces, key=lambda piece: piece.head.offset):
         head = piece.head
-        if head.covers_to > row.paged_to or known.count(head.covers_from, head.covers_to):
+        if head.covers_to > row.paged_to or covered.count_in(head.covers_from, head.covers_to):
             break
         found = found.with_record(head, head.end)
     if not found.count:
         return None, []
-    end = min((first - 1 for first, _ in covered if first > found.covers_to), default=row.paged_to)
+    end = min((first - 1 for first, _ in covered.spans() if first > found.covers_to), default=row.paged_to)
     return found, [(found.covers_to + 1, end)] if contents.fault and found.covers_to < end else []
 
 
@@ -161,31 +163,31 @@ def _is_short(disk: Disk, path: str, row: PageRow) -> bool:
 def _rebuilt(
     disk: Disk, place: str, uuid: str, numbers: list[int], log_first: int
 ) -> tuple[StoreRow | None, dict[int, PageRow]]:
-    """Reads what the files say, as far as they are whole; what is taken was synced first. What was written twice, by a
-    pass that never counted and by the one after it, is taken once. Nothing is taken behind a gap that the log fills: it
-    is paged again. Those of before the destination was moved are superseded."""
+    """Reads the whole records of the files, which it syncs first. Records written twice, by a pass that never counted
+    and by the next one, are taken once. Nothing is taken behind a gap that the log fills: it is paged again. Those of
+    before the destination was moved are superseded."""
     prefix = read_about(disk, place)
     since = {number: _since(disk, place, number) for number in sorted(numbers)} if prefix is not None else {}
     newest = max(since.values(), default=0)
-    rows, before, covered = dict[int, PageRow](), dict[int, PageRow](), list[Span]()
+    rows, before, covered = dict[int, PageRow](), dict[int, PageRow](), VlsnSet()
     for number in since:
         row, is_newest = NO_ROW, since[number] == newest
         contents = read_page(disk, f"{place}/{number:09d}.page", uuid, number, None)
         for piece in sorted(contents.pieces, key=lambda piece: piece.head.offset):
             head = piece.head
-            if is_newest and Acknowledged.of(0, covered).count(head.covers_from, head.covers_to):
+            if is_newest and covered.count_in(head.covers_from, head.covers_to):
                 break
             row = row.with_record(head, head.end)
         if row.count and is_newest:
             rows[number] = row
-            covered = union([*covered, (row.covers_from, row.covers_to)])
+            covered = covered.union(VlsnSet.between(row.covers_from, row.covers_to))
         elif row.count:
             before[number] = msgspec.structs.replace(row, superseded=True)
     if prefix is None or not rows:
         return None, {}
     disk.sync_directory(place)
-    paged_to = covered[-1][1]
-    missing = Acknowledged.of(0, covered).left([(1, paged_to)])
+    paged_to = covered.last
+    missing = covered.left([(1, paged_to)])
     for low, high in missing:
         if high >= log_first:
             paged_to = low - 1
@@ -199,16 +201,14 @@ def _rebuilt(
 
 def _since(disk: Disk, place: str, number: int) -> int:
     """Syncs a page, and reads what it was written for; 0 where that cannot be read."""
-    file = disk.open(f"{place}/{number:09d}.page", write=True)
-    try:
-        file.sync()
-        return PageHeader.decode(file.read(0, min(file.size(), HEADER_BYTES))).since
-    except (BadBody, OSError) as error:
-        if isinstance(error, OSError) and not is_unread(error):
-            raise
-        return NULL_VLSN
-    finally:
-        file.close()
+    with closing(disk.open(f"{place}/{number:09d}.page", write=True)) as file:
+        try:
+            file.sync()
+            return PageHeader.decode(file.read(0, min(file.size(), HEADER_BYTES))).since
+        except (BadBody, OSError) as error:
+            if isinstance(error, OSError) and not is_unread(error):
+                raise
+            return NULL_VLSN
 
 
 def read_about(disk: Disk, place: str) -> bytes | None:

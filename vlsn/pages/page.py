@@ -3,8 +3,8 @@
     0        8       10 12   16   24     32    40  60  64
     |VLSNPAGE|version|0 |salt|uuid|number|since|0 …|crc| record | record | 0 … | record …
 
-1. A writer gets its place under the store's latch and writes outside of it, so records lie in the order of their places
-   and not of their VLSNs: who reads sorts them.
+1. A writer gets its place under the store's latch and writes outside of it. So records lie in the order of their
+   places, not of their VLSNs: a reader sorts them.
 2. The first record of each pass lies at a multiple of 4096: no write touches a page of the cache that holds what was
    synced before, so a power cut takes none of that with it.  Between the two there are zeros.
 3. How far a page counts is said by the page table alone (``PageRow.end``), once all before that is synced.  A page with
@@ -29,9 +29,9 @@ import numpy as np
 from vlsn.errors import BadBody
 from vlsn.format.block import Entry
 from vlsn.format.checksum import crc
+from vlsn.format.rows import I64
 from vlsn.levels import unread
 from vlsn.pages.record import HEAD_BYTES, Messages, Record, RecordHead, check_crc, head_at, messages_of
-from vlsn.pages.subscription import I64
 from vlsn.seams import Buffer, Disk, File
 from vlsn.segments.bad_sectors import is_unread, read_around
 
@@ -93,7 +93,7 @@ class PageHeader:
     number: int
     salt: int
     since: int = 0
-    """``Subscription.since`` of what it was written for."""
+    """``Subscription.since`` of the destination when it was written."""
 
     def encode(self) -> bytes:
         raw = bytearray(HEADER_BYTES)
@@ -144,7 +144,7 @@ class PageWriter:
         return cls(file, header, made=True)
 
     def begin_pass(self) -> None:
-        """Begins a pass: its first record shares no page of the cache with what was synced before."""
+        """Begins a pass: its first record shares no page of the cache with records synced before."""
         self._aligned = self.row is NO_ROW
 
     def fits(self, size: int, page_bytes: int) -> bool:
@@ -164,7 +164,7 @@ class PageWriter:
         return self.row.end if self._aligned else (self.row.end + STRIDE - 1) // STRIDE * STRIDE
 
     def write(self, record: Record, offset: int) -> None:
-        """Writes it at its place; not durable. Raises ``OSError``: the page takes no more then."""
+        """Writes the record at its place; not durable. Raises ``OSError``: the page takes no more then."""
         try:
             self._file.write(offset, record.placed(offset, self.header.salt))
         except BaseException:
@@ -172,8 +172,8 @@ class PageWriter:
             raise
 
     def sync(self) -> None:
-        """Syncs what was written. Raises ``OSError``: the page takes no more then, and none of it counts: a second sync
-        may succeed without what the first one has lost."""
+        """Syncs what was written. Raises ``OSError``: the page takes no more then, and none of it counts. A second sync
+        may succeed although the first one has lost data."""
         assert not self.writers
         if self.broken:
             raise OSError(errno.EIO, "a page that has failed a write or a sync")
@@ -252,8 +252,8 @@ def walk(buf: Buffer, header: PageHeader, end: int) -> Iterator[RecordHead]:
 
 
 def read_page(disk: Disk, path: str, uuid: str, number: int, end: int | None) -> PageContents:
-    """Reads a page whole, up to ``end`` (None: as far as there are whole records). What does not read back is its
-    ``fault``, the records before it are there. Raises ``WrongVersion``, ``OSError`` for what is no damage."""
+    """Reads a page whole, up to ``end`` (None: as far as there are whole records). The first fault is its ``fault``,
+    behind the records that read back. Raises ``WrongVersion``, and ``OSError`` for an error that is no damage."""
     header, at, fault = PageHeader(uuid, number, 0), 0, ""
     pieces: list[Piece] = []
     try:

@@ -1,4 +1,5 @@
-"""One pass of the pager: what leaves the log is written into the pages of whoever still wants it.
+"""One pass of the pager: entries that leave the log are written into the pages of the destinations that still want
+them.
 
     1  the log is read from the lowest VLSN that a destination was not paged up to, by windows of a MiB
     2  of each window every destination's messages are chosen by column, and written as one record
@@ -6,8 +7,8 @@
     4  one transaction of the page table says so                                      ◄ commit point
     5  again, until ``upto``; only then may the log be cut there
 
-Stopped before 4 the pages have bytes that do not count, and the log has all of it; after 4 they are there twice.  A
-failed write or sync ends the pass: what counted stays, the rest is written again into other pages.
+Stopped before 4 the pages have bytes that do not count, and the log has all of it; after 4 they are there twice. A
+failed write or sync ends the pass: counted records stay, the rest is written again into other pages.
 
 Each step is one job of the pager's worker: nothing else waits for it, and no other thread waits longer than for one of
 NumPy's calls.
@@ -22,14 +23,14 @@ import numpy as np
 
 from vlsn.errors import Damaged
 from vlsn.format.messages import MessageFilter
-from vlsn.format.rows import EntryRows
+from vlsn.format.rows import EntryRows, Mask
 from vlsn.ids import NULL_LSN, Vlsn
 from vlsn.index.index import VlsnIndex
 from vlsn.limits import PAGING_STRIDE_BYTES, PAGING_WINDOW_BYTES
 from vlsn.pages.page import PageWriter
 from vlsn.pages.record import record_of
 from vlsn.pages.store import About, Change, PagingStore
-from vlsn.pages.subscription import Mask, Subscription
+from vlsn.pages.subscription import Subscription
 from vlsn.segments.reader import LogReader
 
 
@@ -52,7 +53,7 @@ class Selector:
         if not wanted.any():
             return None
         vlsns = np.arange(first, first + rows.rows, dtype=np.int64)
-        wanted &= ~self._subscription.acknowledged.mask(vlsns)
+        wanted &= ~self._subscription.acknowledged.has(vlsns)
         return wanted if wanted.any() else None
 
 
@@ -68,8 +69,8 @@ class Want:
 
 
 class PagingPass:
-    """A pass up to ``upto``, a block's last VLSN. ``step``, ``sync`` and ``discard`` on the pager's thread, the rest at
-    home. ``index`` finds the log's blocks."""
+    """A pass up to ``upto``, a block's last VLSN. ``step``, ``sync`` and ``discard`` on the pager's thread, the rest on
+    the owner's. ``index`` finds the log's blocks."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class PagingPass:
         return [writer for want in self._wants for writer in want.store.full_pages()]
 
     def sync(self) -> list[Change]:
-        """Syncs what was written, and returns what the page table is to say of it. Raises ``OSError``."""
+        """Syncs the written records, and returns the changes of the page table for them. Raises ``OSError``."""
         paged_to = self.paged_to
         changes = []
         for want in self._wants:
@@ -170,7 +171,7 @@ class PagingPass:
             store.begin_pass(wants[change.uuid].subscription.since)
 
     def discard(self) -> None:
-        """Gives up what has not counted."""
+        """Gives up all records that do not count yet."""
         for want in self._wants:
             want.store.discard()
 

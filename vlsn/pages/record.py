@@ -1,11 +1,11 @@
-"""The record, what a page is made of: messages of one destination, by columns, from the blocks of one look at the log.
+"""The record, the unit of a page: messages of one destination, by columns, from the blocks of one window of the log.
 
     0     2     3 4      8     12     16    24   32          40        48        52          56          60  64
     |magic|flags|0|length|count|blocks|first|last|covers_from|covers_to|key_bytes|value_bytes|salt^offset|crc| payload …
 
-``length`` is the payload's; a record is padded to 8.  ``first`` and ``last`` are VLSNs of messages; of the VLSNs from
-``covers_from`` to ``covers_to`` the destination has no other message that was wanted.  The crc is over the payload,
-then bytes 0–59: the salt is the page's, and with the offset in the page it tells what was written elsewhere.
+``length`` is the payload's; a record is padded to 8. ``first`` and ``last`` are VLSNs of messages; of the VLSNs from
+``covers_from`` to ``covers_to`` the destination has no other message that was wanted. The crc is over the payload, then
+bytes 0–59. The salt is the page's: with the offset in the page it shows bytes that were written elsewhere.
 
 The payload, each column at a multiple of 8:
 
@@ -32,10 +32,9 @@ from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, Entry, EntryKind
 from vlsn.format.checksum import crc
 from vlsn.format.columns import KEYS as BLOCK_KEYS
 from vlsn.format.columns import TXNS as BLOCK_TXNS
-from vlsn.format.rows import EntryRows
+from vlsn.format.rows import I64, EntryRows, Mask
 from vlsn.ids import NUMBER_MAX, U32_MAX, Vlsn, padded
 from vlsn.limits import BATCH_ENTRIES_MAX, MIB
-from vlsn.pages.subscription import I64, Mask
 from vlsn.seams import Buffer
 
 HEAD: Final = Struct("<HBBIIIQQQQIIII")

@@ -1,10 +1,10 @@
-"""The messages of destinations that are in the log no more, for whoever delivers them.
+"""The messages of destinations that have left the log, for delivery.
 
     log      first 301 …              messages from VLSN 301 on are read there
     pages    41, 57, 203, 298         below, here: next_vlsn 301 says that the log goes on
 
-A dispatcher reads pages while what it wants next lies below the log's first VLSN, and again where the log says
-``Trimmed``.  Pages hold what was not acknowledged when the log was cleaned: a dispatcher passes over what has been
+A dispatcher reads pages while its next VLSN lies below the log's first one, and again where the log says ``Trimmed``.
+Pages hold the messages that were not acknowledged when the log was cleaned. A dispatcher passes over those acknowledged
 since, as it does in the log.
 """
 
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vlsn.format.block import Entry
+from vlsn.format.rows import I64
+from vlsn.format.vlsn_set import Span
 from vlsn.ids import Vlsn
-from vlsn.pages.subscription import I64, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,13 @@ class PageSource(Protocol):
         ...
 
     async def sizes(self, uuid: str, from_vlsn: int) -> PagedSizes:
-        """Reads VLSNs and sizes of one page, the first with a message from ``from_vlsn`` on; what is missing here is
+        """Reads VLSNs and sizes of one page, the first with a message from ``from_vlsn`` on; missing messages are
         passed over. Raises ``Damaged`` where it cannot be read for now."""
         ...
 
     async def messages(self, uuid: str, from_vlsn: int, *, since: int, limit: int, bytes_max: int) -> PagedRun:
         """Reads at most ``limit`` messages of the destination from ``from_vlsn`` on, with about ``bytes_max`` bytes of
         keys and values, but never less than one that is there. ``since`` is the ``Subscription``'s: pages of before a
-        move need not have what is wanted. Holds nothing when it has returned: who is slow costs the others nothing."""
+        move need not have what is wanted. Keeps no resource after its return: a slow reader costs the others
+        nothing."""
         ...

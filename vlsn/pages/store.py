@@ -3,30 +3,32 @@
     pages/<uuid>/destination.json  000000004.page  000000005.page  000000003.page.damaged
     table   {paged_to 5200, done 3, missing []}    4 {end, first 41, last 3010 …}    5 {end, first 3017, last 5188 …}
 
-1. All that the destination wanted up to ``paged_to`` is in these pages, is acknowledged, or lies in ``missing``: what
-   this node should have and has not, until another member gives it.
+1. Every message that the destination wanted up to ``paged_to`` is in these pages, is acknowledged, or lies in
+   ``missing``. The last ones this node should have, and gets from another member.
 2. ``page`` gives a record its place under the latch and writes it outside of it, so several writers share one page.  A
    page that is full is left at once for the next one; it is synced when its last writer is done.
-3. What was paged counts once the page table says so (``table``), and that only behind the sync of pages and directory.
-4. A number is never used twice.  ``done`` is the highest one that went; pages up to it that have no row are gone, and
-   those above it without one were never finished.
+3. Written records count once the page table says so (``table``), after the sync of pages and directory.
+4. A number is never used twice. ``done`` is the highest number that went. Pages up to it without a row are gone; pages
+   above it without a row were never finished.
 
-``page`` for any thread.  ``sync`` and ``discard`` for the pager's, with no writer under way.  The rest at home.
+``page`` for any thread. ``sync`` and ``discard`` for the pager's, with no writer under way. The rest on the owner's
+thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 
 import msgspec
 
+from vlsn.format.vlsn_set import Span, VlsnSet
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.limits import PAGE_BYTES
 from vlsn.pages.page import PageHeader, PageRow, PageWriter, Salts, page_name
 from vlsn.pages.record import Record
-from vlsn.pages.subscription import Acknowledged, Span, Subscription
+from vlsn.pages.subscription import Subscription
 from vlsn.seams import Disk
 
 DIRECTORY = "pages"
@@ -41,7 +43,7 @@ class StoreRow(msgspec.Struct, frozen=True):
     done: int = 0
     missing: list[Span] = []
     since: int = NULL_VLSN
-    """``Subscription.since`` of what they were written for …"""
+    """``Subscription.since`` of the destination when they were written …"""
     prefix: bytes = b""
     """… and its prefix."""
 
@@ -68,7 +70,7 @@ class Change:
 
 
 class PagingStore:
-    """Made with what the page table has; ``directory`` is the store's own."""
+    """Made from the page table's rows; ``directory`` is the store's own."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class PagingStore:
         self._written: dict[int, PageWriter] = {}
         """Those that have records of the pass under way, by number."""
         self._since = NULL_VLSN
-        """``Subscription.since`` of what is written."""
+        """``Subscription.since`` of the records being written."""
 
     # What is there.
 
@@ -190,8 +192,8 @@ class PagingStore:
         self.made = about
 
     def full_pages(self) -> list[PageWriter]:
-        """Returns the pages of the pass that take no more and are not synced yet, for whoever syncs them while others
-        are written; with no writer under way."""
+        """Returns the full pages of the pass that are not synced yet. Another thread may sync them while later ones are
+        written; with no writer under way."""
         return [writer for writer in self._written.values() if writer is not self._open and writer.unsynced]
 
     def sync(self) -> dict[int, PageRow]:
@@ -209,8 +211,8 @@ class PagingStore:
         return {number: writer.row for number, writer in sorted(self._written.items())}
 
     def discard(self) -> None:
-        """Gives up what the pass has written since it last counted: these pages take no more, and those that never
-        counted go. What cannot be removed is removed by the next open."""
+        """Gives up the records written since the pass last counted: these pages take no more, and those that never
+        counted go. The next open removes files that cannot be removed now."""
         for number, writer in self._written.items():
             with suppress(OSError):
                 writer.close()
@@ -231,14 +233,15 @@ class PagingStore:
         if numbers:
             self._disk.sync_directory(self.directory)
 
-    # What the table says, at home.
+    # Changes of the table, on the owner's thread.
 
     def reconciled(self, subscription: Subscription, first: int) -> Change | None:
         """Returns what has to be noted of a log that begins at ``first``; None where nothing has.
 
-        What the destination wants below it, and was never paged here, is missing.  One that was moved may want what was
-        acknowledged when it was paged, so its pages are superseded: what it wants below ``first`` is missing, and the
-        rest is paged again.  One of another prefix wants what its pages need not have: they go."""
+        Messages that the destination wants below that, and that were never paged here, are missing. A moved destination
+        may want messages that were acknowledged when it was paged. So its pages are superseded: the wanted messages
+        below ``first`` are missing, and the rest is paged again. A destination with another prefix wants messages that
+        its pages need not have: they go."""
         wanted, row, gone, pages = subscription.acknowledged, self.row, list[int](), dict[int, PageRow]()
         if row is None:
             row = StoreRow(NULL_VLSN, 0, [], subscription.since, subscription.prefix)
@@ -254,7 +257,7 @@ class PagingStore:
                 for number, page in self.pages.items()
                 if number not in gone
             }
-        missing = union(wanted.left(union([*missing, *asked])))
+        missing = wanted.left(VlsnSet.of_spans([*missing, *asked]).spans())
         if self.row is None and not missing:
             return None  # nothing of it was ever paged, or has to be
         new = StoreRow(paged_to, row.done, missing, subscription.since, row.prefix)
@@ -265,10 +268,10 @@ class PagingStore:
         row = self.row or StoreRow(NULL_VLSN, 0, [], subscription.since, subscription.prefix)
         return Change(self.uuid, msgspec.structs.replace(row, paged_to=max(row.paged_to, paged_to)), pages)
 
-    def filled(self, pages: dict[int, PageRow], spans: Sequence[Span], acknowledged: Acknowledged) -> Change:
+    def filled(self, pages: dict[int, PageRow], spans: Sequence[Span], acknowledged: VlsnSet) -> Change:
         """Returns what has to be noted once others have given all of ``spans``."""
         assert self.row is not None
-        missing = Acknowledged.of(0, sorted(spans)).left(acknowledged.left(self.row.missing))
+        missing = VlsnSet.of_spans(spans).left(acknowledged.left(self.row.missing))
         return Change(self.uuid, msgspec.structs.replace(self.row, missing=missing), pages)
 
     def replaced(self, number: int, pages: dict[int, PageRow], lost: Sequence[Span]) -> Change:
@@ -278,7 +281,7 @@ class PagingStore:
         row = msgspec.structs.replace(self.row, missing=missing, done=max(self.row.done, number))
         return Change(self.uuid, row, pages, gone=[number])
 
-    def done(self, acknowledged: Acknowledged, read: dict[int, bool] | None = None) -> Change | None:
+    def done(self, acknowledged: VlsnSet, read: dict[int, bool] | None = None) -> Change | None:
         """Returns what has to be noted to let go of the pages whose messages are all acknowledged; None where there is
         none. ``read`` says of pages that were looked into whether they are."""
         looked = read or {}
@@ -298,19 +301,19 @@ class PagingStore:
         return Change(self.uuid, row, gone=gone)
 
     def _is_replaced(self, row: PageRow, missing: list[Span]) -> bool:
-        """Says whether other pages hold all that is wanted of what a superseded one was written for."""
+        """Says whether other pages hold all wanted messages of a superseded page."""
         assert self.row is not None
         return row.covers_to <= self.row.paged_to and not any(
             low <= row.covers_to and row.covers_from <= high for low, high in missing
         )
 
-    def to_look_into(self, acknowledged: Acknowledged) -> list[int]:
+    def to_look_into(self, acknowledged: VlsnSet) -> list[int]:
         """Lists the pages that may be done although VLSNs between their messages are not acknowledged."""
         return [
             number
             for number, row in self.pages.items()
             if not row.superseded
-            and acknowledged.count(row.first, row.last) >= row.count
+            and acknowledged.count_in(row.first, row.last) >= row.count
             and not acknowledged.covers(row.first, row.last)
             and acknowledged.covers(row.first, row.first)
             and acknowledged.covers(row.last, row.last)
@@ -342,14 +345,3 @@ class PagingStore:
                 writer.close()
         self._written.clear()
         self._open = None
-
-
-def union(spans: Iterable[Span]) -> list[Span]:
-    """Joins spans that overlap or follow on one another; ascending."""
-    found: list[Span] = []
-    for first, last in sorted(spans):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
-        else:
-            found.append((first, last))
-    return found

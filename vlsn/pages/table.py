@@ -34,8 +34,8 @@ class PageTable:
         self._store = store
 
     def read(self) -> dict[str, tuple[StoreRow | None, dict[int, PageRow]]]:
-        """Returns all of it, by uuid. None, and no pages, where any row of that destination cannot be read: a page of
-        which none is known is none that counts, so its files are to be looked into."""
+        """Returns all of it, by uuid. None, and no pages, where any row of that destination cannot be read. A page
+        without a row would not count, so its files must be read."""
         found: dict[str, tuple[StoreRow | None, dict[int, PageRow]]] = {}
         rotten = set[str]()
         for key in self._store.keys(PREFIX, _END):

@@ -1,6 +1,6 @@
 """The tail of a log that was stopped cleanly: the next frames go on in the same segment.
 
-After anything else a new segment is begun: what a crash has left behind the log's end is never written over.
+After any other end a new segment is begun: bytes that a crash has left behind the log's end stay.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The log wins over the state record.  Where that does not go on into what was read, it is a ``Misfit``: ``state`` is of
 another log or of another time, and the whole log is read instead.  The index has its own rules: ``stored_index``.
 
-A truncation needs the sum as of a VLSN before the record's (``record_before``).  A log that begins at VLSN 1 is read
-from there.  Of a cleaned one the record alone knows what was cleaned away, so nothing may have changed since:
+A truncation needs the sum as of a VLSN before the record's (``record_before``). A log that begins at VLSN 1 is read
+from there. Only the record knows the entries that were cleaned away, so a cleaned log may have no change since:
 
     cleaned to 40, record of 90, cut after 60     61–90 set ``a`` and hold producer 7: refused, for what ``a`` was at
                                                   60, and where 7 was, may have been in 1–40
@@ -52,8 +52,8 @@ class Misfit(VlsnLogError):
 
 
 def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int, *, level: int) -> History:
-    """Derives term runs and groups: the state record's, then those of what was read. Producers and transactions are as
-    of the record yet (see ``note_producers``). ``level``: what a log without a record, which was cleaned, begins with
+    """Derives term runs and groups: the state record's, then those of the blocks read. Producers and transactions are
+    as of the record yet (see ``note_producers``). ``level``: the level at the begin of a cleaned log without a record
     (``level_before``). Raises ``Misfit``."""
     history = History(record)
     known = int(record.vlsn) if record is not None else 0
@@ -100,7 +100,8 @@ def read_founding(disk: Disk, directory: str, ends: Mapping[int, int]) -> str:
 
 def level_before(blocks: Blocks, headers: Iterable[SegmentHeader]) -> int:
     """Returns the level that the log is seen to have had before the first entry in it that sets one. A segment bears
-    the level that was durable when it was prepared; who logs a transaction has read that it is."""
+    the level that was durable when it was prepared. A logged transaction shows that the level for transactions was
+    durable."""
     logged = logged_levels(blocks)
     upto = logged[0][0] if logged else blocks.highest_vlsn + 1
     seen = [header.level for header in headers if header.prev_last_vlsn < upto]
@@ -119,7 +120,7 @@ def logged_levels(blocks: Blocks) -> list[tuple[Vlsn, int]]:
 
 
 def note_producers(disk: Disk, directory: str, record: StateRecord | None, blocks: Blocks, history: History) -> None:
-    """Notes the producers and transactions of what was read, which is read again where there are any. It goes by
+    """Notes the producers and transactions of the blocks read; blocks that have some are read again. It goes by
     windows, so that memory does not grow with the log. Raises ``Damaged``."""
     known = int(record.vlsn) if record is not None else 0
     visible = blocks.visible & (blocks.lasts > known)
@@ -234,8 +235,8 @@ def _windows_of(segment: SegmentFile, offsets: Column) -> Iterator[_Window]:
 
 
 def durable_end(blocks: Blocks, *, stated: int, last_visible: int) -> Vlsn:
-    """Finds the highest DTVLSN that visible blocks, checkpoints or ``state`` name. Of a checkpoint's it takes no more
-    than a rollback behind it (an operator's truncation) has left."""
+    """Finds the highest DTVLSN that visible blocks, checkpoints or ``state`` name. A rollback behind a checkpoint (an
+    operator's truncation) lowers the checkpoint's DTVLSN to its matchpoint."""
     named = [
         min([end.dtvlsn, *(rollback.matchpoint for start, rollback in blocks.rollbacks if start > at)])
         for at, end in blocks.checkpoint_ends

@@ -4,8 +4,8 @@
     missing, or neither slot readable             a new incarnation, however full the log
     its term below that of a block in the log     an older image of the file (a vote may be forgotten): the same
 
-A new incarnation's stored term starts at the highest found in the log, cut and overmarked frames included, so
-that it never seals under a name that was used.  What could not be used is kept aside.
+A new incarnation's stored term starts at the highest found in the log, cut and overmarked frames included, so that it
+never seals under a name that was used. A file that could not be used is kept aside.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def drop_old_image(
 
 
 def highest_term(disk: Disk, directory: str, segments: Sequence[SegmentInfo]) -> int:
-    """Finds the highest term of all whole frames, and of block headers in what was cut and kept aside. By windows, at
-    the speed of the disk."""
+    """Finds the highest term of all whole frames, and of block headers in cut bytes that were kept aside. By windows,
+    at the speed of the disk."""
     highest = 0
     for info in segments:
         if not info.active:

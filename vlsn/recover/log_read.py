@@ -1,7 +1,7 @@
 """The reading of a log at an open: every segment from a place on, examined. Changes nothing.
 
-What is read was synced before, and dropped from the page cache: what a process before this one wrote and did not
-live to sync, or failed to, is either on the medium or not seen.
+All files were synced before, and dropped from the page cache. So a write that an earlier process did not sync is either
+on the medium, or not seen.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def last_before(log: LogRead, scan_from: Lsn, checkpoint_last: Vlsn) -> Vlsn:
 def check_last(log: LogRead, before: Vlsn, stated_last: Vlsn) -> None:
     """Checks that the log goes on to ``stated_last``, which was synced and durable.
 
-    What a replacement wrote again is known to have been synced by no frame behind it, only by this.  Raises
-    ``Damaged``."""
+    Blocks that a replacement wrote again may have no frame behind them that says they were synced: only this check
+    knows it. Raises ``Damaged``."""
     last = max(before, log.blocks.highest_vlsn)
     if last < stated_last and log.active:
         end = log.found[-1].end if log.found else FIRST_FRAME
@@ -128,7 +128,7 @@ def check_chain(active: Sequence[SegmentInfo]) -> None:
 
 
 def check_stated(active: Sequence[SegmentInfo], stated: Sequence[Lsn]) -> None:
-    """Checks that what had been synced is there: the segments behind the last one too."""
+    """Checks that all synced segments are there, those behind the last one too."""
     last = active[-1].number if active else 0
     for at in stated:
         if lsn_file(at) > last:

@@ -1,4 +1,4 @@
-"""The start of a log: what cleaning has decided, and what an open has still to do.
+"""The start of a log: the decision of the last cleaning, and the steps that an open has still to do.
 
     state record   trimmed_to 300, first_segment 2         segment 1 is no log any more, there or not
     index          range 1–950, or 301–950                 cut to 301 if it is not yet
@@ -60,7 +60,7 @@ def state_fits(
 
 
 def kept_segments(segments: Sequence[SegmentInfo], record: StateRecord | None) -> list[SegmentInfo]:
-    """Keeps those of ``segments`` that are log."""
+    """Returns the ``segments`` that are log."""
     first = record.first_segment if record is not None else 0
     return [segment for segment in segments if segment.number >= first]
 

@@ -12,7 +12,8 @@ again.  Visible blocks must follow on exactly, and terms never fall.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,13 +50,13 @@ class Blocks:
     """Overmarked on the medium."""
     abandoned: Mask
     """Named by a rollback record; the others are visible."""
-    rollbacks: list[tuple[Lsn, RollbackStart]]
-    unfinished: list[RollbackStart]
-    """Those without a ROLLBACK_END."""
-    checkpoint_starts: list[CheckpointStart]
-    checkpoint_ends: list[tuple[Lsn, CheckpointEnd]]
     others: dict[Lsn, bytes]
-    """The blocks that may hold GROUP entries or what is set, by LSN; none with transactions."""
+    """The blocks that may hold GROUP entries or settings, by LSN; none with transactions."""
+    rollbacks: list[tuple[Lsn, RollbackStart]] = field(default_factory=list)
+    unfinished: list[RollbackStart] = field(default_factory=list)
+    """Those without a ROLLBACK_END."""
+    checkpoint_starts: list[CheckpointStart] = field(default_factory=list)
+    checkpoint_ends: list[tuple[Lsn, CheckpointEnd]] = field(default_factory=list)
 
     @property
     def visible(self) -> Mask:
@@ -76,8 +77,8 @@ class Blocks:
 
     def reread(self, scan_from: Lsn, checkpoint_last: Vlsn) -> Reread:
         """Takes the visible blocks for the index; ``scan_from`` is where this reading began. ``checkpoint_last`` is the
-        last VLSN that the pointer to that place is of (its CHECKPOINT_START may lie in what a replacement left
-        dead)."""
+        last VLSN at the checkpoint that points to that place. Its CHECKPOINT_START may lie in dead bytes of a replaced
+        segment."""
         visible = self.visible
         columns = Columns(*(column[visible].tolist() for column in (self.firsts, self.lasts, self.lsns, self.clocks)))
         matchpoints = [rollback.matchpoint for _, rollback in self.rollbacks]
@@ -87,32 +88,19 @@ class Blocks:
 
 
 def gather(found: Sequence[Found], scan_from: Lsn = NULL_LSN) -> Blocks:
-    """Gathers what was read from ``scan_from`` on (0: from the log's beginning). Raises ``Damaged`` for a record that
-    cannot be read, rollbacks that cross or end without having begun, a flag without a record, or blocks out of
+    """Gathers what was read from ``scan_from`` on (0: from the log's beginning). Raises ``Damaged`` for an unreadable
+    record, rollbacks that cross, an end of a rollback that never began, a flag without a record, or blocks out of
     order."""
 
-    def column(parts: list[Column]) -> Column:
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    def column(name: str, kind: type[np.int64 | np.bool_]) -> Any:
+        return np.concatenate([np.zeros(0, kind), *(getattr(each, name) for each in found)])
 
-    lsns = [(np.int64(each.number) << np.int64(32)) | each.offsets for each in found]
-    marks = [each.marked for each in found]
-    produced, committed = [each.produced for each in found], [each.committed for each in found]
-    firsts = column([each.firsts for each in found])
+    lsns = [np.zeros(0, np.int64), *(each.offsets + lsn(each.number, 0) for each in found)]
     blocks = Blocks(
-        firsts=firsts,
-        lasts=column([each.lasts for each in found]),
-        terms=column([each.terms for each in found]),
-        dtvlsns=column([each.dtvlsns for each in found]),
-        clocks=column([each.clocks for each in found]),
-        lsns=np.concatenate(lsns) if lsns else np.zeros(0, dtype=np.int64),
-        produced=np.concatenate(produced) if produced else np.zeros(0, dtype=np.bool_),
-        committed=np.concatenate(committed) if committed else np.zeros(0, dtype=np.bool_),
-        marked=np.concatenate(marks) if marks else np.zeros(0, dtype=np.bool_),
-        abandoned=np.zeros(len(firsts), dtype=np.bool_),
-        rollbacks=[],
-        unfinished=[],
-        checkpoint_starts=[],
-        checkpoint_ends=[],
+        **{name: column(name, np.int64) for name in ("firsts", "lasts", "terms", "dtvlsns", "clocks")},
+        **{name: column(name, np.bool_) for name in ("produced", "committed", "marked")},
+        lsns=np.concatenate(lsns),
+        abandoned=np.zeros(sum(len(each.offsets) for each in found), np.bool_),
         others={lsn(each.number, at): data for each in found for at, data in each.others.items()},
     )
     _apply_records(blocks, found, scan_from)
@@ -136,7 +124,7 @@ def _apply_records(blocks: Blocks, found: Sequence[Found], scan_from: Lsn) -> No
                 elif kind is FrameKind.CHECKPOINT_END:
                     blocks.checkpoint_ends.append((at, CheckpointEnd.decode(payload)))
             except BadBody as error:
-                raise Damaged(f"{_place(at)}: {error}", file=segment_name(each.number), offset=offset) from error
+                raise _damage(str(error), at) from error
     first = scan_from or (lsn(found[0].number, 0) if found else NULL_LSN)
     _check_rollbacks(blocks.rollbacks, ends, first)
     for started in blocks.rollbacks:
@@ -151,24 +139,15 @@ def _check_rollbacks(
     wrong = rollback_periods.crossings(started) + rollback_periods.unstarted(started, ended, first)
     if wrong:
         at, detail = min(wrong)
-        raise Damaged(
-            f"a rollback's record contradicts the log ({_place(at)}): {detail}",
-            file=segment_name(lsn_file(at)),
-            offset=lsn_offset(at),
-            vlsn=next((record.matchpoint + 1 for place, record in started if place == at), 0),
-        )
+        vlsn = next((record.matchpoint + 1 for place, record in started if place == at), 0)
+        raise _damage(f"a rollback's record contradicts the log: {detail}", at, vlsn)
 
 
 def _check_flags(blocks: Blocks) -> None:
     strange = blocks.marked & ~blocks.abandoned
     if strange.any():
-        at = Lsn(int(blocks.lsns[strange][0]))
-        raise Damaged(
-            f"a block is overmarked that no rollback record names ({_place(at)})",
-            file=segment_name(lsn_file(at)),
-            offset=lsn_offset(at),
-            vlsn=int(blocks.firsts[strange][0]),
-        )
+        at, vlsn = Lsn(int(blocks.lsns[strange][0])), int(blocks.firsts[strange][0])
+        raise _damage("a block is overmarked, and no rollback record names it", at, vlsn)
 
 
 def _check_order(blocks: Blocks) -> None:
@@ -177,15 +156,11 @@ def _check_order(blocks: Blocks) -> None:
     wrong = (firsts[1:] != lasts[:-1] + 1) | (terms[1:] < terms[:-1])
     if wrong.any():
         index = int(wrong.argmax()) + 1
-        at = Lsn(int(blocks.lsns[visible][index]))
-        raise Damaged(
-            f"VLSN {int(firsts[index])} of term {int(terms[index])} follows VLSN {int(lasts[index - 1])} of term "
-            f"{int(terms[index - 1])} ({_place(at)})",
-            file=segment_name(lsn_file(at)),
-            offset=lsn_offset(at),
-            vlsn=int(lasts[index - 1]) + 1,
-        )
+        last = int(lasts[index - 1])
+        detail = f"VLSN {firsts[index]} of term {terms[index]} follows VLSN {last} of term {terms[index - 1]}"
+        raise _damage(detail, Lsn(int(blocks.lsns[visible][index])), last + 1)
 
 
-def _place(at: Lsn) -> str:
-    return f"{segment_name(lsn_file(at))}, offset {lsn_offset(at)}"
+def _damage(detail: str, at: Lsn, vlsn: int = 0) -> Damaged:
+    name, offset = segment_name(lsn_file(at)), lsn_offset(at)
+    return Damaged(f"{name}, offset {offset}: {detail}", file=name, offset=offset, vlsn=vlsn)

@@ -18,8 +18,8 @@ Read is what lies after the last checkpoint; all of it where ``state`` cannot sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
@@ -52,7 +52,7 @@ from vlsn.recover.log_start import finish_cleaning, kept_segments, state_fits
 from vlsn.recover.stored_index import Reread, StoredIndex
 from vlsn.recover.versions import check_segments, check_versions
 from vlsn.recover.vote_floor import floor_of, with_floor
-from vlsn.seams import DirectoryLock, Disk, Seams
+from vlsn.seams import DirectoryLock, Seams
 from vlsn.segments.cut_bytes import cut_name, free_name, is_kept, keep_cut
 from vlsn.segments.directory import LOCK_NAME, SegmentInfo, make_directory, survey
 from vlsn.segments.holes import give_back
@@ -93,12 +93,12 @@ class Recovered:
     """Segments before the first one are gone, or never were here."""
     settled: Vlsn | None
     """The VLSN that the state record is of; None when the sum of the entries is not known. That is so where ``state``
-    was lost, and the log does not begin at 1: then the node does not clean, and does not stand by a group that may
-    still be rolled back."""
+    was lost, and the log does not begin at 1. The node then does not clean, and does not use a group that may still be
+    rolled back."""
     empty_store: bool
     """The node file was made by this open: a new incarnation."""
     notes: list[str] = field(default_factory=list)
-    """Notes on what was out of the ordinary, for the node's log."""
+    """Notes on unusual findings, for the node's log."""
 
     @property
     def last_vlsn(self) -> Vlsn:
@@ -123,57 +123,46 @@ def recover(
     then.  ``Restoring`` while a network restore is not over there, which alone opens it ``restoring``.
 
     With ``exact_from`` the sum of the entries can be taken back to that VLSN, whatever the state record is of. Raises
-    ``BadArgument`` (nothing was changed) where the log alone does not say it (``record_before``)."""
+    ``BadArgument`` (nothing was changed) where the log alone is not enough for that (``record_before``)."""
     opening = _Opening(directory, seams, group, node, index_map_bytes, state_map_bytes, restoring, exact_from)
     try:
         return opening.run()
     except BaseException:
-        opening.close()
+        opening.held.close()
         raise
 
 
+@dataclass
 class _Opening:
-    """One open, step by step; ``close`` gives back what it holds when it fails."""
+    """One open, step by step; ``held`` closes what it holds when it fails."""
 
-    _node_file: NodeFile | None
-    _state: OpenState
-    _index: StoredIndex
-    _scan_from: Lsn
+    _directory: str
+    _seams: Seams
+    _group: str
+    _node: str
+    _index_map_bytes: int
+    _state_map_bytes: int
+    _restoring: bool
+    _exact_from: Vlsn | None
+    held: ExitStack = field(default_factory=ExitStack)
+    _notes: list[str] = field(default_factory=list)
+    _node_file: NodeFile | None = field(init=False)
+    _state: OpenState = field(init=False)
+    _index: StoredIndex = field(init=False)
+    _scan_from: Lsn = field(init=False)
     """0: the whole log is read."""
-    _log: LogRead
-    _blocks: Reread
-    _history: History
+    _log: LogRead = field(init=False)
+    _blocks: Reread = field(init=False)
+    _history: History = field(init=False)
 
-    def __init__(
-        self,
-        directory: str,
-        seams: Seams,
-        group: str,
-        node: str,
-        index_map_bytes: int,
-        state_map_bytes: int,
-        restoring: bool,
-        exact_from: Vlsn | None,
-    ) -> None:
-        self._directory = directory
-        self._restoring = restoring
-        self._exact_from = exact_from
-        self._seams = seams
-        self._disk: Disk = seams.disk
-        self._group, self._node = group, node
-        self._index_map_bytes, self._state_map_bytes = index_map_bytes, state_map_bytes
-        self._latch = seams.threads.latch()
-        self._notes: list[str] = []
-        self._closers: list[Callable[[], None]] = []
-
-    def close(self) -> None:
-        for close in reversed(self._closers):
-            close()
+    def __post_init__(self) -> None:
+        self._disk = self._seams.disk
+        self._latch = self._seams.threads.latch()
 
     def run(self) -> Recovered:
         make_directory(self._disk, self._directory)
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
-        self._closers.append(lock.release)
+        self.held.callback(lock.release)
         check_versions(self._disk, self._directory, self._seams.levels)
         if not self._restoring:
             check_no_restore(self._disk, self._directory)
@@ -206,13 +195,13 @@ class _Opening:
     def _open_stores(self) -> None:
         seams, directory, notes = self._seams, self._directory, self._notes
         self._node_file = open_node_file(seams, directory, notes)
-        self._closers.append(lambda: self._node_file.close() if self._node_file is not None else None)
+        self.held.callback(lambda: self._node_file.close() if self._node_file is not None else None)
         check_identity(self._node_file, directory, group=self._group, node=self._node)
         self._state = open_state(seams, directory, self._state_map_bytes, notes)
-        self._closers.append(lambda: self._state.store.close())
+        self.held.callback(lambda: self._state.store.close())
         path = f"{directory}/{INDEX_NAME}"
         self._index = StoredIndex(seams.stores, path, self._index_map_bytes, self._latch, notes)
-        self._closers.append(lambda: self._index.index.close())
+        self.held.callback(lambda: self._index.index.close())
 
     def _use_state(self, segments: Sequence[SegmentInfo]) -> None:
         """Replaces ``state`` when it is from before a cleaning.  Raises ``Damaged`` when a segment was lost that it
@@ -252,13 +241,12 @@ class _Opening:
 
     def _read(self) -> None:
         """Raises ``Damaged``."""
-        stated = self._state.stated
         self._log = read_log(
             self._disk,
             self._directory,
             scan_from=self._scan_from,
             first_segment=self._first_segment,
-            stated=stated,
+            stated=self._state.ends,
         )
         self._check_level()
         check_owner(self._log.segments, self._directory, self._group, self._node)
@@ -299,7 +287,7 @@ class _Opening:
             self._state.record = record_before(self._disk, self._directory, record, blocks, self._exact_from)
 
     def _derive(self) -> None:
-        """Derives the sum of the entries. A state record that does not go on into the log is of no use."""
+        """Derives the sum of the entries. A state record that does not go on into the log is dropped."""
         try:
             self._history = self._derived(self._state.record)
         except Misfit as error:
@@ -307,7 +295,7 @@ class _Opening:
         note_producers(self._disk, self._directory, self._state.record, self._log.blocks, self._history)
 
     def _derive_anew(self, why: str) -> None:
-        """Derives it from the log alone."""
+        """Derives the sum from the log alone."""
         self._drop_state(why)
         if self._scan_from:
             self._scan_from = NULL_LSN
@@ -358,7 +346,7 @@ class _Opening:
         return made
 
     def _leave_out(self, node_file: NodeFile) -> None:
-        """Writes the floor first: what is left out may have been acknowledged, and then rotted. Bytes that are kept
+        """Writes the floor first: the bytes left out may have been acknowledged, and then rotted. Bytes that are kept
         aside already have had theirs, which a person may have lifted since."""
         log = self._log
         for cut in log.cuts:

@@ -8,10 +8,9 @@
     fits, but has less than the log says          emptied, built anew
     begins later than the log (built over rot)    emptied, built anew
 
-What decides: the owner's incarnation, the checkpoint's id, the VLSN that the log says lies before what was read
-again, and some of the mappings, looked up in the log.  Built anew, it is read from the segments by windows and
-flushed every 64 MiB of log, under an id that no checkpoint has until all of it is there.  All of it on the
-store's thread, blocking.
+These decide: the owner's incarnation, the checkpoint's id, the VLSN before the part of the log that was read again, and
+some mappings, looked up in the log. Built anew, it is read from the segments by windows and flushed every 64 MiB of
+log, under an id that no checkpoint has until all of it is there. All of it on the store's thread, blocking.
 """
 
 from __future__ import annotations
@@ -200,8 +199,8 @@ def _read(runs: Iterable[Columns]) -> Iterator[Columns]:
 
 
 def log_base(blocks: Columns, matchpoints: Sequence[int], checkpoint_last: int) -> Vlsn:
-    """Returns the last VLSN before ``blocks``. Without any, the lowest matchpoint of the rollbacks that were read, for
-    nothing lies past it; without those, where the checkpoint says that the log ended, which nothing came after."""
+    """Returns the last VLSN before ``blocks``. Without blocks it is the lowest matchpoint of the rollbacks that were
+    read, for the log ends there. Without rollbacks it is the end of the log by the checkpoint."""
     if blocks.firsts:
         return Vlsn(blocks.firsts[0] - 1)
     return Vlsn(min(matchpoints)) if matchpoints else Vlsn(checkpoint_last or NULL_VLSN)

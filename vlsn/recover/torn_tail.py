@@ -1,9 +1,8 @@
 """The examination of segments at an open: which frames are the log, and where a cut or damage is.
 
-Whole frames that follow one another from the start are the log; where they end, ``synced.ending`` says what that
-place is.  Later frames are looked for at every 8 bytes, whatever the bad frame's length says; zeros with such a
-frame behind them are a bad frame.  Before anything is read here it was synced and dropped from the page cache,
-so what reads back is what the medium has.
+Whole frames that follow one another from the start are the log; where they end, ``synced.ending`` says what that place
+is. Later frames are looked for at every 8 bytes, whatever the bad frame's length says; zeros with such a frame behind
+them are a bad frame. Every file was synced and dropped from the page cache before, so each read shows the medium.
 
 One segment is in memory at a time, once, and of it the columns and what is cut.
 """

@@ -9,6 +9,7 @@ they are opened.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from vlsn.errors import BadBody, Damaged, WrongVersion
 from vlsn.format import sidecar
@@ -61,24 +62,20 @@ def _check_pages(disk: Disk, base: str) -> None:
     for uuid in filter(UUID.match, disk.list(base)):
         for name in filter(PAGE_FILE.match, disk.list(f"{base}/{uuid}")):
             path = f"{base}/{uuid}/{name}"
-            file = disk.open(path)
-            try:
-                PageHeader.decode(file.read(0, HEADER_BYTES))
-            except WrongVersion as error:
-                raise named(error, path) from None
-            except BadBody:
-                continue
-            finally:
-                file.close()
+            with closing(disk.open(path)) as file:
+                try:
+                    PageHeader.decode(file.read(0, HEADER_BYTES))
+                except WrongVersion as error:
+                    raise named(error, path) from None
+                except BadBody:
+                    continue
 
 
 def _check_sidecar(disk: Disk, path: str) -> None:
     """Checks a sidecar, of which, if it is of this version, only the first bytes are read."""
-    file = disk.open(path)
-    try:
-        if file.read(0, _START_BYTES) != _SIDECAR:
-            Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX + 1)))
-    except WrongVersion as error:
-        raise named(error, path) from None
-    finally:
-        file.close()
+    with closing(disk.open(path)) as file:
+        try:
+            if file.read(0, _START_BYTES) != _SIDECAR:
+                Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX + 1)))
+        except WrongVersion as error:
+            raise named(error, path) from None

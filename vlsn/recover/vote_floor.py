@@ -1,19 +1,19 @@
-"""The vote floor: what a node that may have lost acknowledged entries owes to its group.  Pure.
+"""The vote floor: a limit on the votes of a node that may have lost acknowledged entries. Pure.
 
-Before its log gets shorter a node writes (term, VLSN) of the end of what it leaves out; below that it neither
-votes for a log nor stands, until its own log is there again.  Raft §5.4.1 needs of a majority that it has
-every acknowledged entry; a member that forgot one without saying so would count twice.
+Before its log gets shorter, a node writes (term, VLSN) of the end of the part that it leaves out. It gives no vote to a
+log below that end, and does not stand, until its own log is that long again. Raft §5.4.1 needs of a majority that it
+has every acknowledged entry; a member that forgot one without saying so would count twice.
 
     log … 40 │ cut: a readable block 41–44 of term 3, then rubbish      floor (3, 44)
     log … 40 │ cut: rubbish only; the stored term is 5                  floor (5, 41)
     the same, 400 bytes of it, and `state` lost                          floor (5, 140)
 
-While `state` is there, what may have been acknowledged and rotted is the last group alone, within a second.  Without it
-nothing says how far the log had been synced, at whatever time: then a floor is as high as what cannot be read could
-have been.
+While `state` is there, only the last group of blocks can have been acknowledged and then rotted, within a second.
+Without it nothing says how far the log had been synced, at whatever time: then a floor is as high as what cannot be
+read could have been.
 
-A floor is met once the log is at or past it; or once the log has all that the master of the stored term has: what was
-left out is there again, or counts for nothing, as what a syncup rolls back.
+A floor is met once the log is at or past it, or has all that the master of the stored term has. The part left out is
+then there again, or is not part of the group's log, as a rollback by a syncup.
 
 Block headers are looked for in the cut at every 8 bytes, each readable by its own checksum.  A client's value
 may hold what looks like one, so those that cannot be of this log are passed over: of a term above the stored
@@ -63,8 +63,8 @@ def floor_of(
 
 
 def with_floor(record: NodeRecord, floor: tuple[int, int], *, last_visible: int) -> NodeRecord:
-    """Returns ``record`` with that floor, unless its own is higher or the log has reached it. A floor not yet reached
-    is never lowered."""
+    """Returns ``record`` with that floor, unless its own is higher or the log has reached it. A higher floor that the
+    log has not reached stays."""
     term, vlsn = floor
     if vlsn <= last_visible or (term, vlsn) <= (record.floor_term, record.floor_vlsn):
         return record

@@ -2,14 +2,15 @@
 
     whole frames of the segment that holds it, damaged ones passed over ─► the visible block, its checksum right
 
-Who knows its name, term and first VLSN, gets what has that name in this log: no two blocks ever had one.  Who does not
-gets it if it is durable, as ``state``, or the header of a later block of this log, says: what is durable is never
-rolled back, whatever a recovery would still do to the end of this log.  Blocking, on the keeper's thread.
+A peer that knows the block's name, term and first VLSN, gets the block of that name: no two blocks ever had one. Any
+other peer gets it if ``state``, or the header of a later block, says that it is durable. A durable block is never
+rolled back, whatever a recovery would still do to the end of this log. Blocking, on the keeper's thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import zip_longest
 
 from vlsn.errors import BadBody, NotFound
@@ -56,8 +57,7 @@ def _begins(segment: SegmentInfo) -> Vlsn:
 
 
 def _blocks_of(disk: Disk, directory: str, info: SegmentInfo) -> Iterator[bytes]:
-    segment = SegmentFile(disk, directory, info.number)
-    try:
+    with closing(SegmentFile(disk, directory, info.number)) as segment:
         for buf, base, found in whole_frames(segment, FIRST_FRAME, info.live_end or info.size):
             visible = found.visible()
             starts = (visible.offsets - base + FRAME_BYTES).tolist()
@@ -68,5 +68,3 @@ def _blocks_of(disk: Disk, directory: str, info: SegmentInfo) -> Iterator[bytes]
                 except BadBody:
                     continue
                 yield block
-    finally:
-        segment.close()

@@ -1,4 +1,4 @@
-"""A damaged segment replaced by a copy of it, with what fills the damage in place.
+"""A damaged segment replaced by a copy of it, with the filled damage in place.
 
     1  a copy of the segment with those frames in place, synced, its new bytes read back
     2  the damaged bytes are kept aside; a sidecar that does not match the copy goes
@@ -7,9 +7,8 @@
 Stopped before 3 the segment is as damaged as it was.  A reader that has the old file open goes on meeting the damage
 there, and the new file when it opens it again.
 
-A page that the disk does not give may be given a moment later, so nothing stands in its place but what fills it:
-where such pages lie apart, one copy fills all of them, or there is none; and damage is replaced while it reads as it
-was found, not once it reads otherwise.
+The disk may fail to read a page now and read it a moment later. So only the right blocks may take its place: where such
+pages lie apart, one copy fills all of them, or no copy is made. Damage is replaced only while it reads as it was found.
 
 Blocking, on the keeper's thread; no rollback, checkpoint or cleaning meanwhile, and nobody writes to the segment.
 """
@@ -18,6 +17,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from contextlib import closing
 
 from vlsn.errors import BadBody, Damaged, NoSpace
 from vlsn.format.checksum import crc
@@ -42,23 +42,21 @@ def mend(
     free_bytes_min: int,
     kept_max: int = MENDED_KEPT_MAX,
 ) -> list[str]:
-    """Puts ``fillings``, of one segment, in the place of its damage; durable on return.  The names under which the
-    damaged bytes are kept.  Raises ``NoSpace``, ``Damaged`` when the copy does not read back, and ``OSError`` when the
-    disk does not give what none of them fills, or gives what it did not."""
+    """Replaces the damage of one segment by ``fillings``; durable on return. Returns the names of the files that keep
+    the damaged bytes. Raises ``NoSpace``, ``Damaged`` when the copy does not read back, and ``OSError`` when the disk
+    cannot read a place that no filling covers, or reads damage otherwise than before."""
     wound = fillings[0].wound
     path = f"{directory}/{wound.name}"
     copy = path + COPY_SUFFIX
     for name in disk.list(directory):
         if name.endswith(COPY_SUFFIX):
             disk.remove(f"{directory}/{name}")
-    source = SegmentFile(disk, directory, wound.number, around=wound.around)
-    try:
+    with closing(SegmentFile(disk, directory, wound.number, around=wound.around)) as source:
         size = source.header.size
         if disk.free_bytes(directory) < size + free_bytes_min:
             raise NoSpace(f"no room for a copy of {wound.name} ({size} bytes), which is damaged")
         sidecar, checksum = _read_sidecar(disk, directory, wound.number), 0
-        file = disk.open(copy, create=True)
-        try:
+        with closing(disk.open(copy, create=True)) as file:
             file.allocate(size)
             for at in range(0, size, _COPY_BYTES):
                 piece = bytearray(_read_but(source.file, at, min(_COPY_BYTES, size - at), fillings))
@@ -72,10 +70,6 @@ def mend(
             _check_copy(file, fillings)
             if sidecar is None or checksum != sidecar.crc:
                 _void_sidecar(disk, directory, wound.number)
-        finally:
-            file.close()
-    finally:
-        source.close()
     kept = [_keep_aside(disk, directory, filling.wound, kept_max) for filling in fillings]
     disk.rename(copy, path)
     disk.sync_directory(directory)
@@ -83,7 +77,7 @@ def mend(
 
 
 def _read_but(file: File, at: int, size: int, fillings: Sequence[Filling]) -> bytes:
-    """Reads as ``File.read``; what the disk does not give must be filled, or lie behind the log's end."""
+    """Reads as ``File.read``; a place that the disk cannot read must be filled, or lie behind the log's end."""
     try:
         return file.read(at, size)
     except OSError as error:
@@ -103,7 +97,7 @@ def _covers(wound: Wound, start: int, end: int) -> bool:
 
 
 def _fill(piece: bytearray, base: int, fillings: Sequence[Filling]) -> None:
-    """Fills the wounds; what the disk gives again is not replaced: it may be as whole as ever. Raises ``OSError``."""
+    """Fills the wounds. Bytes that the disk reads again stay: they may be whole. Raises ``OSError``."""
     for filling in fillings:
         wound = filling.wound
         low, high = max(base, wound.start), min(base + len(piece), wound.start + len(wound.data))
@@ -125,13 +119,11 @@ def _read_sidecar(disk: Disk, directory: str, number: int) -> Sidecar | None:
     path = f"{directory}/{sidecar_name(number)}"
     if not disk.exists(path):
         return None
-    file = disk.open(path)
-    try:
-        return Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX)))
-    except BadBody:
-        return None
-    finally:
-        file.close()
+    with closing(disk.open(path)) as file:
+        try:
+            return Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX)))
+        except BadBody:
+            return None
 
 
 def _void_sidecar(disk: Disk, directory: str, number: int) -> None:
@@ -153,11 +145,8 @@ def _keep_aside(disk: Disk, directory: str, wound: Wound, kept_max: int) -> str:
     for name in kept[: max(0, len(kept) + 1 - kept_max)]:
         disk.remove(f"{directory}/{name}")
     path = free_name(disk, f"{directory}/{damaged_name(wound.number, wound.start)}")
-    file = disk.open(path, create=True)
-    try:
+    with closing(disk.open(path, create=True)) as file:
         file.write(0, [wound.data])
         file.sync()
-    finally:
-        file.close()
     disk.sync_directory(directory)
     return path.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""The mending of damaged blocks in place: where the damage is, and what fills it.
+"""The mending of damaged blocks in place: the damage found, and the blocks that fill it.
 
     1  the damage is a run of bytes between two whole frames (or up to where the log ends):      [start, end)
     2  peers' blocks that follow on what lies before, framed as they were, must fill it exactly; what can still be
@@ -10,7 +10,7 @@ which nothing rests on.  A rollback's record, a header page and an abandoned lif
 is restored whole.
 
 A page that the disk does not give counts as rotten bytes: it is read around (``bad_sectors``), and the copy lies
-elsewhere.  Not so in a log that does not open: what cannot be read there is not known, and nothing is written over it.
+elsewhere. In a log that does not open such a page stays as it is: its content is not known.
 
 A segment is held in memory from the damage on.  Blocking; nobody writes to the segment.
 """
@@ -18,6 +18,7 @@ A segment is held in memory from the damage on.  Blocking; nobody writes to the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,14 +60,14 @@ class Wound:
     prev: int
     """Distance back to the frame before; 0 where the wound begins the segment."""
     synced: int
-    """The end up to which the frame before says that the segment was synced: true of what follows, too."""
+    """The end up to which the frame before says that the segment was synced: true of the frames behind, too."""
     first: Vlsn
     """The VLSN that a block there begins with, if one does."""
     following: Vlsn
     """The first VLSN that the log goes on with behind the wound, at the next visible block or rollback, in whichever
     segment; 0 when there is none."""
     follows_on: bool
-    """Nothing between here and that block is damaged: what fills this wound ends just before it."""
+    """Nothing between here and that block is damaged: the filling ends just before it."""
     term: int
     """The term of the blocks that were there, if the visible ones before and behind are of one; else 0."""
     term_before: int
@@ -78,7 +79,7 @@ class Wound:
     around: bool
     """True where rot is what the disk does not give of the segment, here and elsewhere in it."""
     log_end: int
-    """The end of the segment's log: what lies behind is dead."""
+    """The end of the segment's log: all bytes behind it are dead."""
 
     @property
     def bytes(self) -> int:
@@ -92,36 +93,29 @@ class Wound:
 def check_window(disk: Disk, directory: str, number: int, at: int, end: int, size: int = WINDOW_BYTES_MAX) -> int:
     """Checks about ``size`` bytes of frames from the one at ``at`` on, never past ``end``; where to go on.  Raises
     ``Damaged``, with the place."""
-    segment = SegmentFile(disk, directory, number, around=True)
-    try:
+    with closing(SegmentFile(disk, directory, number, around=True)) as segment:
         buf, found = segment.window(at, end, size)
         bad = scan.check_crcs(buf, at, found)
         if bad is None and len(found) and (found.reason in (Stop.END, Stop.SHORT) and found.end <= end):
             return found.end
         place = int(found.offsets[bad]) if bad is not None else found.end
         raise Damaged(f"{segment.name} at {place}: no whole, right frame", file=segment.name, offset=place)
-    finally:
-        segment.close()
 
 
 def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
-    """Drops the segment from the cache: what is read of it next comes from the medium. Raises ``Damaged`` when it is no
+    """Drops the segment from the cache: the next read comes from the medium. Raises ``Damaged`` when it is no
     file."""
-    segment = SegmentFile(disk, directory, number, around=True)
-    try:
+    with closing(SegmentFile(disk, directory, number, around=True)) as segment:
         segment.file.drop_cache()
-    finally:
-        segment.close()
 
 
 def find_wound(
     disk: Disk, directory: str, number: int, end: int, *, around: bool = True, filled: Sequence[Filling] = ()
 ) -> Wound | None:
-    """Finds the first damage in a segment whose log ends at ``end``, but for what is ``filled``. None when every frame
-    is whole. ``around``: a page that the disk does not give is damage, not an ``OSError``. Raises ``Damaged`` when its
-    header page is not."""
-    segment = _Filled(disk, directory, number, around, filled)
-    try:
+    """Finds the first damage in a segment whose log ends at ``end``, except the ``filled`` damage. None when every
+    frame is whole. ``around``: a page that the disk does not give is damage, not an ``OSError``. Raises ``Damaged``
+    when its header page is not."""
+    with closing(_Filled(disk, directory, number, around, filled)) as segment:
         at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
         while at < end:
             buf, found = segment.window(at, end, WINDOW_BYTES_MAX)
@@ -133,8 +127,6 @@ def find_wound(
                 return _followed(disk, directory, wound)
             at = found.end
         return None
-    finally:
-        segment.close()
 
 
 def place_between(
@@ -143,8 +135,7 @@ def place_between(
     """Returns bytes ``start`` to ``stop`` (exclusive) of a segment whose log ends at ``end`` as if they were damage,
     whatever they hold: frames that other frames shall stand for. All damage before ``start`` is ``filled``. Raises
     ``Damaged`` when it is not, or the header page is not what it must be."""
-    segment = _Filled(disk, directory, number, True, filled)
-    try:
+    with closing(_Filled(disk, directory, number, True, filled)) as segment:
         at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
         while at < start:
             buf, found = segment.window(at, start, WINDOW_BYTES_MAX)
@@ -154,8 +145,6 @@ def place_between(
             last.note(buf, at, found)
             at = found.end
         return _followed(disk, directory, _wound(segment, start, end, last, True, stop))
-    finally:
-        segment.close()
 
 
 class _Filled(SegmentFile):
@@ -196,7 +185,8 @@ class _Last:
         self._note_rollback(buf, base, found)
 
     def _note_rollback(self, buf: bytes, base: int, found: Walk) -> None:
-        """Notes a rollback: what it abandoned may lie in earlier segments, whose ends this one's header tells."""
+        """Notes a rollback. The blocks that it abandoned may lie in earlier segments, whose ends this one's header
+        names."""
         starts = found.offsets[found.headers["kind"] == FrameKind.ROLLBACK_START]
         blocks = found.offsets[_visible(found)]
         if not len(starts) or (len(blocks) and blocks[-1] > starts[-1]):
@@ -238,13 +228,10 @@ def _followed(disk: Disk, directory: str, wound: Wound) -> Wound:
     for info in survey(disk, directory, around=wound.around):
         if info.number <= wound.number or not info.active:
             continue
-        segment = SegmentFile(disk, directory, info.number, around=wound.around)
-        try:
+        with closing(SegmentFile(disk, directory, info.number, around=wound.around)) as segment:
             for buf, base, found in whole_frames(segment, FIRST_FRAME, min(info.live_end or info.size, info.size)):
                 if (behind := _next_of(buf, base, found)) is not None:
                     return replace(wound, following=behind[0])
-        finally:
-            segment.close()
     return wound
 
 
@@ -286,7 +273,7 @@ class Filling:
 
     def __init__(self, wound: Wound, *, term_max: int, believed: bool = True) -> None:
         """Begins to fill a wound; a block of a later term than ``term_max``, the stored one, was never written here.
-        ``believed``: what can be read of the old block must agree with the new one."""
+        ``believed``: the readable part of the old block must agree with the new one."""
         self.wound = wound
         self._believed = believed
         self._term_max = term_max
@@ -314,7 +301,7 @@ class Filling:
 
     @property
     def term(self) -> int:
-        """The next block's term, as what is left of it, or what lies around, says; 0: not known."""
+        """The next block's term by the rest of the old block, or by its neighbours; 0: not known."""
         old = self._old
         return old.term if old is not None else self.wound.term
 
@@ -346,8 +333,8 @@ class Filling:
         self.next_vlsn = Vlsn(header.last_vlsn + 1)
 
     def add_record(self) -> bool:
-        """Puts a record where only a checkpoint's can have been, and says whether it did. It says no more than is
-        known: the log reads them at an open alone, and needs none."""
+        """Adds a record where only a checkpoint's can have been, and says whether it did. The record states no more
+        than is known: only an open reads such records, and it needs none."""
         wound, left = self.wound, self.wound.end - self._at
         old = wound.old if self._at == wound.start else None
         if old is not None and old.size <= left and _RECORD_OF.get(old.size) == old.kind:
@@ -398,9 +385,9 @@ class Filling:
 
 
 def find_wound_of_closed(disk: Disk, stores: Stores, directory: str, number: int) -> tuple[Wound | None, int]:
-    """Returns the first damage of segment ``number`` of a log that does not open for it, and its stored term. Of the
-    last segment, what ``state`` and its own frames say was synced is looked at. Raises ``Damaged`` where a header page,
-    or the node file, is the damage, or the last segment was cut short: nothing says where its log ended."""
+    """Returns the first damage of segment ``number`` of a log that does not open for it, and its stored term. In the
+    last segment it looks up to the end that ``state`` and the frames say was synced. Raises ``Damaged`` where a header
+    page, or the node file, is the damage, or the last segment was cut short: nothing says where its log ended."""
     stated = read_stated(stores, directory)
     segments = survey(disk, directory)
     term = node_file.read(disk, f"{directory}/{NODE_FILE_NAME}").term
@@ -427,13 +414,10 @@ def _between(disk: Disk, directory: str, segments: Sequence[SegmentInfo], wound:
 def _terms(disk: Disk, directory: str, info: SegmentInfo) -> tuple[int, int]:
     """Returns the terms of a segment's first and last readable visible block; zeros for none."""
     first = last = 0
-    segment = SegmentFile(disk, directory, info.number)
-    try:
+    with closing(SegmentFile(disk, directory, info.number)) as segment:
         for buf, base, found in whole_frames(segment, FIRST_FRAME, info.live_end or info.size):
             blocks = found.offsets[_visible(found)]
             if len(blocks):
                 terms = scan.block_headers(buf, base, blocks)["term"]
                 first, last = first or int(terms[0]), int(terms[-1])
         return first, last
-    finally:
-        segment.close()

@@ -1,4 +1,4 @@
-"""Blocks of a stopped log replaced by those that a majority of the copies holds: what an operator asks for.
+"""Blocks of a stopped log replaced, at an operator's request, by those that a majority of the copies holds.
 
     1  each place is filled in memory by whole blocks of the others', framed as they were; what does not fit exactly is
        refused, and nothing was written
@@ -10,7 +10,7 @@ Stopped before a rename its segment is as it was; each one behind it is the othe
 Where index and segment do not fit one another, there is no index.
 
 A block whose entries are summed up outside of the log (producers, transactions, members, terms) is not replaced by
-another one: what ``state`` made of it would stay.  Such a node is restored.
+another one: ``state`` would keep the sums of the old block. Such a node is restored.
 
 The caller holds the directory's lock.  Blocking.
 """
@@ -38,7 +38,7 @@ from vlsn.state import node_file
 REPLACEMENTS_MAX = 1_024
 """Places that one repair replaces; each leaves a file with the old bytes."""
 REPLACED_BYTES_MAX = 256 << 20
-"""Bytes of blocks that one repair puts in their places, and holds in memory."""
+"""Bytes of blocks that one repair writes, and holds in memory."""
 _SUMMED_UP = BlockFlag.PRODUCERS | BlockFlag.TXNS | BlockFlag.KINDS
 
 

@@ -1,4 +1,4 @@
-"""A network restore in its directory: what shuts the old log out, and when the new one counts.
+"""A network restore in its directory: the steps that shut the old log out, and the one that makes the new log count.
 
     1  the vote floor is written, synced: what this node acknowledged may be nowhere on it for a while
     2  ``restore.marker`` says in which segment the restored log begins, synced       ◄ the old log is none any more
@@ -16,6 +16,7 @@ written, and one that has rotted still shuts the log.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -47,21 +48,21 @@ OLD_SEGMENTS_MAX = 4
 
 
 class End(NamedTuple):
-    """The end of what a node may have acknowledged, of a log that it gives up: no other log is taken in its place
-    unless it is known durable up to ``vlsn``, in ``term`` or a later one, or in a term later than ``newest``."""
+    """The last entry that a node may have acknowledged of a log that it gives up. Another log takes its place only if
+    it is known durable up to ``vlsn``, in ``term`` or a later term, or in a term later than ``newest``."""
 
     term: int = 0
     vlsn: int = 0
     newest: int = NUMBER_MAX
-    """The highest term in which the node can have acknowledged anything. Who leads in a later one has all of it that
-    was ever durable, however far the rest of this log went."""
+    """The highest term in which the node can have acknowledged anything. The master of a later term has every entry
+    that was ever durable, however far the rest of this log went."""
 
 
 NULL_END: Final = End()
 
 
 class RestoreListener:
-    """The listener of a log under restore: nobody appends to it or reads it; ``failed`` hears of its end."""
+    """The listener of a log under restore, without appends or readers; ``failed`` gets the error that ends it."""
 
     def __init__(self, failed: Callable[[LogFailed], None]) -> None:
         self.failed = failed
@@ -101,8 +102,8 @@ class Restart:
 
     def begin(self, after: Vlsn, why: str, *, end: tuple[int, int] | None, keep: bool = False) -> Marker:
         """Steps 1 to 3 for a log that will begin behind ``after``; durable on return.  ``end`` is (term, VLSN) of the
-        last block of the log that was here; None where that could not be opened: what it consisted of is then kept
-        aside, as far as ``OLD_SEGMENTS_MAX`` goes; with ``keep`` always.  Raises ``WrongDirectory``, ``LogInUse``."""
+        last block of the log that was here; None where that could not be opened: its newest segments are then kept
+        aside, up to ``OLD_SEGMENTS_MAX``; with ``keep`` always. Raises ``WrongDirectory``, ``LogInUse``."""
         make_directory(self._disk, self._directory)
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
         try:
@@ -121,9 +122,9 @@ class Restart:
         return marker
 
     def end(self) -> End | None:
-        """Returns the end that what is here speaks of, whether it opens or not. None where that cannot be told. The
-        VLSN is never below the vote floor; the term is of the furthest block that can be read, 0 for none: the stored
-        one may have seen no master."""
+        """Returns the end that the files here show, whether the log opens or not; None without a readable node file.
+        The VLSN is never below the vote floor. The term is that of the furthest readable block, 0 for none: the stored
+        term may have had no master."""
         try:
             record = node_file.read(self._disk, f"{self._directory}/{NODE_FILE_NAME}")
         except (FileNotFoundError, Damaged):
@@ -131,15 +132,18 @@ class Restart:
         furthest, state = self._look(record.term)
         vlsn = max([record.floor_vlsn, *(vlsn for _, vlsn in _ends(furthest, state, record.term))])
         newest = record.term
-        if furthest.block is not None and furthest.reach >= max(state.stated, default=NULL_LSN):
+        if furthest.block is not None and furthest.reach >= max(state.ends, default=NULL_LSN):
             newest = max(furthest.block[0], record.floor_term, state.idle.term if state.idle is not None else 0)
         return End(furthest.block[0] if furthest.block is not None else 0, vlsn, newest)
 
     def _look(self, stored_term: int) -> tuple[_Furthest, OpenState]:
         """Returns how far the segments reach, and what ``state`` says; that is closed again."""
+        return _furthest(self._disk, self._directory, stored_term), self._closed_state()
+
+    def _closed_state(self) -> OpenState:
         state = open_state(self._seams, self._directory, self._state_map_bytes, self.notes)
         state.store.close()
-        return _furthest(self._disk, self._directory, stored_term), state
+        return state
 
     def begun(self) -> Marker | None:
         """Returns the restore that can go on where it stopped; None when there is none."""
@@ -150,11 +154,8 @@ class Restart:
             return None
         if marker is None:
             return None
-        state = open_state(self._seams, self._directory, self._state_map_bytes, self.notes)
-        state.store.close()
-        record = (
-            state.record
-        )  # a checkpoint since says which segment the log begins in, or has it as ``begin`` wrote it
+        # A checkpoint since says which segment the log begins in, or has it as ``begin`` wrote it.
+        record = self._closed_state().record
         if record is None or record.first_segment < marker.first_segment or record.vlsn < marker.after:
             self.notes.append("the restore had not begun, or its state record is lost: it begins again")
             return None
@@ -164,14 +165,11 @@ class Restart:
         """Steps 5 and 6, the log closed: ``record`` is what its entries add up to; durable on return."""
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
         try:
-            state = self._open_state()
-            try:
+            with closing(self._open_state()) as state:
                 own = state.record()
                 assert own is not None and own.vlsn == record.vlsn, (own, record)
                 whole = msgspec.structs.replace(record, **{name: getattr(own, name) for name in OWN_FIELDS})
                 state.save(record=whole)
-            finally:
-                state.close()
             self._disk.remove(f"{self._directory}/{MARKER_NAME}")
             self._disk.sync_directory(self._directory)
         finally:
@@ -181,16 +179,13 @@ class Restart:
 
     def _write_floor(self, end: tuple[int, int] | None) -> None:
         """Writes the floor: ``end``, or where the log does not open the highest that speaks for itself."""
-        node_file = self._open_node_file()
-        try:
+        with closing(self._open_node_file()) as node_file:
             record = node_file.record
             floor = end or max(_ends(*self._look(record.term), record.term), default=None)
             if floor is not None:
                 raised = with_floor(record, floor, last_visible=NULL_VLSN)
                 if raised is not record:
                     node_file.replace(raised)
-        finally:
-            node_file.close()
 
     def _open_node_file(self) -> NodeFile:
         seams, directory = self._seams, self._directory
@@ -213,9 +208,8 @@ class Restart:
             marker = read_marker(self._disk, self._directory)
         except Damaged:
             marker = None
-        state = open_state(self._seams, self._directory, self._state_map_bytes, self.notes)
-        state.store.close()
-        first = state.record.first_segment if state.record is not None else 0
+        record = self._closed_state().record
+        first = record.first_segment if record is not None else 0
         return max([0, *numbers, first - 1, marker.first_segment if marker is not None else 0]) + 1
 
     def _write_marker(self, marker: Marker) -> None:
@@ -223,12 +217,9 @@ class Restart:
         fresh = path + ".new"
         if self._disk.exists(fresh):
             self._disk.remove(fresh)
-        file = self._disk.open(fresh, create=True)
-        try:
+        with closing(self._disk.open(fresh, create=True)) as file:
             file.write(0, [marker.encode()])
             file.sync()
-        finally:
-            file.close()
         self._disk.rename(fresh, path)
         self._disk.sync_directory(self._directory)
 
@@ -257,11 +248,8 @@ class Restart:
             index.close()
 
     def _restart_state(self, marker: Marker) -> None:
-        state = self._open_state()
-        try:
+        with closing(self._open_state()) as state:
             state.restart(StateRecord(vlsn=marker.after, trimmed_to=marker.after, first_segment=marker.first_segment))
-        finally:
-            state.close()
 
     def _open_state(self) -> StateStore:
         return open_state(self._seams, self._directory, self._state_map_bytes, self.notes).store
@@ -297,11 +285,8 @@ def _furthest(disk: Disk, directory: str, stored_term: int) -> _Furthest:
     whole = certain = True
     reach = NULL_LSN
     for segment in reversed(survey(disk, directory)):
-        file = disk.open(segment.path)
-        try:
+        with closing(disk.open(segment.path)) as file:
             data = file.read(0, segment.size)
-        finally:
-            file.close()
         salt = segment.header.salt if segment.header is not None else scan.salt_of(data, 0, FIRST_FRAME)
         if salt is None:
             certain &= not data[FIRST_FRAME:].strip(b"\0")

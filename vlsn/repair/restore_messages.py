@@ -6,10 +6,10 @@
     record   any member → any member   I have lost my state: what do entries up to a VLSN in this span add up to?
     give-up  asked → every voter       a person asks me to give my copy of the log up: is yours whole?
 
-Every question names the group, who asks with which incarnation, and whom.  An ``Offer`` answers each of them; that
-to an ``open`` carries the session, the state record as of the durable end, and the segments from ``at`` on.  The
-session's durable end is fixed when it is opened: nothing past it is the restoring node's to keep.  That to a ``record``
-carries the state record alone, and names as its durable end the VLSN that it is of.
+Every question names the group, the asking node with its incarnation, and the asked one. An ``Offer`` answers each of
+them; that to an ``open`` carries the session, the state record as of the durable end, and the segments from ``at`` on.
+The session's durable end is fixed when it is opened: nothing past it is the restoring node's to keep. That to a
+``record`` carries the state record alone, and names as its durable end the VLSN that it is of.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Purpose = Literal["look", "open", "close", "record", "give-up"]
 
 
 class RestoreAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """``from_vlsn``: the first VLSN wanted, 0 for the first there is.  ``session``: which one to close.  Of a
-    ``record``: of a VLSN from ``from_vlsn`` to ``upto``."""
+    """``from_vlsn``: the first VLSN wanted, 0 for the first there is. ``session``: which one to close. A ``record``
+    asks for one of a VLSN from ``from_vlsn`` to ``upto``."""
 
     group: Name
     sender: Name
@@ -64,7 +64,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     first: Number
     dtvlsn: Number
     dtvlsn_term: Number = 0
-    """The term of the block at VLSN ``dtvlsn``; 0 where that is not told."""
+    """The term of the block at VLSN ``dtvlsn``; 0 where it is not stated."""
     restores: Number = 0
     feeders: Number = 0
     full: bool = False
@@ -74,7 +74,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """The VLSN up to which it has lost what entries added up to (``History.lacks_to``)."""
     generation: Number = 0
     level: Level = 1
-    """The level of its log: who does not speak it restores from nobody that has it."""
+    """The level of its log: a node with an older binary must restore from another member."""
     session: str = ""
     record: StateRecord | None = None
     at: Number = 0

@@ -1,18 +1,18 @@
-"""Acknowledgements of destinations: a table that is the fold of what COMMIT entries note, the same on every node.
+"""Acknowledgements of destinations: the fold of the notes in COMMIT entries, the same on every node.
 
     COMMIT 10  {"8a87…": {"begin": 5}}            1–4 are nobody's business, 5 on are to be delivered
     COMMIT 44  {"8a87…": {"done": {5, 6, 9}}}     acknowledged: 1–6 and 9
     COMMIT 60  {"8a87…": {"done": {7, 8}, …}}     1–9
 
-1. What is acknowledged of a destination is one set of VLSNs, over those that are none of its messages too, so that
-   acknowledgements in order are one interval.  Its first interval ends at the *floor*.
-2. A note counts from the VLSN of its COMMIT on.  It is folded once it is durable, and synced here, and not before: no
-   rollback goes back behind that, so nothing that is folded is ever undone.  Until then the note alone is kept.
-3. Limits are judged in the fold, in log order: what does not fit is passed over, on every node alike.  A master refuses
-   it before it is logged, so a log has it only by another's error.
-4. As of any VLSN from ``settled`` on it can be told: notes are kept until a checkpoint has settled them.
-5. A log that was cleaned, and has lost its state record, knows nothing that was noted up to ``lacks_to``, until another
-   copy of the table has filled that in.
+1. One set of VLSNs holds the acknowledgements of a destination. It covers VLSNs between messages too, so
+   acknowledgements in order are one interval. The first interval ends at the *floor*.
+2. A note counts from the VLSN of its COMMIT on. It is folded once it is durable and synced here: no rollback goes back
+   behind that, so a fold is never undone. Until then the note alone is kept.
+3. The fold judges limits in log order: every node passes over the same notes that do not fit. A master refuses them
+   before they are logged, so a log has one only by an error.
+4. The table is exact as of any VLSN from ``settled`` on: notes are kept until a checkpoint has settled them.
+5. A cleaned log that has lost its state record misses all notes up to ``lacks_to``, until another copy of the table has
+   filled them in.
 
 Memory: 16 bytes an interval, of which a destination has ``ACK_INTERVALS_MAX`` at most, and the notes of the log since
 the last checkpoint, as they were logged.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -37,8 +37,7 @@ from vlsn.format.records import JSON_FAULTS, AckNote
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.ids import Vlsn
 from vlsn.limits import ACK_INTERVALS_MAX, DEAD_LETTERS_MAX, DESTINATIONS_MAX, TRIES_KEPT_MAX
-from vlsn.state.log_table import LogTable
-from vlsn.state.producers import LifeChanges
+from vlsn.state.log_table import Encoded, LogTable, TableChanges
 
 _UUID: Final = re.compile(r"[0-9a-f]{16}\Z", re.ASCII)
 _TRY_MAX: Final = (1 << 31) - 1
@@ -83,6 +82,19 @@ class AcksRecord(msgspec.Struct, frozen=True):
                 Acked.of(table)
             except BadBody as fault:
                 raise ValueError(f"acknowledgements of {uuid}: {fault}") from fault
+
+    def apart(self) -> tuple[AcksRecord, TableChanges]:
+        """Takes the tables out of a whole record."""
+        puts = [(int(uuid, 16), msgspec.json.encode(table)) for uuid, table in self.tables.items()]
+        return replace(self, tables={}, keyed=True, count=len(puts)), TableChanges(puts, [], whole=True)
+
+    def together(self, rows: list[tuple[int, bytes]], prefix: bytes) -> AcksRecord:
+        """Returns the record with the tables that lay under keys. Raises ``ValueError``."""
+        try:
+            tables = {f"{uuid:016x}": msgspec.json.decode(value, type=AckedRecord) for uuid, value in rows}
+        except JSON_FAULTS as fault:
+            raise ValueError(f"acknowledgements: {fault}") from fault
+        return replace(self, tables=tables)
 
 
 class Tries(NamedTuple):
@@ -131,7 +143,7 @@ class Acked:
         return Vlsn(min(self.done.floor, int(self.dead.firsts[0]) - 1)) if self.dead else self.floor
 
     def lets_go(self, vlsns: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Marks those that need not be kept: acknowledged, and not dead."""
+        """Marks the messages that may go: those acknowledged and not dead."""
         done = self.done.has(vlsns)
         return done & ~self.dead.has(vlsns) if self.dead else done
 
@@ -147,7 +159,7 @@ class Acked:
         if fresh:
             done = done.union(fresh)
             if dead:
-                dead = dead.minus(fresh)  # acknowledged by who had them before they died: none is to be tried again
+                dead = dead.minus(fresh)  # a receiver that had them before they died has acknowledged them: no new try
             if note.dead:
                 dead = dead.union(VlsnSet.unpack(note.dead).upto(vlsn))
                 if dead.count > limits.dead:
@@ -184,7 +196,7 @@ class AckTable(LogTable):
     """The table of one log.  At home only."""
 
     def __init__(self, record: AcksRecord | None = None, limits: AckLimits | None = None, *, vlsn: int = 0) -> None:
-        """Makes it of ``record``, as of ``vlsn``."""
+        """Builds the table from ``record``, which is of ``vlsn``."""
         self.limits = limits or AckLimits()
         record = record or AcksRecord()
         self._settled: Tables = {uuid: Acked.of(table) for uuid, table in record.tables.items()}
@@ -209,7 +221,7 @@ class AckTable(LogTable):
 
     @property
     def coming(self) -> Vlsn | None:
-        """The first VLSN of destinations that are made or moved by what is not folded yet; None where none is."""
+        """The first VLSN of destinations that a note not yet folded makes or moves; None without such a note."""
         told = self._notes[self._done :]
         begins = [(note.begin or vlsn + 1) for vlsn, notes in told for note in notes.values() if note.begin is not None]
         return Vlsn(min(begins)) if begins else None
@@ -231,7 +243,8 @@ class AckTable(LogTable):
             self._done = end
 
     def settle(self, vlsn: Vlsn) -> None:
-        """Settles everything up to ``vlsn``, durable and synced here; nothing is kept for what is below that."""
+        """Settles all notes up to ``vlsn``, which is durable and synced here. The table is no longer exact below
+        that."""
         self.advance(vlsn)
         if vlsn <= self.settled:
             return
@@ -245,8 +258,8 @@ class AckTable(LogTable):
         self._done -= end
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes what was noted after ``last``, which is not below what is settled. It is below what is folded where an
-        operator cuts the log."""
+        """Undoes all notes after ``last``, which is not below the settled VLSN. Where an operator cuts the log,
+        ``last`` lies below the folded VLSN."""
         del self._notes[bisect_right(self._notes, last, key=_vlsn_of) :]
         if last < self.folded_to:
             self._folded = dict(self._settled)
@@ -271,14 +284,14 @@ class AckTable(LogTable):
                 raise ValueError(f"destination {uuid} has other acknowledgements there than in this log")
 
     def fill(self, known: AckTable, vlsn: Vlsn) -> None:
-        """Becomes ``known``, which ``check_fill`` has found to fit, with what was noted here behind ``vlsn``."""
+        """Becomes ``known``, which has passed ``check_fill``, with the notes made here behind ``vlsn``."""
         folded_to = self.folded_to
         del self._notes[: bisect_right(self._notes, vlsn, key=_vlsn_of)]
         self._settled, self._folded, self._kept, self._done = known._settled, dict(known._settled), None, 0
         self.lacks_to, self.settled, self.folded_to = known.lacks_to, vlsn, vlsn
         self.advance(folded_to)
 
-    # What is kept of it.
+    # For checkpoints and restores.
 
     def _as_of(self, vlsn: Vlsn) -> Tables:
         """Copies the tables as of ``vlsn``."""
@@ -300,7 +313,7 @@ class AckTable(LogTable):
         return folded
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], AcksRecord]:
-        """Copies it; the returned call puts it together, on any thread."""
+        """Copies the table; the returned call makes the record on any thread."""
         folded, lacks_to = self._copy(vlsn), self.lacks_to
         return lambda: AcksRecord({uuid: table.record() for uuid, table in sorted(folded().items())}, lacks_to)
 
@@ -308,41 +321,20 @@ class AckTable(LogTable):
         """Lets the next checkpoint write all of it."""
         self._kept = None
 
-    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[AcksRecord, LifeChanges]]:
-        """Hands over what changed since the last one, as of ``vlsn``, which is settled: a record without tables, and
-        the changes. The returned call puts them together, on any thread."""
+    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[AcksRecord, TableChanges]]:
+        """Hands over the changes since the last checkpoint, as of the settled ``vlsn``: a record without tables, and
+        the rows that changed. The returned call makes them on any thread."""
         tables, kept = self._as_of(vlsn), self._kept
         before = kept or {}
         changed = {uuid: table for uuid, table in tables.items() if before.get(uuid) is not table}
         deletes = [int(uuid, 16) for uuid in before if uuid not in tables]
         self._kept = tables
         record = AcksRecord({}, self.lacks_to, keyed=True, count=len(tables))
-        return lambda: (record, LifeChanges(_Encoded(changed), deletes, whole=kept is None))
+        return lambda: (record, TableChanges(Encoded(changed.items(), _encoded), deletes, whole=kept is None))
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """Tables, each encoded when it is asked for."""
-
-    tables: Tables
-
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        for uuid, table in self.tables.items():
-            yield int(uuid, 16), msgspec.json.encode(table.record())
-
-
-def tables_of(items: Iterable[tuple[int, bytes]]) -> dict[str, AckedRecord]:
-    """Reads what a checkpoint has kept under keys. Raises ``ValueError``."""
-    try:
-        return {f"{uuid:016x}": msgspec.json.decode(value, type=AckedRecord) for uuid, value in items}
-    except JSON_FAULTS as fault:
-        raise ValueError(f"acknowledgements: {fault}") from fault
-
-
-def apart(record: AcksRecord) -> tuple[AcksRecord, LifeChanges]:
-    """Takes the tables out of a whole record."""
-    puts = [(int(uuid, 16), msgspec.json.encode(table)) for uuid, table in record.tables.items()]
-    return replace(record, tables={}, keyed=True, count=len(puts)), LifeChanges(puts, [], whole=True)
+def _encoded(row: tuple[str, Acked]) -> tuple[int, bytes]:
+    return int(row[0], 16), msgspec.json.encode(row[1].record())
 
 
 def _fold(tables: Tables, notes: Iterable[_Noted], limits: AckLimits) -> None:

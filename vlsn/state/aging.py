@@ -1,21 +1,22 @@
 """Age, as far as it is believed: a clock that leaps must not empty a log.
 
-A segment is old where its last entry's clock lies further back than ``retention_age_s``.  This node's clock may be
-wrong, though, and so may be the one that sealed; what an hour ago and what a year ago was sealed look alike to a clock
-that has leapt by a year.  Old segments go as far as any of these says so, too:
+A segment is old where its last entry's clock lies further back than ``retention_age_s``. This node's clock may be
+wrong, though, and so may be the clock that sealed. A clock that has leapt by a year cannot tell an hour's age from a
+year's. So a segment goes only where one of these four confirms its age:
 
 1. *members*: a majority's clocks agree with this node's (``repl/cleaning``).
 2. *this process*: it has seen them for ``retention_age_s`` by the monotonic clock.
-3. *entries*: the clocks of later segments, one after the other, have gone on by ``retention_age_s``.  From one to the
-   next an eighth of it counts at most, and nothing of what a clock was ahead before: a leap counts as an eighth.
+3. *entries*: the clocks of later segments, one after the other, have gone on by ``retention_age_s``. From one to the
+   next at most an eighth of it counts, so a leap counts as an eighth. A clock that lies behind an earlier one adds
+   nothing.
 4. *allowance*: an eighth of the segments, one at least, when the log is opened, and as many again with every sixteenth
    of ``retention_age_s`` that passes by the monotonic clock.
 
     retention 8 days   | 1: day 0 | 2: day 2 | … | 6: day 10 | 7: day 375 | 8: …     today is day 376, or day 11
     old by the clock: 1–6;  by the entries behind them: 5 × 1 day + 1 day for the leap, of 8: none;  allowance: 1
 
-So a log that stays open is cleaned as its clock says, one that is opened now and then by its entries or an eighth at a
-time, and one whose age is lowered at once.  Source of 4: a token bucket.
+So a log that stays open is cleaned as its clock says. So is a log whose setting of the age was lowered, and at once. A
+log that is opened now and then is cleaned by its entries, or an eighth at a time. Source of 4: a token bucket.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from vlsn.state.retention import Limit, Segment
 
 SHARE = 8
 ALLOWANCE = "age allowance"
-"""The limit of what goes because this log's clock alone says that it is old."""
+"""The name of the limit on segments that are old by this log's clock alone."""
 SAMPLES_MAX = 64
 """Segments whose clocks are read for rule 3, evenly apart: fewer make a log look younger."""
 SEEN_MAX = 64
@@ -36,7 +37,7 @@ SEEN_MAX = 64
 
 
 class Seen:
-    """Rule 2, for one open log.  Used at home only."""
+    """Rule 2, for one open log. On the owner's thread only."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
@@ -55,7 +56,7 @@ class Seen:
 
 
 class Allowance:
-    """Rule 4, for one open log.  Used at home only."""
+    """Rule 4, for one open log. On the owner's thread only."""
 
     def __init__(self) -> None:
         self._left = 0.0
@@ -105,7 +106,7 @@ def believed(
     age_s: float,
     belief: Belief | None,
 ) -> Aged:
-    """Bounds what is ``wanted`` for its age by ``belief``; takes all of it without one."""
+    """Bounds the segments ``wanted`` for their age by ``belief``; without one all of them may go."""
     aged = [segment for segment, reason in wanted if reason == "age"]
     if belief is None:
         return Aged(aged, len(aged), len(aged))

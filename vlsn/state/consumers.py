@@ -3,11 +3,11 @@
     consumer/billing          {"next": 41}                billing has read this log up to VLSN 40
     consumer/orders/billing   {"next": 7, "term": 1}      … and the log of group ``orders`` up to 6: no hold here
 
-A position is set by a COMMIT entry, alone or with the entries that came of what was read, so it becomes durable and is
-rolled back with them.  The VLSN of that COMMIT says which position it is: whoever wants to change it names it, and
-where another one has come since nothing is logged.
+A COMMIT entry sets a position, alone or with the entries made from the ones read. So it becomes durable, and is rolled
+back, with them. The VLSN of that COMMIT identifies the position: a change names it, and nothing is logged where another
+position has come since.
 
-Each node places the holds itself, from its own log: of a position that may still be rolled back nothing is let go.
+Each node places the holds itself, from its own log. A position that may still be rolled back lets nothing go.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ def positions_in(kept: Mapping[str, Kept]) -> dict[str, Placed]:
 
 
 def held_in(kept: Mapping[str, Kept]) -> dict[str, Vlsn]:
-    """Returns from where on each consumer of this log still needs it."""
+    """Returns the first VLSN that each consumer of this log still needs."""
     found = {name: Vlsn(placed.position.next) for name, placed in positions_in(kept).items()}
     return {name: vlsn for name, vlsn in found.items() if not is_of_another_group(name)}
 
 
 class ConsumerHolds(FollowingHolds):
-    """The holds of one log's consumers.  At home only, under the latch."""
+    """The holds of one log's consumers. On the owner's thread only, under the latch."""
 
     def __init__(self, holds: Holds, small: SmallState) -> None:
         super().__init__(holds, Owner.CONSUMER)
         self._small = small
 
     def place(self, durable: Vlsn) -> None:
-        """Places them as of ``durable``."""
+        """Places the holds as of ``durable``."""
         self.follow(held_in(self._small.as_of(durable)) if self._small or self._held else {})

@@ -2,9 +2,9 @@
 
     dest/orders     {"uuid": "8a87…", "prefix": "order-", "full_policy": "page", …}
 
-Set, changed and removed by a COMMIT, so the settings are rolled back, restored and made durable with the log.  What was
-acknowledged lies under the ``uuid`` in a table of its own (``acks``): a destination that is dropped and made anew has
-another one, and knows nothing of the acknowledgements of the old one.
+Set, changed and removed by a COMMIT, so the settings are rolled back, restored and made durable with the log. The
+acknowledgements lie under the ``uuid`` in a table of their own (``acks``). A destination that is dropped and made anew
+has another uuid, and so none of the old acknowledgements.
 
 A message is a DATA entry whose key begins with the prefix, but for the destination's own dead letters
 (``vlsn/format/messages``); its id is its VLSN.
@@ -90,7 +90,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
             return most if self.redelivery_delay_s else 0.0
 
     def check(self) -> None:
-        """Raises ``BadArgument`` for what no destination can be."""
+        """Raises ``BadArgument`` for settings that no destination can have."""
         if _UUID.match(self.uuid) is None:
             raise BadArgument(f"uuid: {self.uuid[:40]!r} is not 16 hex digits")
         for name in ("prefix", "dead_letter"):
@@ -196,7 +196,7 @@ def views_of(kept: Mapping[str, Kept], acks: AckTable) -> list[DestinationView]:
 
 
 class Destinations(FollowingHolds):
-    """The destinations of one log, and the holds that they place on it.  At home only, under the latch."""
+    """The destinations of one log, and the holds that they place on it. On the owner's thread only, under the latch."""
 
     def __init__(self, holds: Holds, small: SmallState, acks: AckTable) -> None:
         super().__init__(holds, Owner.DESTINATION)
@@ -210,5 +210,5 @@ class Destinations(FollowingHolds):
         return views_of(self._small.as_of(self._acks.folded_to), self._acks)
 
     def place(self) -> None:
-        """Places the holds of all that is not acknowledged."""
+        """Places a hold for each destination at its first unacknowledged message."""
         self.follow({view.name: Vlsn(view.acked.floor + 1) for view in self.views()})

@@ -11,20 +11,19 @@ a row in the order of the log, and the oldest one goes when there are too many.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple
 
 from vlsn.format.producer_columns import Produced
-from vlsn.ids import NULL_VLSN, Term, Vlsn
+from vlsn.ids import Term, Vlsn
 from vlsn.limits import HANDLES_MAX, PRODUCER_SILENT_VLSNS
-from vlsn.state.log_table import LogTable
+from vlsn.state.log_table import Encoded, Ended, EvictingTable, TableChanges
 from vlsn.state.producer_lives import read_lives
-from vlsn.state.producers import LifeChanges, ProducersRecord
+from vlsn.state.producers import ProducersRecord
 
 REMEMBERED = HANDLES_MAX
 _LIFE = Struct("<QQQQQQ")
@@ -40,15 +39,7 @@ class HandlePlace(NamedTuple):
     term: Term
 
 
-class _Ended(NamedTuple):
-    """A row that went when the one at VLSN ``at`` came; ``evicted_to`` as it was before."""
-
-    at: int
-    row: Produced
-    evicted_to: int
-
-
-class Handles(LogTable):
+class Handles(EvictingTable[Produced]):
     """The table of one log, as of the last VLSN noted."""
 
     def __init__(
@@ -59,25 +50,20 @@ class Handles(LogTable):
         silent: int = PRODUCER_SILENT_VLSNS,
         lacks_to: int = 0,
     ) -> None:
-        """Makes it of ``record``. ``lacks_to``: what it lacks at least, for a record that does not say it yet."""
+        """Builds the table from ``record``. ``lacks_to``: the VLSN up to which it misses rows at least, for a record of
+        before that was noted."""
         record = record or ProducersRecord()
+        super().__init__(silent=silent, forgotten_to=record.forgotten_to, keyed=record.keyed)
         self._most = REMEMBERED if most is None else most
-        self._silent = silent
         self._rows: OrderedDict[int, Produced] = OrderedDict()
         """The rows by id, in the order of the log."""
         for life in read_lives(record.lives):
             rows = life.rows
             self._rows[life.producer] = (life.producer, rows.begin, rows.firsts[-1], rows.lasts[-1], rows.terms[-1])
-        self._evicted_to = record.forgotten_to
-        self._ended: deque[_Ended] = deque()
         self.lacks_to = max(record.lacks_to, lacks_to)
         newest = next(reversed(self._rows.values()), None)
         self.settled = newest[_LAST] if newest is not None else self.lacks_to
         self._kept_at: int = self.settled
-        self._changed: dict[int, Produced | None] = {}
-        """The rows that may be other than at the last checkpoint, None for those that went."""
-        self._whole = not record.keyed
-        """The next checkpoint writes all of it."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -86,17 +72,13 @@ class Handles(LogTable):
         """Says whether there is a row of it, however old."""
         return handle in self._rows
 
-    # What is known, with ``at`` the next VLSN to be given.
+    # Lookups, with ``at`` the next VLSN of the log.
 
     def find(self, handle: int, *, at: int) -> HandlePlace | None:
         row = self._rows.get(handle)
         if row is None or row[_LAST] + self._silent < at:
             return None
         return HandlePlace(Vlsn(row[_FIRST]), Vlsn(row[_LAST]), Term(row[4]))
-
-    def forgotten_to(self, *, at: int) -> Vlsn:
-        """Returns the VLSN after which no commit was forgotten."""
-        return Vlsn(max(self._evicted_to, at - self._silent - 1, NULL_VLSN))
 
     # What changes it.
 
@@ -107,10 +89,10 @@ class Handles(LogTable):
             handle = row[0]
             before = rows.pop(handle, None)
             if before is not None:  # no master logs one twice
-                ended.append(_Ended(row[_FIRST], before, self._evicted_to))
+                ended.append(Ended(row[_FIRST], handle, before, self._evicted_to))
             elif len(rows) >= most:
                 gone, oldest = rows.popitem(last=False)
-                ended.append(_Ended(row[_FIRST], oldest, self._evicted_to))
+                ended.append(Ended(row[_FIRST], gone, oldest, self._evicted_to))
                 self._evicted_to = max(self._evicted_to, oldest[_LAST])
                 changed[gone] = None
             rows[handle] = row
@@ -120,7 +102,7 @@ class Handles(LogTable):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Lets go of what no rollback brings back."""
+        """Forgets rows that no rollback brings back."""
         ended, settled = self._ended, self.settled
         for _ in range(_LET_GO_AT_ONCE):
             if not ended or ended[0].at > settled:
@@ -132,17 +114,9 @@ class Handles(LogTable):
         self.settled = max(self.settled, vlsn)
         self._let_go()
 
-    def forget_before(self, vlsn: Vlsn) -> None:
-        """Forgets what was logged before ``vlsn`` and is not known."""
-        self._evicted_to = max(self._evicted_to, vlsn - 1)
-
-    def lose_before(self, vlsn: Vlsn) -> None:
-        self.forget_before(vlsn)
-        super().lose_before(vlsn)
-
     def check_fill(self, known: Handles, vlsn: Vlsn) -> None:
-        """Compares with ``known``, another copy's table as of ``vlsn``: behind ``lacks_to`` both say the same, but for
-        what is forgotten there. Raises ``ValueError``."""
+        """Compares this table with ``known``, another copy's as of ``vlsn``. Behind ``lacks_to`` both must hold the
+        same rows, except those that the other copy has forgotten. Raises ``ValueError``."""
         self.check_exact(vlsn, "transactions")
         if max(known.settled, known._evicted_to) > vlsn or len(known) > self._most:
             raise ValueError(f"{len(known)} transactions as of VLSN {vlsn}, or some that were logged later")
@@ -153,8 +127,8 @@ class Handles(LogTable):
             raise ValueError(f"{len(other)} transactions lie elsewhere there than in this log")
 
     def fill(self, known: Handles, vlsn: Vlsn) -> None:
-        """Becomes ``known``, which ``check_fill`` has found to fit, with what was noted here behind ``vlsn``. ``known``
-        is used up."""
+        """Becomes ``known``, which has passed ``check_fill``, with the rows noted here behind ``vlsn``. ``known`` is
+        used up."""
         behind = {row for row in chain(self._rows.values(), (each.row for each in self._ended)) if row[_LAST] > vlsn}
         known.note(sorted(behind, key=itemgetter(_LAST)))
         self._rows, self._ended, self._evicted_to = known._rows, known._ended, known._evicted_to
@@ -162,7 +136,7 @@ class Handles(LogTable):
         self.keep_all()
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes what came after ``last``, which is not below what is settled."""
+        """Undoes all commits after ``last``, which is not below the settled VLSN."""
         rows, self._evicted_to = self._as_of(last)
         self._rows = OrderedDict((row[0], row) for row in rows)
         while self._ended and self._ended[-1].at > last:
@@ -172,16 +146,16 @@ class Handles(LogTable):
         for handle in self._changed:
             self._changed[handle] = self._rows.get(handle)
 
-    # What is kept of it.
+    # For checkpoints and restores.
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
-        """Copies it; the returned call puts it together, on any thread."""
+        """Copies the table; the returned call makes the record on any thread."""
         (rows, forgotten_to), lacks_to = self._as_of(vlsn), self.lacks_to
-        return lambda: ProducersRecord(forgotten_to, b"".join([life for _, life in _Encoded(rows)]), lacks_to)
+        return lambda: ProducersRecord(forgotten_to, b"".join([life for _, life in map(_encoded, rows)]), lacks_to)
 
-    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, LifeChanges]]:
-        """Hands over what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
-        without rows, and the changes. The returned call puts them together, on any thread."""
+    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, TableChanges]]:
+        """Hands over the changes since the last checkpoint, as of ``vlsn``: a record without rows, and the rows that
+        changed. The caller must store both. The returned call makes them on any thread."""
         if vlsn < max(self.settled, self._kept_at):
             self.keep_all()
         ended, forgotten_to = self._undone(vlsn)
@@ -195,34 +169,21 @@ class Handles(LogTable):
         self._kept_at, self._whole = int(vlsn), False
         record = ProducersRecord(forgotten_to, b"", self.lacks_to, keyed=True, count=count)
 
-        def put_together() -> tuple[ProducersRecord, LifeChanges]:
+        def put_together() -> tuple[ProducersRecord, TableChanges]:
             then = {} if whole else {**changed, **ended}
             kept = rows + [row for row in then.values() if row is not None and row[_LAST] <= vlsn]
             there = {row[0] for row in kept}
-            return record, LifeChanges(_Encoded(kept), [handle for handle in changed if handle not in there], whole)
+            return record, TableChanges(
+                Encoded(kept, _encoded), [handle for handle in changed if handle not in there], whole
+            )
 
         return put_together
-
-    def keep_all(self) -> None:
-        """Lets the next checkpoint write all of it: what is kept is something else than what the last one gave."""
-        self._whole = True
-        self._changed.clear()
 
     def _behind(self, vlsn: int) -> Iterator[Produced]:
         for row in reversed(self._rows.values()):
             if row[_LAST] <= vlsn:
                 return
             yield row
-
-    def _undone(self, vlsn: int) -> tuple[dict[int, Produced], int]:
-        """Returns the rows by id that went behind ``vlsn``, and what had been evicted by then."""
-        rows: dict[int, Produced] = {}
-        evicted_to = self._evicted_to
-        for ended in reversed(self._ended):
-            if ended.at <= vlsn:
-                break
-            rows[ended.row[0]], evicted_to = ended.row, ended.evicted_to
-        return rows, evicted_to
 
     def _as_of(self, vlsn: int) -> tuple[list[Produced], int]:
         ended, evicted_to = self._undone(vlsn)
@@ -232,12 +193,7 @@ class Handles(LogTable):
         return rows, evicted_to
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """Rows, each encoded as a life of one submission when it is asked for (``producer_lives.py``)."""
-
-    rows: list[Produced]
-
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        for handle, sequence, first, last, term in self.rows:
-            yield handle, _LIFE.pack(handle, sequence, 1, first, last, term)
+def _encoded(row: Produced) -> tuple[int, bytes]:
+    """Encodes a row as a life of one submission (``producer_lives.py``)."""
+    handle, sequence, first, last, term = row
+    return handle, _LIFE.pack(handle, sequence, 1, first, last, term)

@@ -1,8 +1,8 @@
 """The sum of a log's entries: term runs, group and producers, as of any VLSN still needed.
 
-Derived from visible blocks and nothing else; kept at checkpoints as the state record, recomputed after a
-rollback.  A GROUP entry counts from the moment it is in the log, and no longer once it is rolled back, so
-the ones that may still be rolled back are kept beside the durable one.
+Derived from visible blocks and nothing else; kept at checkpoints as the state record, recomputed after a rollback. A
+GROUP entry counts from the moment it is in the log, until it is rolled back. So the entries that may still be rolled
+back are kept beside the durable one.
 
     term runs   [(1, 1, 40), (2, 41, 90)]      blocks 1–40 were sealed in term 1, 41–90 in term 2
     groups      [(2, GROUP at VLSN 2)]
@@ -38,9 +38,10 @@ from vlsn.limits import PRODUCERS_AT_LEVEL_1, PRODUCERS_DEFAULT
 from vlsn.seams import Buffer
 from vlsn.state.acks import AckTable
 from vlsn.state.handles import Handles
-from vlsn.state.producers import LifeChanges, Producers
+from vlsn.state.log_table import TableChanges
+from vlsn.state.producers import Producers
 from vlsn.state.small_state import SmallState
-from vlsn.state.state_store import KEYED_FROM_LEVEL, StateRecord
+from vlsn.state.state_store import KEYED_FROM_LEVEL, PREFIXES, StateRecord
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ class History:
 
     @property
     def _tables(self) -> tuple[Any, ...]:
-        """All tables: what is done to one of them is done to each."""
+        """All tables; each change of the log is applied to every one."""
         return self.producers, self.commits, self.small, self.acks
 
     @property
@@ -92,13 +93,8 @@ class History:
 
     @property
     def level(self) -> int:
-        """The group's by the newest entry in the log, durable or not: what a reader of this log must read."""
+        """The group's level by the newest entry in the log, durable or not. A reader of this log must know it."""
         return self.levels[-1][1] if self.levels else LEVEL_1.min
-
-    @property
-    def last_txn_end(self) -> Vlsn:
-        """The last COMMIT of a transaction in the log, 0 where none is known."""
-        return self.txn_ends[-1] if self.txn_ends else NULL_VLSN
 
     @property
     def settled(self) -> Vlsn:
@@ -107,11 +103,13 @@ class History:
 
     @property
     def lacks_to(self) -> Vlsn:
-        """The VLSN up to which a table lacks what was cleaned away before it was noted; 0 where all are whole."""
+        """The VLSN up to which a table misses entries that were cleaned away before they were noted; 0 where all are
+        whole."""
         return Vlsn(max(table.lacks_to for table in self._tables))
 
     def level_at(self, durable: Vlsn) -> int:
-        """Returns the group's level as of ``durable``: what may be written, for no rollback takes it back."""
+        """Returns the group's level as of ``durable``. The log may write that level, since no rollback takes it
+        back."""
         return next((level for vlsn, level in reversed(self.levels) if vlsn <= durable), LEVEL_1.min)
 
     @property
@@ -121,7 +119,7 @@ class History:
 
     @property
     def durability(self) -> GroupDurability:
-        """The durability that the group gives appends which ask for none, by the newest entry in the log."""
+        """The durability of appends that ask for none, by the newest entry in the log."""
         return group_durability(self.set.durability or SYNCED)
 
     def term_of(self, vlsn: Vlsn) -> Term:
@@ -131,14 +129,8 @@ class History:
             return NULL_TERM
         return Term(self.term_runs[index].term)
 
-    def term_start(self, term: Term) -> Vlsn:
-        """Returns the first VLSN of the newest run when that is ``term``'s, else 0."""
-        if self.term_runs and self.term_runs[-1].term == term:
-            return Vlsn(self.term_runs[-1].first)
-        return NULL_VLSN
-
     def note_term(self, term: int, first: int, last: int) -> None:
-        """Notes that blocks ``first`` to ``last``, which follow on what is known, are of ``term``."""
+        """Notes that blocks ``first`` to ``last``, which follow on the known ones, are of ``term``."""
         runs = self.term_runs
         if runs and runs[-1].term == term:
             assert first == runs[-1].last + 1, (first, runs[-1])
@@ -159,11 +151,7 @@ class History:
             elif entry.kind == EntryKind.COMMIT:
                 self._note_commit(entry.vlsn, CommitEntry.decode(entry.value))
         if own.txn_end:
-            self.note_txn_end(own.txn_end)
-
-    def note_txn_end(self, vlsn: Vlsn) -> None:
-        """Notes the last COMMIT of a transaction in a block."""
-        self.txn_ends.append(vlsn)
+            self.txn_ends.append(own.txn_end)
 
     def _note_commit(self, vlsn: Vlsn, commit: CommitEntry) -> None:
         fresh = commit.set
@@ -179,10 +167,6 @@ class History:
             self.small.note(vlsn, commit.puts)
         if commit.acks:
             self.acks.note(vlsn, commit.acks)
-
-    def note_producers(self, data: Buffer) -> None:
-        """Reads the producers of a block that has some; it follows on those read before."""
-        self.note_submissions(block_format.producers(data, block_format.decode_header(data)))
 
     def note_submissions(self, rows: list[Produced]) -> None:
         """Notes submissions that follow on those noted before: of producers, and of transactions' handles."""
@@ -213,8 +197,8 @@ class History:
         return txn_end
 
     def settle(self, dtvlsn: Vlsn) -> None:
-        """Settles everything up to ``dtvlsn``, which stays for ever. Groups before the durable one are let go, and what
-        would take producers back behind it."""
+        """Settles everything up to ``dtvlsn``, which stays for ever. It forgets groups before the durable one, and all
+        that only an earlier VLSN needs."""
         for table in self._tables:
             table.settle(dtvlsn)
         for settings in (self.groups, self.levels, self.settings):
@@ -228,14 +212,9 @@ class History:
         was cleaned past it, and the state record that had it was lost."""
         return first > 1 and (not self.groups or self.groups[0][0] > dtvlsn)
 
-    def found_group(self, vlsn: Vlsn, group: GroupEntry) -> None:
-        """Takes the entry that ``lacks_group`` misses from another copy of this log."""
-        assert not self.groups or vlsn < self.groups[0][0]
-        self.groups.insert(0, (vlsn, group))
-
     def found_state(self, known: History, vlsn: Vlsn) -> None:
-        """Takes over ``known``, what another copy of this log added up to as of ``vlsn``, with what was noted here
-        behind that. ``known`` is used up. Raises ``ValueError``, nothing changed, where it says other than this log."""
+        """Takes over ``known``, another copy's sum of this log as of ``vlsn``, with all that was noted here behind
+        that. ``known`` is used up. Raises ``ValueError`` where it contradicts this log; nothing has changed then."""
         tables = list(zip(self._tables, known._tables, strict=True))
         for table, theirs in tables:
             table.check_fill(theirs, vlsn)
@@ -268,17 +247,17 @@ class History:
             self.producers.limit_from(vlsn, _producers_max(level, self.set))
 
     def lose_before(self, vlsn: Vlsn) -> None:
-        """Notes that what came before ``vlsn`` was never noted here, and is in the log no more."""
+        """Notes that entries before ``vlsn`` were never noted here, and have left the log."""
         for table in self._tables:
             table.lose_before(vlsn)
 
     def give_up_lost(self) -> None:
-        """Gives up what ``lose_before`` has noted, and no other copy has."""
+        """Gives up the part that ``lose_before`` has noted as lost; no other copy has it."""
         for table in self._tables:
             table.give_up_lost()
 
     def truncate(self, last: Vlsn) -> None:
-        """Forgets what came after ``last``, which is not below what is settled."""
+        """Forgets all entries after ``last``, which is not below the settled VLSN."""
         assert last >= self.settled, (last, self.settled)
         for table in self._tables:
             table.truncate(last)
@@ -293,10 +272,6 @@ class History:
         while self.txn_ends and self.txn_ends[-1] > last:
             self.txn_ends.pop()
 
-    def forget_terms(self, kept: int) -> None:
-        """Forgets all but the ``kept`` newest term runs, of a log that is compared with no other."""
-        del self.term_runs[:-kept]
-
     def truncate_head(self, first: Vlsn) -> None:
         """Lets the log begin at ``first``. The group stays, also where its entry is gone."""
         runs = [run for run in self.term_runs if run.last >= first]
@@ -307,39 +282,34 @@ class History:
             del self.txn_ends[0]
 
     def snapshot(self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int) -> Callable[[], StateRecord]:
-        """Copies all of it as of ``vlsn``, for a restore, with what was cleaned away. The returned call puts the
-        ``StateRecord`` together, on any thread (``Producers.snapshot``)."""
-        record, small = self._sum(vlsn, trimmed_to, first_segment), self.small.snapshot(vlsn)
-        producers, commits = self.producers.snapshot(vlsn), self.commits.snapshot(vlsn)
-        acks = self.acks.snapshot(vlsn)
-        return lambda: replace(record, producers=producers(), commits=commits(), small=small(), acks=acks())
+        """Copies all of it as of ``vlsn`` for a restore, with the end of what was cleaned away. The returned call makes
+        the ``StateRecord`` on any thread (``Producers.snapshot``)."""
+        record = self._sum(vlsn, trimmed_to, first_segment)
+        tables = {field: getattr(self, field).snapshot(vlsn) for field in (*PREFIXES, "small")}
+        return lambda: replace(record, **{field: table() for field, table in tables.items()})
 
     def keep_all(self) -> None:
-        """Lets the next checkpoint write every table whole: what is kept of them is not what the last one gave."""
-        self.producers.keep_all()
-        self.commits.keep_all()
-        self.acks.keep_all()
+        """Lets the next checkpoint write every table whole: the store no longer holds the rows of the last one."""
+        for field in PREFIXES:
+            getattr(self, field).keep_all()
 
     def checkpoint(
         self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int
-    ) -> Callable[[], tuple[StateRecord, dict[str, LifeChanges] | None]]:
-        """Copies what a checkpoint keeps as of ``vlsn``, and its caller has to keep. The returned call puts the record
-        together, on any thread, with what changed in its tables since the last one; None below the level that tells
-        them apart: they are in the record."""
+    ) -> Callable[[], tuple[StateRecord, dict[str, TableChanges] | None]]:
+        """Copies the content of a checkpoint as of ``vlsn``, which its caller must store. The returned call makes the
+        record on any thread, with the rows that changed since the last checkpoint. Below the level with keys for tables
+        these are None: the record holds all rows."""
         if self.level_at(vlsn) < KEYED_FROM_LEVEL:
             whole = self.snapshot(vlsn, trimmed_to=trimmed_to, first_segment=first_segment)
             self.keep_all()
             return lambda: (whole(), None)
         record, small = self._sum(vlsn, trimmed_to, first_segment), self.small.snapshot(vlsn)
-        producers, commits = self.producers.checkpoint(vlsn), self.commits.checkpoint(vlsn)
-        acked = self.acks.checkpoint(vlsn)
+        tables = {field: getattr(self, field).checkpoint(vlsn) for field in PREFIXES}
 
-        def put_together() -> tuple[StateRecord, dict[str, LifeChanges]]:
-            named, of_named = producers()
-            handles, of_handles = commits()
-            acks, of_acks = acked()
-            changes = {"producers": of_named, "commits": of_handles, "acks": of_acks}
-            return replace(record, producers=named, commits=handles, small=small(), acks=acks), changes
+        def put_together() -> tuple[StateRecord, dict[str, TableChanges]]:
+            parts = {field: table() for field, table in tables.items()}
+            changes = {field: changes for field, (_, changes) in parts.items()}
+            return replace(record, small=small(), **{field: kept for field, (kept, _) in parts.items()}), changes
 
         return put_together
 
@@ -357,7 +327,7 @@ class History:
             level=copy.level,
             level_vlsn=copy.levels[-1][0] if copy.levels else NULL_VLSN,
             term_runs=[(run.term, run.first, run.last) for run in copy.term_runs],
-            txn_end=copy.last_txn_end,
+            txn_end=copy.txn_ends[-1] if copy.txn_ends else NULL_VLSN,
             trimmed_to=trimmed_to,
             first_segment=first_segment,
             settings=copy.set,
@@ -367,7 +337,7 @@ class History:
 
 
 def _found(mine: list[tuple[Vlsn, T]], theirs: list[tuple[Vlsn, T]], vlsn: Vlsn) -> list[tuple[Vlsn, T]]:
-    """Puts what another copy knew as of ``vlsn`` before what was noted here behind that."""
+    """Joins another copy's entries as of ``vlsn`` with those noted here behind that."""
     before = theirs or [each for each in mine if each[0] <= vlsn]
     return before + [each for each in mine if each[0] > vlsn]
 

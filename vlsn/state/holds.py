@@ -1,14 +1,14 @@
-"""Holds: who still needs the log from which VLSN on, so that cleaning leaves it there.
+"""Holds: each owner's claim that cleaning leaves the log in place from a VLSN on.
 
 1. A hold has an owner and a name, and keeps every VLSN from its own on.  The block that ends at a hold's VLSN stays
    whole: a replica that has acknowledged VLSN 40 needs that block to find its matchpoint.
 2. Where cleaning has begun to take VLSNs away no hold is placed any more (``Trimmed``).
-3. A hold that lies too far behind may be dropped for the others' sake; its owner is told, once.
+3. A hold that lies too far behind may be dropped for the others' sake; its owner is notified once.
 
     feeder n2      at VLSN 4 000   for 3 s     what ends below VLSN 4 000 may go
     backup night   at VLSN 1       for 900 s   nothing may
 
-At home only, under the log latch, like the log's own methods; ``LogHold`` alone is for any thread.
+On the owner's thread only, under the log latch, like the log's own methods; ``LogHold`` alone is for any thread.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Owner(StrEnum):
     RESTORE = "restore"
     """A peer that is restored from here."""
     CHECKPOINT = "checkpoint"
-    """The log's own: what the next open reads.  Never dropped."""
+    """The log's own hold on the part that the next open reads. Never dropped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +57,7 @@ class Hold:
     """The time since which it stands there, by the monotonic clock."""
     clock: Callable[[], float] = field(repr=False)
     on_dropped: Callable[[Vlsn], None] = field(repr=False)
-    """A call that is told the first VLSN that will still be there."""
+    """A call that gets the first VLSN that will remain."""
     live: bool = True
     """False once it was released, replaced or dropped: it holds nothing any more."""
 
@@ -112,7 +112,7 @@ class Holds:
             self._end(hold.owner, hold.name)
 
     def drop(self, hold: Hold, first: Vlsn) -> None:
-        """Drops a hold, and tells its owner that the log will begin at ``first``."""
+        """Drops a hold, and notifies its owner that the log will begin at ``first``."""
         if hold.live:
             self._end(hold.owner, hold.name)
             hold.on_dropped(first)
@@ -124,8 +124,8 @@ class Holds:
 
 
 class FollowingHolds:
-    """The holds of one owner, each by its name, which follow what is wanted.  At home only, under the latch.
-    ``dropped`` is told of one that lay too far behind, with the first VLSN that will be left."""
+    """The holds of one owner by name, kept equal to the wanted ones. On the owner's thread only, under the latch.
+    ``dropped`` gets the name of a hold that lay too far behind, with the first VLSN that will remain."""
 
     def __init__(self, holds: Holds, owner: Owner) -> None:
         self.dropped: Callable[[str, Vlsn], None] = lambda name, first: None

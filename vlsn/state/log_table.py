@@ -1,32 +1,118 @@
-"""A table that follows the log: what all of these have (``producers``, ``handles``, ``small_state``, ``acks``).
+"""The base of all tables that follow the log (``producers``, ``handles``, ``small_state``, ``acks``).
 
-Above ``settled`` it is exact as of any VLSN, and is taken back to any by a rollback.  A log that was cleaned, and has
-lost its state record, lacks what was noted up to ``lacks_to``, until another copy of the table has filled that in.
+Above ``settled`` a table is exact as of any VLSN, and a rollback takes it back to any.  A cleaned log that has lost its
+state record knows nothing of the entries up to ``lacks_to``.  Another copy of the table fills that in.
+
+A table has its own keys in the ``state`` store, one a row.  A checkpoint writes the rows that changed
+(``TableChanges``).
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
 from vlsn.ids import NULL_VLSN, Vlsn
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """The rows that a checkpoint writes, and the names whose rows it deletes. With ``whole`` no earlier row stays."""
+
+    puts: Iterable[tuple[int, bytes]]
+    """Name and encoded row. The store may iterate it twice; each row is encoded when it is asked for."""
+    deletes: list[int]
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded(Generic[R]):
+    """Rows, each encoded when it is asked for."""
+
+    rows: Collection[R]
+    encode: Callable[[R], tuple[int, bytes]]
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        return map(self.encode, self.rows)
 
 
 class LogTable:
-    """The two ends of a table.  At home only."""
+    """The VLSNs between which a table is known. On the owner's thread only."""
 
     settled: int
-    """The VLSN from which on it is exact."""
+    """The table is exact from this VLSN on."""
     lacks_to: int
-    """The VLSN up to which entries were cleaned away before they were noted; 0 for a whole table."""
+    """Entries up to this VLSN were cleaned away before they were noted; 0 for a whole table."""
 
     def lose_before(self, vlsn: Vlsn) -> None:
-        """Notes that what lies before ``vlsn`` was never noted here, and is in the log no more."""
+        """Notes that entries before ``vlsn`` were never noted here, and have left the log."""
         self.lacks_to = max(self.lacks_to, vlsn - 1)
         self.settled = max(self.settled, self.lacks_to)
 
     def give_up_lost(self) -> None:
-        """Gives up what this table lacks, and nobody has: it counts as never set, or as forgotten."""
+        """Gives up the missing part: it counts as never set, or as forgotten."""
         self.lacks_to = NULL_VLSN
 
     def check_exact(self, vlsn: Vlsn, what: str) -> None:
-        """Raises ``ValueError`` where this table is not exact as of ``vlsn``, as of which another copy is."""
+        """Raises ``ValueError`` where this table is not exact as of ``vlsn``, the VLSN of another copy."""
         if vlsn < self.settled:
-            raise ValueError(f"{what} as of VLSN {vlsn}: what is known here is exact from {self.settled} on")
+            raise ValueError(f"{what} as of VLSN {vlsn}: this table is exact from {self.settled} on")
+
+
+class Ended(NamedTuple, Generic[T]):
+    """A row that went when the submission at VLSN ``at`` came; ``evicted_to`` as it was before."""
+
+    at: int
+    name: int
+    row: T
+    evicted_to: int
+
+
+class EvictingTable(LogTable, Generic[T]):
+    """A table of bounded size: the row with the oldest submission makes room for a new one."""
+
+    def __init__(self, *, silent: int, forgotten_to: int, keyed: bool) -> None:
+        self._silent = silent
+        self._evicted_to = forgotten_to
+        self._ended: deque[Ended[T]] = deque()
+        self._changed: dict[int, Any] = {}
+        """Rows that may differ from the last checkpoint, by name; None for a row that went."""
+        self._whole = not keyed
+        """The next checkpoint writes every row."""
+
+    def forgotten_to(self, *, at: int) -> Vlsn:
+        """Returns the VLSN after which no submission was forgotten; ``at`` is the next VLSN to be given."""
+        return Vlsn(max(self._evicted_to, at - self._silent - 1, NULL_VLSN))
+
+    def forget_before(self, vlsn: Vlsn) -> None:
+        """Forgets all submissions before ``vlsn`` that have no row."""
+        self._evicted_to = max(self._evicted_to, vlsn - 1)
+
+    def lose_before(self, vlsn: Vlsn) -> None:
+        self.forget_before(vlsn)
+        super().lose_before(vlsn)
+
+    def keep_all(self) -> None:
+        """Lets the next checkpoint write every row: the store no longer holds the rows of the last one."""
+        self._whole = True
+        self._changed = {}
+
+    def _ended_behind(self, vlsn: int) -> Iterator[Ended[T]]:
+        """Yields the rows that went behind ``vlsn``, the newest first."""
+        for ended in reversed(self._ended):
+            if ended.at <= vlsn:
+                return
+            yield ended
+
+    def _undone(self, vlsn: int) -> tuple[dict[int, T], int]:
+        """Returns the rows by name that went behind ``vlsn``, and the last VLSN evicted before that."""
+        rows: dict[int, T] = {}
+        evicted_to = self._evicted_to
+        for ended in self._ended_behind(vlsn):
+            rows[ended.name], evicted_to = ended.row, ended.evicted_to
+        return rows, evicted_to

@@ -1,4 +1,4 @@
-"""The node file: who this node is, and what it has promised in elections.
+"""The node file: this node's identity, and its promises in elections.
 
 Two slots of one page each, both holding the same record:
 
@@ -6,17 +6,17 @@ Two slots of one page each, both holding the same record:
     |VLSNNODE|version| 0 |sequence|incarnation|term|vote_term|floor_term|floor_vlsn|group|node|voted_for| zeros |crc|
 
 A change goes into slot one, is synced, then into slot two, is synced (*commit point*: the return), and only then does
-anything rest on it.  At open the readable slot with the higher sequence is right, of two with one sequence (a floor or
-a restore's term was being written) slot one, and both are made equal.
+anything rest on it. At open the readable slot with the higher sequence is right. With equal sequences (a floor or a
+restore's term was being written) slot one is. The open makes both equal.
 
     cut while slot one was written    one torn or new, two old      the old record, or the new one: nobody was told
     cut while slot two was written    one new, two torn or old      the new record
     both unreadable                   Damaged: the node is a new incarnation, however full its log
     one of another version, crc right WrongVersion, whatever the other holds: nothing is written
 
-Of every version there will be, magic, version and crc lie where they do here; the version is the level (``levels``)
-that the node has promised to read, so that an older binary, which might not, refuses.
-Open syncs before it reads, and reads the medium: what only the page cache held would be promised, then lost.
+Every later version keeps magic, version and crc in these places. The version is the level (``levels``) that the node
+has promised to read: an older binary, which may not know it, refuses. Open syncs before it reads, and reads the medium.
+A promise that only the page cache held could be lost later.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ assert _SLOT.size == 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """``voted_for`` is the name that got the vote in ``vote_term``, "" for nobody.  Below the vote floor
-    (term, VLSN; 0, 0 for none) the node neither votes for a log nor stands.  ``sequence`` is the file's to set."""
+    """``voted_for`` is the name that got the vote in ``vote_term``, "" for nobody. A log below the vote floor (term,
+    VLSN; 0, 0 for none) gets no vote from the node, and the node does not stand with it. ``sequence`` is the file's to
+    set."""
 
     group: str
     node: str
@@ -137,9 +138,9 @@ class NodeFile:
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> NodeFile:
-        """Reads the record and makes both slots equal, durable with the file's name.  Raises ``WrongVersion``,
-        ``Damaged`` when neither can be read, ``LogFailed`` when that cannot be synced, ``FileNotFoundError`` when
-        there is none."""
+        """Reads the record and makes both slots equal, durable with the file's name. Raises ``WrongVersion``,
+        ``Damaged`` when neither slot can be read, ``LogFailed`` when a sync fails, ``FileNotFoundError`` without a
+        file."""
         file = disk.open(path, write=True)
         try:
             _settle(disk, path, file)
@@ -167,8 +168,8 @@ class NodeFile:
         incarnation the term never falls.  A floor alone keeps the sequence, and so does what was ``learned`` from
         another's log: an old image that writes one before it was compared must not pass for the disk that has promised
         as much.  A vote of a term is never taken back: another one in its place, or none, is refused with ``LogFailed``
-        and not written.  ``LogFailed`` of the disk leaves nothing known of what the file holds; every further call
-        raises it too."""
+        and not written. After a ``LogFailed`` of the disk the file's content is unknown; every further call raises it
+        too."""
         mine = self._record
         assert record.incarnation != mine.incarnation or record.term >= mine.term
         assert record.level >= mine.level
@@ -230,7 +231,7 @@ def read(disk: Disk, path: str) -> NodeRecord:
 
 
 def read_slots(disk: Disk, path: str) -> tuple[NodeRecord, dict[int, Exception]]:
-    """Reads the record, and by its number (1, 2) a slot that cannot be read, with what is wrong. Raises as ``read``."""
+    """Reads the record, and the faults of unreadable slots by their numbers (1, 2). Raises as ``read``."""
     with closing(disk.open(path)) as file:
         slots = _slots(file, path)
     faults = {number: slot for number, slot in enumerate(slots, 1) if not isinstance(slot, NodeRecord)}

@@ -58,8 +58,8 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Settings of a local log; sizes in bytes, times in seconds; ``roll_period_s`` 0 is never.  Raises ``BadArgument``
-    for what is out of its range or no number."""
+    """Settings of a local log; sizes in bytes, times in seconds; ``roll_period_s`` 0 is never. Raises ``BadArgument``
+    for a value out of its range, or one that is no number."""
 
     segment_bytes: int = SEGMENT_BYTES
     block_bytes_max: int = BLOCK_BYTES_MAX

@@ -2,9 +2,8 @@
 
     bytes   u64 each: producer, sequence of the first row, rows n; then n first VLSNs, n last ones, n terms
 
-The columns only grow; what is let go makes new ones, and so does a rollback behind what was handed out.  So whoever
-holds some ``Rows`` reads them on any thread, as of any VLSN at or below the last one they were taken at, whatever comes
-and goes meanwhile.
+The columns only grow: forgetting rows makes new columns, and so does a rollback behind rows that were handed out. So a
+holder of ``Rows`` may read them on any thread, as of any VLSN at or below the one at which it took them.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ HEAD = Struct("<QQQ")
 WORD = 8
 _HEAD_WORDS = 3
 _NEVER: array[int] = array("Q")
-"""The crossings of whoever never did; not to be appended to."""
+"""The crossings of a producer that never crossed; never append to it."""
 SPARE_ROWS = 8
 """Rows past what is needed that a life may have before they are copied away."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerLimits:
-    """The same on every node, or nodes would not agree.  Of the ``recent`` producers that were heard of last the last
-    ``remembered`` submissions are, of any other the last ``least`` before it was none of them any more."""
+    """The same on every node, or nodes would not agree. The ``recent`` producers with the newest submissions have their
+    last ``remembered`` remembered. Any other has the last ``least`` of before it left that set."""
 
     producers: int = PRODUCERS_AT_LEVEL_1
     """As long as the log has set no other number (``Producers.limit_from``)."""
@@ -132,7 +131,7 @@ class Life(msgspec.Struct, gc=False, eq=False):
         return Vlsn(rows.firsts[row]), Vlsn(rows.lasts[row]), Term(rows.terms[row])
 
     def as_of(self, vlsn: int) -> ProducerPlace:
-        """Tells what is known of it at ``vlsn``."""
+        """Returns its place as of ``vlsn``."""
         rows, end = self.rows, self.rows.upto(vlsn)
         if not end:
             return ProducerPlace(rows.begin)
@@ -161,13 +160,13 @@ class Life(msgspec.Struct, gc=False, eq=False):
         return rows.begin + start, rows.firsts[start:end], rows.lasts[start:end], rows.terms[start:end]
 
     def truncate(self, last: int, *, apart: bool) -> None:
-        """Undoes what came after ``last``; ``apart`` from whoever holds its rows now."""
+        """Undoes what came after ``last``; ``apart`` from the present holders of its rows."""
         rows, end = self.rows, self.rows.upto(last)
         if apart or end < len(self) or (rows.crossed and rows.crossed[-1] > last):
             self.rows = rows.cut(0, end, 0, last)
 
     def forget_spare(self, settled: int, limits: ProducerLimits) -> None:
-        """Lets go of what nothing above ``settled`` needs, once that is worth it."""
+        """Forgets rows that no VLSN above ``settled`` needs, once that is worth it."""
         end = self.rows.upto(settled)
         if end > SPARE_ROWS:
             spare = self.rows.start(end, settled, limits)

@@ -1,23 +1,25 @@
-"""Producers: which submissions of whom a log holds, so that none is taken twice.
+"""Producers: the submissions of each that a log holds, so that the master takes none twice.
 
-What it says is a function of the visible log up to a VLSN and of nothing else, so it is the same on every node, after
-every change of master, open and rollback:
+The table is a function of the visible log up to a VLSN. So it is the same on every node, after every change of master,
+open and rollback:
 
-1. A producer's *life* is a run of its submissions with sequences that rise by one.  Known of it are the next sequence
-   and where the last ``remembered`` of them lie; once ``recent`` others were heard of since, the last ``least``.
-2. A producer whose last submission lies more than ``silent`` VLSNs back is forgotten.  A new one makes room: of more
-   than the log's limit at that VLSN those go that were heard of longest ago.  Whoever was last heard of after
-   ``forgotten_to`` is not among them: to such a one "unknown" means "never logged", to another it may mean "forgotten".
+1. A producer's *life* is a run of its submissions with sequences that rise by one. The table knows its next sequence,
+   and where the last ``remembered`` of them lie. Once ``recent`` other producers have submitted since, it knows the
+   last ``least``.
+2. A producer whose last submission lies more than ``silent`` VLSNs back is forgotten. A new one makes room: beyond the
+   log's limit at that VLSN the producers with the oldest last submissions go. A producer whose last submission lies
+   after ``forgotten_to`` has not gone that way: "unknown" means "never logged" to it. To another producer it may mean
+   "forgotten".
 3. Above ``settle`` it can be taken back to any VLSN, its limit too; below that nothing is kept for it.
-4. A log that was cleaned, and has lost its state record, has noted nothing up to ``lacks_to``.  Until another copy of
-   the table has filled that in, "unknown" and "not remembered" mean nothing there, and nobody makes room: which limit
-   the log has set may be lacking, too.
+4. A log that was cleaned, and has lost its state record, has noted nothing up to ``lacks_to``. Until another copy of
+   the table has filled that in, "unknown" and "not remembered" mean nothing there. No producer makes room meanwhile:
+   the entry that set the log's limit may be missing, too.
 
     appended   A/0 A/1 B/0 A/2 …      A: next 3, A/1 is VLSN 2      B: next 1
                VLSN 1   2   3   4     truncate(3):  A: next 2       settle(2): only VLSN 3 and 4 can be undone
 
-Kept by ``checkpoint``: what changed since the checkpoint before, which costs its caller nothing for however many that
-are, or all of it, some 50 ns a life; the rest is done on any thread.
+``checkpoint`` writes the lives that changed since the checkpoint before, or all of them. The first costs its caller the
+same for any number of lives, the second some 50 ns a life. The rest is done on any thread.
 
 Memory is bounded by (``recent`` × ``remembered`` + ``producers`` × ``least``) × 24 bytes, 600 bytes a producer, and 24
 for each submission since ``settle``; a submission costs some operations on dicts and arrays.  Kafka's producer state
@@ -28,27 +30,38 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter, itemgetter
 
 import msgspec
+from msgspec.structs import replace
 
 from vlsn.format.producer_columns import Produced
-from vlsn.ids import NULL_VLSN, Vlsn
+from vlsn.ids import Vlsn
 from vlsn.limits import PRODUCERS_CHANGED_MAX, PRODUCERS_MAX
-from vlsn.state.log_table import LogTable
-from vlsn.state.producer_lives import SPARE_ROWS, Life, Part, ProducerLimits, ProducerPlace, Rows, read_lives
+from vlsn.state.log_table import Encoded, Ended, EvictingTable, TableChanges
+from vlsn.state.producer_lives import (
+    HEAD,
+    SPARE_ROWS,
+    Life,
+    Part,
+    ProducerLimits,
+    ProducerPlace,
+    Rows,
+    last_of,
+    read_lives,
+    split_lives,
+)
 
-__all__ = ["LifeChanges", "ProducerLimits", "ProducerPlace", "Producers", "ProducersRecord"]
+__all__ = ["ProducerLimits", "ProducerPlace", "Producers", "ProducersRecord"]
 
 _ROWS = attrgetter("rows")
 _LET_GO_AT_ONCE = 256
-"""At most so much of what can be undone no more is let go of at once."""
+"""The most lives and rows, settled for good, that one call forgets."""
 
 
 class ProducersRecord(msgspec.Struct, frozen=True):
-    """The producers as of a VLSN. ``lives``, whoever was heard of longest ago first: see ``producer_lives``."""
+    """The producers as of a VLSN. ``lives`` are in the order of their last submissions: see ``producer_lives``."""
 
     forgotten_to: int = 0
     lives: bytes = b""
@@ -59,45 +72,36 @@ class ProducersRecord(msgspec.Struct, frozen=True):
     count: int = 0
     """How many do."""
 
-    def check(self) -> None:
+    def check(self, vlsn: int) -> None:
         """Raises ``ValueError`` for lives that cannot be."""
         read_lives(self.lives)
 
+    def apart(self) -> tuple[ProducersRecord, TableChanges]:
+        """Takes the lives out of a whole record."""
+        lives = list(split_lives(self.lives))
+        return replace(self, lives=b"", keyed=True, count=len(lives)), TableChanges(lives, [], whole=True)
 
-@dataclass(frozen=True, slots=True)
-class LifeChanges:
-    """The changes that a checkpoint writes: lives by producer, and who has none any more. With ``whole`` nothing that
-    was kept before stays."""
-
-    puts: Iterable[tuple[int, bytes]]
-    """Iterated more than once, if need be; each life is encoded when it is asked for."""
-    deletes: list[int]
-    whole: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """A life that was over when the submission at VLSN ``at`` came; ``evicted_to`` as it was before."""
-
-    at: int
-    life: Life
-    evicted_to: int
+    def together(self, rows: list[tuple[int, bytes]], prefix: bytes) -> ProducersRecord:
+        """Returns the record with the lives that lay under keys. Raises ``ValueError``."""
+        for producer, life in rows:
+            if int.from_bytes(life[:8], "little") != producer or len(life) < HEAD.size:
+                raise ValueError(f"the life under key {prefix.hex()}{producer:016x} is of another producer")
+        return replace(self, lives=b"".join(life for _, life in sorted(rows, key=lambda row: last_of(row[1]))))
 
 
-class Producers(LogTable):
+class Producers(EvictingTable[Life]):
     """The table of one log, as of the last VLSN noted."""
 
     def __init__(self, record: ProducersRecord | None = None, limits: ProducerLimits | None = None) -> None:
         self.limits = limits or ProducerLimits()
         record = record or ProducersRecord()
+        super().__init__(silent=self.limits.silent, forgotten_to=record.forgotten_to, keyed=record.keyed)
         self._limits_set: list[tuple[int, int]] = []
         """VLSNs from which on the log has set another number of producers, ascending."""
         self._older: OrderedDict[int, Life] = OrderedDict()
         self._recent: OrderedDict[int, Life] = OrderedDict()
-        """The lives by producer, the one first that was heard of longest ago; ``_older`` come before ``_recent``."""
+        """The lives by producer, the one with the oldest last submission first; ``_older`` come before ``_recent``."""
         self._take(read_lives(record.lives))
-        self._evicted_to = record.forgotten_to
-        self._ended: deque[_Ended] = deque()
         self._spares: deque[tuple[int, Life]] = deque()
         """Lives that have more rows than are remembered once that VLSN is settled."""
         self.lacks_to = record.lacks_to
@@ -105,10 +109,7 @@ class Producers(LogTable):
         self.settled = newest.last if newest is not None else self.lacks_to
         self._kept_at = self.settled
         self._changed: dict[int, Rows | None] = {}
-        """The lives that may be other than at the last checkpoint, None for who has none now. By their rows, so that a
-        checkpoint takes all of them without a look: rows that were let go since say the same of it."""
-        self._whole = not record.keyed
-        """The next checkpoint writes all of it."""
+        """By rows, so that a checkpoint takes all of them without a look: rows that were let go since say the same."""
         self._copied_to = 0
         """The highest VLSN as of which rows were handed out: behind it they may grow, up to it they stay."""
 
@@ -116,15 +117,11 @@ class Producers(LogTable):
         """Counts the producers that are kept, silent ones that nobody has made room of yet included."""
         return len(self._older) + len(self._recent)
 
-    # What is known, with ``at`` the next VLSN to be given.
+    # Lookups, with ``at`` the next VLSN of the log.
 
     def find(self, producer: int, *, at: int) -> Life | None:
         life = self._recent.get(producer) or self._older.get(producer)
         return life if life is not None and life.last + self.limits.silent >= at else None
-
-    def forgotten_to(self, *, at: int) -> Vlsn:
-        """Returns the VLSN after which no submission was forgotten."""
-        return Vlsn(max(self._evicted_to, at - self.limits.silent - 1, NULL_VLSN))
 
     @property
     def limit(self) -> int:
@@ -162,7 +159,7 @@ class Producers(LogTable):
         producer, sequence, first, last, term = row
         life = self._older.pop(producer, None) or self._recent.pop(producer, None)
         if life is not None and (life.next != sequence or life.last + self.limits.silent < first):
-            self._ended.append(_Ended(first, life, self._evicted_to))
+            self._ended.append(Ended(first, producer, life, self._evicted_to))
             life = None
         if life is None:
             self._make_room(first)
@@ -194,7 +191,7 @@ class Producers(LogTable):
         limit = PRODUCERS_MAX if self.lacks_to else self._limit_at(at)
         while len(self) >= limit:
             producer, oldest = (self._older or self._recent).popitem(last=False)
-            self._ended.append(_Ended(at, oldest, self._evicted_to))
+            self._ended.append(Ended(at, producer, oldest, self._evicted_to))
             self._evicted_to = max(self._evicted_to, oldest.last)
             self._changed[producer] = None
 
@@ -211,7 +208,7 @@ class Producers(LogTable):
         self._limits_set = [limit for limit in self._limits_set if limit[0] <= vlsn] + limits
 
     def _let_go(self, most: int) -> None:
-        """Lets go of what can be undone no more."""
+        """Forgets lives and rows that no rollback brings back."""
         ended, spares, settled = self._ended, self._spares, self.settled
         for _ in range(most):
             if ended and ended[0].at <= settled:
@@ -222,27 +219,19 @@ class Producers(LogTable):
                 if len(life) > self.limits.remembered + SPARE_ROWS:
                     spares.append((life.last, life))
 
-    def forget_before(self, vlsn: Vlsn) -> None:
-        """Forgets whoever was last heard of before ``vlsn``."""
-        self._evicted_to = max(self._evicted_to, vlsn - 1)
-
-    def lose_before(self, vlsn: Vlsn) -> None:
-        self.forget_before(vlsn)
-        super().lose_before(vlsn)
-
     def check_fill(self, known: Producers, vlsn: Vlsn) -> None:
-        """Compares with ``known``, another copy's table as of ``vlsn``. Raises ``ValueError`` unless it lacks less than
-        this one and says the same of everything that this one has noted."""
+        """Compares this table with ``known``, another copy's as of ``vlsn``. Raises ``ValueError`` unless that one
+        misses less, and agrees with all that this one has noted."""
         self.check_exact(vlsn, "producers")
         if known.lacks_to >= self.lacks_to:
             raise ValueError(f"producers that are lost up to VLSN {known.lacks_to}; here they are to {self.lacks_to}")
         self._compare(known, vlsn)
 
     def fill(self, known: Producers, vlsn: Vlsn) -> None:
-        """Becomes ``known``, which ``check_fill`` has found to fit, with what was noted here behind ``vlsn``. ``known``
-        is used up, and has the limit that the log had set by then."""
+        """Becomes ``known``, which has passed ``check_fill``, with the submissions noted here behind ``vlsn``.
+        ``known`` must have the limit that the log had set by then; it is used up."""
         known._limits_set += [limit for limit in self._limits_set if limit[0] > vlsn]
-        lives = (*self._lives(), *(ended.life for ended in self._ended))
+        lives = (*self._lives(), *(ended.row for ended in self._ended))
         known.note(sorted((row for life in lives for row in life.behind(vlsn)), key=itemgetter(2)))
         self._older, self._recent, self._limits_set = known._older, known._recent, known._limits_set
         self._ended, self._spares, self._evicted_to = known._ended, known._spares, known._evicted_to
@@ -250,8 +239,8 @@ class Producers(LogTable):
         self.keep_all()
 
     def _compare(self, known: Producers, vlsn: Vlsn) -> None:
-        """Compares both tables, which are functions of one log. Behind ``lacks_to`` they say the same, as far as it is
-        remembered."""
+        """Compares both tables, which are functions of one log. Behind ``lacks_to`` they must agree on all remembered
+        submissions."""
         limits, theirs = self.limits, {life.producer: life for life in known._lives()}
         # A lower limit makes room when the next producer comes, not before.
         most = PRODUCERS_MAX if known._limits_set else limits.producers
@@ -277,7 +266,7 @@ class Producers(LogTable):
         self._let_go(_LET_GO_AT_ONCE)
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes what came after ``last``, which is not below what is settled."""
+        """Undoes all submissions after ``last``, which is not below the settled VLSN."""
         lives, self._evicted_to = self._as_of(last)
         for life in lives:
             life.truncate(last, apart=last < self._copied_to)
@@ -294,26 +283,26 @@ class Producers(LogTable):
             self._changed[producer] = known.rows if known is not None else None
 
     def _take(self, lives: list[Life]) -> None:
-        """Takes ``lives`` in place of its own, whoever was heard of longest ago first."""
+        """Replaces its own lives by ``lives``, which come in the order of their last submissions."""
         older = max(0, len(lives) - self.limits.recent)
         self._older = OrderedDict((life.producer, life) for life in lives[:older])
         self._recent = OrderedDict((life.producer, life) for life in lives[older:])
 
-    # What is kept of it.
+    # For checkpoints and restores.
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
-        """Copies it; the returned call puts all of it together, on any thread, for its 53 MB take long."""
+        """Copies the table. The returned call makes the record on any thread, since its 53 MB take long."""
         ended, forgotten_to = self._undone(vlsn)
         self._copied_to = max(self._copied_to, vlsn)
         lives = self._copied(ended)
         lacks_to, limits = self.lacks_to, self.limits
         return lambda: ProducersRecord(
-            forgotten_to, b"".join([life for _, life in _Encoded(_in_order(lives, vlsn), vlsn, limits)]), lacks_to
+            forgotten_to, b"".join([life for _, life in _encoded(_in_order(lives, vlsn), vlsn, limits)]), lacks_to
         )
 
-    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, LifeChanges]]:
-        """Hands over what changed since the last one, as of ``vlsn``, which the caller now keeps beside that: a record
-        without lives, and the changes. The returned call puts them together, on any thread."""
+    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, TableChanges]]:
+        """Hands over the changes since the last checkpoint, as of ``vlsn``: a record without lives, and the rows that
+        changed. The caller must store both. The returned call makes them on any thread."""
         ended, forgotten_to = self._undone(vlsn)
         self._copied_to = max(self._copied_to, vlsn)
         lacks_to, limits = self.lacks_to, self.limits
@@ -324,22 +313,17 @@ class Producers(LogTable):
         count = self._count_at(vlsn, ended)
         self._changed, self._kept_at, self._whole = self._changed_behind(vlsn), int(vlsn), False
 
-        def put_together() -> tuple[ProducersRecord, LifeChanges]:
+        def put_together() -> tuple[ProducersRecord, TableChanges]:
             then = {**changed, **lives}
             there = {producer: rows for producer, rows in then.items() if rows is not None and rows.upto(vlsn)}
             deletes = [producer for producer in changed if producer not in there]
             record = ProducersRecord(forgotten_to, b"", lacks_to, keyed=True, count=count)
-            return record, LifeChanges(_Encoded(there, vlsn, limits), deletes, whole)
+            return record, TableChanges(_encoded(there, vlsn, limits), deletes, whole)
 
         return put_together
 
-    def keep_all(self) -> None:
-        """Lets the next checkpoint write all of it: what is kept is something else than what the last one gave."""
-        self._whole = True
-        self._changed = {}
-
     def _copied(self, ended: Mapping[int, Life]) -> dict[int, Rows]:
-        """Copies all lives, those that have ``ended`` in place of what began behind them."""
+        """Copies all lives. Those that have ``ended`` stand in place of their successors."""
         rows = dict(zip(chain(self._older, self._recent), map(_ROWS, self._lives()), strict=True))
         rows.update((producer, life.rows) for producer, life in ended.items())
         return rows
@@ -361,31 +345,15 @@ class Producers(LogTable):
     def _changed_behind(self, vlsn: int) -> dict[int, Rows | None]:
         changed: dict[int, Rows | None] = {life.producer: life.rows for life in self._heard_behind(vlsn)}
         for ended in self._ended_behind(vlsn):
-            changed.setdefault(ended.life.producer, None)
+            changed.setdefault(ended.name, None)
         return changed
 
     def _count_at(self, vlsn: int, ended: dict[int, Life]) -> int:
         begun_since = sum(1 for life in self._heard_behind(vlsn) if not life.rows.upto(vlsn))
         return len(self) - begun_since + sum(1 for life in ended.values() if life.rows.upto(vlsn))
 
-    def _ended_behind(self, vlsn: int) -> Iterator[_Ended]:
-        """Gives what ended behind ``vlsn``, the newest first."""
-        for ended in reversed(self._ended):
-            if ended.at <= vlsn:
-                return
-            yield ended
-
-    def _undone(self, vlsn: int) -> tuple[dict[int, Life], int]:
-        """Returns the lives by producer that were there at ``vlsn``, or began behind it, and have ended since, and what
-        had been evicted by then."""
-        lives: dict[int, Life] = {}
-        evicted_to = self._evicted_to
-        for ended in self._ended_behind(vlsn):
-            lives[ended.life.producer], evicted_to = ended.life, ended.evicted_to
-        return lives, evicted_to
-
     def _as_of(self, vlsn: int) -> tuple[list[Life], int]:
-        """Returns the lives that were there at ``vlsn``, with later rows, and what had been evicted by then."""
+        """Returns the lives that existed at ``vlsn``, with later rows, and the last VLSN evicted by then."""
         ended, evicted_to = self._undone(vlsn)
         placed = [(life.rows.upto(vlsn), life) for life in chain(self._lives(), ended.values())]
         heard = sorted(((life.rows.lasts[end - 1], life) for end, life in placed if end), key=itemgetter(0))
@@ -393,8 +361,8 @@ class Producers(LogTable):
 
 
 def _goes_on(noted: Part, told: Part, forgotten_to: int) -> bool:
-    """Says whether ``told`` is the end of ``noted``, and what comes before it was put out for room. Whoever lacks
-    something puts nobody out."""
+    """Says whether ``told`` is the end of ``noted``, and the earlier submissions were evicted for room. A table with a
+    missing part evicts no producer."""
     if noted is None or told is None:
         return False
     before = told[0] - noted[0]
@@ -402,21 +370,18 @@ def _goes_on(noted: Part, told: Part, forgotten_to: int) -> bool:
     return ends == told[1:] and noted[2][before - 1] <= forgotten_to
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """Lives as of a VLSN at which all of them were there, each encoded when it is asked for."""
+def _encoded(lives: Mapping[int, Rows], vlsn: int, limits: ProducerLimits) -> Encoded[tuple[int, Rows]]:
+    """Encodes lives as of ``vlsn``, at which all of them were there."""
 
-    lives: Mapping[int, Rows]
-    vlsn: int
-    limits: ProducerLimits
+    def encode(life: tuple[int, Rows]) -> tuple[int, bytes]:
+        producer, rows = life
+        end = rows.upto(vlsn)
+        return producer, rows.encode(producer, rows.start(end, vlsn, limits), end)
 
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        for producer, rows in self.lives.items():
-            end = rows.upto(self.vlsn)
-            yield producer, rows.encode(producer, rows.start(end, self.vlsn, self.limits), end)
+    return Encoded(lives.items(), encode)
 
 
 def _in_order(lives: Mapping[int, Rows], vlsn: int) -> dict[int, Rows]:
-    """Returns those that were there at ``vlsn``, whoever was heard of longest ago then first."""
+    """Returns the lives that existed at ``vlsn``, in the order of their last submissions by then."""
     heard = {producer: rows.lasts[end - 1] for producer, rows in lives.items() if (end := rows.upto(vlsn))}
     return {producer: lives[producer] for producer in sorted(heard, key=heard.__getitem__)}

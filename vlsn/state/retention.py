@@ -4,8 +4,8 @@
     age     a segment goes when its last entry was sealed longer ago than that
     limits  what the next open, a rollback or the group still needs; holds (``holds``): what others do
 
-1. Whole segments, oldest first, without a gap: the first that is not wanted ends what is wanted, and the first that
-   may not go ends what goes.
+1. Whole segments go, oldest first, without a gap. The first segment that is not wanted gone ends the wanted ones; the
+   first that may not go ends those that go.
 2. A segment may go when its last VLSN lies below every limit and hold, and its number below the checkpoint's.
 3. A hold that keeps back what is wanted, and lies more than ``hold_bytes_max`` behind the log's end, is dropped if
    that frees anything.
@@ -26,12 +26,12 @@ from vlsn.ids import Vlsn
 from vlsn.state.holds import Hold, Owner
 
 SEGMENTS_AT_ONCE_MAX = 100
-"""More than so many go in several passes: what the index has of them is counted in memory."""
+"""More segments than this go in several passes: their index entries are counted in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The bounds of what a log keeps; 0 for no bound."""
+    """The bounds of a log's size and age; 0 for no bound."""
 
     bytes: int = 0
     age_s: float = 0.0
@@ -53,7 +53,8 @@ class Segment:
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """A segment that is wanted gone: why (``bytes`` or ``age``), and who keeps it back (nobody when it goes)."""
+    """A segment that is wanted gone: the reason (``bytes`` or ``age``), and the owners that keep it back (none when it
+    goes)."""
 
     number: int
     file: str
@@ -116,7 +117,7 @@ def plan(
     hold_bytes_max: int = 0,
     bytes_from: Callable[[Vlsn], int] = lambda _: 0,
 ) -> Plan:
-    """Decides what goes of what is wanted. ``bytes_from`` tells how much log lies from the segment of a VLSN on."""
+    """Decides which wanted segments go. ``bytes_from`` tells how much log lies from the segment of a VLSN on."""
     held = {str(hold): hold for hold in holds}
 
     def behind(hold: Hold) -> int:

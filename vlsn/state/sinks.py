@@ -1,4 +1,4 @@
-"""Sinks: who writes a log in numbered batches, and how far it has come, in the small state.
+"""Sinks in the small state: writers of a log in numbered batches, and the last part of each.
 
     sink/orders           {"query": "8a87…", "batch": 41, "part": 2, "parts": 3, …}   batch 41 of a stream, its third
                                                                                       part is missing
@@ -8,7 +8,7 @@ A state is set by the COMMIT of the part that it names, so it becomes durable, a
 entries.  The VLSN of that COMMIT says which state it is: the next part names it, and where another state has come since
 nothing is logged.
 
-A stream's sink is kept until it is deleted.  Of finished runs the ``RUNS_MAX`` last ones are.
+A stream's sink is kept until it is deleted. The last ``RUNS_MAX`` finished runs are kept.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SinkState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         return self.part == self.parts
 
     def check(self) -> None:
-        """Raises ``BadArgument`` for what no part can be."""
+        """Raises ``BadArgument`` for a state that no part can have."""
         if _QUERY.match(self.query) is None or not all(_QUERY.match(each) for each in self.former):
             raise BadArgument(f"query: {self.query[:80]!r} is not 1–64 of [A-Za-z0-9._-]")
         if len(self.former) > FORMER_MAX:

@@ -5,11 +5,11 @@ the log:
 
 1. A COMMIT entry sets names (``CommitEntry.put``), each to a JSON value, or to nothing at all.  That counts from the
    VLSN of the COMMIT on, and not before.
-2. Limits on names and values are judged here, in log order: what does not fit is passed over, on every node alike.  A
-   master refuses it before it is logged (``fault``), so a log has it only by another's error.
+2. Limits on names and values are judged here, in log order: every node passes over the same values that do not fit. A
+   master refuses them before they are logged (``fault``), so a log has one only by an error.
 3. Above ``settle`` it can be taken back to any VLSN; below that nothing is kept for it.
-4. A log that was cleaned, and has lost its state record, knows nothing that was set up to ``lacks_to``, until another
-   copy of the table has filled that in.
+4. A cleaned log that has lost its state record misses all values set up to ``lacks_to``, until another copy of the
+   table has filled them in.
 
     VLSN 4  put a=1            a=1 (4)
     VLSN 9  put a=2, b=7       a=2 (9)  b=7 (9)        settle(4): only VLSN 9 and 12 can be undone
@@ -65,6 +65,9 @@ class SmallStateRecord(msgspec.Struct, frozen=True):
     lacks_to: int = 0
     """Nothing that was set up to this VLSN is in it, though there may have been something."""
 
+    def kept(self) -> dict[str, Kept]:
+        return {name: Kept(Vlsn(vlsn), value) for name, (vlsn, value) in self.values.items()}
+
     def check(self, vlsn: int) -> None:
         """Raises ``ValueError`` for values that cannot be as of ``vlsn``."""
         for name, (at, _) in self.values.items():
@@ -73,7 +76,7 @@ class SmallStateRecord(msgspec.Struct, frozen=True):
 
 
 class _Put(NamedTuple):
-    """One name that was put: what it was ``before``, and whether it was ``taken``."""
+    """One update of a name: its value ``before``, and whether the update was ``taken``."""
 
     vlsn: Vlsn
     name: str
@@ -88,11 +91,11 @@ class SmallState(LogTable, Mapping[str, Kept]):
     def __init__(self, record: SmallStateRecord | None = None, limits: SmallStateLimits | None = None) -> None:
         self.limits = limits or SmallStateLimits()
         record = record or SmallStateRecord()
-        self._kept = {name: Kept(Vlsn(vlsn), value) for name, (vlsn, value) in record.values.items()}
+        self._kept = record.kept()
         self.bytes = sum(_size(name, kept.value) for name, kept in self._kept.items())
         """The bytes of all names and values."""
         self._puts: list[_Put] = []
-        """The puts since ``settled``, in log order."""
+        """The updates since ``settled``, in log order."""
         self.lacks_to = record.lacks_to
         self.settled = max((kept.vlsn for kept in self._kept.values()), default=self.lacks_to)
 
@@ -108,7 +111,7 @@ class SmallState(LogTable, Mapping[str, Kept]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    # What was known.
+    # Past values.
 
     def at(self, name: str, vlsn: int) -> Kept | None:
         """Returns what ``name`` is as of ``vlsn``, which is not below ``settled``."""
@@ -125,7 +128,7 @@ class SmallState(LogTable, Mapping[str, Kept]):
             _undo(kept, put)
         return dict(sorted(kept.items()))
 
-    # What changes it.
+    # Changes.
 
     def note(self, vlsn: Vlsn, puts: Mapping[str, bytes | None]) -> None:
         """Notes what the COMMIT at ``vlsn``, behind those noted before, sets; None for a name that is to be gone."""
@@ -171,13 +174,13 @@ class SmallState(LogTable, Mapping[str, Kept]):
         del self._puts[: bisect_right(self._puts, vlsn, key=_vlsn_of)]
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes what was set after ``last``, which is not below what is settled."""
+        """Undoes all updates after ``last``, which is not below the settled VLSN."""
         while self._puts and self._puts[-1].vlsn > last:
             put = self._puts.pop()
             if put.taken:
                 self._set(put.name, put.before)
 
-    # What it lacks.
+    # Filling a missing part.
 
     def check_fill(self, known: SmallState, vlsn: Vlsn) -> None:
         """Compares with ``known``, another copy's table as of ``vlsn``: behind ``lacks_to`` both say the same. Raises
@@ -190,17 +193,17 @@ class SmallState(LogTable, Mapping[str, Kept]):
                 raise ValueError(f"{name!r} is set to something else there than in this log")
 
     def fill(self, known: SmallState, vlsn: Vlsn) -> None:
-        """Becomes ``known``, which ``check_fill`` has found to fit, with what was set here behind ``vlsn``. ``known``
-        is used up."""
+        """Becomes ``known``, which has passed ``check_fill``, with the values set here behind ``vlsn``. ``known`` is
+        used up."""
         for put in self._puts[bisect_right(self._puts, vlsn, key=_vlsn_of) :]:
             known.note(put.vlsn, {put.name: put.value})
         self._kept, self.bytes, self._puts = known._kept, known.bytes, known._puts
         self.lacks_to, self.settled = known.lacks_to, vlsn
 
-    # What is kept of it.
+    # For checkpoints and restores.
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], SmallStateRecord]:
-        """Copies it; the returned call puts it together, on any thread."""
+        """Copies the table; the returned call makes the record on any thread."""
         kept, lacks_to = self.as_of(vlsn), self.lacks_to
         return lambda: SmallStateRecord({name: (each.vlsn, each.value) for name, each in kept.items()}, lacks_to)
 

@@ -8,34 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vlsn.errors import Damaged, WrongVersion
-from vlsn.format.frame import FRAME_BYTES
-from vlsn.format.records import CheckpointEnd
-from vlsn.ids import NULL_VLSN, Lsn, Vlsn
+from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.levels import named
 from vlsn.seams import Seams
-from vlsn.state.state_store import Checkpoint, IdleEnd, StateRecord, StateStore, check_level
+from vlsn.state.state_store import StateRecord, StateStore, StoredEnds, check_level
 
 STATE_NAME = "state"
 
 
 @dataclass(slots=True)
-class OpenState:
-    """``state`` and what it said when it was opened."""
+class OpenState(StoredEnds):
+    """``state``, and its content when it was opened."""
 
     store: StateStore
-    checkpoint: Checkpoint | None
     record: StateRecord | None
-    idle: IdleEnd | None
     lost: bool = False
     """True where it was not there, or could not be used, and was made anew: empty."""
-
-    @property
-    def stated(self) -> list[Lsn]:
-        """Ends up to which the log had been synced."""
-        ends = [self.idle.lsn] if self.idle is not None else []
-        if self.checkpoint is not None:
-            ends.append(Lsn(self.checkpoint.end_lsn + FRAME_BYTES + CheckpointEnd.LAYOUT.size))
-        return ends
 
     @property
     def stated_last(self) -> Vlsn:
@@ -51,13 +39,6 @@ class OpenState:
         """The term of the newest entry that the record is derived from."""
         return self.record.term_runs[-1][0] if self.record is not None and self.record.term_runs else 0
 
-    @property
-    def dtvlsn(self) -> int:
-        return max(
-            self.checkpoint.dtvlsn if self.checkpoint is not None else 0,
-            self.idle.dtvlsn if self.idle is not None else 0,
-        )
-
 
 def open_state(seams: Seams, directory: str, map_bytes: int, notes: list[str]) -> OpenState:
     """Raises ``WrongVersion``."""
@@ -69,7 +50,7 @@ def open_state(seams: Seams, directory: str, map_bytes: int, notes: list[str]) -
             record = store.record()
             if record is not None:
                 check_level(record.level, seams.levels)
-            return OpenState(store, store.checkpoint(), record, store.idle_end(), lost)
+            return OpenState(store.checkpoint(), store.idle_end(), store, record, lost)
         except WrongVersion as error:
             store.close()
             raise named(error, path) from None
@@ -91,4 +72,4 @@ def replace_state(
 def _fresh_state(seams: Seams, path: str, map_bytes: int, notes: list[str], why: str) -> OpenState:
     aside = seams.stores.set_aside(path)
     notes.append(f"state {why}; set aside as {aside}")
-    return OpenState(StateStore(seams.stores.open(path, map_bytes=map_bytes)), None, None, None, lost=True)
+    return OpenState(None, None, StateStore(seams.stores.open(path, map_bytes=map_bytes)), None, lost=True)

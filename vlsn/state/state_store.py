@@ -1,4 +1,4 @@
-"""The ``state`` store: what the log keeps beside its segments, all of it small.
+"""The ``state`` store: the log's small metadata beside its segments.
 
     checkpoint   where the next open starts to read                     one transaction with ``record``
     record       what entries add up to, as of a VLSN that can no longer change
@@ -9,14 +9,15 @@
     a ‖ u64      the acknowledgements of one destination, JSON, its uuid big-endian
     g ‖ …        the page table of destinations (``pages/table``)
 
-Values are JSON behind the store's checksum, but for lives; fields that a later version adds are passed over.  Lives lie
+Values are JSON behind the store's checksum, but for lives; fields that a later version adds are passed over. Lives lie
 under keys of their own from level 2 on, so that a checkpoint writes those that changed; below it the record has them.
-Unlike the index it cannot always be rebuilt: unreadable, or ending before the log's first VLSN − 1, it is set aside.
+Unlike the index it cannot always be rebuilt. A store that cannot be read, or that ends before the log's first VLSN − 1,
+is set aside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -24,15 +25,15 @@ import msgspec
 
 from vlsn import levels
 from vlsn.errors import Damaged
-from vlsn.format.records import JSON_FAULTS, GroupEntry, Settings
+from vlsn.format.frame import FRAME_BYTES
+from vlsn.format.records import JSON_FAULTS, CheckpointEnd, GroupEntry, Settings
 from vlsn.ids import NULL_VLSN, Lsn, Term, Vlsn
 from vlsn.levels import Levels, unread
 from vlsn.pages.table import PageTable
 from vlsn.seams import KeyValue
-from vlsn.state import acks as acks_format
 from vlsn.state.acks import AcksRecord
-from vlsn.state.producer_lives import HEAD, last_of, split_lives
-from vlsn.state.producers import LifeChanges, ProducersRecord
+from vlsn.state.log_table import TableChanges
+from vlsn.state.producers import ProducersRecord
 from vlsn.state.small_state import SmallStateRecord
 
 T = TypeVar("T")
@@ -40,11 +41,8 @@ T = TypeVar("T")
 CHECKPOINT_KEY = b"checkpoint"
 RECORD_KEY = b"record"
 IDLE_END_KEY = b"idle_end"
-TABLES = {"producers": b"p", "commits": b"t"}
-"""Tables of lives: field of the state record, and how their keys begin; no other key begins so."""
-ACKS_PREFIX = b"a"
-PREFIXES = {**TABLES, "acks": ACKS_PREFIX}
-"""All tables that lie under keys of their own."""
+PREFIXES = {"producers": b"p", "commits": b"t", "acks": b"a"}
+"""Tables with keys of their own: field of the state record, and the first byte of the keys. No other key has it."""
 KEYED_FROM_LEVEL = 2
 """The level from which on lives have keys of their own; a binary of an earlier one would take a record for empty."""
 
@@ -66,7 +64,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Derived from the entries up to ``vlsn``, which is at or below DTVLSN and last_sync.
 
-    But for ``OWN_FIELDS`` all of it is what the entries add up to, the same in every copy of the log."""
+    All fields except ``OWN_FIELDS`` are the sum of the entries, the same in every copy of the log."""
 
     vlsn: Vlsn
     group: GroupEntry | None = None
@@ -88,7 +86,7 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     level_vlsn: Vlsn = NULL_VLSN
     """The VLSN of the entry that set it, 0 for none."""
     first_segment: int = 0
-    """The segment that the log begins in since; what lies before it is no log any more.  0: nothing was cleaned."""
+    """The segment that the log begins in since then; earlier segments are no longer log. 0: nothing was cleaned."""
     settings: Settings = Settings()
     """The group's at ``vlsn``, but for the level."""
     settings_vlsn: Vlsn = NULL_VLSN
@@ -97,17 +95,14 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The log's name (``own_entries.founding_of``); empty where an earlier version has cleaned its first entry away."""
 
     def check(self) -> None:
-        """Raises ``ValueError`` for what no log adds up to."""
-        for field in TABLES:
-            table: ProducersRecord = getattr(self, field)
-            table.check()
-        self.acks.check(self.vlsn)
-        self.small.check(self.vlsn)
+        """Raises ``ValueError`` for a record that no log can give."""
+        for table in (self.producers, self.commits, self.acks, self.small):
+            table.check(self.vlsn)
 
 
 OWN_FIELDS: Final = ("term_runs", "txn_end", "trimmed_to", "first_segment")
-"""The fields of a state record that are of one copy of the log, by where that begins. Whoever has a record made, kept,
-handed on, fetched or restored from has all the others with it (``tests/seam/test_carried.py``)."""
+"""The fields of a state record that belong to one copy of the log, since they depend on where that begins. Code that
+makes, stores, sends, fetches or restores a record carries all other fields with it (``tests/seam/test_carried.py``)."""
 
 
 class IdleEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +113,26 @@ class IdleEnd(msgspec.Struct, frozen=True, kw_only=True):
     vlsn: Vlsn
     dtvlsn: Vlsn = NULL_VLSN
     """The VLSN known durable: the last blocks' headers cannot say that of themselves."""
+
+
+@dataclass(slots=True)
+class StoredEnds:
+    """The checkpoint and the idle end of a ``state`` store."""
+
+    checkpoint: Checkpoint | None
+    idle: IdleEnd | None
+
+    @property
+    def ends(self) -> list[Lsn]:
+        """The LSNs up to which the log had been synced, exclusive."""
+        ends = [self.idle.lsn] if self.idle is not None else []
+        if self.checkpoint is not None:
+            ends.append(Lsn(self.checkpoint.end_lsn + FRAME_BYTES + CheckpointEnd.LAYOUT.size))
+        return ends
+
+    @property
+    def dtvlsn(self) -> int:
+        return max(each.dtvlsn if each is not None else 0 for each in (self.checkpoint, self.idle))
 
 
 class StateStore:
@@ -138,14 +153,11 @@ class StateStore:
             return None
         check_level(record.level)
         try:
-            for field, prefix in TABLES.items():
-                table: ProducersRecord = getattr(record, field)
+            for field, prefix in PREFIXES.items():
+                table: ProducersRecord | AcksRecord = getattr(record, field)
                 if table.keyed:
-                    table = msgspec.structs.replace(table, lives=self._lives(prefix, table.count))
-                    record = msgspec.structs.replace(record, **{field: table})
-            if record.acks.keyed:
-                acks = msgspec.structs.replace(record.acks, tables=self._acks(record.acks.count))
-                record = msgspec.structs.replace(record, acks=acks)
+                    rows = self._rows(field, prefix, table.count)
+                    record = msgspec.structs.replace(record, **{field: table.together(rows, prefix)})
             record.check()
         except ValueError as fault:
             raise Damaged(f"state: {RECORD_KEY.decode()} is not one: {fault}") from fault
@@ -155,8 +167,7 @@ class StateStore:
         return self._read(IDLE_END_KEY, IdleEnd)
 
     def check(self) -> None:
-        """Reads all that was saved, but for pages, and gives none of it. Raises ``Damaged`` where a checksum does not
-        match."""
+        """Reads all saved values except pages, to check them. Raises ``Damaged`` where a checksum does not match."""
         for key in (CHECKPOINT_KEY, RECORD_KEY, IDLE_END_KEY):
             self._store.get(key)
         for prefix in PREFIXES.values():
@@ -168,10 +179,11 @@ class StateStore:
         checkpoint: Checkpoint | None = None,
         record: StateRecord | None = None,
         idle_end: IdleEnd | None = None,
-        changes: Mapping[str, LifeChanges] | None = None,
+        changes: Mapping[str, TableChanges] | None = None,
     ) -> None:
-        """Saves those given, in one transaction; the others stay. With ``changes``, by field, the lives of ``record``
-        are those that it had when it was saved last, and these. Blocking; durable on return. Raises ``LogFailed``."""
+        """Saves the arguments that are not None, in one transaction; the other values stay. With ``changes``, by field,
+        the rows of ``record`` are those of the last save with these changes. Blocking; durable on return. Raises
+        ``LogFailed``."""
         given = (CHECKPOINT_KEY, checkpoint), (IDLE_END_KEY, idle_end)
         puts = [(key, msgspec.json.encode(value)) for key, value in given if value is not None]
         if record is None:
@@ -206,24 +218,12 @@ class StateStore:
         """Returns the page table of the log's destinations, which lies beside the rest."""
         return PageTable(self._store)
 
-    def _lives(self, prefix: bytes, count: int) -> bytes:
-        """Reads a table, whoever was heard of longest ago first. Raises ``ValueError``, ``Damaged``."""
+    def _rows(self, field: str, prefix: bytes, count: int) -> list[tuple[int, bytes]]:
+        """Reads the rows of a table by their names. Raises ``ValueError``, ``Damaged``."""
         items = self._store.items(*_range(prefix))
         if len(items) != count:
-            raise ValueError(f"{len(items)} lives under keys, where there were {count}")
-        for key, life in items:
-            if key[len(prefix) :] != life[7::-1] or len(life) < HEAD.size:
-                raise ValueError(f"the life under key {key.hex()} is of another producer")
-        lives = [life for _, life in items]
-        lives.sort(key=last_of)
-        return b"".join(lives)
-
-    def _acks(self, count: int) -> dict[str, acks_format.AckedRecord]:
-        """Raises ``ValueError``, ``Damaged``."""
-        items = self._store.items(*_range(ACKS_PREFIX))
-        if len(items) != count:
-            raise ValueError(f"acknowledgements of {len(items)} destinations under keys, where there were {count}")
-        return acks_format.tables_of((int.from_bytes(key[len(ACKS_PREFIX) :], "big"), value) for key, value in items)
+            raise ValueError(f"{field}: {len(items)} rows under keys, the record counts {count}")
+        return [(int.from_bytes(key[len(prefix) :], "big"), value) for key, value in items]
 
     def close(self) -> None:
         self._store.close()
@@ -242,10 +242,10 @@ class StateStore:
 
 @dataclass(frozen=True, slots=True)
 class _Puts:
-    """The puts of one transaction. Lives are encoded one by one while it goes on, for they are many."""
+    """The values that one transaction writes. It encodes lives one by one, for they are many."""
 
     puts: list[tuple[bytes, bytes]]
-    tables: list[tuple[bytes, LifeChanges]]
+    tables: list[tuple[bytes, TableChanges]]
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         yield from self.puts
@@ -254,23 +254,14 @@ class _Puts:
                 yield _key(prefix, producer), life
 
 
-def _apart(record: StateRecord) -> tuple[StateRecord, dict[str, LifeChanges]]:
+def _apart(record: StateRecord) -> tuple[StateRecord, dict[str, TableChanges]]:
     """Takes the lives out of a whole record, where it is of a level that has them under keys; nothing is kept there of
     any other."""
-    changes: dict[str, LifeChanges] = {}
-    for field in TABLES:
-        table: ProducersRecord = getattr(record, field)
-        lives: Iterable[tuple[int, bytes]] = ()
-        if record.level >= KEYED_FROM_LEVEL:
-            lives = list(split_lives(table.lives))
-            table = msgspec.structs.replace(table, lives=b"", keyed=True, count=len(lives))
-            record = msgspec.structs.replace(record, **{field: table})
-        changes[field] = LifeChanges(lives, [], whole=True)
-    changes["acks"] = LifeChanges((), [], whole=True)
-    if record.level >= KEYED_FROM_LEVEL:
-        acks, changes["acks"] = acks_format.apart(record.acks)
-        record = msgspec.structs.replace(record, acks=acks)
-    return record, changes
+    if record.level < KEYED_FROM_LEVEL:
+        return record, {field: TableChanges((), [], whole=True) for field in PREFIXES}
+    parts = {field: getattr(record, field).apart() for field in PREFIXES}
+    record = msgspec.structs.replace(record, **{field: table for field, (table, _) in parts.items()})
+    return record, {field: changes for field, (_, changes) in parts.items()}
 
 
 def _key(prefix: bytes, producer: int) -> bytes:

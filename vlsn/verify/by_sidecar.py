@@ -1,13 +1,12 @@
 """The inspection of a sealed segment by its sidecar: one checksum over all bytes, no step a frame.
 
-The file is read in windows of whole frames, each small enough to stay in the processor's cache while it is
-checksummed and its headers are looked at by column, so that no more than a few windows of it are in memory.
+The file is read in windows of whole frames, so only a few windows of it are in memory. A window stays in the
+processor's cache while it is checksummed and its headers are looked at by column.
 
     |header page|frame|frame|frame|frame|frame|…      crc32c runs over all windows: the sidecar's content_crc
     |------- window 1 ------|---- window 2 ---|
 
-Whatever is not as it must be makes it no proof: then ``inspection`` goes through the segment frame by frame
-and says what it is.
+Any deviation ends the proof: ``inspection`` then goes through the segment frame by frame, and names the fault.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ WINDOW_BYTES = 768 * KIB
 
 
 class Columns:
-    """The columns kept of each block of a segment. They are filled anew for each: touching new memory costs more than
-    all that is put into it, so what they gave of one segment is gone with the next."""
+    """The columns kept of each block of a segment. They are filled anew for each segment, since touching new memory
+    costs more than filling it. So the columns of one segment are gone with the next."""
 
     def __init__(self) -> None:
         self._rows: Rows = np.empty((COLUMNS, 0), dtype=np.int64)
@@ -141,7 +140,7 @@ def inspect_sealed(
     file: File, *, salt: int, end: int, sidecar: Sidecar, reading: Reading = in_turn, columns: Columns | None = None
 ) -> Inspected | None:
     """Inspects a segment that its sidecar proves right in every byte, with no frame overmarked; else returns None. The
-    result lies in ``columns``, where they are given."""
+    result lies in ``columns``, where that is passed."""
     if (sidecar.salt, sidecar.end) != (salt, end) or not len(sidecar.offsets):
         return None
     offsets = sidecar.offsets.astype(np.int64)

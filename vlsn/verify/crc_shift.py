@@ -1,4 +1,4 @@
-"""A crc32c behind which bytes follow, by column: what joins checksums of parts to those of a whole.  Pure.
+"""The crc32c of bytes with more bytes behind them, by column: it joins checksums of parts to those of a whole. Pure.
 
     crc(a + b) == shifted(crc(a), len(b)) ^ crc(b)
 

@@ -4,10 +4,10 @@
      "first": 1, "last": 2, "count": 2, "overmarked": false, "damaged": false,
      "bytes": 83, "entries": "DATA", "dtvlsn": 0, "time": 1700000000000000, "detail": ""}
 
-Local records have no term and no VLSNs (0); ``detail`` says what is in them.  Bytes that had been synced and hold no
-whole frame are one row of kind ``UNREADABLE``, damaged, with the VLSN that should be there and count 0; what is
-wrong with a damaged frame is its ``detail``.  A row of ``all`` false is a visible block or damage; ``all`` shows
-both lives of an overmarked VLSN, the local records, and a torn tail (kind ``TORN_TAIL``, no damage).
+Local records have no term and no VLSNs (0); ``detail`` says what is in them. Synced bytes without a whole frame are one
+row of kind ``UNREADABLE``, damaged, with the VLSN that should be there and count 0. The fault of a damaged frame is its
+``detail``. A row of ``all`` false is a visible block or damage; ``all`` shows both lives of an overmarked VLSN, the
+local records, and a torn tail (kind ``TORN_TAIL``, no damage).
 
 A segment is held at a time, and rows are made one by one, of the frames that were asked for only.
 """
@@ -85,8 +85,8 @@ class DumpFilter:
 def dump_rows(
     disk: Disk, stores: Stores, directory: str, wanted: DumpFilter | None = None, *, reverse: bool = False
 ) -> Iterator[DumpRow]:
-    """Yields the frames that ``wanted`` asks for in log order, or from the end (``reverse``). Of a running node (its
-    directory is locked) only up to what is stated to be synced. Raises ``FileNotFoundError``, ``WrongVersion``."""
+    """Yields the frames that ``wanted`` asks for in log order, or from the end (``reverse``). For a running node (its
+    directory is locked) it ends at the stated synced end. Raises ``FileNotFoundError``, ``WrongVersion``."""
     wanted = wanted or DumpFilter()
     check_versions(disk, directory)
     live = disk.is_locked(f"{directory}/{LOCK_NAME}")

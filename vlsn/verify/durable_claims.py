@@ -1,10 +1,10 @@
-"""Rules of what is said to be durable: it never falls, never lies past the log's end, and is never given up.
+"""The rules for claims of durability: a claim does not fall, lie past the log's end, or get rolled back.
 
     VLSN     11  12  13  14 │ ROLLBACK_START(matchpoint 11)        block 14 says: durable up to 12
     DTVLSN    9   9  11  12 │                                      12 is overmarked though durable
 
-A DTVLSN is true for ever, whoever said it: blocks that were rolled back count, too.  Blocks that stay follow on one
-another with DTVLSNs that do not fall, since a master knows what the log says that it leads with.
+A DTVLSN is true for ever, in any block: blocks that were rolled back count, too. Blocks that stay follow on one another
+with DTVLSNs that do not fall, since a master knows what the log says that it leads with.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The facts of one segment: what is wrong in it, and what the rules that join segments go on from.
+"""The facts of one segment: its faults, and the values that the rules between segments need.
 
     00000002.vlog   5 6 7 8      first edge 5, last edge 8; the terms, what it says to be durable, its producers
 
@@ -157,7 +157,8 @@ def _breaks(visible: Visible, lost: Offsets) -> Iterator[Fault]:
 
 
 def _falling_terms(visible: Visible) -> Iterator[Fault]:
-    """Yields where terms fall. Blocks that stand out of a term, fewer than what follows, are at fault themselves."""
+    """Yields where terms fall. A few blocks of a higher term, fewer than the blocks behind them, are at fault
+    themselves."""
     terms = visible.terms
     if not (terms[1:] < terms[:-1]).any():
         return

@@ -3,8 +3,8 @@
 1. A frame that cannot be read is *damage* if something says that it had been synced: the ``synced`` of a later frame,
    or ``stated``.  Else the log ends there, in a torn tail, whatever lies behind it.  In a segment whose end is known
    all that is bad is damage.
-2. Damage is passed: what follows is found again by magic, salt and crc, at every 8 bytes, so that one flipped bit hides
-   no other.  A bad frame whose length still leads to the next one is marked, anything else is a gap:
+2. Damage is passed: later frames are found again by magic, salt and crc, at every 8 bytes. So one flipped bit does not
+   hide another. A bad frame whose length still leads to the next one is marked, anything else is a gap:
 
     |good|good|crc wrong|good|…garbage…|good|000000
               good=False      gap (start, end)
@@ -110,7 +110,7 @@ def read_frames(
         found = scan.walk(buf, base=base, start=at, end=limit, salt=salt)
         scan.check_kind(view, base, found.end, salt, name)
         piece = _checked(buf, base, found, compared)
-        # A bad frame that leads nowhere may have a wrong length: what lies behind it is to be looked for.
+        # A bad frame that leads nowhere may have a wrong length: frames behind it are to be looked for.
         kept = len(found) if found.reason is Stop.END else _without_bad_tail(piece.good)
         stop = int(found.offsets[kept]) if kept < len(found) else found.end
         pieces.append(_cut(piece, kept))

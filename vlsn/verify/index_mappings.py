@@ -1,7 +1,7 @@
 """Every mapping of a stored VLSN index, for tools that hold them against the log.
 
-Of a stopped node's index, read only; what of it cannot be read is told as a fault, never raised, so that the
-log is still verified.
+The index is a stopped node's, read only. An unreadable part is a fault and no exception, so that the log is still
+verified.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Mappings:
 
 
 def read_mappings(stores: Stores, directory: str, first: int = 0, last: int = U64_MAX) -> Mappings:
-    """Reads the mappings of the index in ``directory`` whose buckets begin at ``first`` to ``last``; none when there is
-    no index. Raises ``WrongVersion``."""
+    """Reads the mappings of the index in ``directory`` whose buckets begin at ``first`` to ``last``; empty without an
+    index. Raises ``WrongVersion``."""
     found = Mappings()
     try:
         with closing(_opened(stores, directory)) as store:
@@ -72,8 +72,8 @@ def read_mappings(stores: Stores, directory: str, first: int = 0, last: int = U6
 
 
 def read_times(stores: Stores, directory: str, owner: int) -> TimeIndex:
-    """Reads the time index in ``directory``, if it is of the store ``owner``; one that covers nothing where it is not
-    there, or cannot be read."""
+    """Reads the time index in ``directory``, if it is of the store ``owner``. Returns an empty one where it is missing,
+    or cannot be read."""
     times = TimeIndex()
     try:
         with closing(_opened(stores, directory)) as store:

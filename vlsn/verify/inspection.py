@@ -1,7 +1,7 @@
 """The inspection of one segment: every frame found (``frames``), and everything that is wrong with it.
 
-Unlike an open (``torn_tail``), which stops at the first bad frame, it goes on behind it.  The segment is held in memory
-whole; only offline tools come here, and only with what no sidecar proves (``by_sidecar``).
+Unlike an open (``torn_tail``), which stops at the first bad frame, it goes on behind it. The segment is held in memory
+whole. Only offline tools come here, with segments that no sidecar proves (``by_sidecar``).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _RUN_BLOCKS = 8192
 
 
 class Rule(StrEnum):
-    """The rule that a finding is about.  What lies between copies, or in a client's history, has rules of its own
-    (``repl/audit/rules.py``); a name means the same in ``verify`` and in the audit."""
+    """The rule that a finding is about. Findings between copies, or in a client's history, have rules of their own
+    (``repl/audit/rules.py``). A name means the same in ``verify`` and in the audit."""
 
     FRAME_HEADER = "frame-header"
     """A place where a frame must be has none."""
@@ -139,7 +139,7 @@ def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, name: str, sta
     return found
 
 
-# What is wrong with them.
+# Faults.
 
 
 def inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[Inspected, int]:
@@ -149,7 +149,7 @@ def inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[I
         buf, size=size, salt=link.salt, end=link.end, name=link.info.path, stated=stated.offset_in(link.number)
     )
     for start, end in lost:
-        # Beside what else is wrong there: nothing tells whether it had been synced, only that it cannot be read.
+        # Beside the other faults there: it is only known that these bytes cannot be read, not whether they were synced.
         if start not in [gap for gap, _ in found.gaps]:
             found.gaps.append((start, end))
         found.faults.insert(0, Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
@@ -210,8 +210,8 @@ def fills_frame(heads: Headers, lengths: Offsets) -> Mask:
 
 
 def _columns_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) -> Mask:
-    """Marks the blocks, right by their checksums, with wrong columns. Blocks of one plain entry, what a quiet log is
-    made of, and of few entries, are done by column."""
+    """Marks the blocks, right by their checksums, with wrong columns. Blocks of few entries, and of one plain entry, as
+    in a quiet log, are judged by column."""
     wrong = np.zeros(len(offsets), dtype=np.bool_)
     plain = (heads["flags"] == 0) & (heads["count"] == 1) & ~skip
     starts = offsets[plain] + FRAME_BYTES + BLOCK_BYTES
@@ -232,7 +232,7 @@ def _columns_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) ->
 
 
 def _few_columns_bad(rows: Rows) -> Mask:
-    """Says of blocks with right checksums, and no columns but keys and values, what ``check_body`` says of each."""
+    """Judges many blocks with right checksums, and no columns but keys and values, as ``check_body`` judges each."""
     headers, lay = rows.headers, rows.layouts
     bad: Mask = ~rows.rising()
     words = np.frombuffer(rows.buf, "<u4", len(rows.buf) // 4)

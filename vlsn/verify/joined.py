@@ -1,8 +1,8 @@
-"""The rules that join a log's segments: visible blocks follow on, terms do not fall, producers go on, what was said to
-be durable is kept.
+"""The rules that join a log's segments: visible blocks follow on, terms do not fall, producers go on, and durable
+entries stay.
 
-Segments come from the last to the first, since what judges a segment lies behind it.  Of those behind the one at hand
-a few values are kept:
+Segments come from the last to the first, since what judges a segment lies behind it. A few values of the later segments
+are kept:
 
     00000001.vlog   … 3 4 │ edge = 5   00000002.vlog        4 + 1 = 5
 """
@@ -66,8 +66,8 @@ class Joined:
 
 
 def claimed(segments: Iterable[Facts]) -> tuple[int, list[Fault]]:
-    """Compares what segments, by rising number, say to be durable. Returns with what does not hold what must be there
-    by all that was said."""
+    """Compares what segments, by rising number, say to be durable. Returns the last VLSN that must be durable by these
+    claims, and the claims that do not hold."""
     unheld: list[Fault] = []
     said = shown = 0
     for segment in segments:

@@ -2,8 +2,8 @@
 
     00000002.vlog   … 41 ✗42 42'         42 and 42' are of term 3, and not the same: sealed twice under one name
 
-What was rolled back is kept by name as segments come from the last to the first.  In the end a segment is read again
-where a visible block may have one of the names: its VLSN is of that term.
+Blocks that were rolled back are kept by name as segments come from the last to the first. In the end a segment is read
+again where a visible block may have one of the names: its VLSN is of that term.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vlsn.verify.noted_terms import Run
 from vlsn.verify.rollbacks import Add
 
 NAMES_MAX: Final = 65_536
-"""Names that are kept, of what was rolled back last."""
+"""Names that are kept, those of the newest blocks that were rolled back."""
 _NAME: Final = np.dtype([("first", "<u8"), ("term", "<u8"), ("crc", "<u4"), ("lsn", "<u8")])
 Names = NDArray[np.void]
 
@@ -64,7 +64,7 @@ class GivenUp:
                 yield number
 
     def take(self, visible: Names) -> None:
-        """Keeps those of a segment's visible blocks that begin with the VLSN of one that was rolled back."""
+        """Keeps a segment's visible blocks that begin with the VLSN of a block that was rolled back."""
         self._visible.append(visible[np.isin(visible["first"], self._names["first"])])
 
     def check(self) -> None:

@@ -10,22 +10,18 @@ Acknowledgements are those of the last checkpoint: a node that was killed knows 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import msgspec
 
-from vlsn.pages.opening import listed_anew
+from vlsn.pages.opening import PAGE_FILE, UUID, listed_anew
 from vlsn.pages.page import PageContents, PageRow, read_page
 from vlsn.pages.store import DIRECTORY, StoreRow
 from vlsn.seams import Disk
 from vlsn.state.acks import Acked
 from vlsn.state.destinations import settings_in
-from vlsn.state.small_state import Kept
 from vlsn.verify.segment_chain import Stated
 
-_UUID = re.compile(r"[0-9a-f]{16}\Z")
-_PAGE = re.compile(r"([0-9]{9})\.page(\.damaged)?\Z")
 ACK, COMPLETE, TX_NOT_FOUND, DAMAGED = "ACK", "COMPLETE", "TX_NOT_FOUND", "DAMAGED"
 
 
@@ -56,11 +52,11 @@ def page_lines(disk: Disk, directory: str, stated: Stated) -> Iterator[PageLine]
     if not disk.exists(base):
         return
     names, acked = _destinations(stated)
-    for uuid in filter(_UUID.match, disk.list(base)):
+    for uuid in filter(UUID.match, disk.list(base)):
         store, rows = stated.pages.get(uuid, (StoreRow(), {}))
         done = acked.get(uuid)
         for file in disk.list(f"{base}/{uuid}"):
-            match = _PAGE.match(file)
+            match = PAGE_FILE.match(file)
             if match is None:
                 continue
             number = int(match[1])
@@ -75,8 +71,7 @@ def _destinations(stated: Stated) -> tuple[dict[str, str], dict[str, Acked]]:
     record = stated.record
     if record is None:
         return {}, {}
-    kept = {name: Kept(vlsn, value) for name, (vlsn, value) in record.small.values.items()}  # type: ignore[arg-type]
-    names = {placed.settings.uuid: name for name, placed in settings_in(kept).items()}
+    names = {placed.settings.uuid: name for name, placed in settings_in(record.small.kept()).items()}
     return names, {uuid: Acked.of(table) for uuid, table in record.acks.tables.items()}
 
 
@@ -94,23 +89,8 @@ def _page(
         transactions = len(set(messages.txns[messages.txns > 0].tolist()))
         size = head.key_bytes + head.value_bytes
         whole = bool(head.flags & 1)
-        lines.append(
-            PageLine(
-                name,
-                uuid,
-                file,
-                True,
-                head.offset,
-                head.first,
-                head.last,
-                head.count,
-                size,
-                acked,
-                transactions,
-                whole,
-                marks,
-            )
-        )
+        span = head.offset, head.first, head.last, head.count
+        lines.append(PageLine(name, uuid, file, True, *span, size, acked, transactions, whole, marks))
     counted = [line for line in lines if TX_NOT_FOUND not in line.marks]
     marks = [COMPLETE] if counted and all(line.acked == line.count for line in counted) else []
     if finished and row is None:
@@ -159,7 +139,7 @@ def _without_row(
     """Yields pages that the table has no row of, though it must: they hold what nothing else does."""
     place = f"{DIRECTORY}/{uuid}"
     for name in disk.list(f"{directory}/{place}") if disk.exists(f"{directory}/{place}") else ():
-        match = _PAGE.match(name)
+        match = PAGE_FILE.match(name)
         if match is None or match[2] is not None or int(match[1]) in rows:
             continue
         contents = read_page(disk, f"{directory}/{place}/{name}", uuid, int(match[1]), None)

@@ -1,7 +1,7 @@
 """The order of producers' submissions: within a segment, and from each to those behind it (``submissions``).
 
-Segments come from the last to the first; of what lies behind the one at hand the first submissions of
-``PRODUCERS_KEPT`` producers are kept, those that come soonest:
+Segments come from the last to the first. From the segments behind the one at hand the first submissions of
+``PRODUCERS_KEPT`` producers are kept, the earliest ones:
 
     00000001.vlog   A/0 B/0 A/1 │ known = A/2, B/1      A/2 follows on A/1, B/1 on B/0
 """
@@ -31,8 +31,8 @@ from vlsn.verify.submissions import (
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The producers of one segment, ``ROW`` each, by rising id: their ``first`` submissions there, and their last. Of
-    more than ``PRODUCERS_KEPT`` those that were heard of last."""
+    """The producers of one segment, ``ROW`` each, by rising id: their ``first`` submissions there, and their last.
+    Beyond ``PRODUCERS_KEPT`` only the producers with the newest submissions stay."""
 
     first: bytes
     last: bytes

@@ -1,4 +1,4 @@
-"""Rollbacks as a verification sees them: what the records abandon, against the flags that are set.
+"""Rollbacks as a verification sees them: the blocks that the records abandon, compared with the flags.
 
 Segments come from the last to the first, so the records that judge a block were read before it:
 
@@ -36,7 +36,7 @@ class Rollbacks:
         """Those whose matchpoint was not met yet."""
         self._first_number = 0
         self._lost = False
-        """Blocks may be missing from what was read."""
+        """Blocks may be missing in the segments read."""
         self._last_block_lsn = 0
         self._unexplained: list[tuple[Link, Offsets, Offsets]] = []
         """Offsets and first VLSNs of overmarked blocks that no rollback record read so far explains."""

@@ -1,14 +1,14 @@
 """The chain of segments that make up a log, for tools that read it from outside.
 
-It says of each segment where its log ends and with which salt its frames were built, also when its header
-page is lost, and which segments are missing in between.  ``Stated`` is what the ``state`` store says of how
-far the log had been synced.
+It gives each segment's end of log and salt, also when its header page is lost, and the segments that are missing in
+between. ``Stated`` is what the ``state`` store says of how far the log had been synced.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -17,7 +17,7 @@ import numpy as np
 from vlsn.errors import BadBody, Damaged, LogInUse, WrongVersion
 from vlsn.format import scan
 from vlsn.format.frame import FRAME_BYTES, FrameKind
-from vlsn.format.records import CheckpointEnd, RollbackStart
+from vlsn.format.records import RollbackStart
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader, SegmentState, segment_name
 from vlsn.ids import NULL_LSN, Lsn, lsn, lsn_file, lsn_offset
 from vlsn.levels import named
@@ -29,7 +29,7 @@ from vlsn.seams import Buffer, Disk, File, Stores
 from vlsn.segments.bad_sectors import is_unread, read_around, read_pages
 from vlsn.segments.directory import SegmentInfo, stated_synced_end, survey, synced_in_frames
 from vlsn.state.node_file import read_slots
-from vlsn.state.state_store import StateRecord, StateStore
+from vlsn.state.state_store import StateRecord, StateStore, StoredEnds
 
 READ_BYTES = MIB
 
@@ -80,7 +80,8 @@ class Stray:
     name: str
     holds: int
     vlsn: int
-    """The first VLSN that is not where it should be: of the segment of this name, or else of what the file holds."""
+    """The first VLSN that is not in its place: the first of the segment of this name, or else of the file's own
+    segment."""
     moved: bool
 
     @property
@@ -136,8 +137,8 @@ class Stated:
 
 
 def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated:
-    """Reads the ``state`` store, or a copy of it from a running node (``live``). Where that cannot be read just now it
-    says nothing: frames and headers then tell alone how far the log was synced."""
+    """Reads the ``state`` store, or a copy of it from a running node (``live``). Where that cannot be read just now the
+    result is empty: only frames and headers then say how far the log was synced."""
     stated = Stated()
     path = f"{directory}/{STATE_NAME}"
     try:
@@ -155,17 +156,12 @@ def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated
         stated.faults.append(str(error))
         return stated
     try:
-        checkpoint, idle = state.checkpoint(), state.idle_end()
+        stored = StoredEnds(state.checkpoint(), state.idle_end())
         stated.record = state.record()
         stated.pages = state.pages().read()
-        if checkpoint is not None:
-            stated.dtvlsn = checkpoint.dtvlsn
-            stated.checkpoint_end = checkpoint.end_lsn
-            stated.scan_from = checkpoint.scan_lsn
-            stated.ends.append(Lsn(checkpoint.end_lsn + FRAME_BYTES + CheckpointEnd.LAYOUT.size))
-        if idle is not None:
-            stated.dtvlsn = max(stated.dtvlsn, idle.dtvlsn)
-            stated.ends.append(idle.lsn)
+        stated.dtvlsn, stated.ends = stored.dtvlsn, stored.ends
+        if stored.checkpoint is not None:
+            stated.checkpoint_end, stated.scan_from = stored.checkpoint.end_lsn, stored.checkpoint.scan_lsn
     except Damaged as error:
         stated.faults.append(str(error))
     except WrongVersion as error:
@@ -177,8 +173,8 @@ def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated
 
 def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] = ()) -> Chain:
     """Chains the segments of the log, ascending; ``stated`` are ends up to which ``state`` says it was synced.
-    ``live``: the last one ends where it is stated to be synced. A segment under another one's name is chained by what
-    its header says."""
+    ``live``: the last one ends where it is stated to be synced. A segment under another one's name is chained by its
+    header."""
     listed = survey(disk, directory, around=True)
     segments = _placed(listed)
     named = {info.header.prev_number for info in segments if info.active and info.header is not None}
@@ -204,7 +200,7 @@ def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] =
 
 
 def _placed(segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
-    """Puts files with another segment's name where their headers say, unless that one is there."""
+    """Moves files with another segment's name to the place in their headers, unless that segment has its own file."""
     own = {info.number for info in segments if info.other is None}
     moved: dict[int, SegmentInfo] = {}
     for info in segments:
@@ -236,19 +232,15 @@ def read_segment(disk: Disk, link: Link, into: bytearray) -> tuple[int, list[tup
     if len(into) < size:
         into[:] = b"\0"
         into *= size  # in place: each page is touched once
-    file = disk.open(link.info.path)
     lost: list[tuple[int, int]] = []
-    try:
-        at = 0
-        with memoryview(into) as view:
-            while at < size:
-                got = _read_piece(file, at, view[at : min(at + READ_BYTES, size)], lost)
-                at += got
-                if not got:
-                    break
-        return at, lost
-    finally:
-        file.close()
+    at = 0
+    with closing(disk.open(link.info.path)) as file, memoryview(into) as view:
+        while at < size:
+            got = _read_piece(file, at, view[at : min(at + READ_BYTES, size)], lost)
+            at += got
+            if not got:
+                break
+    return at, lost
 
 
 def _read_piece(file: File, at: int, into: memoryview, lost: list[tuple[int, int]]) -> int:
@@ -284,32 +276,26 @@ def rollbacks_in(buf: Buffer, number: int, salt: int) -> Iterator[tuple[Lsn, Rol
 
 def _is_blank(disk: Disk, info: SegmentInfo) -> bool:
     """Says whether only zeros lie behind the header page. Such a file is a standby, and the log does not count it."""
-    file = disk.open(info.path)
     piece = bytearray(READ_BYTES)
     lost: list[tuple[int, int]] = []
     size = min(info.size, SEGMENT_BYTES_MAX)
-    try:
-        with memoryview(piece) as view:
-            for at in range(FIRST_FRAME, size, READ_BYTES):
-                got = _read_piece(file, at, view[: min(READ_BYTES, size - at)], lost)
-                if lost or np.frombuffer(piece, np.uint8, got).any():
-                    return False
-    finally:
-        file.close()
+    with closing(disk.open(info.path)) as file, memoryview(piece) as view:
+        for at in range(FIRST_FRAME, size, READ_BYTES):
+            got = _read_piece(file, at, view[: min(READ_BYTES, size - at)], lost)
+            if lost or np.frombuffer(piece, np.uint8, got).any():
+                return False
     return True
 
 
 def _bytes_of(disk: Disk, info: SegmentInfo) -> bytes:
-    file = disk.open(info.path)
     size = min(info.size, SEGMENT_BYTES_MAX)
-    try:
-        return file.read(0, size)
-    except OSError as error:
-        if not is_unread(error):
-            raise
-        return read_around(file, 0, size)
-    finally:
-        file.close()
+    with closing(disk.open(info.path)) as file:
+        try:
+            return file.read(0, size)
+        except OSError as error:
+            if not is_unread(error):
+                raise
+            return read_around(file, 0, size)
 
 
 def _links(
@@ -339,8 +325,8 @@ def _links(
 
 
 def _owner(disk: Disk, directory: str, headers: Sequence[SegmentHeader]) -> tuple[str, str]:
-    """Returns whose the log is, group and node, as the node file says; without one whoever has most of the segments,
-    and of several the last one."""
+    """Returns the log's group and node by the node file. Without that file it is the owner of most segments, among
+    equals the last one."""
     try:
         record, _ = read_slots(disk, f"{directory}/{NODE_FILE_NAME}")
         return record.group, record.node

@@ -1,4 +1,4 @@
-"""Transactions by column: what ``format.transactions`` takes of one block, for a window of them at once."""
+"""Transactions by column: the check of ``format.transactions`` on one block, for a window of blocks at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Blocks of one make, checked by words of 8 bytes: the fast half of a proof by sidecar (``by_sidecar``).
 
-A frame's header is three words and a block's eight, each taken for all frames of a window at once, and what must hold
-of several fields of a word is held against all of it:
+A frame's header is three words and a block's eight. Each word is taken for all frames of a window at once, and
+conditions on several fields of a word are checked together:
 
     0                 8              16            24                        32     40     48
     |magic kind 0|len | prev | synced | salt | crc |version flags kind 0|count| term | first | dtvlsn | …
@@ -62,7 +62,7 @@ class _Window:
     def frames_right(self, salt: int, before: int) -> bool:
         offsets, steps = self._offsets, self._steps
         kinds, prevs = self._word(0), self._word(1)
-        kinds -= _BLOCK  # what is left is the length, if all else is right
+        kinds -= _BLOCK  # the rest is the length, if all other fields are right
         good = ((kinds + _STEP) & _STEP_EIGHTS) == steps << _HIGH
         good[1:] &= (prevs[1:] & _LOW) == steps[:-1]
         good &= prevs <= (offsets << _HIGH | _LOW)  # synced, in its upper half

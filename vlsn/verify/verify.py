@@ -1,17 +1,17 @@
 """Verification of a whole log directory: every checksum, order, flag and mapping.  Writes nothing.
 
-Segments are gone through from the last to the first, each inspected whole (``inspection``), because what
-judges a segment lies behind it: the end that the next header names, and the rollback records that its
-overmark flags are checked against.  From one segment to the one before only a few values are carried.
+Segments are gone through from the last to the first, each inspected whole (``inspection``). The facts that judge a
+segment lie behind it: the end in the next header, and the rollback records that explain its overmark flags. From one
+segment to the one before only a few values are carried.
 
     00000003.vlog   … START(4) END …     rollbacks = [4]     after = VLSN 9
     00000002.vlog   7 8 ✗5 ✗6            hidden = 5, 6       8 + 1 = 9
     00000001.vlog   1–4                                      …
 
-Normal after a crash, and no finding: a torn tail, an index behind the log, a rollback whose flags are not all
-set yet, a standby that was never taken.  A note, and no finding: one slot of the node file that cannot be read.  Of a
-running node (``live``) only the log up to its stated synced end is read, and not its index; it may begin a rollback
-meanwhile, so an overmark that is not explained by what was read is held against the records that have come since.
+Normal after a crash, and no finding: a torn tail, an index behind the log, a rollback without some of its flags, a
+standby that was never taken. One unreadable slot of the node file is a note. In a running node's directory (``live``)
+it reads the log up to the stated synced end, and leaves the index out. The node may begin a rollback meanwhile, so an
+unexplained overmark is compared with the records that have come since.
 
 A segment is held in memory at a time, and of a sealed one a few windows (``by_sidecar``).  It is read, not mapped: a
 page that the disk does not give is then an error, not the end of the process.
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -68,10 +69,10 @@ def verify(
     progress: Progress | None = None,
     reading: Reading = in_turn,
 ) -> VerifyReport:
-    """Verifies the log in ``directory``.  Raises ``LogInUse`` when a process has it open and ``live`` was not
-    asked for, ``WrongVersion``, ``Restoring`` while a network restore is not over there, ``FileNotFoundError`` when
-    there is no such directory.  ``reading`` is how sealed segments are read: ahead, on a thread of its own, where that
-    is worth it (``threads.ReadAhead``)."""
+    """Verifies the log in ``directory``. Raises ``LogInUse`` when a process has it open and ``live`` is false,
+    ``WrongVersion``, ``Restoring`` during a network restore there, ``FileNotFoundError`` without such a directory.
+    ``reading`` is how sealed segments are read: ahead, on a thread of its own, where that is worth it
+    (``threads.ReadAhead``)."""
     if not live and disk.is_locked(f"{directory}/{LOCK_NAME}"):
         raise LogInUse(f"{directory} belongs to a running node; verify what it has synced with --live, or stop it")
     check_versions(disk, directory)
@@ -349,15 +350,13 @@ class _Verifier:
 
     def _proven(self, link: Link, sidecar: Sidecar) -> Inspected | None:
         assert link.end is not None
-        file = self._disk.open(link.info.path)
-        try:
-            return inspect_sealed(
-                file, salt=link.salt, end=link.end, sidecar=sidecar, reading=self._reading, columns=self._columns
-            )
-        except OSError:
-            return None  # frame by frame it is told where the disk gives nothing
-        finally:
-            file.close()
+        with closing(self._disk.open(link.info.path)) as file:
+            try:
+                return inspect_sealed(
+                    file, salt=link.salt, end=link.end, sidecar=sidecar, reading=self._reading, columns=self._columns
+                )
+            except OSError:
+                return None  # a look at each frame names the place that the disk cannot read
 
     def _sidecar(self, link: Link) -> Sidecar | None:
         name = sidecar_name(link.number)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vlsn.ids import Vlsn
+from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.index.index import VlsnIndex
 from vlsn.index.range import VlsnRange
 from vlsn.recover.recovery import Recovered
 from vlsn.seams import Disk
 from vlsn.segments.reader import LogReader
 from vlsn.state.history import History
-from vlsn.state.producers import LifeChanges
+from vlsn.state.log_table import TableChanges
 from vlsn.state.state_store import StateRecord
 from vlsn.write.ring import Ring
 
@@ -56,7 +56,7 @@ class LogView:
 
     def tell_txn_end(self) -> None:
         """Tells the index where the last transaction ends: it loses sight of that at a rollback, and at an open."""
-        self.index.note_txn_end(self.history.last_txn_end)
+        self.index.note_txn_end(next(reversed(self.history.txn_ends), NULL_VLSN))
 
     @property
     def trimmed_to(self) -> Vlsn:
@@ -93,7 +93,7 @@ class LogView:
         builds the record, on any thread."""
         return self.history.snapshot(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
 
-    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[StateRecord, dict[str, LifeChanges] | None]]:
+    def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[StateRecord, dict[str, TableChanges] | None]]:
         """Copies what changed of it since the last checkpoint, which is to be kept now (``History.checkpoint``)."""
         return self.history.checkpoint(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from vlsn.errors import LogFailed, NoSpace, VlsnLogError
-from vlsn.format.block import FLAGS_AT
+from vlsn.format.block import FLAGS_AT, decode_header, producers
 from vlsn.format.columns import PRODUCERS
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.seal import Sealed, seal, seal_local
@@ -300,10 +300,10 @@ class WriteCycle:
                 if each.says:
                     self._history.note_block(each.data)
                 else:
-                    self._history.note_txn_end(each.txn_end)
+                    self._history.txn_ends.append(each.txn_end)
                 group.txn_end = each.txn_end
             if each.data[FLAGS_AT] & PRODUCERS:  # after what the block may set for them
-                self._history.note_producers(each.data)
+                self._history.note_submissions(producers(each.data, decode_header(each.data)))
         self._history.note_term(term, sealed[0].first_vlsn, sealed[-1].last_vlsn)
         self._ring.extend([each.data for each in sealed], [each.last_vlsn for each in sealed])
         self._view.next_vlsn = Vlsn(sealed[-1].last_vlsn + 1)

@@ -20,12 +20,13 @@ from statistics import median
 from tests.bench.load import ratio
 from tests.bench.report import Aimed, Figures
 from vlsn import Log
+from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import Vlsn
 from vlsn.limits import MIB, PAGING_STRIDE_BYTES
 from vlsn.pages.manager import PagingManager
 from vlsn.pages.page import PageWriter
 from vlsn.pages.paging_pass import PagingPass
-from vlsn.pages.subscription import Acknowledged, Subscription
+from vlsn.pages.subscription import Subscription
 from vlsn.real.clock import SystemRandom
 from vlsn.real.disk import PosixDisk
 from vlsn.real.threads import CallerThreads
@@ -72,7 +73,7 @@ def _page(log: LocalLog, directory: Path, number: int, prefix: bytes) -> tuple[f
     place = directory / f"pages-{log.view.range.last}-{number}"
     place.mkdir()
     manager = PagingManager(PosixDisk(), CallerThreads().latch, SystemRandom().u32, str(place))
-    subscription = Subscription(f"{number + 1:016x}", "bench", prefix, Acknowledged())
+    subscription = Subscription(f"{number + 1:016x}", "bench", prefix, VlsnSet())
     upto = Vlsn(log.view.range.last)
     run = PagingPass(
         manager.wants([subscription], upto), log.view.reader(), log.view.index, upto, first=Vlsn(log.view.range.first)

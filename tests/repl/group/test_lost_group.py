@@ -37,7 +37,7 @@ def test_a_log_lacks_its_group_where_that_lies_before_it_and_no_record_has_it() 
     assert history.lacks_group(Vlsn(60), Vlsn(95))
     history.groups.append((Vlsn(97), GROUP))
     assert history.lacks_group(Vlsn(60), Vlsn(95))  # that one may still be rolled back
-    history.found_group(Vlsn(2), GROUP)
+    history.groups.insert(0, (Vlsn(2), GROUP))
     assert [vlsn for vlsn, _ in history.groups] == [2, 97]
     assert not history.lacks_group(Vlsn(60), Vlsn(95))
 

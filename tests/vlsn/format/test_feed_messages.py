@@ -27,7 +27,6 @@ from vlsn.format.feed_messages import (
     decode_round,
     encode,
     heartbeat_message,
-    message_type,
     round_message,
     split_blocks,
 )
@@ -151,22 +150,6 @@ def test_entries_of_the_logs_own_are_readable_before_their_block_gets_a_place(ki
         else:
             with pytest.raises(BadBody):
                 split_blocks(message, expected_first=1, term_min=1, term_max=3)
-
-
-@given(st.binary(max_size=200))
-def test_no_bytes_crash_a_decoder(data: bytes) -> None:
-    for read in (
-        message_type,
-        decode_ack,
-        decode_position,
-        lambda message: split_blocks(b"\5\0\0\0" + message.ljust(60, b"\1"), expected_first=1, term_min=1, term_max=9),
-        lambda message: decode_json(b"\1" + message, Syncup),
-        lambda message: decode_json(b"\2" + message, Matchpoint),
-    ):
-        try:
-            read(data)
-        except BadBody:
-            pass
 
 
 def test_acks_and_heartbeats_round_trip() -> None:

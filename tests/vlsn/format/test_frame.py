@@ -11,7 +11,6 @@ from tests.vlsn.strategies import flips, u32
 from vlsn.format.checksum import crc
 from vlsn.format.frame import (
     FLAG_AT,
-    FRAME_BYTES,
     FRAME_DTYPE,
     MAGIC,
     OVERMARKED,
@@ -83,21 +82,6 @@ def test_any_flipped_bit_is_found() -> None:
     for data in flips(frame()):
         header = decode_header(data, 0, offset=4096, salt=SALT)
         assert header is None or not check_frame(data, 0, header)
-
-
-@pytest.mark.parametrize("size", range(FRAME_BYTES + 24))
-def test_a_frame_cut_short_is_none(size: int) -> None:
-    data = frame()[:size]
-    header = decode_header(data, 0, offset=4096, salt=SALT)
-    assert header is None if size < FRAME_BYTES else header is not None and not check_frame(data, 0, header)
-
-
-def test_a_length_past_the_buffer_is_no_whole_frame() -> None:
-    data = bytearray(frame())
-    data[4:8] = b"\xff\xff\xff\xff"
-    header = decode_header(data, 0, offset=4096, salt=SALT)
-    assert header is not None
-    assert not check_frame(data, 0, header)
 
 
 def test_padding_that_is_not_zero_is_found() -> None:

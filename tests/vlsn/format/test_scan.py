@@ -136,18 +136,6 @@ def test_a_walk_in_two_windows_is_the_walk_in_one(sizes: list[int], data: st.Dat
     assert two.reason is Stop.END
 
 
-@given(st.binary(max_size=4000), st.integers(0, 3))
-def test_no_bytes_make_the_walk_fail(noise: bytes, at: int) -> None:
-    built = log().blocks(4)
-    start = built.frames[at].offset
-    built.piece.data[start : start + len(noise)] = noise
-    found = walk_of(built.piece)
-    scan.check_crcs(bytes(built.piece.data), 0, found)
-    assert found.end <= len(built.piece.data)
-    for run in scan.islands(bytes(built.piece.data), 0, FIRST_FRAME, built.piece.header.salt):
-        assert len(run)
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=60, max_size=120),

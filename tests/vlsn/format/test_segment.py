@@ -98,12 +98,6 @@ def test_a_field_out_of_its_rules_is_refused(at: int, data: bytes) -> None:
         SegmentHeader.decode(resealed(page, at, data))
 
 
-@pytest.mark.parametrize("size", [0, 1, HEADER_PAGE - 1])
-def test_a_short_page_is_refused(size: int) -> None:
-    with pytest.raises(BadBody):
-        SegmentHeader.decode(PLAIN.encode()[:size])
-
-
 def test_a_header_that_could_not_be_read_is_not_written() -> None:
     with pytest.raises(AssertionError):
         replace(PLAIN, group="no name").encode()

@@ -7,27 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.vlsn.format.test_seal import FIRST, sealed_from
 from tests.vlsn.strategies import content, submissions, transactions
 from vlsn.errors import BadBody, TooLarge
 from vlsn.format import block
 from vlsn.format.batch import decode, encode
-from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind
+from vlsn.format.block import Entry, EntryKind
 from vlsn.format.columns import SMALL_COLUMN, Columns, columns_of
 from vlsn.format.own_entries import own_entries
 from vlsn.format.same_submission import lies_in, same
-from vlsn.format.seal import ALONE_BYTES, MIXED_ENTRIES_MAX, Sealed, seal
+from vlsn.format.seal import ALONE_BYTES, MIXED_ENTRIES_MAX
 from vlsn.format.submission import Submission, Transaction, Values, check_transaction
 from vlsn.ids import Vlsn
 from vlsn.limits import BATCH_ENTRIES_MAX, BLOCK_BYTES_MAX, BODY_BYTES_MAX, TRANSACTION_BYTES_MAX
 
-FIRST = 10
 LONG = SMALL_COLUMN // 2 + 1
 """Whole transactions that take more rows than a short column has."""
 mixtures = st.lists(submissions() | transactions(), min_size=1, max_size=6)
-
-
-def sealed_from(given: list[Submission], block_bytes_max: int = BLOCK_BYTES_MAX) -> list[Sealed]:
-    return seal(given, term=3, first_vlsn=FIRST, dtvlsn=9, clock_us=7, block_bytes_max=block_bytes_max)
 
 
 def rows_of(given: list[Submission]) -> list[tuple[int, int, int, bytes | None, bytes]]:
@@ -66,12 +62,6 @@ def test_plain_blocks_have_no_columns_of_transactions(given: list[Submission]) -
     plain: list[Submission] = [one for one in given if not isinstance(one, Transaction)]
     if plain:
         assert all(not block.decode(one.data).flags & 3 for one in sealed_from(plain))
-
-
-@given(transactions())
-def test_bytes_bound_what_a_transaction_takes_of_a_block(given: Transaction) -> None:
-    [sealed] = sealed_from([given])
-    assert len(sealed.data) <= BLOCK_BYTES + given.bytes + 5 * 8
 
 
 @given(mixtures)

@@ -31,6 +31,18 @@ def test_it_says_what_a_set_says(one: set[int], other: set[int], last: int) -> N
     assert mine.intervals == sum(vlsn + 1 not in one for vlsn in one)
 
 
+@given(SMALL, st.lists(st.tuples(st.integers(1, 60), st.integers(0, 9)), max_size=4))
+def test_it_is_compared_with_spans(vlsns: set[int], drawn: list[tuple[int, int]]) -> None:
+    mine, spans = of(vlsns), [(first, first + more) for first, more in drawn]
+    for first, last in spans:
+        inside = set(range(first, last + 1))
+        assert mine.covers(first, last) == (inside <= vlsns)
+        assert mine.count_in(first, last) == len(inside & vlsns)
+        assert {each for low, high in mine.left([(first, last)]) for each in range(low, high + 1)} == inside - vlsns
+    every = {each for first, last in spans for each in range(first, last + 1)}
+    assert VlsnSet.of_spans(spans) == of(every) == VlsnSet.of_spans(of(every).spans())
+
+
 @given(SMALL | WIDE)
 def test_it_is_packed_and_back(vlsns: set[int]) -> None:
     assert VlsnSet.unpack(of(vlsns).pack()) == of(vlsns)

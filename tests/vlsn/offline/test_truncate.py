@@ -115,48 +115,6 @@ def test_what_was_durable_before_is_not_taken_for_durable_after_a_crash() -> Non
     assert again.log.view.dtvlsn <= 20
 
 
-@pytest.mark.parametrize("end", ["kill", "power_cut", "torn"])
-def test_a_truncation_stopped_at_any_disk_call_is_finished_by_the_next_open_or_has_not_begun(end: str) -> None:
-    held: dict[int, bytes] = {}
-    machine = machine_with(held)
-    begun = len(machine.disk.calls)
-    truncated(machine, 20)
-    numbers = [call.number for call in machine.disk.calls[begun:] if call.changes]
-    print(f"truncate: {len(numbers)} disk calls that change something")
-    assert len(numbers) >= 60
-    kept = {vlsn: value for vlsn, value in held.items() if vlsn <= 20}
-    ends = set()
-    for number in numbers:
-        machine = machine_with({}, seed=number)
-        machine.disk.stop_at(number)
-        with pytest.raises(StopHere):
-            truncated(machine, 20)
-        if end == "kill":
-            machine.kill()
-        else:
-            machine.power_cut(tear=end == "torn")
-        note = f"{end} at disk call {number}"
-        floor = record_of(machine)
-        report = verify(machine.disk, machine.stores, DIRECTORY)
-        assert {each.rule for each in report.findings} <= {Rule.OVERMARKED_DURABLE}, note
-        again = Opened(machine, take_term=False)
-        found = again.entries()
-        assert found in (held, kept), f"half a truncation is seen: {note}"
-        if found == kept:
-            assert (floor.floor_term, floor.floor_vlsn) == (1, 61), f"shorter without a floor: {note}"
-            assert again.log.view.dtvlsn <= 20, note
-            assert [(run.first, run.last) for run in again.log.view.history.term_runs] == [(1, 20)], note
-        ends.add(found == kept)
-        again.take_term()
-        more = again.append(b"on")
-        assert more.synced, note
-        machine.kill()
-        report = verify(machine.disk, machine.stores, DIRECTORY)
-        assert {each.rule for each in report.findings} <= {Rule.OVERMARKED_DURABLE}, f"{note}, after the reopen"
-        assert report.last == more.last, f"{note}, after the reopen"
-    assert ends == {True, False}
-
-
 def test_a_disk_that_fails_at_any_call_ends_it_once_and_leaves_no_half() -> None:
     held: dict[int, bytes] = {}
     machine = machine_with(held)

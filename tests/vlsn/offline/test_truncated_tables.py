@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Waiting, contents
-from tests.vlsn.offline.test_truncate import loss, truncated
+from tests.vlsn.offline.test_truncate import loss, record_of, truncated
 from tests.vlsn.state.test_producers_of_a_log import blocks_of
 from tests.vlsn.write.test_cleaning import KEEPING, clean, fill
 from vlsn.durability import SYNCED, GroupDurability
@@ -31,6 +31,8 @@ from vlsn.ids import Vlsn
 from vlsn.limits import PRODUCERS_MIN
 from vlsn.state.options import LogOptions
 from vlsn.state.state_store import StateRecord
+from vlsn.verify.inspection import Rule
+from vlsn.verify.verify import verify
 
 NAMES: Final = ("consumer/a", "consumer/b", "dest/c", "sink/d")
 UUIDS: Final = ("00000000000000aa", "00000000000000bb")
@@ -221,11 +223,16 @@ def test_a_cut_stopped_at_any_disk_call_leaves_the_tables_of_the_log_that_is_the
             machine.disk.stop_at(number)
         with pytest.raises(StopHere) if number else nullcontext():
             truncated(machine, after)
-        machine.kill() if end == "kill" else machine.power_cut(tear=end == "torn")
+        machine.end(end)
+        note, floor = f"{end} at disk call {number}", record_of(machine)
+        report = verify(machine.disk, machine.stores, DIRECTORY)
+        assert {each.rule for each in report.findings} <= {Rule.OVERMARKED_DURABLE}, note
         for _ in range(2):  # what the open has read it keeps at its end
             again = Opened(machine, take_term=False)
             length = int(again.log.view.range.last)
-            assert tables(again, length) == wanted[length], f"{end} at disk call {number}"
+            assert tables(again, length) == wanted[length], note
+            if length == after:
+                assert floor.floor_vlsn == last and again.log.view.dtvlsn <= after, note
             again.close()
             machine.kill()
         ends.add(length)

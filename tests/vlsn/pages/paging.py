@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from tests.vlsn.logs import Machine, Opened
 from vlsn.format.block import Entry
 from vlsn.format.submission import Values
+from vlsn.format.vlsn_set import VlsnSet
 from vlsn.ids import Vlsn
 from vlsn.pages.manager import PagingManager
 from vlsn.pages.opening import open_pages
 from vlsn.pages.page import read_page
 from vlsn.pages.paging_pass import PagingPass
 from vlsn.pages.store import Change, PagingStore
-from vlsn.pages.subscription import Acknowledged, Span, Subscription
+from vlsn.pages.subscription import Subscription
 
 PAGE_BYTES = 8 << 10
 
@@ -30,14 +31,7 @@ class Destination:
     acked: set[int] = field(default_factory=set)
 
     def subscription(self) -> Subscription:
-        spans: list[Span] = []
-        for vlsn in sorted(self.acked):
-            if spans and spans[-1][1] == vlsn - 1:
-                spans[-1] = (spans[-1][0], vlsn)
-            else:
-                spans.append((vlsn, vlsn))
-        floor = spans.pop(0)[1] if spans and spans[0][0] == 1 else 0
-        done = Acknowledged.of(floor, spans)
+        done = VlsnSet.of(sorted(self.acked))
         return Subscription(self.uuid, self.uuid[:4], self.prefix, done, Vlsn(self.since), self.letters)
 
     def has(self, entry: Entry) -> bool:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -56,6 +57,28 @@ def filled(machine: Machine, rng: Random, count: int = 60) -> tuple[Opened, dict
             held[vlsn] = Entry(vlsn, 1, 0, 0, 0, key or None, value)  # type: ignore[arg-type]
     opened.log.care.checkpointer.run()
     return opened, held
+
+
+class Paged(NamedTuple):
+    """A log with a pager, and one destination that wants all of it."""
+
+    machine: Machine
+    opened: Opened
+    held: dict[int, Entry]
+    last: int
+    pager: Pager
+    whole: Destination
+
+
+def paged(seed: int, share: float = 1.0, *, count: int = 60, page_bytes: int = PAGE_BYTES) -> Paged:
+    """Pages ``share`` of a log."""
+    machine = Machine(seed)
+    opened, held = filled(machine, Random(seed), count)
+    last = int(opened.log.view.range.last)
+    pager, whole = Pager(opened, page_bytes=page_bytes), Destination(ALL)
+    if share:
+        pager.page([whole], block_end(opened, int(last * share)))
+    return Paged(machine, opened, held, last, pager, whole)
 
 
 def some_destinations(rng: Random, last: int) -> list[Destination]:
@@ -124,17 +147,14 @@ def block_end(opened: Opened, vlsn: int) -> int:
 
 
 def test_pages_are_of_the_size_asked_for_and_a_new_one_begins_when_one_is_full() -> None:
-    machine = Machine(1)
-    opened, held = filled(machine, Random(1))
-    pager, whole = Pager(opened), Destination(ALL)
-    pager.page([whole], opened.log.view.range.last)
+    machine, _, held, last, pager, whole = paged(1)
     store = pager.manager.stores[ALL]
     assert len(store.pages) > 5
     assert list(store.pages) == list(range(1, len(store.pages) + 1))
     for number, row in store.pages.items():
         contents = read_page(machine.disk, store.path(number), ALL, number, row.end)
         assert row.end <= PAGE_BYTES or len(contents.pieces) == 1
-    check(pager, [whole], held, opened.log.view.range.last)
+    check(pager, [whole], held, last)
 
 
 def operation(machine: Machine, *, again: bool = False) -> Pager:
@@ -278,11 +298,7 @@ def test_of_a_destination_whose_row_has_rotted_the_pages_say_what_they_hold(numb
 
 
 def test_a_row_that_has_rotted_of_a_destination_without_pages_goes() -> None:
-    machine = Machine(13)
-    opened, _ = filled(machine, Random(13))
-    pager, whole = Pager(opened), Destination(ALL)
-    last = opened.log.view.range.last
-    pager.page([whole], last)
+    machine, opened, _, last, pager, whole = paged(13)
     pager.done([replace(whole, acked=set(range(1, last + 1)))])
     pager.manager.close()
     key = b"g" + bytes.fromhex(ALL)
@@ -294,11 +310,7 @@ def test_a_row_that_has_rotted_of_a_destination_without_pages_goes() -> None:
 
 
 def test_a_page_that_is_gone_is_missing_and_a_short_one_is_to_be_salvaged() -> None:
-    machine = Machine(6)
-    opened, _ = filled(machine, Random(6))
-    last = opened.log.view.range.last
-    pager, whole = Pager(opened), Destination(ALL)
-    pager.page([whole], last)
+    machine, opened, _, _, pager, _ = paged(6)
     store = pager.manager.stores[ALL]
     rows = dict(store.pages)
     pager.manager.close()
@@ -316,11 +328,7 @@ def test_a_page_that_is_gone_is_missing_and_a_short_one_is_to_be_salvaged() -> N
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_page_whose_row_has_vanished_is_listed_anew(number: int | None, torn: bool) -> None:
     """``number``: of the page; the last one otherwise. ``torn``: its last record does not read back either."""
-    machine = Machine(6)
-    opened, held = filled(machine, Random(6))
-    last = opened.log.view.range.last
-    pager, whole = Pager(opened), Destination(ALL)
-    pager.page([whole], block_end(opened, last // 2))
+    machine, opened, held, last, pager, whole = paged(6, 0.5)
     pager.page([whole], last)
     store = pager.manager.stores[ALL]
     rows, number = dict(store.pages), number or max(store.pages)
@@ -343,12 +351,8 @@ def test_a_page_whose_row_has_vanished_is_listed_anew(number: int | None, torn: 
 
 
 def test_a_page_of_a_pass_that_never_counted_is_not_listed() -> None:
-    machine = Machine(6)
-    opened, held = filled(machine, Random(6))
-    last = opened.log.view.range.last
-    pager, whole = Pager(opened), Destination(ALL)
+    _, opened, held, last, pager, whole = paged(6, 0.5)
     half = block_end(opened, last // 2)
-    pager.page([whole], half)
     counted = pager.table.read()[ALL]
     pager.page([whole], last)
     pager.manager.close()
@@ -360,12 +364,7 @@ def test_a_page_of_a_pass_that_never_counted_is_not_listed() -> None:
 
 
 def test_bytes_past_what_counts_are_no_messages_and_nothing_is_written_behind_them() -> None:
-    machine = Machine(8)
-    opened, held = filled(machine, Random(8))
-    last = opened.log.view.range.last
-    pager, whole = Pager(opened), Destination(ALL)
-    half = block_end(opened, last // 2)
-    pager.page([whole], half)
+    machine, opened, held, last, pager, whole = paged(8, 0.5)
     store = pager.manager.stores[ALL]
     number = max(store.pages)
     path, row = store.path(number), store.pages[number]
@@ -379,9 +378,7 @@ def test_bytes_past_what_counts_are_no_messages_and_nothing_is_written_behind_th
 
 
 def test_a_pass_shares_no_page_of_the_cache_with_what_was_synced_before() -> None:
-    machine = Machine(9)
-    opened, _ = filled(machine, Random(9))
-    pager, whole = Pager(opened, page_bytes=1 << 20), Destination(ALL)
+    machine, opened, _, _, pager, whole = paged(9, 0, page_bytes=1 << 20)
     ends = []
     for upto in (10, 40, 80, 120):
         pager.page([whole], block_end(opened, upto))
@@ -396,10 +393,7 @@ def test_a_pass_shares_no_page_of_the_cache_with_what_was_synced_before() -> Non
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_the_readable_records_of_a_damaged_page_are_told(data: st.DataObject) -> None:
-    machine = Machine(10)
-    opened, held = filled(machine, Random(10), 25)
-    pager, whole = Pager(opened, page_bytes=1 << 20), Destination(ALL)
-    pager.page([whole], opened.log.view.range.last)
+    machine, _, held, _, pager, _ = paged(10, count=25, page_bytes=1 << 20)
     store = pager.manager.stores[ALL]
     row, path = store.pages[1], store.path(1)
     at = data.draw(st.integers(0, row.end - 1))
@@ -539,10 +533,7 @@ def test_several_writers_share_one_page(tmp_path_factory: pytest.TempPathFactory
 
 
 def test_a_page_stays_until_the_last_of_its_messages_is_acknowledged() -> None:
-    machine = Machine(13)
-    opened, _ = filled(machine, Random(13))
-    pager, whole = Pager(opened), Destination(ALL)
-    pager.page([whole], opened.log.view.range.last)
+    machine, _, _, _, pager, whole = paged(13)
     store = pager.manager.stores[ALL]
     rows = dict(store.pages)
     for number, row in rows.items():

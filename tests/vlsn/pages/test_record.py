@@ -22,7 +22,6 @@ from vlsn.pages.record import (
     messages_of,
     record_of,
 )
-from vlsn.pages.subscription import Acknowledged
 
 SALT, PLACE = 0xDEAD_BEEF, 4096
 
@@ -104,24 +103,3 @@ def test_pieces_are_gathered_as_they_are_cut(raw: bytes, data: st.DataObject) ->
         return
     starts, ends = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
     assert gathered(raw, starts, ends) == b"".join(raw[start:end] for start, end in pairs)
-
-
-@given(st.integers(0, 20), st.sets(st.integers(1, 60)), st.lists(st.tuples(st.integers(1, 60), st.integers(0, 9))))
-def test_acknowledged_is_a_set_of_vlsns(floor: int, done: set[int], spans: list[tuple[int, int]]) -> None:
-    above = sorted(each for each in done if each > floor + 1)
-    intervals: list[tuple[int, int]] = []
-    for each in above:
-        if intervals and intervals[-1][1] == each - 1:
-            intervals[-1] = (intervals[-1][0], each)
-        else:
-            intervals.append((each, each))
-    model = set(range(1, floor + 1)) | set(above)
-    acknowledged = Acknowledged.of(floor, intervals)
-    every = np.arange(1, 70, dtype=np.int64)
-    assert set(every[acknowledged.mask(every)].tolist()) == model
-    for first, size in spans:
-        inside = set(range(first, first + size + 1))
-        assert acknowledged.covers(first, first + size) == (inside <= model)
-        assert acknowledged.count(first, first + size) == len(inside & model)
-        left = {each for low, high in acknowledged.left([(first, first + size)]) for each in range(low, high + 1)}
-        assert left == inside - model

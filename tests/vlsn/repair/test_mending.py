@@ -352,18 +352,9 @@ def test_only_so_many_files_of_damaged_bytes_are_kept() -> None:
 
 
 def test_every_disk_call_of_a_mending_cut_leaves_the_damage_or_the_whole_segment() -> None:
-    def played(stop_at: int) -> Story:
-        story = Story()
-        number = story.flip(30, 8)
-        wound = story.wound(number)
-        assert wound is not None
-        story.machine.begin()
-        if stop_at:
-            story.machine.stop_at(stop_at)
-        story.mend(story.filled(wound))
-        return story
-
-    story = played(0)
+    story = Story()
+    story.machine.begin()
+    story.mend_all(story.flip(30, 8))
     points = [call.number for call in story.disk.calls[story.machine.begun :] if call.changes]
     assert len(points) >= 10
     ends = {"damaged": 0, "whole": 0}
@@ -375,10 +366,7 @@ def test_every_disk_call_of_a_mending_cut_leaves_the_damage_or_the_whole_segment
         story.machine.stop_at(point)
         with pytest.raises(StopHere):
             story.mend(story.filled(wound))
-        if turn % 2:
-            story.machine.power_cut(tear=True)
-        else:
-            story.machine.kill()
+        story.machine.end("torn" if turn % 2 else "kill")
         found = story.wound(number)
         assert found is None or (found.start, found.end) == (wound.start, wound.end)
         ends["whole" if found is None else "damaged"] += 1

@@ -94,10 +94,7 @@ def test_every_disk_call_of_a_repair_cut_leaves_each_segment_as_it_was_or_repair
         story.machine.stop_at(point)
         with pytest.raises(StopHere):
             replaced(story, *places)
-        if turn % 2:
-            story.machine.power_cut(tear=True)
-        else:
-            story.machine.kill()
+        story.machine.end("torn" if turn % 2 else "kill")
         left = []
         for each in places:
             content = story.disk.content(story.path(each.number))

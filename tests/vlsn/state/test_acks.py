@@ -7,7 +7,7 @@ from dataclasses import replace as changed
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -210,19 +210,6 @@ Table.TestCase.settings = settings(max_examples=60, stateful_step_count=25, dead
 TestTable = Table.TestCase
 
 
-@given(st.permutations(range(1, 30)), st.integers(1, 7))
-def test_in_any_order_and_twice_it_is_one_interval_in_the_end(order: list[int], size: int) -> None:
-    table = AckTable()
-    table.note(Vlsn(50), {UUIDS[0]: AckNote(begin=1)})
-    for at in range(0, len(order), size):
-        some = set(order[at : at + size])
-        table.note(Vlsn(51 + 2 * at), {UUIDS[0]: AckNote(done=packed(some))})
-        table.note(Vlsn(52 + 2 * at), {UUIDS[0]: AckNote(done=packed(some))})
-    table.advance(Vlsn(200))
-    acked = table.get(UUIDS[0])
-    assert acked is not None and acked.floor == 29 and acked.done.intervals == 1
-
-
 def test_what_is_not_durable_is_not_folded_and_leaves_no_trace_behind_a_rollback() -> None:
     table = AckTable()
     table.note(Vlsn(5), {UUIDS[0]: AckNote(begin=1)})
@@ -235,20 +222,6 @@ def test_what_is_not_durable_is_not_folded_and_leaves_no_trace_behind_a_rollback
     assert table.get(UUIDS[0]) is acked
 
 
-def test_what_was_folded_is_undone_where_an_operator_cuts_the_log() -> None:
-    table = AckTable()
-    table.note(Vlsn(5), {UUIDS[0]: AckNote(begin=1)})
-    table.settle(Vlsn(6))
-    table.note(Vlsn(8), {UUIDS[0]: AckNote(done=packed({1, 2}))})
-    table.note(Vlsn(20), {UUIDS[0]: AckNote(done=packed({3, 14}))})
-    table.note(Vlsn(21), {UUIDS[1]: AckNote(begin=1)})
-    table.advance(Vlsn(22))
-    table.truncate(Vlsn(10))
-    acked = table.get(UUIDS[0])
-    assert acked is not None and acked.done == VlsnSet.of([1, 2])
-    assert (table.get(UUIDS[1]), table.folded_to) == (None, 10)
-
-
 def test_a_record_that_cannot_be_is_damage() -> None:
     disk = FakeDisk()
     store = StateStore(FakeStores(disk).open("/state", map_bytes=1 << 20))
@@ -259,7 +232,7 @@ def test_a_record_that_cannot_be_is_damage() -> None:
     read = store.record()
     assert read is not None and set(read.acks.tables) == set(UUIDS[:2])
     store.save(record=StateRecord(vlsn=Vlsn(9), level=3, acks=AcksRecord(keyed=True, count=1)), changes={})
-    with pytest.raises(Damaged, match="2 destinations under keys, where there were 1"):
+    with pytest.raises(Damaged, match="acks: 2 rows under keys, the record counts 1"):
         store.record()
 
 

@@ -12,7 +12,8 @@ from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced
 from vlsn.ids import Vlsn
 from vlsn.state.handles import Handles
 from vlsn.state.history import History
-from vlsn.state.producers import LifeChanges, ProducerLimits, Producers, ProducersRecord
+from vlsn.state.log_table import TableChanges
+from vlsn.state.producers import ProducerLimits, Producers, ProducersRecord
 
 MOST = 4
 SILENT = 60
@@ -55,7 +56,7 @@ class Pair:
     def checkpoint(self, share: float) -> None:
         at = Vlsn(self.durable + int((self.last - self.durable) * share))
         record, changes = self.table.checkpoint(at)()
-        assert isinstance(changes, LifeChanges)
+        assert isinstance(changes, TableChanges)
         if changes.whole:
             self.kept.clear()
         for handle in changes.deletes:
@@ -156,34 +157,6 @@ def test_commits_from_before_a_lost_beginning_may_be_forgotten() -> None:
     history = History()
     history.lose_before(Vlsn(10))
     assert history.commits.forgotten_to(at=11) >= 9
-
-
-@given(
-    gaps=st.lists(st.integers(0, 3), min_size=1, max_size=20),
-    data=st.data(),
-)
-def test_a_table_that_lacks_its_beginning_becomes_whole_by_another_copys(gaps: list[int], data: st.DataObject) -> None:
-    """Whatever made room in each of them, and whatever each has settled."""
-    rows: list[Produced] = []
-    last = 0
-    for handle, gap in enumerate(gaps, 1):
-        last += gap + 1
-        rows.append((handle, HANDLE_SEQUENCE, last, last, 1))
-    ends = [0, *(row[3] for row in rows)]
-    lacks_to = data.draw(st.sampled_from(ends), "the log was cleaned up to")
-    at = data.draw(st.sampled_from([end for end in ends if end >= lacks_to]), "the other's table is of")
-    whole, lacking = Handles(most=MOST, silent=SILENT), Handles(most=MOST, silent=SILENT)
-    whole.note(rows)
-    lacking.lose_before(Vlsn(lacks_to + 1))
-    lacking.note(row for row in rows if row[2] > lacks_to)
-    settled = data.draw(st.sampled_from([end for end in ends if lacks_to <= end <= at]), "settled here up to")
-    lacking.settle(Vlsn(settled))
-    assert lacking.snapshot(Vlsn(settled))().lacks_to == lacks_to
-    known = Handles(whole.snapshot(Vlsn(at))(), most=MOST, silent=SILENT)
-    lacking.check_fill(known, Vlsn(at))
-    lacking.fill(known, Vlsn(at))
-    for vlsn in [end for end in ends if end >= at]:
-        assert lacking.snapshot(Vlsn(vlsn))() == whole.snapshot(Vlsn(vlsn))()
 
 
 def test_a_table_of_another_log_or_of_later_is_not_taken() -> None:

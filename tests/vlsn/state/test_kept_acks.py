@@ -8,15 +8,14 @@ import pytest
 
 from tests.fakes.disk import StopHere
 from tests.sim.destinations import unpacked
-from tests.vlsn.logs import DIRECTORY, Machine, Opened
-from tests.vlsn.state.test_kept_producers import STATE, checkpointed, log_settings, record_of
+from tests.vlsn.logs import Machine, Opened
+from tests.vlsn.state.test_kept_producers import STATE, checkpointed, log_settings, stopped_checkpoints
 from tests.vlsn.state.test_producers_of_a_log import blocks_of
 from vlsn.format import block
 from vlsn.format.block import EntryKind
 from vlsn.format.records import AckNote, CommitEntry, Settings
 from vlsn.format.vlsn_set import VlsnSet
-from vlsn.state.state_store import ACKS_PREFIX
-from vlsn.verify.verify import verify
+from vlsn.state.state_store import PREFIXES
 
 KEPT, CHANGED, DROPPED, MADE = (f"{number:016x}" for number in range(1, 5))
 Plain = dict[str, tuple[set[int], set[int]]]
@@ -67,7 +66,7 @@ def known(opened: Opened) -> Plain:
 def kept(machine: Machine) -> set[str]:
     """Returns the uuids under keys of their own."""
     keys = machine.stores.contents[STATE].values
-    return {key[len(ACKS_PREFIX) :].hex() for key in keys if key.startswith(ACKS_PREFIX) and key != ACKS_PREFIX}
+    return {key[1:].hex() for key in keys if key.startswith(PREFIXES["acks"]) and len(key) > 1}
 
 
 def check(opened: Opened) -> None:
@@ -108,23 +107,7 @@ def test_a_checkpoint_keeps_what_changed_and_takes_away_what_was_dropped() -> No
 
 @pytest.mark.parametrize("how", ["kill", "power cut", "torn"])
 def test_a_checkpoint_stopped_at_any_call_leaves_the_one_before_or_all_of_it(how: str) -> None:
-    opened = prepared(0)
-    before = len(opened.machine.disk.calls)
-    old = record_of(opened.machine).vlsn
-    checkpointed(opened)
-    calls = range(before + 1, len(opened.machine.disk.calls) + 1)
-    assert len(calls) > 4
-    for number in calls:
-        opened = prepared(0)
-        machine = opened.machine
-        machine.disk.stop_at(number)
-        with pytest.raises(StopHere):
-            opened.log.care.checkpointer.run()
-        if how == "kill":
-            machine.kill()
-        else:
-            machine.power_cut(tear=how == "torn")
-        assert record_of(machine).vlsn == old, "the transaction is the last call, and has not come"
+    for machine in stopped_checkpoints(prepared, how):
         assert kept(machine) == {KEPT, CHANGED, DROPPED}
         again = Opened(machine)
         check(again)
@@ -132,7 +115,6 @@ def test_a_checkpoint_stopped_at_any_call_leaves_the_one_before_or_all_of_it(how
         checkpointed(again)
         check(again)
         again.close()
-        assert verify(machine.disk, machine.stores, DIRECTORY).ok, number
 
 
 @pytest.mark.parametrize("how", ["kill", "power cut", "torn"])
@@ -155,10 +137,7 @@ def test_an_ack_whose_log_call_is_stopped_is_whole_or_not_there_and_an_answered_
             machine.disk.stop_at(number)
             with pytest.raises(StopHere):
                 note(opened, **{f"_{KEPT}": done(3, 4), f"_{CHANGED}": done(5)})
-        if how == "kill":
-            machine.kill()
-        else:
-            machine.power_cut(tear=how == "torn")
+        machine.end(how)
         again = Opened(machine)
         check(again)
         assert known(again) in (without, whole)

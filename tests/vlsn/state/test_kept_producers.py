@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import msgspec
 import pytest
 
@@ -75,7 +77,7 @@ def read_anew(opened: Opened, upto: int) -> ProducersRecord:
         header = block.decode(data)
         if any(entry.kind for entry in block.entries(data, header)):
             history.note_block(data)
-        history.note_producers(data)
+        history.note_submissions(block.producers(data, header))
     return history.producers.snapshot(Vlsn(upto))()
 
 
@@ -196,40 +198,37 @@ def prepared(seed: int) -> Opened:
     return opened
 
 
-def checkpoint_calls() -> range:
-    """The numbers of the disk's and the stores' calls of such a checkpoint."""
+def stopped_checkpoints(prepared: Callable[[int], Opened], how: str) -> Iterator[Machine]:
+    """Yields a machine for each call of such a checkpoint, of the disk or the stores, at which it ended."""
     opened = prepared(0)
+    old = record_of(opened.machine).vlsn
     before = len(opened.machine.disk.calls)
     checkpointed(opened)
-    return range(before + 1, len(opened.machine.disk.calls) + 1)
-
-
-@pytest.mark.parametrize("how", ["kill", "power cut", "torn"])
-def test_a_checkpoint_stopped_at_any_call_leaves_the_one_before_or_all_of_it(how: str) -> None:
-    calls = checkpoint_calls()
+    calls = range(before + 1, len(opened.machine.disk.calls) + 1)
     assert len(calls) > 4
-    kept = set()
     for number in calls:
         opened = prepared(0)
         machine = opened.machine
         machine.disk.stop_at(number)
         with pytest.raises(StopHere):
             opened.log.care.checkpointer.run()
-        if how == "kill":
-            machine.kill()
-        else:
-            machine.power_cut(tear=how == "torn")
+        machine.end(how)
+        assert record_of(machine).vlsn == old, "the transaction is the last call, and has not come"
+        yield machine
+        assert verify(machine.disk, machine.stores, DIRECTORY).ok, number
+
+
+@pytest.mark.parametrize("how", ["kill", "power cut", "torn"])
+def test_a_checkpoint_stopped_at_any_call_leaves_the_one_before_or_all_of_it(how: str) -> None:
+    for machine in stopped_checkpoints(prepared, how):
         again = Opened(machine)
         check_kept(again)
         check_known(again)
-        kept.add(record_of(machine).vlsn)
         append(again, 5)
         append(again, 300)
         checkpointed(again)
         check_kept(again)
         again.close()
-        assert verify(machine.disk, machine.stores, DIRECTORY).ok, number
-    assert len(kept) == 1, "the transaction is the last call, and has not come"
 
 
 def test_a_life_that_is_missing_or_under_anothers_key_is_damage() -> None:

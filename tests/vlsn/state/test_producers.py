@@ -23,8 +23,9 @@ from vlsn.format.producer_columns import produced_of
 from vlsn.ids import Vlsn
 from vlsn.limits import PRODUCER_REMEMBERED_MAX, PRODUCERS_AT_LEVEL_1
 from vlsn.state.handles import Handles
+from vlsn.state.log_table import TableChanges
 from vlsn.state.producer_lives import SPARE_ROWS, last_of
-from vlsn.state.producers import LifeChanges, ProducerLimits, Producers, ProducersRecord
+from vlsn.state.producers import ProducerLimits, Producers, ProducersRecord
 from vlsn.state.state_store import StateRecord, StateStore
 
 
@@ -77,7 +78,7 @@ class Table(RuleBasedStateMachine):
         self.table = Producers(limits=TABLE)
         self.limits_set: list[tuple[int, int]] = []
         self.store = StateStore(FakeStores().open("/state", map_bytes=1))
-        self.kept: list[tuple[Callable[[], tuple[ProducersRecord, LifeChanges]], int, ProducersRecord]] = []
+        self.kept: list[tuple[Callable[[], tuple[ProducersRecord, TableChanges]], int, ProducersRecord]] = []
         """Checkpoints that are not written yet, and what their record is to be, of which VLSN."""
         self.snapshots: list[tuple[Callable[[], ProducersRecord], ProducersRecord]] = []
 
@@ -287,7 +288,7 @@ def test_a_checkpoint_costs_its_caller_the_same_however_many_changed(handles: bo
         table.checkpoint(Vlsn(0))()
         table.note([(number, 0, number, number, 1) for number in range(1, changed + 1)])
         table.settle(Vlsn(changed))
-        put_together: list[Callable[[], tuple[ProducersRecord, LifeChanges]]] = []
+        put_together: list[Callable[[], tuple[ProducersRecord, TableChanges]]] = []
         took[changed] = steps_of(lambda: put_together.append(table.checkpoint(Vlsn(changed))))  # noqa: B023
         record, changes = put_together[0]()
         assert record.count == len(list(changes.puts)) == changed
@@ -301,22 +302,6 @@ def test_the_garbage_collector_does_not_look_at_lives() -> None:
     lives = list(table._lives())
     assert len(lives) == 99
     assert not any(gc.is_tracked(each) or gc.is_tracked(each.rows) for each in lives)
-
-
-def test_what_may_be_undone_takes_nothing_from_what_is_remembered() -> None:
-    table = Producers(limits=LIMITS)
-    table.note(Produced(1, sequence, sequence + 1, sequence + 1, 1) for sequence in range(9))
-    table.settle(Vlsn(4))
-    table.truncate(Vlsn(5))
-    life = table.find(1, at=6)
-    assert life is not None
-    assert [life.place(sequence, table.limits) for sequence in (2, 3, 4, 5)] == [None, (4, 4, 1), (5, 5, 1), None]
-
-
-def test_a_log_that_begins_later_says_that_it_cannot_know() -> None:
-    table = Producers()
-    table.forget_before(Vlsn(301))
-    assert table.forgotten_to(at=400) == 300
 
 
 def test_memory_is_bounded_by_the_limits() -> None:
@@ -359,9 +344,9 @@ def lives(*words: int) -> bytes:
     ],
 )
 def test_a_record_that_can_be_no_log_is_refused(bad: bytes) -> None:
-    ProducersRecord(0, lives(1, 0, 2, 5, 6, 5, 7, 1, 1, 2, 3, 1, 8, 8, 1)).check()
+    ProducersRecord(0, lives(1, 0, 2, 5, 6, 5, 7, 1, 1, 2, 3, 1, 8, 8, 1)).check(9)
     with pytest.raises(ValueError, match=r"producers|bytes"):
-        ProducersRecord(0, bad).check()
+        ProducersRecord(0, bad).check(9)
 
 
 @given(st.lists(strategies.blocks(), min_size=1, max_size=6))
@@ -459,7 +444,7 @@ def test_a_table_that_says_other_than_the_log_is_not_taken(words: tuple[int, ...
     lacking, good = lacking_and_whole()
     before = lacking.snapshot(Vlsn(6))()
     bad = ProducersRecord(0, lives(*words))
-    bad.check()
+    bad.check(9)
     with pytest.raises(ValueError, match="producer"):
         lacking.check_fill(Producers(bad, LIMITS), Vlsn(6))
     assert lacking.snapshot(Vlsn(6))() == before

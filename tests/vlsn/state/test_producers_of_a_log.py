@@ -1,10 +1,9 @@
-"""The producers of a whole log: after any story they are what its visible blocks say.
+"""The producers and names of a whole log: after any story they are what its visible blocks say.
 
 The oracle reads every visible block of the segments anew and plays it from the first to the last."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -14,6 +13,7 @@ from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable, Waiting
 from tests.vlsn.write.test_rollback import rolled_back
 from vlsn.errors import VlsnLogError
 from vlsn.format import block
+from vlsn.format.block import EntryKind
 from vlsn.format.feed_messages import Position, blocks_message, split_blocks
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
 from vlsn.format.records import CommitEntry
@@ -21,6 +21,7 @@ from vlsn.format.submission import Transaction, Values
 from vlsn.ids import Vlsn
 from vlsn.state.options import LogOptions
 from vlsn.state.producers import Producers, ProducersRecord
+from vlsn.state.small_state import SmallState, SmallStateRecord
 from vlsn.verify.verify import verify
 
 OPTIONS = LogOptions(
@@ -40,18 +41,28 @@ def blocks_of(opened: Opened, *, after: int = 0) -> list[bytes]:
     return list(run.data)
 
 
-def read_anew(opened: Opened) -> ProducersRecord:
-    table = Producers()
+NAMES = ["consumer/a", "consumer/b", "consumer/c", "other"]
+Known = tuple[ProducersRecord, SmallStateRecord]
+
+
+def read_anew(opened: Opened) -> Known:
+    producers, small, last = Producers(), SmallState(), opened.log.view.range.last
     for data in blocks_of(opened):
-        table.note(block.producers(data, block.decode(data)))
-    return table.snapshot(opened.log.view.range.last)()
+        header = block.decode(data)
+        producers.note(block.producers(data, header))
+        for entry in block.entries(data, header, kinds=frozenset((int(EntryKind.COMMIT),))):
+            small.note(entry.vlsn, CommitEntry.decode(entry.value).puts)
+    return producers.snapshot(last)(), small.snapshot(last)()
 
 
-def known(opened: Opened) -> ProducersRecord:
-    return opened.log.view.history.producers.snapshot(opened.log.view.range.last)()
+def known(opened: Opened) -> Known:
+    history, last = opened.log.view.history, opened.log.view.range.last
+    return history.producers.snapshot(last)(), history.small.snapshot(last)()
 
 
 class Story:
+    """Entries of producers, and names that are set alone and beside entries."""
+
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.machine = Machine(seed)
@@ -69,6 +80,12 @@ class Story:
                 self.next[producer] = named[1] + 1
             pending.submission = Values(values, [b"k"] * len(values) if rng.random() < 0.2 else None, named)
             self.opened.log.append(pending)
+        for _ in range(rng.choice((0, 1, 4))):
+            names = rng.sample(NAMES, rng.choice((1, 1, 3)))
+            puts = {name: rng.choice((None, 1, {"next": rng.randrange(9)}, "." * 900)) for name in names}
+            parts = [Values([b"." * rng.choice((1, 900))])] * rng.choice((0, 0, 1))
+            whole = Transaction(parts, CommitEntry.putting(puts).encode())
+            self.opened.log.append(Waiting([], submission=whole))
 
     def checkpoint(self) -> None:
         self.opened.log.care.checkpointer.run()
@@ -120,8 +137,9 @@ class Story:
         assert self.opened.failure is None
 
 
-def play(story: Story, known: Callable[[Opened], object], read_anew: Callable[[Opened], object]) -> None:
-    """Plays a story to its end: what is known is what the blocks say, after each step."""
+@pytest.mark.parametrize("seed", seeds(6))
+def test_what_a_log_knows_of_producers_is_what_its_blocks_say(seed: int) -> None:
+    story = Story(seed)
     for _ in range(40):
         story.step()
         assert known(story.opened) == read_anew(story.opened)
@@ -131,12 +149,10 @@ def play(story: Story, known: Callable[[Opened], object], read_anew: Callable[[O
     assert verify(story.machine.disk, story.machine.stores, DIRECTORY).ok
 
 
-def replica_of(story: Story) -> Opened:
-    """Opens a replica, and feeds it what the story appends in six steps."""
-    for _ in range(6):
-        story.append()
-    replica = Opened(Machine(1), OPTIONS, take_term=False)
-    blocks = blocks_of(story.opened)
+def fed(master: Opened) -> Opened:
+    """Opens a replica, and feeds it all blocks of ``master``."""
+    replica = Opened(Machine(2), OPTIONS, take_term=False)
+    blocks = blocks_of(master)
     for start in range(0, len(blocks), 7):
         some = blocks[start : start + 7]
         first = block.decode(some[0]).first_vlsn
@@ -147,36 +163,28 @@ def replica_of(story: Story) -> Opened:
     return replica
 
 
-@pytest.mark.parametrize("seed", seeds(6))
-def test_what_a_log_knows_of_producers_is_what_its_blocks_say(seed: int) -> None:
-    play(Story(seed), known, read_anew)
-
-
 def test_a_replica_knows_the_same_producers() -> None:
     story = Story(3)
-    replica = replica_of(story)
-    assert len(replica.log.view.history.producers) == 4
-    assert known(replica) == known(story.opened)
+    for _ in range(6):
+        story.append()
+    replica = fed(story.opened)
+    producers, small = known(replica)
+    assert len(replica.log.view.history.producers) == 4 and len(small.values) > 1
+    assert (producers, small) == known(story.opened)
 
 
 def test_a_replica_knows_the_same_transactions() -> None:
-    master, replica = Opened(Machine(1), OPTIONS), Opened(Machine(2), OPTIONS, take_term=False)
+    master = Opened(Machine(1), OPTIONS)
     for number in range(40):
         part = Values([b"v" * 700] * (number % 5 + 1))
         put = CommitEntry.putting({"name": number}).encode() if number % 3 == 0 else b""
         whole = Transaction([part], put, (number + 1, HANDLE_SEQUENCE))
         master.log.append(Waiting([], submission=whole if number % 4 else part))
-    blocks = blocks_of(master)
-    for start in range(0, len(blocks), 7):
-        message = blocks_message(Position(last_vlsn=1, dtvlsn=0, clock_us=0, term=1), some := blocks[start : start + 7])
-        first = block.decode(some[0]).first_vlsn
-        run = split_blocks(message, expected_first=first, term_min=1, term_max=1)
-        replica.log.append_blocks(run, lambda error: None)
+    replica = fed(master)
     mine, theirs = replica.log.view.history, master.log.view.history
     last = master.log.view.range.last
     assert replica.log.view.range == master.log.view.range
-    assert mine.last_txn_end == theirs.last_txn_end == replica.log.view.range.last_txn_end > 0
-    assert mine.txn_ends[-1] == theirs.txn_ends[-1]
+    assert mine.txn_ends[-1] == theirs.txn_ends[-1] == replica.log.view.range.last_txn_end > 0
     assert mine.commits.snapshot(last)() == theirs.commits.snapshot(last)()
     assert len(mine.commits) == 30
     assert mine.small.snapshot(last)() == theirs.small.snapshot(last)()

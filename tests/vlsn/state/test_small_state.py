@@ -141,18 +141,6 @@ class Table(RuleBasedStateMachine):
 TestTable = Table.TestCase
 
 
-def test_a_table_of_another_history_is_not_taken() -> None:
-    mine, theirs = SmallState(), SmallState()
-    mine.lose_before(Vlsn(10))
-    mine.note(Vlsn(12), {"a": b"1"})
-    theirs.note(Vlsn(5), {"b": b"2"})
-    theirs.note(Vlsn(12), {"a": b"2"})
-    with pytest.raises(ValueError, match="'a' is set to something else there"):
-        mine.check_fill(theirs, Vlsn(12))
-    with pytest.raises(ValueError, match="exact from 9 on"):
-        mine.check_fill(theirs, Vlsn(8))
-
-
 def test_from_where_on_a_table_is_exact() -> None:
     """Another copy's is compared from there on alone."""
     table = SmallState(SmallStateRecord({"a": (4, b"1"), "b": (9, b"2")}))

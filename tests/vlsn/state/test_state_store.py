@@ -45,13 +45,10 @@ def opened(stores: FakeStores) -> StateStore:
     return StateStore(stores.open(PATH, map_bytes=1 << 20))
 
 
-def test_a_new_store_has_nothing(stores: FakeStores) -> None:
+def test_what_is_saved_comes_back_in_one_transaction(stores: FakeStores) -> None:
     state = opened(stores)
     assert (state.checkpoint(), state.record(), state.idle_end()) == (None, None, None)
-
-
-def test_what_is_saved_comes_back_in_one_transaction(stores: FakeStores) -> None:
-    opened(stores).save(checkpoint=CHECKPOINT, record=RECORD, idle_end=IDLE_END)
+    state.save(checkpoint=CHECKPOINT, record=RECORD, idle_end=IDLE_END)
     assert stores.writes == 1
     state = opened(stores)
     assert (state.checkpoint(), state.record(), state.idle_end()) == (CHECKPOINT, RECORD, IDLE_END)

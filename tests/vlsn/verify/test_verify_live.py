@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -73,39 +74,20 @@ def at_call(opened: Undurable, number: int, event: Event, look: Callable[[], Non
     return left <= 0
 
 
+def verified(machine: Machine) -> None:
+    report = verify(machine.disk, machine.stores, DIRECTORY, live=True)
+    assert not report.findings and report.last >= 4
+
+
+def dumped(machine: Machine, *, reverse: bool = False) -> None:
+    rows = list(dump_rows(machine.disk, machine.stores, DIRECTORY, DumpFilter(all=True), reverse=reverse))
+    assert rows and not [row for row in rows if row.damaged or row.kind == "TORN_TAIL"]
+
+
+@pytest.mark.parametrize("look", [verified, dumped, partial(dumped, reverse=True)], ids=["verify", "dump", "reverse"])
 @pytest.mark.parametrize("event", EVENTS)
-def test_verify_live_finds_nothing_whatever_happens_at_any_of_its_disk_calls(event: Event) -> None:
-    number = 0
-    while True:
+def test_nothing_is_wrong_whatever_happens_at_any_disk_call(event: Event, look: Callable[[Machine], None]) -> None:
+    number = 1
+    while at_call(opened := started(number), number, event, partial(look, opened.machine)):
         number += 1
-        opened = started(number)
-        machine = opened.machine
-
-        def look(machine: Machine = machine, number: int = number) -> None:
-            report = verify(machine.disk, machine.stores, DIRECTORY, live=True)
-            assert not report.findings, f"{event.__name__} at disk call {number}"
-            assert report.last >= 4
-
-        if not at_call(opened, number, event, look):
-            break
-    assert number > 30
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("event", EVENTS)
-def test_dump_shows_no_damage_whatever_happens_at_any_of_its_disk_calls(event: Event, reverse: bool) -> None:
-    number = 0
-    while True:
-        number += 1
-        opened = started(number)
-        machine = opened.machine
-
-        def look(machine: Machine = machine, number: int = number) -> None:
-            rows = list(dump_rows(machine.disk, machine.stores, DIRECTORY, DumpFilter(all=True), reverse=reverse))
-            bad = [row for row in rows if row.damaged or row.kind == "TORN_TAIL"]
-            assert not bad, f"{event.__name__} at disk call {number}"
-            assert rows
-
-        if not at_call(opened, number, event, look):
-            break
     assert number > 20

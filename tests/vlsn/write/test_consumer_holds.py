@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
-from tests.vlsn.state.test_small_state_of_a_log import Committing
+from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable, Waiting
 from tests.vlsn.write.test_cleaning import KEEPING, clean, fill, last_of, place
 from vlsn.format.records import CommitEntry
 from vlsn.format.submission import Transaction
@@ -17,7 +16,7 @@ from vlsn.state.retention import Retention
 
 def put(opened: Opened, **positions: int | None) -> None:
     puts = {f"consumer/{name}": None if vlsn is None else {"next": vlsn} for name, vlsn in positions.items()}
-    opened.log.append(Committing(Transaction((), CommitEntry.putting(puts).encode())))
+    opened.log.append(Waiting([], submission=Transaction((), CommitEntry.putting(puts).encode())))
 
 
 def held(options: LogOptions = KEEPING) -> tuple[Machine, Opened]:

@@ -32,7 +32,7 @@ def transactions_of(opened: Opened) -> dict[int, list[bytes]]:
         for entry in block.entries(data, block.decode(data)):
             if entry.txn:
                 found.setdefault(entry.txn, []).append(entry.value)
-                assert (entry.kind == EntryKind.COMMIT) == (entry.value == b""), entry
+                assert (entry.kind == EntryKind.COMMIT) == (entry.value[:1] in (b"", b"{")), entry
     return found
 
 
@@ -61,7 +61,7 @@ def test_the_last_commit_and_the_handles_are_what_the_blocks_say(seed: int) -> N
     for _ in range(30):
         story.step()
         log = story.opened.log
-        assert log.view.range.last_txn_end == log.view.history.last_txn_end == last_end(story.opened)
+        assert log.view.range.last_txn_end == max(log.view.history.txn_ends, default=0) == last_end(story.opened)
         named = set()
         for data in blocks_of(story.opened):
             rows = block.producers(data, block.decode(data))
