@@ -359,21 +359,3 @@ def _unflattened(fields: object) -> object:
     own = ("rule", "source", "file", "offset", "vlsn", "detail", "owner", "mend")
     more = {name: value for name, value in fields.items() if name not in own}
     return {name: fields[name] for name in own if name in fields} | {"more": more}
-
-
-__all__ = [
-    "AuditReport",
-    "Histogram",
-    "HistoryReport",
-    "NotAudited",
-    "OvermarkRow",
-    "RangeRow",
-    "SegmentRow",
-    "Series",
-    "SinceReport",
-    "Sizes",
-    "SourceReport",
-    "Span",
-    "range_rows",
-    "read_report",
-]

@@ -18,7 +18,6 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from repl.audit.columns import log_batches
 from repl.audit.plan import WAVES, Part, packed
 from repl.audit.source import Gone, Unreadable
 from repl.audit.sources import source_of
@@ -29,6 +28,7 @@ from repl.spark.errors import each_one_line, one_line, tell
 from repl.spark.group_of import one_group
 from repl.spark.layout import Layout, Piece
 from repl.spark.options import AS_USUAL, Asked, ReadOptions
+from repl.spark.physical import log_batches
 from repl.spark.scan import read_piece
 from vlsn.errors import BadArgument, Damaged, VlsnLogError
 from vlsn.format.key_filter import KeyFilter

@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from repl.audit.columns import proven_frames
 from repl.audit.source import Source
 from repl.spark.layout import Extent, Piece
+from repl.spark.physical import proven_frames
 from vlsn.errors import Damaged
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES

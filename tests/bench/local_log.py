@@ -165,8 +165,8 @@ class LocalBench:
         return self._figure("/s", rates, "read", as_entries, aim=PAIRS_AIM.get(self.entries, ""))
 
     def arrow(self) -> Figures:
-        from repl.audit.columns import log_batches
         from repl.audit.directory import DirectorySource
+        from repl.spark.physical import log_batches
 
         def batches() -> None:
             rows = sum(batch.num_rows for batch in log_batches(DirectorySource(str(self.directory), "log")))

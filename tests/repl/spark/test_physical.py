@@ -1,4 +1,4 @@
-"""``mode=physical`` in a real Spark; what its rows hold is in ``tests/repl/audit/test_columns.py``."""
+"""``mode=physical`` in a real Spark; what its rows hold is in ``tests/repl/spark/test_physical_rows.py``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from repl.audit import VlsnLogDataSource
-from repl.audit.columns import SCHEMA
 from repl.spark import datasource
+from repl.spark.physical import SCHEMA
 from tests.repl.audit.logs import Copy, blocks, numbered
 from tests.repl.audit.test_live import DTVLSN, served
 

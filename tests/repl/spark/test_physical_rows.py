@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repl.audit.columns import BATCH_BYTES, SCHEMA, log_batches, segment_batches
 from repl.audit.directory import DirectorySource
+from repl.spark.physical import BATCH_BYTES, SCHEMA, log_batches, segment_batches
 from tests.repl.audit.logs import CLOCK_US, Copy, blocks, numbered
 from vlsn.format.block import Columns, EntryKind, build, columns_of, decode, decode_header, entries
 from vlsn.ids import lsn
