@@ -15,7 +15,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +47,8 @@ class Cluster:
     def __exit__(self, *exception: object) -> None:
         self.kill_all()
 
-    def start(self, *, on_answering: Callable[[str], None] | None = None) -> None:
-        """Returns when a master takes appends on a majority.  ``on_answering`` is told each node's URL as
-        soon as that node answers HTTP."""
+    def start(self) -> None:
+        """Returns when a master takes appends on a majority."""
         with (self.directory / "cluster.log").open("ab") as errors:
             self._command = subprocess.Popen(
                 [
@@ -73,11 +71,8 @@ class Cluster:
             if not line:
                 code = self._command.wait()
                 raise ClusterFailed(f"`vlsnlog cluster` ended with {code}; see {self.directory}/cluster.log")
-            words = line.split()
-            if words[:2] == ["ready", "cluster"]:
+            if line.split()[:2] == ["ready", "cluster"]:
                 return
-            if words[:1] == ["ready"] and on_answering is not None:
-                on_answering(words[2])
         raise ClusterFailed(f"the cluster was not ready in {START_S:.0f} s; see {self.directory}/n*/node.log")
 
     def pid(self, name: str) -> int | None:
@@ -118,21 +113,6 @@ class Cluster:
             self._command.stdout.close()
         self._command = None
 
-    def verify(self) -> dict[str, tuple[int, str]]:
-        """Runs ``vlsnlog verify`` on each stopped node's directory; returns exit status and output."""
-        running = {
-            name: subprocess.Popen(
-                [*vlsnlog(), "verify", str(self.directory / name), "--json"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for name in self.names
-        }
-        outputs = {name: process.communicate()[0] for name, process in running.items()}
-        return {name: (process.returncode, outputs[name].strip()) for name, process in running.items()}
-
     def status(self, url: str) -> dict[str, Any]:
         """Asks for one node's status; empty while it does not answer."""
         try:
@@ -141,18 +121,6 @@ class Cluster:
                 return document
         except (OSError, ValueError):
             return {}
-
-    def wait_for_durable(self, vlsn: int, *, seconds: float = START_S) -> None:
-        """Waits until every node serves durable reads up to ``vlsn``."""
-        deadline = time.monotonic() + seconds
-        behind = list(self.urls)
-        while behind:
-            behind = [url for url in behind if self.status(url).get("dtvlsn", 0) < vlsn]
-            if behind and time.monotonic() > deadline:
-                states = {url: self.status(url) for url in behind}
-                raise ClusterFailed(f"not durable up to {vlsn} within {seconds:.0f} s: {json.dumps(states)[:2000]}")
-            if behind:
-                time.sleep(0.05)
 
 
 def _kill(pidfd: int) -> None:

@@ -64,7 +64,8 @@ class Options:
     rate: float
     writers: int
     interval_s: float | None = None
-    disk_ways: tuple[str, ...] = WAYS["disk"]  # type: ignore[assignment]
+    kill_ways: Sequence[str] = WAYS["kill"]
+    disk_ways: Sequence[str] = WAYS["disk"]
     audit: bool = True
     between: str = "auto"
     """The nodes: ``namespaces``, ``proxies``, or the first that the machine lets us have."""
@@ -282,7 +283,7 @@ async def _background(run: _Run) -> AsyncIterator[None]:
 async def _work(run: _Run, work: Work) -> None:
     """Clients and faults, for as long as asked."""
     options, stop = run.options, asyncio.Event()
-    ways = {**WAYS, "disk": options.disk_ways}
+    ways = {**WAYS, "kill": options.kill_ways, "disk": options.disk_ways}
     strikes = plan(options.seed, options.kinds, seconds=options.seconds, interval_s=options.interval_s, ways=ways)
     async with asyncio.TaskGroup() as tasks:
         for number in range(options.writers):

@@ -30,7 +30,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.cluster import Cluster, ClusterFailed
-from harness.history import History, value_of
+from harness.values import value_of
 
 APPENDS = 200
 WRITERS_MAX = 256
@@ -81,14 +81,13 @@ def trace_appends(
     ``writers`` at once, each of which awaits its own before its next."""
     if shutil.which("strace") is None:
         raise ClusterFailed("strace is not installed: apt-get install strace")
-    history = History()
     with Cluster(directory, base_port=base_port) as cluster:
         cluster.start()
         master = str(cluster.status(cluster.urls[0])["master"])
         url = cluster.urls[cluster.names.index(master)]
         tracers = [_attach(cluster, name) for name in cluster.names]
         try:
-            sent = _append(url, history, appends, writers)
+            sent = _append(url, appends, writers)
         finally:
             for tracer in tracers:
                 tracer.send_signal(signal.SIGINT)
@@ -128,29 +127,26 @@ def _traced(task: Path) -> bool:
     return "TracerPid:\t0" not in (task / "status").read_text()
 
 
-def _append(url: str, history: History, appends: int, writers: int) -> list[tuple[int, int]]:
+def _append(url: str, appends: int, writers: int) -> list[tuple[int, int]]:
     """Appends, and returns (number, VLSN) of each."""
-    shares = [appends // writers + (writer < appends % writers) for writer in range(writers)]
+    shares = [range(1 + writer, 1 + appends, writers) for writer in range(writers)]
     with ThreadPoolExecutor(writers) as threads:
-        sent = threads.map(lambda share: _append_one_at_a_time(url, history, share), shares)
+        sent = threads.map(lambda share: _append_one_at_a_time(url, share), shares)
         return [each for one in sent for each in one]
 
 
-def _append_one_at_a_time(url: str, history: History, appends: int) -> list[tuple[int, int]]:
+def _append_one_at_a_time(url: str, numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Appends in turn, and returns (number, VLSN) of each."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
     sent = []
-    for _ in range(appends):
-        number = history.sent()
-        connection.request("POST", "/v1/entries", body=value_of(number).encode(), headers=_OCTETS)
+    for number in numbers:
+        connection.request("POST", "/v1/entries", body=value_of(number), headers=_OCTETS)
         answer = connection.getresponse()
         body = answer.read()
         if answer.status != 200:
             raise ClusterFailed(f"an append was answered {answer.status}: {body[:300]!r}")
-        vlsn = int(body.split(b'"first":')[1].split(b",")[0])
-        history.ok(number, vlsn)
-        sent.append((number, vlsn))
+        sent.append((number, int(body.split(b'"first":')[1].split(b",")[0])))
     connection.close()
     return sent
 
@@ -222,6 +218,6 @@ def numbers_in(text: str, numbers: set[int]) -> list[int]:
     found = []
     for match in _NUMBER.finditer(text):
         number = int(match[1], 16)
-        if number in numbers and text.startswith(value_of(number), match.start()):
+        if number in numbers and text.startswith(value_of(number).decode(), match.start()):
             found.append(number)
     return found
