@@ -27,8 +27,8 @@ from tests.e2e.calls import OCTETS, call
 from tests.e2e.group import NAMES, Group
 from tests.repl.audit.forge import Forge
 from tests.repl.audit.jobs import Before, LocalJobs, audited
-from tests.repl.audit.life import Left, left_by
-from tests.repl.audit.logs import Copy, numbered
+from tests.repl.audit.life import Left
+from tests.repl.audit.logs import STORY, Copy, numbered
 from tests.repl.audit.test_live import served
 from vlsn.errors import BadArgument
 from vlsn.format.segment import segment_name
@@ -37,12 +37,6 @@ from vlsn.real.lmdb_store import LmdbStores
 
 T = TypeVar("T")
 R = TypeVar("R")
-STORY = numbered(400, 5, 60)
-
-
-@pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    return left_by(tmp_path_factory.mktemp("left"))
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from repl.spark.columns import TYPES
 from repl.spark.copies import Copies
 from repl.spark.layout import Piece
 from repl.spark.options import Use, read_options
-from tests.repl.audit.logs import Copy, blocks, numbered
-from tests.repl.audit.test_live import DTVLSN, STORY, served
+from tests.repl.audit.logs import STORY, Copy, blocks, numbered
+from tests.repl.audit.test_live import DTVLSN, served
 from vlsn.errors import BadArgument, Damaged, Lagging, Restoring, Trimmed, VlsnLogError
 
 NAMES = tuple(TYPES)

@@ -10,11 +10,10 @@ import pytest
 from repl.audit import VlsnLogDataSource
 from repl.spark import datasource
 from repl.spark.physical import SCHEMA
-from tests.repl.audit.logs import Copy, blocks, numbered
+from tests.repl.audit.logs import STORY, Copy, blocks
 from tests.repl.audit.test_live import DTVLSN, served
 
 pytestmark = pytest.mark.real
-STORY = numbered(400, 5, 60)
 ENTRIES = "kind = 'DATA' and durable"
 
 

@@ -19,8 +19,8 @@ from repl.spark.datasource import VlsnLogDataSource
 from repl.spark.schemas import VISIBLE
 from repl.spark.stream import PARTITIONS
 from repl.spark.stream_copies import CopiesStreamReader
-from tests.repl.audit.logs import Copy, blocks, numbered
-from tests.repl.audit.test_live import DTVLSN, STORY, served
+from tests.repl.audit.logs import STORY, Copy, blocks, numbered
+from tests.repl.audit.test_live import DTVLSN, served
 from tests.repl.spark.groups import OFTEN, client, running
 from vlsn.errors import Damaged, Lagging, NotInLog, Trimmed
 from vlsn.real.disk import PosixDisk

@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from repl.spark import VlsnLogDataSource
-from tests.repl.audit.logs import Copy, blocks
-from tests.repl.audit.test_live import DTVLSN, STORY, served
+from tests.repl.audit.logs import STORY, Copy, blocks
+from tests.repl.audit.test_live import DTVLSN, served
 from vlsn.limits import MIB
 
 pytestmark = pytest.mark.real
