@@ -27,7 +27,6 @@ from harness.pipeline import run_pipeline
 from harness.spark_pipeline import run_spark_pipeline
 from harness.syscalls import APPENDS, WRITERS_MAX, trace_appends
 
-from repl.cluster import free_base_port
 from vlsn.errors import VlsnLogError
 
 
@@ -114,7 +113,6 @@ def _parser() -> argparse.ArgumentParser:
     tracing.set_defaults(run=partial(_in_directory, _syscalls))
     for each in (attacking, losing, copying, storing, streaming, exporting, mixing, tracing):
         each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
-    tracing.add_argument("--base-port", type=int, default=0, help="port of n1; default: free ports")
     return parser
 
 
@@ -218,13 +216,7 @@ def _syscalls(options: argparse.Namespace, directory: Path) -> int:
         raise ClusterFailed(f"--writers {options.writers}: between 1 and {WRITERS_MAX}")
     how = "one at a time" if options.writers == 1 else f"by {options.writers} writers at once"
     _say(f"syscalls: {options.appends} appends, {how}, data and traces in {directory}")
-    shown = trace_appends(
-        directory,
-        base_port=options.base_port or free_base_port(),
-        appends=options.appends,
-        writers=options.writers,
-        say=_say,
-    )
+    shown = asyncio.run(trace_appends(directory, appends=options.appends, writers=options.writers, say=_say))
     majority = NODES // 2 + 1
     by_nodes = Counter(len(each.synced) for each in shown)
     for nodes in sorted(by_nodes, reverse=True):

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from harness.cluster import ClusterFailed
+from harness.cluster import ClusterFailed, Say
 from harness.orders import order
 from repl import connect
 from repl.cluster import Cluster, Node, free_base_port, prepare
@@ -32,7 +32,6 @@ POLL_S = 0.05
 JSON = {"Content-Type": "application/json"}
 BLOCKS = {"Accept": "application/x-vlsnlog-blocks"}
 SEGMENT_BYTES = 1 << 20
-Say = Callable[[str], None]
 T = TypeVar("T")
 
 
