@@ -5,8 +5,8 @@
 Nothing is said twice: a damaged frame is one finding, and a gap in the VLSNs where one lies is its own.  Its
 VLSN comes from its block header where that is whole, else it is the one due there.
 
-What joins this segment to the one before, and overmarks to rollback records that may lie in another segment,
-is left to ``joints``, which sees every segment's result.
+``joints`` sees the results of all segments. It checks that they follow on one another, and that overmarks have rollback
+records, which may lie in another segment.
 """
 
 from __future__ import annotations

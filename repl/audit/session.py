@@ -31,7 +31,7 @@ from repl.audit.workers import equip
 T = TypeVar("T")
 R = TypeVar("R")
 Progress = Callable[[str, int, int], None]
-"""A callback: what is under way, how many of its tasks are done, and how many there are."""
+"""A callback: the name of the running step, the number of its finished tasks, and that of all its tasks."""
 
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _PERIOD_S: Final = 0.2
@@ -88,7 +88,7 @@ def _uninterrupted() -> Iterator[list[int]]:
 
 
 def _started(conf: SparkConf, notes: IO[bytes]) -> SparkContext:
-    """Starts Spark; what the JVM and its workers print goes into ``notes``."""
+    """Starts Spark; the output of the JVM and its workers goes into ``notes``."""
     gateway = None
     if SparkContext._gateway is None:
         gateway = launch_gateway(conf, {"stdout": notes, "stderr": notes})

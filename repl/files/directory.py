@@ -81,14 +81,14 @@ class Directory:
             file.close()
 
     def replace(self, name: str, beside: str, pieces: Iterable[Buffer]) -> None:
-        """Writes a file in place of what is there; durable on return, and never seen half written. It is called
-        ``beside`` until it is whole."""
+        """Replaces a file, or makes it; durable on return, and never seen half written. It is called ``beside`` until
+        it is whole."""
         self.write(beside, pieces)
         self.rename(beside, name)
         self.sync(name)
 
     def rename(self, name: str, to: str) -> None:
-        """Gives a file another name, over what is there. Raises ``FileNotFoundError``."""
+        """Renames a file, over one that is there. Raises ``FileNotFoundError``."""
         self._disk.rename(self.path_of(name), self.path_of(to))
 
     def remove(self, name: str) -> None:
@@ -99,7 +99,7 @@ class Directory:
             pass
 
     def sync(self, *names: str) -> None:
-        """Makes these names durable, with those of their folders."""
+        """Syncs these names and those of their folders: durable on return."""
         folders = {""}
         for name in names:
             while name := os.path.dirname(name):
@@ -130,7 +130,7 @@ class NewFile:
             self._file.close()
 
     def abandon(self) -> None:
-        """Ends it without a promise, and removes it as far as that is possible."""
+        """Ends it, and removes it as far as that is possible."""
         self._file.close()
         try:
             self._directory.remove(self._name)

@@ -1,4 +1,4 @@
-"""Batch reads: what is visible, as partitions over the sources, and every frame of one copy."""
+"""Batch reads: visible entries, as partitions over the sources, and every frame of one copy."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class PushdownReader(VisibleReader):
         return False
 
     def _takes_key(self, key: bytes) -> bool:
-        """Narrows to one key, which is not empty: that stands for none in the log, and equals nothing in SQL."""
+        """Narrows to one key. It is not empty: an empty key stands for no key in the log, and equals nothing in SQL."""
         if self._keys is not None and not (self._keys.prefix and self._keys.has(key)):
             if self._keys != KeyFilter(key):
                 self._high = 0  # two keys at once

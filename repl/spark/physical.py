@@ -1,9 +1,9 @@
 """A segment's entries as Arrow record batches, a row an entry, without a Python step an entry or a block.
 
-``durable`` says of an entry that a majority is known to have synced it: it lies at or below the source's DTVLSN,
-and was not given up.  No entry between those two is ever rolled back, so a row that says so says it for ever.
-Damaged frames come last, a row each: where, the VLSN if the header still tells it, and no value.  A segment
-that its sidecar's checksum proves whole is not looked at frame by frame.
+``durable`` says of an entry that a majority is known to have synced it: it lies at or below the source's DTVLSN, and
+was not given up.  No entry between those two is ever rolled back, so a row that says so says it for ever. Damaged
+frames come last, a row each: its place, its VLSN if the header is whole, and no value.  A segment that its sidecar's
+checksum proves whole is not looked at frame by frame.
 """
 
 from __future__ import annotations
