@@ -159,7 +159,7 @@ def _measured(text: str, units: Mapping[str, float]) -> float:
 
 
 def _forget_data(nodes: Path) -> None:
-    """Leaves what nodes were told and what they said."""
+    """Removes the nodes' data; their settings and logs stay."""
     for each in nodes.glob("n*/*"):
         if each.suffix in (".toml", ".log"):
             continue

@@ -6,7 +6,7 @@
               master            at a moment of the commit: a file is staged, a manifest is there, a file is in place
 
 After each kill the directory is read twice: every data file that there is, and what the manifests name.  Both must be
-the log, each entry once, the first one without what is not in place yet.  In the end both are the whole log.
+the log, each entry once; the first one without files that are not in place yet.  In the end both are the whole log.
 """
 
 from __future__ import annotations

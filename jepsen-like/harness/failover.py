@@ -3,8 +3,8 @@
     writers load it ─► SIGKILL or SIGSTOP of the master, or a planned transfer ─► the first append that the new master
       acknowledges ─► the old one comes back, everybody is level ─► again
 
-Default settings, no links in between.  The writers are exactly-once clients, which try again.  What they are told
-counts: an error, and the longest that any append took in the round.
+Default settings, no links in between.  The writers are exactly-once clients, which try again.  Their results count:
+each error, and the longest append of the round.
 """
 
 from __future__ import annotations

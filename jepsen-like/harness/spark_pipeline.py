@@ -110,7 +110,8 @@ class _Query:
         self._driver = self.spark.submit(SCRIPT, *self._arguments, conf=conf)
 
     def keep(self) -> None:
-        """Submits it again once its driver has ended: a query fails where its source or sink is away for too long."""
+        """Submits the query again once its driver has ended: a query fails where its source or sink is away for too
+        long."""
         if self._driver is not None and self._driver.poll() is not None:
             self.ended_by_itself += 1
             self.start()

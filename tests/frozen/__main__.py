@@ -1,4 +1,4 @@
-"""``make freeze DIR=…`` and ``make frozen DIR=…``: what the tree does, written down, and compared with that later.
+"""``make freeze DIR=…`` and ``make frozen DIR=…``: the tree's behaviour, written down, and compared with that later.
 
     python -m tests.frozen freeze DIR       writes text files: a digest of each is printed, as sha256sum would
     python -m tests.frozen compare DIR      makes all of it again and names each file that differs; exit status 1

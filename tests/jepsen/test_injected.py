@@ -1,7 +1,7 @@
 """System calls that fail, injected by strace into real processes: an embedded log, and a node.
 
-``when=N`` counts the calls of each thread by itself; ``N+`` is the Nth and all after it.  What must hold whatever
-happens: every acknowledged value is there, once, at its VLSN; no refused one is; the directory verifies and opens.
+``when=N`` counts the calls of each thread by itself; ``N+`` is the Nth and all after it.  After every fault each
+acknowledged value is there, once, at its VLSN; no refused one is; the directory verifies and opens.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ LIVES = [
     ("pwritev,pwritev2:error=ENOSPC:when=7", "00000001.vlog", SURVIVED),
     ("fdatasync:error=EIO:when=12+", "", FAILED),
     ("fdatasync:error=EIO:when=1", "state/data.mdb", FAILED),
-    # What the promise does not rest on, failing for good: the next segment, a sidecar, the look at free space.
+    # Calls that durability does not rest on, failing for good: the next segment, a sidecar, the look at free space.
     ("fallocate:error=EMFILE:when=1+", "00000003.vlog", SURVIVED),
     ("fdatasync:error=EIO:when=1+", "00000001.vidx.new", SURVIVED),
     ("fstatfs:error=EIO:when=1+", "", SURVIVED),
@@ -142,8 +142,8 @@ def test_a_sync_that_fails_while_opening_leaves_a_log_that_opens(tmp_path: Path,
 
 
 def test_an_open_reads_nothing_that_only_the_page_cache_held(tmp_path: Path) -> None:
-    """Each file is synced, dropped from the cache, and only then read for what is believed. The headers of segments and
-    the node file are read before as well, for the names in them and for whether a later release wrote them."""
+    """Each file is synced and dropped from the cache before its contents are trusted. The headers of segments and the
+    node file are read before as well, for the names in them and for whether a later release wrote them."""
     directory, trace = tmp_path / "log", tmp_path / "opening"
     with Log.open(directory) as log:
         log.append(b"value")

@@ -1,4 +1,4 @@
-"""A short run of real nodes under faults: found whole, and told in its files."""
+"""A short run of real nodes under faults: found whole, and described in its files."""
 
 from __future__ import annotations
 

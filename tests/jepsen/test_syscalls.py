@@ -1,4 +1,4 @@
-"""The reading of a trace: what counts as an append's own completed sync, and what does not."""
+"""The reading of a trace: which calls count as an append's own completed sync."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def new_directory(options: Options, store: Path = STORE) -> Path:
 
 
 def command(options: Options) -> str:
-    """Formats the command that strikes the same faults at the same moments; what they meet is the machine's."""
+    """Formats the command that strikes the same faults at the same moments; their effects vary with the machine."""
     words = ["python jepsen-like run", f"--workload {options.workload}"]
     words += [f"--nemesis {','.join(options.kinds)}"] if options.kinds else ["--nemesis none"]
     words += [f"--nodes {options.nodes}", f"--time {options.seconds:g}", f"--seed {options.seed}"]

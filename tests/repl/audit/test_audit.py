@@ -1,4 +1,4 @@
-"""The audit of whole copies: what it proves, and what it names.  Jobs run in this process; see ``test_spark``."""
+"""The audit of whole copies: its proofs, and its findings.  Jobs run in this process; see ``test_spark``."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_copies_that_begin_inside_one_anothers_blocks_are_not_equal(tmp_path: Pa
 
 
 def test_a_difference_above_the_common_dtvlsn_is_none(tmp_path: Path) -> None:
-    """Nobody was told that those entries are durable; a rollback may be due."""
+    """Those entries were never reported durable; a rollback may be due."""
     other = blocks(["other"] * 5, first_vlsn=LAST - 4, term=2)[0]
     one = Copy(tmp_path / "n1", "n1").add(*STORY).write()
     two = Copy(tmp_path / "n2", "n2").add(*STORY[:-1], other).write()

@@ -1,4 +1,4 @@
-"""The index that a task reads: what there is of its segments, and no bucket of others."""
+"""The index that a task reads: the mappings of its segments, and no bucket of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A partial audit: what cannot be read any more is named, what was found stands, and nothing is blamed for it."""
+"""A partial audit: it names the parts that cannot be read any more, keeps its findings, and blames no copy for the
+gaps."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ R = TypeVar("R")
 
 @pytest.fixture
 def copies(tmp_path: Path) -> list[Copy]:
-    """Three whole copies in segments of one size: what a segment has lies in the same place in all of them."""
+    """Three whole copies in segments of one size: a segment holds the same VLSNs in all of them."""
     return [Copy(tmp_path / node, node, segment_bytes=48 << 10).add(*STORY).write() for node in ("n1", "n2", "n3")]
 
 

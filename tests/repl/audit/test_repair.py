@@ -1,4 +1,4 @@
-"""The repair of a copy from a report: what it replaces, what it refuses, and that a second audit is clean."""
+"""The repair of a copy from a report: its replacements, its refusals, and a clean second audit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's document: what it says of each copy, that it is read as it was written, and what is no report."""
+"""The report's document: its facts about each copy, reading it back, and files that are no report."""
 
 from __future__ import annotations
 

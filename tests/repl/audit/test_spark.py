@@ -1,4 +1,4 @@
-"""The audit on a real Spark: tasks, progress, the report's file.  What it finds is in ``test_audit``."""
+"""The audit on a real Spark: tasks, progress, the report's file.  ``test_audit`` has its findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Parquet report: what DuckDB, Spark and pandas find in it."""
+"""The Parquet report, as DuckDB, Spark and pandas read it."""
 
 from __future__ import annotations
 

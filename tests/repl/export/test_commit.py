@@ -96,7 +96,7 @@ def listed_rows(disk: FakeDisk) -> list[int]:
 
 
 def check_whole(disk: FakeDisk) -> None:
-    """Checks what must be so at any moment, whoever was stopped wherever."""
+    """Checks the rules that hold at any moment, wherever an export was stopped."""
     held = manifests(disk)
     assert [manifest.number for manifest in held] == list(range(1, len(held) + 1))
     last = held[-1].last if held else 0

@@ -1,6 +1,6 @@
 """Bad inputs of the source, the stream, the sink, the repair and the export, as tables: a clear error, nothing written.
 
-The audit's are the same directories; what it does once something goes away in the middle is in ``test_partial``.
+The audit gets the same directories; ``test_partial`` has sources that go away in the middle.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def half_restored(path: Path) -> None:
 
 
 def unreadable(path: Path) -> None:
-    """A directory where a segment should be: what a person without its permissions meets is another ``OSError``."""
+    """A directory where a segment should be: missing permissions are another ``OSError``."""
     log(path)
     (path / "00000001.vlog").unlink()
     (path / "00000001.vlog").mkdir()
@@ -170,7 +170,7 @@ def test_another_groups_copy_is_refused_by_all(tmp_path: Path, good: Path, capsy
 
 
 def test_one_in_use_is_read_and_not_repaired(tmp_path: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A running node's directory is read up to what is synced; nobody but its node writes to it."""
+    """A running node's directory is read up to its synced end; only its node writes to it."""
     lock = PosixDisk().lock(str(good / "LOCK"))
     try:
         assert 0 < read(good) <= LAST

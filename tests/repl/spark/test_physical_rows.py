@@ -162,7 +162,7 @@ def test_a_block_whose_offsets_lie_is_damaged_though_its_checksums_are_right(tmp
 
 
 def test_durable_is_what_a_majority_is_known_to_have_synced(tmp_path: Path) -> None:
-    """Seven entries are durable; what lies behind them, and both lives of what was rolled back, is not."""
+    """Seven entries are durable. Later ones, and both lives of the rolled-back ones, are not."""
     old, new = blocks(["a", "b", "c", "d", "e"], ["f", "g", "h", "i"]), blocks(["x", "y", "z"], first_vlsn=6, term=2)
     copy = Copy(tmp_path / "n1", "n1").add(*old).rollback(5).add(*new).checkpoint(7).write()
     rows = table(copy.path)

@@ -1,4 +1,4 @@
-"""Visible mode in a real Spark; what partitions hold is in ``test_copies``."""
+"""Visible mode in a real Spark; ``test_copies`` has the rows of partitions."""
 
 from __future__ import annotations
 
