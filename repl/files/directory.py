@@ -40,7 +40,7 @@ class Directory:
             lock.release()
 
     def names(self, folder: str = "") -> list[str]:
-        """Lists the names in a folder; none where it is not there."""
+        """No names where the folder is not there."""
         try:
             return self._disk.list(self.path_of(folder))
         except FileNotFoundError:
@@ -81,8 +81,8 @@ class Directory:
             file.close()
 
     def replace(self, name: str, beside: str, pieces: Iterable[Buffer]) -> None:
-        """Replaces a file, or makes it; durable on return, and never seen half written. It is called ``beside`` until
-        it is whole."""
+        """Replaces a file, or makes it; durable on return, and never seen half written. Until the file is
+        whole its name is ``beside``."""
         self.write(beside, pieces)
         self.rename(beside, name)
         self.sync(name)
@@ -99,7 +99,7 @@ class Directory:
             pass
 
     def sync(self, *names: str) -> None:
-        """Syncs these names and those of their folders: durable on return."""
+        """On return the names are durable, and so are those of their folders."""
         folders = {""}
         for name in names:
             while name := os.path.dirname(name):
@@ -130,7 +130,7 @@ class NewFile:
             self._file.close()
 
     def abandon(self) -> None:
-        """Ends it, and removes it as far as that is possible."""
+        """Ends the file, and removes it as far as that is possible."""
         self._file.close()
         try:
             self._directory.remove(self._name)
