@@ -139,8 +139,8 @@ export-kills: $(STAMP) ## an export under SIGKILL while the group's master is ki
 spark-pipeline: $(STAMP) ## a stream between two groups on a standalone Spark, under SIGKILL: PIPELINE_SECONDS=300
 	@$(BIN)/python jepsen-like spark-pipeline --time $(PIPELINE_SECONDS)
 
-kill-all: $(STAMP) ## SIGKILL all nodes at once under load: ROUNDS=20 WRITERS=64
-	@$(BIN)/python jepsen-like kill-all --rounds $(ROUNDS) --writers $(WRITERS)
+kill-all: $(STAMP) ## SIGKILL all nodes at once under load: TIME=30 WRITERS=64
+	@$(BIN)/python jepsen-like run --nemesis kill --kill all --interval 3 --rate 2000 --time $(TIME) --writers $(WRITERS)
 
 syscalls: $(STAMP) ## each append shows its completed sync on a majority, one at a time and under load, by strace
 	@$(BIN)/python jepsen-like syscalls

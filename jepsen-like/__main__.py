@@ -1,5 +1,5 @@
 """The fault tests' command: ``python jepsen-like run | check | hostile | failover | pipeline | cdc-postgres |
-spark-pipeline | export | mixed | kill-all | syscalls``.
+spark-pipeline | export | mixed | syscalls``.
 
 Exit status: 0 all holds; 1 something that was promised does not; 2 it could not be run to a verdict.
 """
@@ -22,13 +22,11 @@ from harness.command import add_options, check_command, run_command
 from harness.exporting import run_exporting
 from harness.failover import WORDS, good, measure, summary
 from harness.hostile import command as hostile
-from harness.kill_all import kill_all
 from harness.mixed import mixed
 from harness.pipeline import run_pipeline
 from harness.spark_pipeline import run_spark_pipeline
 from harness.syscalls import APPENDS, WRITERS_MAX, trace_appends
 
-from repl.cluster import free_base_port
 from vlsn.errors import VlsnLogError
 
 
@@ -61,8 +59,7 @@ def _in_directory(fault: Callable[[argparse.Namespace, Path], int], options: arg
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python jepsen-like", description=__doc__)
-    commands = "run | check | hostile | failover | pipeline | cdc-postgres | spark-pipeline | export | mixed | "
-    commands += "kill-all | syscalls"
+    commands = "run | check | hostile | failover | pipeline | cdc-postgres | spark-pipeline | export | mixed | syscalls"
     faults = parser.add_subparsers(required=True, metavar=commands)
     running = faults.add_parser("run", help="concurrent clients under faults of any kind, judged")
     add_options(running)
@@ -110,19 +107,12 @@ def _parser() -> argparse.ArgumentParser:
     streaming.add_argument("--executors", type=int, default=2, help="how often an executor is killed")
     streaming.add_argument("--seed", type=int, default=random.randrange(2**32))
     streaming.set_defaults(run=partial(_in_directory, _spark_pipeline))
-    killing = faults.add_parser("kill-all", help="SIGKILL every node at once, under load")
-    killing.add_argument("--rounds", type=int, default=20)
-    killing.add_argument("--writers", type=int, default=64)
-    killing.add_argument("--seed", type=int, help="draws the moments of the kills; printed when not given")
-    killing.set_defaults(run=partial(_in_directory, _kill_all))
     tracing = faults.add_parser("syscalls", help="each append's completed sync on a majority, by strace")
     tracing.add_argument("--appends", type=int, default=APPENDS)
     tracing.add_argument("--writers", type=int, default=1, help="at once; more than one: appends share syncs")
     tracing.set_defaults(run=partial(_in_directory, _syscalls))
-    for each in (attacking, losing, copying, storing, streaming, exporting, mixing, killing, tracing):
+    for each in (attacking, losing, copying, storing, streaming, exporting, mixing, tracing):
         each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
-    for each in (killing, tracing):
-        each.add_argument("--base-port", type=int, default=0, help="port of n1; default: free ports")
     return parser
 
 
@@ -221,32 +211,12 @@ def _failover(options: argparse.Namespace, directory: Path) -> int:
     return 0 if good(measured, way=options.way) else 1
 
 
-def _kill_all(options: argparse.Namespace, directory: Path) -> int:
-    seed = options.seed if options.seed is not None else random.randrange(1 << 32)
-    _say(f"kill-all: {options.rounds} rounds, {options.writers} writers, --seed {seed}, data in {directory}")
-    verdict = kill_all(
-        directory,
-        rounds=options.rounds,
-        writers=options.writers,
-        seed=seed,
-        base_port=options.base_port or free_base_port(),
-        say=_say,
-    )
-    return 0 if verdict.valid else 1
-
-
 def _syscalls(options: argparse.Namespace, directory: Path) -> int:
     if not 1 <= options.writers <= WRITERS_MAX:
         raise ClusterFailed(f"--writers {options.writers}: between 1 and {WRITERS_MAX}")
     how = "one at a time" if options.writers == 1 else f"by {options.writers} writers at once"
     _say(f"syscalls: {options.appends} appends, {how}, data and traces in {directory}")
-    shown = trace_appends(
-        directory,
-        base_port=options.base_port or free_base_port(),
-        appends=options.appends,
-        writers=options.writers,
-        say=_say,
-    )
+    shown = asyncio.run(trace_appends(directory, appends=options.appends, writers=options.writers, say=_say))
     majority = NODES // 2 + 1
     by_nodes = Counter(len(each.synced) for each in shown)
     for nodes in sorted(by_nodes, reverse=True):

@@ -14,7 +14,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,12 +24,10 @@ from typing import Any
 
 import psycopg
 
-from harness.pipeline import cluster_of
+from harness.cluster import Say, cluster_of, statuses_of
 from harness.postgres import PASSWORD, Postgres
 from repl import connect
-from repl.client.endpoints import Endpoints, Status
 from repl.cluster import Cluster
-from repl.net.network import AiohttpNetwork
 
 END_S = 300.0
 WRITERS = 4
@@ -47,7 +45,6 @@ run_on = "master"
 options = {{ dsn = "{dsn}", password_file = "{password}", timeout_s = 10 }}
 """
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-Say = Callable[[str], None]
 Row = tuple[int, int, int, int | None, bytes | None, bytes]
 
 
@@ -122,7 +119,7 @@ async def _disturb(
 
 async def _strike(what: str, cluster: Cluster, server: Postgres, chance: random.Random) -> bool:
     """Does one fault, and mends it; says whether it was done."""
-    statuses = await _statuses(cluster)
+    statuses = await statuses_of(cluster)
     if what in ("node", "node pause"):
         states = [each.document.get("state") for each in statuses]
         if len(states) < len(cluster.nodes) or not set(states) <= {"MASTER", "REPLICA"}:
@@ -162,15 +159,6 @@ def _end_connections(server: Postgres) -> None:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'vlsnlog%'"
         )
-
-
-async def _statuses(cluster: Cluster) -> list[Status]:
-    network = AiohttpNetwork()
-    try:
-        found = await Endpoints(network, cluster.urls).statuses(cluster.urls)
-    finally:
-        await network.close()
-    return [each for each in found if isinstance(each, Status)]
 
 
 async def _stored(server: Postgres) -> int:

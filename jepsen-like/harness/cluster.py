@@ -1,26 +1,23 @@
-"""A local cluster as real processes, started by ``vlsnlog cluster`` and killed by pid file.
-
-A pid file may be stale, so a node is only ever signalled through a pidfd that was checked to be a node of
-this directory.
-"""
+"""Groups of real processes for the fault tests: started, looked at, written to, their masters killed."""
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import signal
-import subprocess
+import asyncio
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+
+from repl import connect
+from repl.client.endpoints import Endpoints, Status
+from repl.cluster import Cluster, ending_with, free_base_port, prepare
+from repl.net.network import AiohttpNetwork
 
 NODES = 3
-START_S = 300.0
+START_S = 60.0
+WRITE_S = 600.0
+"""Seconds for which a writer tries one append again."""
+Say = Callable[[str], None]
 
 
 class ClusterFailed(Exception):
@@ -32,131 +29,66 @@ def vlsnlog() -> list[str]:
     return [str(Path(sys.executable).with_name("vlsnlog"))]
 
 
-class Cluster:
-    """Nodes n1 … nN under ``directory``.  Use as a context manager: what still runs is killed at the end."""
-
-    def __init__(self, directory: Path, *, base_port: int, nodes: int = NODES) -> None:
-        self.directory = directory
-        self.names = [f"n{number}" for number in range(1, nodes + 1)]
-        self.urls = [f"http://127.0.0.1:{base_port + at}" for at in range(nodes)]
-        self._base_port = base_port
-        self._command: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.kill_all()
-
-    def start(self, *, on_answering: Callable[[str], None] | None = None) -> None:
-        """Returns when a master takes appends on a majority.  ``on_answering`` is told each node's URL as
-        soon as that node answers HTTP."""
-        with (self.directory / "cluster.log").open("ab") as errors:
-            self._command = subprocess.Popen(
-                [
-                    *(*vlsnlog(), "cluster", "--nodes", str(len(self.names))),
-                    *("--dir", str(self.directory), "--base-port", str(self._base_port)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                bufsize=1,
-            )
-        output = self._command.stdout
-        assert output is not None
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
-            if not select.select([output], [], [], deadline - time.monotonic())[0]:
-                break
-            line = output.readline()
-            if not line:
-                code = self._command.wait()
-                raise ClusterFailed(f"`vlsnlog cluster` ended with {code}; see {self.directory}/cluster.log")
-            words = line.split()
-            if words[:2] == ["ready", "cluster"]:
-                return
-            if words[:1] == ["ready"] and on_answering is not None:
-                on_answering(words[2])
-        raise ClusterFailed(f"the cluster was not ready in {START_S:.0f} s; see {self.directory}/n*/node.log")
-
-    def pid(self, name: str) -> int | None:
-        """Returns the running node's process id, None when it is not running."""
-        try:
-            pid = int((self.directory / name / "node.pid").read_text())
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except (OSError, ValueError):
-            return None
-        return pid if str(self.directory / name).encode() in words else None
-
-    def kill_all(self) -> None:
-        """Sends SIGKILL to every node in one go, then to their starter; returns when all are gone."""
-        nodes = [os.pidfd_open(pid) for name in self.names if (pid := self.pid(name)) is not None]
-        for node in nodes:
-            _kill(node)
-        if self._command is not None:
-            self._command.kill()
-            self._command.wait()
-            if self._command.stdout is not None:
-                self._command.stdout.close()
-            self._command = None
-        for node in nodes:
-            if not select.select([node], [], [], 30)[0]:
-                raise ClusterFailed("a killed node did not end")
-            os.close(node)
-
-    def stop(self) -> None:
-        """Ends all nodes as Ctrl-C does, each with a clean close."""
-        if self._command is None:
-            return
-        self._command.send_signal(signal.SIGINT)
-        try:
-            self._command.wait(30)
-        except subprocess.TimeoutExpired:
-            raise ClusterFailed("the cluster did not stop within 30 s of SIGINT") from None
-        if self._command.stdout is not None:
-            self._command.stdout.close()
-        self._command = None
-
-    def verify(self) -> dict[str, tuple[int, str]]:
-        """Runs ``vlsnlog verify`` on each stopped node's directory; returns exit status and output."""
-        running = {
-            name: subprocess.Popen(
-                [*vlsnlog(), "verify", str(self.directory / name), "--json"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for name in self.names
-        }
-        outputs = {name: process.communicate()[0] for name, process in running.items()}
-        return {name: (process.returncode, outputs[name].strip()) for name, process in running.items()}
-
-    def status(self, url: str) -> dict[str, Any]:
-        """Asks for one node's status; empty while it does not answer."""
-        try:
-            with urllib.request.urlopen(f"{url}/v1/status", timeout=5) as answer:
-                document: dict[str, Any] = json.load(answer)
-                return document
-        except (OSError, ValueError):
-            return {}
-
-    def wait_for_durable(self, vlsn: int, *, seconds: float = START_S) -> None:
-        """Waits until every node serves durable reads up to ``vlsn``."""
-        deadline = time.monotonic() + seconds
-        behind = list(self.urls)
-        while behind:
-            behind = [url for url in behind if self.status(url).get("dtvlsn", 0) < vlsn]
-            if behind and time.monotonic() > deadline:
-                states = {url: self.status(url) for url in behind}
-                raise ClusterFailed(f"not durable up to {vlsn} within {seconds:.0f} s: {json.dumps(states)[:2000]}")
-            if behind:
-                time.sleep(0.05)
-
-
-def _kill(pidfd: int) -> None:
+@asynccontextmanager
+async def cluster_of(directory: Path, group: str, nodes: int, tables: str = "") -> AsyncIterator[Cluster]:
+    """Runs a cluster; ``tables`` are written behind each node's settings."""
+    network = AiohttpNetwork()
+    directory.mkdir(parents=True, exist_ok=True)
+    made = prepare(directory, network, nodes=nodes, base_port=free_base_port(nodes), group=group)
     try:
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+        with ending_with(made) as cluster:
+            for node in cluster.nodes:
+                with node.config_path.open("a") as file:
+                    file.write(tables)
+                node.start()
+            try:
+                async with asyncio.timeout(START_S):
+                    await cluster.serving()
+            except TimeoutError:
+                raise ClusterFailed(f"{directory}: no master within {START_S:.0f} s") from None
+            yield cluster
+    finally:
+        await network.close()
+
+
+async def statuses_of(cluster: Cluster) -> list[Status]:
+    """Returns the statuses of the nodes that answer."""
+    network = AiohttpNetwork()
+    try:
+        found = await Endpoints(network, cluster.urls).statuses(cluster.urls)
+    finally:
+        await network.close()
+    return [each for each in found if isinstance(each, Status)]
+
+
+async def is_whole(cluster: Cluster) -> bool:
+    """Says whether every node leads or follows."""
+    states = [each.document.get("state") for each in await statuses_of(cluster)]
+    return len(states) == len(cluster.nodes) and set(states) <= {"MASTER", "REPLICA"}
+
+
+async def kill_master(cluster: Cluster, *, within_s: float, away_s: float) -> bool:
+    """Kills the master and starts it again after ``away_s``. Returns False where none leads ``within_s``."""
+    try:
+        async with asyncio.timeout(within_s):
+            node = cluster.node(await cluster.serving())
+    except TimeoutError:
+        return False
+    node.kill()
+    await asyncio.sleep(away_s)
+    node.start()
+    return True
+
+
+async def write(
+    cluster: Cluster, number: int, stop: asyncio.Event, key: Callable[[int], bytes], pause_s: float = 0.0
+) -> list[tuple[int, bytes]]:
+    """Appends until ``stop``, each entry under the ``key`` of its place; returns VLSN and value of each."""
+    found: list[tuple[int, bytes]] = []
+    async with connect(",".join(cluster.urls), timeout_s=WRITE_S, exactly_once=True) as log:
+        while not stop.is_set():
+            value = f"{number}/{len(found)}".encode()
+            found.append((await log.append(value, key=key(len(found))), value))
+            if pause_s:
+                await asyncio.sleep(pause_s)
+    return found

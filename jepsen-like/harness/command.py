@@ -41,7 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval", type=float, help="seconds between faults of a kind, on average; default 10, or less"
     )
-    parser.add_argument("--disk", default=",".join(WAYS["disk"]), help="what the nemesis disk does")
+    for kind in ("kill", "disk"):
+        parser.add_argument(f"--{kind}", default=",".join(WAYS[kind]), help=f"what the nemesis {kind} does")
     parser.add_argument(
         "--between",
         choices=("auto", "namespaces", "proxies"),
@@ -112,8 +113,9 @@ def check_command(options: argparse.Namespace) -> int:
 def _asked(options: argparse.Namespace) -> Options:
     """Raises ``BadArgument``."""
     kinds = () if options.nemesis == "none" else tuple(dict.fromkeys(options.nemesis.split(",")))
-    ways = tuple(dict.fromkeys(options.disk.split(",")))
-    for name, given, known in (("--nemesis", kinds, KINDS), ("--disk", ways, WAYS["disk"])):
+    kills, disks = tuple(options.kill.split(",")), tuple(options.disk.split(","))
+    asked = (("--nemesis", kinds, KINDS), ("--kill", kills, WAYS["kill"]), ("--disk", disks, WAYS["disk"]))
+    for name, given, known in asked:
         if unknown := [each for each in given if each not in known]:
             raise BadArgument(f"{name}: {', '.join(unknown)} is not one of {', '.join(known)}")
     if not options.time >= TIME_S_MIN or (options.interval or 1.0) <= 0 or options.rate <= 0 or options.writers < 1:
@@ -127,7 +129,8 @@ def _asked(options: argparse.Namespace) -> Options:
         rate=options.rate,
         writers=options.writers,
         interval_s=options.interval,
-        disk_ways=ways,
+        kill_ways=kills,
+        disk_ways=disks,
         audit=options.audit,
         between=options.between,
         shape=Shape(options.link_rate, options.link_delay),
@@ -156,7 +159,7 @@ def _measured(text: str, units: Mapping[str, float]) -> float:
 
 
 def _forget_data(nodes: Path) -> None:
-    """Leaves what nodes were told and what they said."""
+    """Removes the nodes' data; their settings and logs stay."""
     for each in nodes.glob("n*/*"):
         if each.suffix in (".toml", ".log"):
             continue

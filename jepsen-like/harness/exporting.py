@@ -6,7 +6,7 @@
               master            at a moment of the commit: a file is staged, a manifest is there, a file is in place
 
 After each kill the directory is read twice: every data file that there is, and what the manifests name.  Both must be
-the log, each entry once, the first one without what is not in place yet.  In the end both are the whole log.
+the log, each entry once; the first one without files that are not in place yet.  In the end both are the whole log.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ import os
 import random
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.cluster import ClusterFailed, vlsnlog
-from harness.pipeline import cluster_of, is_whole
+from harness.cluster import ClusterFailed, Say, cluster_of, is_whole, kill_master, vlsnlog
 from harness.standalone import kill_session
 from repl import connect
-from repl.client.endpoints import Endpoints, Status
 from repl.cluster import Cluster
 from repl.export.manifest import Manifest, decode
-from repl.net.network import AiohttpNetwork
 
 END_S = 300.0
 MOMENT_S = 240.0
@@ -37,7 +34,6 @@ MOMENT_S = 240.0
 MASTER_EVERY_S = 10.0
 WRITERS = 2
 WAYS = ("", "date", "key-prefix:1")
-Say = Callable[[str], None]
 Row = tuple[int, bytes | None, bytes]
 
 
@@ -185,21 +181,8 @@ async def _kill_masters(cluster: Cluster, verdict: Verdict, stop: asyncio.Event)
             return
         except TimeoutError:
             pass
-        if not await is_whole(cluster):
-            continue
-        network = AiohttpNetwork()
-        try:
-            statuses = await Endpoints(network, cluster.urls).statuses(cluster.urls)
-        finally:
-            await network.close()
-        leads = [each.document["node"] for each in statuses
-                 if isinstance(each, Status) and each.document.get("state") == "MASTER"]  # fmt: skip
-        for node in cluster.nodes:
-            if node.name in leads[:1]:
-                node.kill()
-                verdict.killed_masters += 1
-                await asyncio.sleep(1.0)
-                node.start()
+        if await is_whole(cluster):
+            verdict.killed_masters += await kill_master(cluster, within_s=MASTER_EVERY_S, away_s=1.0)
 
 
 async def _finish(export: _Export) -> None:

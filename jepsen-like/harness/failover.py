@@ -3,8 +3,8 @@
     writers load it ─► SIGKILL or SIGSTOP of the master, or a planned transfer ─► the first append that the new master
       acknowledges ─► the old one comes back, everybody is level ─► again
 
-Default settings, no links in between.  The writers are exactly-once clients, which try again.  What they are told
-counts: an error, and the longest that any append took in the round.
+Default settings, no links in between.  The writers are exactly-once clients, which try again.  Their results count:
+each error, and the longest append of the round.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Literal
 
+from harness.cluster import Say, cluster_of
 from harness.orders import order
 from harness.values import value_of
 from harness.workloads.writing import Appender, producing_appender
 from repl.client.endpoints import Endpoints, Status
-from repl.cluster import Cluster, ending_with, free_base_port, prepare
+from repl.cluster import Cluster
 from repl.net.network import AiohttpNetwork
 from vlsn.errors import VlsnLogError
 
@@ -87,19 +88,12 @@ class Measured:
         return [each.seconds for each in self.rounds]
 
 
-async def measure(
-    directory: Path, *, rounds: int, nodes: int, writers: int, way: Way, say: Callable[[str], None]
-) -> Measured:
+async def measure(directory: Path, *, rounds: int, nodes: int, writers: int, way: Way, say: Say) -> Measured:
     """Raises ``TimeoutError`` when a round does not end, ``NodeEnded``, ``BadArgument``."""
     network = AiohttpNetwork()
     measured = Measured()
     try:
-        made = prepare(directory, network, nodes=nodes, base_port=free_base_port(nodes))
-        with ending_with(made) as cluster:
-            for node in cluster.nodes:
-                node.start()
-            async with asyncio.timeout(ROUND_S):
-                await cluster.serving()
+        async with cluster_of(directory, "g", nodes) as cluster:
             load = Load()
             stop = asyncio.Event()
             tasks = [asyncio.create_task(_write(cluster, load, stop)) for _ in range(writers)]

@@ -43,7 +43,7 @@ def faults(directories: dict[str, Path]) -> list[Anomaly]:
 
 
 def write_acknowledged(history: Sequence[Op], path: Path) -> int:
-    """Writes what the audit takes as a client's history, and counts what was acknowledged. It has a line an entry:
+    """Writes a client's history for the audit, and counts the acknowledged entries. It has a line an entry:
     acknowledged, with its VLSN and digest, or refused, with its digest. No value was sent twice by us."""
     count = 0
     with path.open("w") as file:

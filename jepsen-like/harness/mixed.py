@@ -1,4 +1,4 @@
-"""A group of an earlier release, upgraded one node after the other: what it serves stays, byte for byte.
+"""A group of an earlier release, upgraded one node after the other: it serves the same bytes before and after.
 
     all earlier ─► entries, what each node serves is kept ─► n1, n2 are started with this release, n3 stays
                      serves the same; appends on all; each leads in turn; no transaction, no position, no upgrade
@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from harness.cluster import ClusterFailed
+from harness.cluster import ClusterFailed, Say
 from harness.orders import order
 from repl import connect
 from repl.cluster import Cluster, Node, free_base_port, prepare
@@ -32,12 +32,12 @@ POLL_S = 0.05
 JSON = {"Content-Type": "application/json"}
 BLOCKS = {"Accept": "application/x-vlsnlog-blocks"}
 SEGMENT_BYTES = 1 << 20
-Say = Callable[[str], None]
 T = TypeVar("T")
 
 
 async def mixed(directory: Path, *, earlier: Path, python: str, say: Say) -> list[str]:
-    """Runs the story; what was not so. Raises ``ClusterFailed`` where it does not come to an end."""
+    """Runs the story; returns the statements that did not hold. Raises ``ClusterFailed`` where it does not come to an
+    end."""
     network = AiohttpNetwork()
     settings = {"segment_bytes": SEGMENT_BYTES}
     cluster = prepare(directory, network, base_port=free_base_port(), settings=settings)
@@ -250,7 +250,7 @@ def _true_once(holds: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
 
 
 def _contents(directory: Path) -> dict[str, bytes]:
-    """Reads the log's files, LMDB's apart: its locks are written by whoever looks."""
+    """Reads the log's files but those of LMDB, whose locks every reader writes."""
     return {each.name: each.read_bytes() for each in [*sorted(directory.glob("*.vlog")), directory / "node.id"]}
 
 

@@ -1,7 +1,7 @@
-"""The work of a person on a node whose disk was struck, as docs/operating.md tells it.
+"""The work of a person on a node whose disk was struck, as docs/operating.md describes it.
 
-A node that stays DAMAGED, or keeps damage that no peer can mend, is told to restore; each log then gets a look at all
-of its segments, the current one rolled first, so that what still is rotten is found now and not by ``verify``.
+A node that stays DAMAGED, or keeps damage that no peer can mend, gets the order to restore. Each log is then scrubbed,
+after its current segment was rolled: so damage that is left shows now, and not in ``verify``.
 """
 
 from __future__ import annotations

@@ -16,20 +16,16 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.cluster import ClusterFailed
+from harness.cluster import ClusterFailed, Say, cluster_of, is_whole, write
 from repl import connect
 from repl.client.connect import Client
-from repl.client.endpoints import Endpoints, Status
-from repl.cluster import Cluster, ending_with, free_base_port, prepare
-from repl.net.network import AiohttpNetwork
+from repl.cluster import Cluster
 from vlsn.errors import VlsnLogError
 
-START_S = 60.0
 END_S = 300.0
 WORKERS = 2
 WRITERS = 4
@@ -39,7 +35,6 @@ NAME = "copier"
 TRANSFORMED = b"copy of "
 INPUT, OUTPUT = b"in", b"out"
 PAGE_MAX = 50
-Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -71,7 +66,7 @@ async def run_pipeline(directory: Path, *, groups: int, nodes: int, time_s: floa
         stack.callback(workers.end)
         workers.start(WORKERS)
         stop = asyncio.Event()
-        writing = [asyncio.create_task(_write(source, number, stop)) for number in range(WRITERS)]
+        writing = [asyncio.create_task(write(source, number, stop, lambda _: INPUT)) for number in range(WRITERS)]
         await _disturb(clusters, workers, verdict, chance, time_s, say)
         stop.set()
         written = [each for found in await asyncio.gather(*writing) for each in found]
@@ -79,28 +74,6 @@ async def run_pipeline(directory: Path, *, groups: int, nodes: int, time_s: floa
         say(f"{len(written):,} entries acknowledged; {faults}, {verdict.paused_workers} paused; now the rest is copied")
         await _judge(source, sink, written, verdict)
     return verdict
-
-
-@asynccontextmanager
-async def cluster_of(directory: Path, group: str, nodes: int, tables: str = "") -> AsyncIterator[Cluster]:
-    """Runs a cluster; ``tables`` are written behind each node's settings."""
-    network = AiohttpNetwork()
-    directory.mkdir(parents=True, exist_ok=True)
-    made = prepare(directory, network, nodes=nodes, base_port=free_base_port(nodes), group=group)
-    try:
-        with ending_with(made) as cluster:
-            for node in cluster.nodes:
-                with node.config_path.open("a") as file:
-                    file.write(tables)
-                node.start()
-            try:
-                async with asyncio.timeout(START_S):
-                    await cluster.serving()
-            except TimeoutError:
-                raise ClusterFailed(f"{directory}: no master within {START_S:.0f} s") from None
-            yield cluster
-    finally:
-        await network.close()
 
 
 class _Workers:
@@ -161,27 +134,6 @@ async def _disturb(
             told = loop.time()
             killed = f"{verdict.killed_nodes} nodes, {verdict.killed_workers} workers killed"
             say(f"{end - loop.time():5.0f} s left  {killed}")
-
-
-async def is_whole(cluster: Cluster) -> bool:
-    """Says whether every node leads or follows."""
-    network = AiohttpNetwork()
-    try:
-        statuses = await Endpoints(network, cluster.urls).statuses(cluster.urls)
-    finally:
-        await network.close()
-    states = [each.document.get("state") for each in statuses if isinstance(each, Status)]
-    return len(states) == len(cluster.nodes) and set(states) <= {"MASTER", "REPLICA"}
-
-
-async def _write(source: Cluster, number: int, stop: asyncio.Event) -> list[tuple[int, bytes]]:
-    """Appends until ``stop``; returns VLSN and value of each entry."""
-    found: list[tuple[int, bytes]] = []
-    async with connect(",".join(source.urls), timeout_s=END_S, exactly_once=True) as log:
-        while not stop.is_set():
-            value = f"{number}/{len(found)}".encode()
-            found.append((await log.append(value, key=INPUT), value))
-    return found
 
 
 async def _judge(source: Cluster, sink: Cluster, written: list[tuple[int, bytes]], verdict: Verdict) -> None:

@@ -88,7 +88,7 @@ class Postgres:
                 else:
                     self._process = process
                     return
-            if time.monotonic() > deadline:  # until then: what a killed one has left is cleared away
+            if time.monotonic() > deadline:  # until then: the remains of a killed one are cleared away
                 raise NoPostgres(f"it does not start: {(self.directory / 'log').read_text(errors='replace')[-1000:]}")
             time.sleep(0.1)
 

@@ -1,4 +1,4 @@
-"""A run: a group of real nodes under faults, concurrent clients, and the judgement of what they were told.
+"""A run: a group of real nodes under faults, concurrent clients, and the judgement of their answers.
 
     start ─► clients work while the nemesis strikes ─► all faults end ─► the group heals: an append by each writer,
     every reader at its end ─► every node is read whole ─► nodes stop ─► verify, audit, checks ─► verdict
@@ -64,7 +64,8 @@ class Options:
     rate: float
     writers: int
     interval_s: float | None = None
-    disk_ways: tuple[str, ...] = WAYS["disk"]  # type: ignore[assignment]
+    kill_ways: Sequence[str] = WAYS["kill"]
+    disk_ways: Sequence[str] = WAYS["disk"]
     audit: bool = True
     between: str = "auto"
     """The nodes: ``namespaces``, ``proxies``, or the first that the machine lets us have."""
@@ -96,7 +97,7 @@ class Outcome:
     members: list[str] = field(default_factory=list)
     """The members in the end."""
     captures: dict[str, int] = field(default_factory=dict)
-    """The counts of what consumers inside the nodes were given."""
+    """The counts of the events that consumers inside the nodes received."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -113,7 +114,7 @@ class Outcome:
 
 
 def check_options(options: Options) -> None:
-    """Raises ``BadArgument`` for what cannot be run here."""
+    """Raises ``BadArgument`` for options that cannot run here."""
     if "clock" in options.kinds and clock.find_library() is None:
         raise BadArgument(f"--nemesis clock needs {clock.PACKAGE}")
     if "disk" in options.kinds and any(way.startswith("eio") for way in options.disk_ways) and not disk.may_trace():
@@ -245,7 +246,7 @@ async def _stages(run: _Run) -> None:
 
 
 async def _end_readers(run: _Run, readers: list[asyncio.Task[None]]) -> None:
-    """Ends them; one that goes on all the same is noted as ``lost-cancel``, and told again."""
+    """Cancels the readers. One that goes on all the same is noted as ``lost-cancel``, and cancelled again."""
     under_way = set(readers)
     while under_way:
         for reader in under_way:
@@ -282,7 +283,7 @@ async def _background(run: _Run) -> AsyncIterator[None]:
 async def _work(run: _Run, work: Work) -> None:
     """Clients and faults, for as long as asked."""
     options, stop = run.options, asyncio.Event()
-    ways = {**WAYS, "disk": options.disk_ways}
+    ways = {**WAYS, "kill": options.kill_ways, "disk": options.disk_ways}
     strikes = plan(options.seed, options.kinds, seconds=options.seconds, interval_s=options.interval_s, ways=ways)
     async with asyncio.TaskGroup() as tasks:
         for number in range(options.writers):

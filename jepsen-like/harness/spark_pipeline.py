@@ -17,7 +17,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -25,8 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from harness.cluster import ClusterFailed
-from harness.pipeline import Say, cluster_of
+from harness.cluster import ClusterFailed, Say, cluster_of, kill_master, vlsnlog, write
 from harness.standalone import SparkFailed, StandaloneSpark
 from repl import connect
 from repl.cluster import Cluster
@@ -77,7 +75,7 @@ async def run_spark_pipeline(
             raise ClusterFailed(str(error)) from None
         query = _Query(spark, one, two, directory / "checkpoint")
         stop = asyncio.Event()
-        writing = [asyncio.create_task(_write(one, number, stop)) for number in range(WRITERS)]
+        writing = [asyncio.create_task(write(one, number, stop, _key, PAUSE_S)) for number in range(WRITERS)]
         try:
             query.start()
             await _until(two, 1, query, BEGIN_S)
@@ -112,7 +110,8 @@ class _Query:
         self._driver = self.spark.submit(SCRIPT, *self._arguments, conf=conf)
 
     def keep(self) -> None:
-        """Submits it again once its driver has ended: a query fails where its source or sink is away for too long."""
+        """Submits the query again once its driver has ended: a query fails where its source or sink is away for too
+        long."""
         if self._driver is not None and self._driver.poll() is not None:
             self.ended_by_itself += 1
             self.start()
@@ -126,15 +125,8 @@ class _Query:
         return self.spark.err(SCRIPT).read_text(errors="replace")[-3000:]
 
 
-async def _write(cluster: Cluster, number: int, stop: asyncio.Event) -> list[tuple[int, bytes]]:
-    """Appends until ``stop``; returns VLSN and value of each entry."""
-    found: list[tuple[int, bytes]] = []
-    async with connect(",".join(cluster.urls), timeout_s=END_S, exactly_once=True) as log:
-        while not stop.is_set():
-            value = f"{number}/{len(found)}".encode()
-            found.append((await log.append(value, key=PREFIX + b"%d" % (len(found) % KEYS)), value))
-            await asyncio.sleep(PAUSE_S)
-    return found
+def _key(place: int) -> bytes:
+    return PREFIX + b"%d" % (place % KEYS)
 
 
 async def _disturb(
@@ -165,21 +157,9 @@ async def _disturb(
                     os.kill(chance.choice(running), signal.SIGKILL)
                     verdict.killed_executors += 1
             case _:
-                await asyncio.gather(*(_kill_master(cluster, verdict) for cluster in groups))
+                kills = (kill_master(cluster, within_s=KILL_S / 2, away_s=AWAY_S) for cluster in groups)
+                verdict.killed_masters += sum(await asyncio.gather(*kills))
         say(f"{time_s - (loop.time() - begin):5.0f} s left  killed: {what}")
-
-
-async def _kill_master(cluster: Cluster, verdict: Verdict) -> None:
-    try:
-        async with asyncio.timeout(KILL_S / 2):
-            name = await cluster.serving()
-    except TimeoutError:
-        return  # none leads yet: nothing to kill
-    node = cluster.node(name)
-    node.kill()
-    verdict.killed_masters += 1
-    await asyncio.sleep(AWAY_S)
-    node.start()
 
 
 async def _until(cluster: Cluster, count: int, query: _Query, limit_s: float) -> None:
@@ -201,8 +181,7 @@ async def _until(cluster: Cluster, count: int, query: _Query, limit_s: float) ->
 
 def _read(cluster: Cluster) -> list[tuple[str, str]]:
     """Returns key and value of each entry, as ``vlsnlog read`` gives them."""
-    command = [str(Path(sys.executable).with_name("vlsnlog")), "read", "--url", ",".join(cluster.urls)]
-    command += ["--consistency", "linearizable", "--json"]
+    command = [*vlsnlog(), "read", "--url", ",".join(cluster.urls), "--consistency", "linearizable", "--json"]
     lines = subprocess.run(command, check=True, capture_output=True, timeout=READ_S, text=True).stdout.splitlines()
     return [(each.get("key", ""), each["value"]) for each in map(json.loads, lines)]
 

@@ -62,7 +62,7 @@ class StandaloneSpark:
         self, script: Path, *arguments: str, conf: Mapping[str, str] | None = None, py_files: str = ""
     ) -> subprocess.Popen[bytes]:
         """Starts ``spark-submit`` with the driver here; its output goes on in ``directory/NAME.out`` and ``.err``. The
-        driver has the environment of a person who has activated none: what tasks need must be shipped, or found."""
+        driver has no activated environment: packages that tasks need must be shipped, or found."""
         options = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
         options |= conf or {}
         command = [str(spark_home() / "bin" / "spark-submit"), "--master", self.url]

@@ -17,20 +17,22 @@ group, whichever segment that went to.
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import re
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from harness.cluster import Cluster, ClusterFailed
-from harness.history import History, value_of
+from harness.cluster import NODES, ClusterFailed, Say, cluster_of
+from harness.values import value_of
+from repl.cluster import Node
 
 APPENDS = 200
 WRITERS_MAX = 256
@@ -74,44 +76,37 @@ def may_trace() -> bool:
     return subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode == 0
 
 
-def trace_appends(
-    directory: Path, *, base_port: int, appends: int, writers: int = 1, say: Callable[[str], None]
-) -> list[Shown]:
+async def trace_appends(directory: Path, *, appends: int, writers: int = 1, say: Say) -> list[Shown]:
     """Runs the cluster and the trace, and returns what it shows of each append. They are sent one at a time, or by
     ``writers`` at once, each of which awaits its own before its next."""
     if shutil.which("strace") is None:
         raise ClusterFailed("strace is not installed: apt-get install strace")
-    history = History()
-    with Cluster(directory, base_port=base_port) as cluster:
-        cluster.start()
-        master = str(cluster.status(cluster.urls[0])["master"])
-        url = cluster.urls[cluster.names.index(master)]
-        tracers = [_attach(cluster, name) for name in cluster.names]
+    async with cluster_of(directory, "g", NODES) as cluster:
+        names, master = [node.name for node in cluster.nodes], cluster.node(await cluster.serving())
+        tracers = [_attach(node, directory) for node in cluster.nodes]
         try:
-            sent = _append(url, history, appends, writers)
+            sent = await asyncio.to_thread(_append, master.url, appends, writers)
         finally:
             for tracer in tracers:
                 tracer.send_signal(signal.SIGINT)
             for tracer in tracers:
                 tracer.wait(30)
-        cluster.stop()
-    traces = {name: read_trace(directory.glob(f"{name}.trace.*")) for name in cluster.names}
-    syncs = sum(call.name == "fdatasync" and call.path.endswith(".vlog") for call in traces[master])
+        await cluster.stop()
+    traces = {name: read_trace(directory.glob(f"{name}.trace.*")) for name in names}
+    syncs = sum(call.name == "fdatasync" and call.path.endswith(".vlog") for call in traces[master.name])
     calls = sum(map(len, traces.values()))
-    say(f"traced {calls:,} calls of {len(traces)} nodes; {master} made {syncs} syncs of its log")
-    return judge(traces, sent, master=master, shared=writers > 1)
+    say(f"traced {calls:,} calls of {len(traces)} nodes; {master.name} made {syncs} syncs of its log")
+    return judge(traces, sent, master=master.name, shared=writers > 1)
 
 
-def _attach(cluster: Cluster, name: str) -> subprocess.Popen[bytes]:
+def _attach(node: Node, directory: Path) -> subprocess.Popen[bytes]:
     """Attaches strace to every thread of the node; returns when that is done."""
-    pid = cluster.pid(name)
-    if pid is None:
-        raise ClusterFailed(f"{name} is not running")
+    if node.pid is None:
+        raise ClusterFailed(f"{node.name} is not running")
     command = ["strace", "-ff", "-ttt", "-T", "-y", "-s", str(TEXT_BYTES), "-e", f"trace={CALLS}", "-e", "signal=none"]
-    tracer = subprocess.Popen(
-        [*command, "-o", str(cluster.directory / f"{name}.trace"), "-p", str(pid)], stderr=subprocess.DEVNULL
-    )
-    wait_traced(pid, tracer)
+    command += ["-o", str(directory / f"{node.name}.trace"), "-p", str(node.pid)]
+    tracer = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    wait_traced(node.pid, tracer)
     return tracer
 
 
@@ -128,29 +123,26 @@ def _traced(task: Path) -> bool:
     return "TracerPid:\t0" not in (task / "status").read_text()
 
 
-def _append(url: str, history: History, appends: int, writers: int) -> list[tuple[int, int]]:
+def _append(url: str, appends: int, writers: int) -> list[tuple[int, int]]:
     """Appends, and returns (number, VLSN) of each."""
-    shares = [appends // writers + (writer < appends % writers) for writer in range(writers)]
+    shares = [range(1 + writer, 1 + appends, writers) for writer in range(writers)]
     with ThreadPoolExecutor(writers) as threads:
-        sent = threads.map(lambda share: _append_one_at_a_time(url, history, share), shares)
+        sent = threads.map(lambda share: _append_one_at_a_time(url, share), shares)
         return [each for one in sent for each in one]
 
 
-def _append_one_at_a_time(url: str, history: History, appends: int) -> list[tuple[int, int]]:
+def _append_one_at_a_time(url: str, numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Appends in turn, and returns (number, VLSN) of each."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
     sent = []
-    for _ in range(appends):
-        number = history.sent()
-        connection.request("POST", "/v1/entries", body=value_of(number).encode(), headers=_OCTETS)
+    for number in numbers:
+        connection.request("POST", "/v1/entries", body=value_of(number), headers=_OCTETS)
         answer = connection.getresponse()
         body = answer.read()
         if answer.status != 200:
             raise ClusterFailed(f"an append was answered {answer.status}: {body[:300]!r}")
-        vlsn = int(body.split(b'"first":')[1].split(b",")[0])
-        history.ok(number, vlsn)
-        sent.append((number, vlsn))
+        sent.append((number, int(body.split(b'"first":')[1].split(b",")[0])))
     connection.close()
     return sent
 
@@ -222,6 +214,6 @@ def numbers_in(text: str, numbers: set[int]) -> list[int]:
     found = []
     for match in _NUMBER.finditer(text):
         number = int(match[1], 16)
-        if number in numbers and text.startswith(value_of(number), match.start()):
+        if number in numbers and text.startswith(value_of(number).decode(), match.start()):
             found.append(number)
     return found

@@ -108,6 +108,6 @@ def _of_directory(directory: str, from_vlsn: Begin, to_vlsn: int | None, at: dat
 
 
 def _begun(found: Iterator[Asked]) -> Iterator[Asked]:
-    """Takes the first one now: what cannot be read is said to the caller, not to whoever draws batches."""
+    """Takes the first one now, so that an error is the caller's, and not that of a later reader of batches."""
     first = next(found, None)
     return iter(()) if first is None else chain((first,), found)

@@ -1,7 +1,6 @@
 """The blocks of one segment by column: headers, checks and digests of all of them at once.
 
-What ``vlsn.format.block.decode_header`` asks of one header is asked here of every one, column by column; the
-bodies are held to their crc.
+All headers are checked as ``vlsn.format.block.decode_header`` checks one, column by column, and bodies by their crc.
 """
 
 from __future__ import annotations

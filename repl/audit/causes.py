@@ -1,4 +1,4 @@
-"""Findings that come of another one: they are told with it, as ``also``.  Pure.
+"""Findings that another finding explains: that one names their rules, as ``also``.  Pure.
 
     cause                                        what comes of it in the same copy
     a file that is not the log's, or misplaced   order, claims, index, sidecar there, and where the next segment begins
@@ -8,7 +8,7 @@
     a copy that is shorter than claimed          a past that is changed, or missing, behind its end
     a lost block                                 a producer's sequence that goes on behind it
 
-What is named first is where a person begins; what comes of it would send him elsewhere.
+A person begins with the first finding. Its consequences, named beside it, would mislead him.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _of_file(cause: Finding, found: Finding, segments: Segments) -> bool:
         return found.rule in (Rule.GAP, Rule.OVERMARK, *_OF_ORDER)
     at = next((index for index, each in enumerate(segments) if each.file == cause.file), len(segments))
     behind = [(each.file, each.first.offset) for each in segments[at + 1 :] if each.first is not None]
-    if found.rule != Rule.DTVLSN:  # what it said to be durable is held against all that comes
+    if found.rule != Rule.DTVLSN:  # its DTVLSN is compared with all later segments
         behind = behind[:1]
     return found.rule in _OF_ORDER and (found.file, found.offset) in behind
 

@@ -5,8 +5,8 @@
 Nothing is said twice: a damaged frame is one finding, and a gap in the VLSNs where one lies is its own.  Its
 VLSN comes from its block header where that is whole, else it is the one due there.
 
-What joins this segment to the one before, and overmarks to rollback records that may lie in another segment,
-is left to ``joints``, which sees every segment's result.
+``joints`` sees the results of all segments. It checks that they follow on one another, and that overmarks have rollback
+records, which may lie in another segment.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
+from typing import Final
 
 import numpy as np
 
@@ -22,14 +23,15 @@ from repl.audit.blocks import Blocks, frames_of, read_blocks
 from repl.audit.derived import check_index
 from repl.audit.digest import RANGE_BITS, Checksums, Place, Share, shares_of
 from repl.audit.findings import FINDINGS_MAX, finding_of
-from repl.audit.group_entries import groups_in
+from repl.audit.members import GroupAt, group_at
 from repl.audit.plan import Bounds, Indexed, Part
 from repl.audit.profile import SAMPLES_MAX, profile_of, sampled
 from repl.audit.segment_audit import Marks, SegmentAudit
 from vlsn.errors import BadBody
-from vlsn.format.block import check_kinds_and_transactions, decode_header
+from vlsn.format.block import KIND_COLUMN, EntryKind, check_kinds_and_transactions, decode_header, entries
 from vlsn.format.columns import PRODUCERS, TXNS
 from vlsn.format.frame import FRAME_BYTES, OVERMARKED
+from vlsn.format.records import GroupEntry
 from vlsn.format.segment import sidecar_name
 from vlsn.format.sidecar import Sidecar, content_crc
 from vlsn.seams import Buffer
@@ -37,6 +39,8 @@ from vlsn.verify.facts import Facts, Visible, facts_of, read_records
 from vlsn.verify.frames import Frames
 from vlsn.verify.inspection import Fault, Rule
 from vlsn.verify.submissions import Submissions, submissions_of
+
+_GROUPS: Final = frozenset({int(EntryKind.GROUP)})
 
 
 def check_segment(
@@ -100,7 +104,7 @@ def check_segment(
         places=tuple(_places(part.number, visible)),
         marks=tuple(_marks(blocks, [at for at, _ in facts.rollbacks])),
         pointed=tuple(check_index(blocks, frames.damage, frames.end, indexed)) if indexed is not None else (),
-        groups=tuple(groups_in(buf, visible)),
+        groups=tuple(_groups(buf, visible)),
         others=tuple(_ranges(above)),
         hidden=tuple(_places(part.number, blocks.only(blocks.whole & blocks.overmarked))),
         findings=tuple(finding_of(source, part.file, each) for each in faults),
@@ -189,6 +193,20 @@ def _content(buf: Buffer, frames: Frames, sidecar: Sidecar) -> int:
     if frames.content is not None:
         return frames.content
     return content_crc(memoryview(buf)[: sidecar.end], sidecar.offsets)
+
+
+def _groups(buf: Buffer, visible: Blocks) -> Iterator[GroupAt]:
+    """Yields the segment's GROUP entries: blocks of the log's own entries are few."""
+    kinds, flags = visible.headers["kind"], visible.headers["flags"]
+    own = (kinds == EntryKind.GROUP) | ((kinds == KIND_COLUMN) & (flags & np.uint8(TXNS) == 0))
+    view = memoryview(buf)
+    for at in visible.offsets[own].tolist():
+        block = view[at + FRAME_BYTES :]
+        try:
+            for entry in entries(block, decode_header(block), kinds=_GROUPS):
+                yield group_at(int(entry.vlsn), GroupEntry.decode(entry.value))
+        except BadBody:
+            continue  # columns that cannot be, under right checksums: the copies are compared
 
 
 def _places(number: int, visible: Blocks) -> Iterator[Place]:

@@ -1,4 +1,4 @@
-"""The report on each copy, made of what tasks found in its segments.  Pure."""
+"""The report on each copy, made of the results of its segments.  Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CRC-32, the second polynomial of what is compared between copies: ISA-L's where it is installed, else zlib's.
+"""CRC-32, the second of the checksums that copies are compared by: ISA-L's where it is installed, else zlib's.
 
 Both give the same numbers.  ISA-L takes the processor's instructions for it: 30 GB/s of blocks of 6 KB, and zlib 4
 (``make bench-audit`` shows what that is to an audit).  ``vlsnlog[spark]`` brings it.

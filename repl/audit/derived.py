@@ -3,8 +3,8 @@
     index   12 → 00000002.vlog:8192      a visible block that begins with VLSN 12 must lie there
     state   term 3 from 7 to 40          the visible blocks of 7 to 40, and no others, are of term 3
 
-Normal: an index that ends earlier than the log; one that points past a segment's end, at damage, or into what the next
-open reads again; one not cut yet after a rollback that nothing was logged behind.
+Three things are normal. An index may end earlier than the log. It may point past a segment's end, at damage, or into
+segments that the next open reads again. After a rollback it is cut only when the next entry is logged.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@
     node b   │1 2 3│4 5 6 7 8│9 …         the digests of the single blocks are kept.  Then it does not matter how a
     leaves    ──────┴──────┴─────         log is cut into segments and tasks.
 
-A block is counted whole in the leaf and the range of its first VLSN.  Two blocks of one SHA-256 are not to be had.
-With ``Checksums.CRC`` a block stands for itself by two checksums of different polynomials, recomputed from its bytes:
-no fault of a disk, a network or a program keeps both, and whoever forges a block can.
+A block is counted whole in the leaf and the range of its first VLSN.  Two blocks of one SHA-256 are not to be had. With
+``Checksums.CRC`` a block stands for itself by two checksums of different polynomials, recomputed from its bytes: no
+fault of a disk, a network or a program keeps both, but a forger can.
 
     entry digest   crc32c << 32 | crc32 of (length of the key as u32, key, value): what a client keeps of an append
 """

@@ -49,7 +49,7 @@ def finding_of(source: str, file: str, fault: Fault) -> Finding:
 
 
 def told(more: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns facts as a person reads them: times in UTC, and nothing of what is not there."""
+    """Formats facts for a person: times in UTC; facts that are None are left out."""
     facts = [(name, value) for name, value in more.items() if value is not None]
     return [(name, _moment(value) if name in _TIMES else _text(value)) for name, value in facts]
 

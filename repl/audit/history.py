@@ -1,4 +1,4 @@
-"""A client's history: a file of what was acknowledged to it, a line an entry, in any order.
+"""A client's history: a file of its acknowledged entries, a line each, in any order.
 
     {"vlsn": 57, "digest": "9ae0daaf52d5a2f1"}             digest: ``digest.entry_digest`` of value and key
     {"vlsn": 58, "value": "paid 10", "key": "alice"}       or the entry itself, as ``vlsnlog read --json`` has it
@@ -7,8 +7,8 @@
     {"vlsn": 60, "digest": "…", "read": true}              somebody has read it there
     {"vlsn": 61, "digest": "…", "sent": 7.5, "acked": 8}   whatever was acknowledged before 7.5 lies before it
 
-Tasks read it by ranges of its bytes: a line belongs to the range that it begins in.  What they hand on are arrays of
-(VLSN, digest) by range of VLSNs, ``RANGE_BITS`` as in the digests of blocks.
+Tasks read it by ranges of its bytes: a line belongs to the range that it begins in.  They pass on arrays of (VLSN,
+digest) by range of VLSNs, with ``RANGE_BITS`` as in the digests of blocks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The order of a client's history: what was acknowledged before another append was sent has the lower VLSN.
+"""The order of a client's history: an append acknowledged before another one was sent has the lower VLSN.
 
     VLSN    7  sent 1.0  acked 1.4
             8  sent 1.2  acked 1.3      right: both were under way at once

@@ -9,9 +9,9 @@
     5  a client's history              ─────────────►   its lines, joined with entries     a task 16 MB, then ranges
        what it says is there once      ─────────────►   by digest, with a whole copy       a task a segment, and again
 
-No entry passes through the driver but the two that a divergence shows.  What is compared: visible blocks, whole,
-from the highest first VLSN of the sources to the lowest of their DTVLSNs; what one of them alone has above
-is checked, and not compared.
+No entry passes through the driver but the two that a divergence shows.  The audit compares whole visible blocks, from
+the highest first VLSN of the sources to the lowest of their DTVLSNs. It checks the blocks above that, and does not
+compare them.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ def run_audit(
     checksums: str = Checksums.SHA256,
     progress: Progress | None = None,
 ) -> AuditReport:
-    """Compares ``sources`` (directories of nodes, or URLs) and writes the report to each file of ``out``.
-    ``history``: a file of what a client was acknowledged (``repl.audit.history``), which the copies must hold.
-    ``since_last``: the JSON report of an earlier audit; what that one compared is not read again, but with ``deep``.
-    ``checksums``: what blocks are compared by, ``sha256``, or ``crc``: faster, and no proof against a forger.
+    """Compares ``sources`` (directories of nodes, or URLs) and writes the report to each file of ``out``. ``history``:
+    a file of a client's acknowledged entries (``repl.audit.history``), which the copies must hold. ``since_last``: the
+    JSON report of an earlier audit; only with ``deep`` are its compared blocks read again. ``checksums``: blocks are
+    compared by ``sha256``, or by ``crc``: faster, and no proof against a forger.
 
-    Blocks for as long as it takes: some ten seconds of Spark's start, then hundreds of MB a second.  Uses the
-    active Spark context if there is one.  Raises ``BadArgument`` for sources or files that make no sense, and
-    ``Unreadable`` when a source cannot be read or Spark does not start: nothing was proven then.
+    Blocks for as long as it takes: some ten seconds of Spark's start, then hundreds of MB a second.  Uses the active
+    Spark context if there is one.  Raises ``BadArgument`` for sources or files that make no sense, and ``Unreadable``
+    when a source cannot be read or Spark does not start; then the audit proves nothing.
     """
     copies = _checked(sources, out)
     recorded = None if history is None else _recorded(history)
@@ -216,7 +216,7 @@ def audit(
 
 
 class _Audit:
-    """One audit: what is read of each copy, in the order of ``sources``, and what is found so far."""
+    """One audit: the parts of each copy that are read, in the order of ``sources``, and the findings so far."""
 
     def __init__(self, sources: list[Source], jobs: Jobs, since: Since | None, checksums: Checksums) -> None:
         """Surveys the sources and reads them."""

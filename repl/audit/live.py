@@ -152,7 +152,7 @@ class LiveSource:
     def _parts(
         self, index: int, ends: dict[int, int], findings: list[Finding], headers: dict[int, SegmentHeader | None]
     ) -> Iterator[Part]:
-        """Yields the segments; what is wrong goes into ``findings``, and ``headers`` gets what was read of each."""
+        """Yields the segments. Faults go into ``findings``, and the header of each segment into ``headers``."""
         for number in sorted(ends):
             page = self._get(f"/v1/segments/{number}", 0, HEADER_PAGE)
             try:
@@ -200,8 +200,8 @@ class LiveSource:
         return answer
 
     def _get(self, path: str, start: int = 0, end: int = 0, into: memoryview | None = None) -> bytes:
-        """Fetches a body; of a range exactly ``end - start`` bytes, which come ``into`` it where that is given, and
-        nothing is returned then. Raises ``Unreadable``, ``WrongGroup``."""
+        """Fetches a body; with a range exactly ``end - start`` bytes. They go ``into`` that memory if it is passed, and
+        the result is empty then. Raises ``Unreadable``, ``WrongGroup``."""
         deadline = monotonic() + (self.give_up_s or inf)
         fetch: Callable[..., bytes] = _fetch
         if self.text in _GIVEN_UP:

@@ -1,11 +1,12 @@
-"""The majority: what most copies hold is right, and what a group said to be durable as many must have.
+"""The majority: a block that most copies hold is right, and a durable VLSN must be in a majority of the copies.
 
     members n1 n2 n3     n1 says: durable up to 90     n1 ends at 95, n2 at 60, n3 at 40
                          a majority had 90 on disk, one has it: n2 or n3 has lost something, and does not lag
 
-A replica that lags is told from one that lost by its own word (what it once said to be durable), or by this count.  Who
-is not audited may have it; the node that runs may have more by now; one with a vote floor past its end waits for it (a
-person had it restored from a copy with less): then nothing is said.
+Two things tell a replica that lost entries from one that lags: the DTVLSN that it once reported, and this count. There
+is no finding while another explanation is left. A member that is not audited may have the entries. A running node may
+have more by now. A node whose vote floor lies past its end waits for them: a person had it restored from a shorter
+copy.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ T = TypeVar("T")
 
 
 def most(votes: Iterable[T]) -> tuple[T, int]:
-    """Decides which copy is right: what most of the votes say, the first one said of those that are as many. Returns
-    with it how many say it."""
+    """Decides which copy is right: the vote with the most voters, and among equals the first one. Returns with it the
+    number of its voters."""
     return Counter(votes).most_common(1)[0]
 
 
@@ -54,7 +55,7 @@ def check_ends(ends: Sequence[End], groups: Sequence[GroupAt]) -> Iterator[Findi
     since = max((group.vlsn for group in groups if group.vlsn <= durable), default=None)
     if since is None:
         return
-    # A change of members counts from when it is logged: what was durable by a later group may lie before it.
+    # A change of members counts from its entry on: a VLSN that is durable by a later group may lie before that.
     counted = [set(group.voters) for group in groups if group.vlsn >= since]
     voters = next(set(group.voters) for group in groups if group.vlsn == since)
     have, seen = {end.node for end in ends if end.last >= durable}, {end.node for end in ends}

@@ -6,9 +6,9 @@
     what is derived                                              rm
     a segment of another node, which no node starts with         mv, and the start
 
-The first, and ``rm`` and ``mv``, are for a node that is stopped, ``restore`` for one that runs.  A command is as it is
-typed where the audit was; "" where none mends it: what is the same in all copies, or in a client's history, and two
-copies that differ.
+The first, and ``rm`` and ``mv``, are for a node that is stopped, ``restore`` for one that runs.  A command is typed
+where the audit ran. It is "" where no command mends the finding: the same damage in all copies, findings about a
+client's history, and two copies that differ.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FOUND_AT_START: Final = (
 
 
 def is_replaceable(finding: Finding, compared: tuple[int, int]) -> bool:
-    """Says whether a repair may put another copy's block where it is: a block of what was ``compared``, inclusive."""
+    """Says whether a repair may replace the block by another copy's: it lies in the ``compared`` VLSNs, inclusive."""
     marked = finding.rule == Rule.OVERMARK and "matchpoint" not in finding.more
     in_place = finding.rule in _DAMAGED or marked or finding.more.get("in_place") is True
     return in_place and compared[0] <= finding.vlsn <= compared[1]

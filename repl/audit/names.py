@@ -1,8 +1,8 @@
 """Names of blocks: (term, first VLSN) is one content for ever, on every node, rolled back or not.
 
 Two masters in one term, or a master that seals again what it had sealed before, show here even where nothing was
-acknowledged.  What is visible and compared is left to ``difference``; here it is held against what was rolled back, and
-what lies above the common DTVLSN against itself:
+acknowledged.  ``difference`` compares visible blocks with each other. This module compares them with rolled-back
+blocks, and compares the blocks above the common DTVLSN with each other:
 
     n1   … 40 │ 41 42           (term 3) above what is compared: the ranges' digests differ, so names are looked at
     n2   … 40 │ 41 ✗42 42'      42 was rolled back in n2: held against all others of its name

@@ -1,4 +1,4 @@
-"""A client's claims of what is there once, or nowhere, held against every entry of one copy.
+"""A client's claims that an entry is there once, or nowhere, checked against every entry of one copy.
 
     lines that say ``once`` ─┐
                              ├─► by the first bits of the digest ─► shuffle ─► a task's digests: where else are they?

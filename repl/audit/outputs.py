@@ -15,6 +15,7 @@ from typing import Final
 
 from repl.audit.page import page_of
 from repl.audit.report import AuditReport
+from repl.files.directory import Directory
 from vlsn.errors import BadArgument
 from vlsn.real.disk import PosixDisk
 
@@ -72,20 +73,10 @@ def _ending(path: str) -> str:
 
 
 def _write(path: str, data: bytes) -> None:
-    disk = PosixDisk()
-    temporary = f"{path}.new-{os.getpid()}"
-    if disk.exists(temporary):  # of a process that had this id before, and was killed
-        disk.remove(temporary)
+    folder, name = os.path.split(path)
+    directory, temporary = Directory(PosixDisk(), folder), f"{name}.new-{os.getpid()}"
     try:
-        file = disk.open(temporary, create=True)
-        try:
-            file.write(0, [data])
-            file.sync()
-        finally:
-            file.close()
-        disk.rename(temporary, path)
+        directory.replace(name, temporary, [data])
     except BaseException:
-        if disk.exists(temporary):
-            disk.remove(temporary)
+        directory.remove(temporary)
         raise
-    disk.sync_directory(os.path.dirname(path))

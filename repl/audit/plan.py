@@ -1,4 +1,4 @@
-"""The plan of an audit: segments of sources, how they are packed into tasks, what is compared. Pure.
+"""The plan of an audit: the sources' segments, their packing into tasks, and the VLSNs to compare. Pure.
 
     n1  |64|64|64|64|12|  MB     tasks  [64 64 64] [64 12]
     n2  |128|140|                       [128] [140]
@@ -44,7 +44,7 @@ class Part:
     """The offset up to which something outside this segment says that it had been synced. A frame that cannot be read
     before that is damage, not a torn tail."""
     prev_number: int
-    """The segment before, as the header says; 0 for none or when the header cannot be read."""
+    """The number of the segment before, by the header; 0 for the first one, or if the header is damaged."""
     prev_last_vlsn: int
     readable: bool = True
     """A right header page; ``salt`` is found from its frames when it is not."""
@@ -86,7 +86,7 @@ class Indexed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A source before it is read: its segments, and the bounds of what it can be compared on."""
+    """A source before it is read: its segments, and the VLSNs that can be compared."""
 
     group: str
     node: str

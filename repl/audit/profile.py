@@ -65,7 +65,7 @@ class Profile:
     entry_sizes: I64
     entry_bytes: int
     holes: tuple[tuple[int, int], ...]
-    """First and last VLSN of what is missing between two visible blocks of the segment."""
+    """First and last of the VLSNs that are missing between two visible blocks of the segment."""
     overmarked: int
     overmarks: tuple[tuple[int, int, int, int], ...]
     """Runs of overmarked blocks: where the first and the last begin, the first and the last VLSN."""

@@ -3,8 +3,8 @@
     history file ─► (VLSN, digest) by range of VLSNs ─► shuffle ─► a task's ranges: the frames of each copy that hold
     them are read again, their entries' digests made, the two joined by VLSN
 
-A copy must have what its first VLSN to its DTVLSN hold; what lies above may be on its way to it, or about to be rolled
-back, but some copy must have it.  Nothing of what is joined passes through the driver.
+A copy must have every append between its first VLSN and its DTVLSN. An append above that may be on its way to the copy,
+or about to be rolled back, but some copy must have it.  No row of this join passes through the driver.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ONCE: Final = -2
 """A key in place of a range: how many lines say ``once``."""
 READS: Final = 1 << 60
 TIMES: Final = 1 << 61
-"""Added to a range: what was read there, and when its appends were sent and acknowledged."""
+"""Offsets added to a range's key: for its reads, and for the times at which its appends were sent and acknowledged."""
 MISSING: Final = AuditRule.HISTORY_MISSING
 DIFFERS: Final = AuditRule.HISTORY_DIFFERS
 READ: Final = AuditRule.HISTORY_READ
@@ -177,7 +177,7 @@ def _judged(
 
 
 def _right(appends: Appends, found: NDArray[np.void]) -> Bools:
-    """Marks those of ``appends`` that are in ``found`` as they were acknowledged; no VLSN is twice in ``found``."""
+    """Marks the ``appends`` that ``found`` has with the same digest; every VLSN is at most once in ``found``."""
     if not len(found):
         return np.zeros(len(appends), np.bool_)
     at = np.minimum(np.searchsorted(found["vlsn"], appends["vlsn"]), len(found) - 1)
@@ -204,7 +204,7 @@ def _finding(source: Source, append: Any, found: NDArray[np.void]) -> Finding:
 
 
 def _as_read(finding: Finding) -> Finding:
-    """Makes it a finding about what was read: nothing is shown to anybody before it is durable."""
+    """Makes it a finding about a read: readers see durable entries only."""
     return replace(finding, rule=READ, detail=finding.detail.replace("acknowledged", "read"))
 
 

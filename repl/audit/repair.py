@@ -1,12 +1,12 @@
-"""The repair of a stopped node's copy, as a report of an audit says: what differs there, from a majority's copy.
+"""The repair of a stopped node's copy by the report of an audit: its differing blocks come from a majority's copy.
 
     report: ranges that are not the majority's      read again here and there: still as the report says?
     ─► blocks that a majority has and this copy lacks       ─► places that hold something else in this copy
     ─► each place filled exactly        (``vlsn.repair.replacing``: old bytes aside, segments renamed over)
     ─► the ranges read again: the majority's
 
-A majority is more than half of the copies in the report.  Of two copies neither is one: a person names the right one.
-Only what was compared is touched: durable, in every copy's range, and none of a rollback's.
+A majority is more than half of the copies in the report.  One of two copies is no majority: a person names the right
+one. Only what was compared is touched: durable, in every copy's range, and none of a rollback's.
 
 Reads a segment at a time, of this copy and of one of the others; holds what it writes in memory.
 """
@@ -300,9 +300,9 @@ class _Copy:
         return data
 
     def places(self, right: Digests, missing: Digests) -> list[Place]:
-        """Returns the runs of bytes that hold no whole frame which stays, in the log's order. Blocks stay unless they
-        are of the ranges and their digests not ``right``; what is overmarked stays, too, unless it is ``missing`` and
-        no rollback explains the mark."""
+        """Returns the runs of bytes that hold no whole frame which stays, in the log's order. A visible block goes if
+        it is in the ranges and its digest is not ``right``. An overmarked block goes if it is ``missing`` and no
+        rollback explains the mark. All other blocks stay."""
         rollbacks: list[tuple[Lsn, RollbackStart]] | None = None
         found: list[Place] = []
         before = 0

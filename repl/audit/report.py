@@ -15,8 +15,8 @@ A finding may lie outside of it (a damaged block above the common DTVLSN), so th
 ``chain`` is a digest of the chain of the range before and of this range's digest, so that one number speaks for all of
 the compared past.  ``open`` is the last range as it may go on: a later audit joins what it reads there.
 
-``not_audited`` names what could not be read any more: the report is ``partial`` then, never ``equal``, and nothing goes
-on from it or repairs by it.
+``not_audited`` names the parts that could not be read any more. Such a report is ``partial``, never ``equal``; a later
+audit does not go on from it, and a repair refuses it.
 
 A reader of a version that it does not know refuses it; new fields have defaults and raise no version.
 """
@@ -177,7 +177,7 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     """The log's, 16 hex digits, as its newest segment has it; "" where no header says it."""
     ranges: list[RangeRow] = []
     open: Share | None = None
-    """The last one of ``ranges`` as it may go on; none where there is none."""
+    """The last one of ``ranges``, which later blocks may continue; None without a range."""
     segments: list[SegmentRow] = []
     overmarks: list[OvermarkRow] = []
     holes: list[Span] = []
@@ -359,21 +359,3 @@ def _unflattened(fields: object) -> object:
     own = ("rule", "source", "file", "offset", "vlsn", "detail", "owner", "mend")
     more = {name: value for name, value in fields.items() if name not in own}
     return {name: fields[name] for name in own if name in fields} | {"more": more}
-
-
-__all__ = [
-    "AuditReport",
-    "Histogram",
-    "HistoryReport",
-    "NotAudited",
-    "OvermarkRow",
-    "RangeRow",
-    "SegmentRow",
-    "Series",
-    "SinceReport",
-    "Sizes",
-    "SourceReport",
-    "Span",
-    "range_rows",
-    "read_report",
-]

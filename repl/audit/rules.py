@@ -1,7 +1,7 @@
-"""The rules of the audit: an identifier each, and the order in which findings at one VLSN are told.
+"""The rules of the audit: their identifiers, and the order in which findings at one VLSN are listed.
 
-Those of one directory's bytes are ``verify``'s own (``Rule``), under the same names.  What each says, its cause and
-what to do stand in ``docs/audit-rules.md``.
+Those of one directory's bytes are ``verify``'s own (``Rule``), under the same names.  ``docs/audit-rules.md`` explains
+each rule, its usual cause and the remedy.
 
     damage ─► order ─► what was given up ─► what is derived ─► between copies ─► a client's history
 
@@ -48,7 +48,7 @@ _ORDER: Final = (
 RULES: Final = tuple(map(str, _ORDER))
 """Every identifier that a finding may have."""
 RANKS: Final = {rule: max(0, rank - len(DAMAGE)) for rank, rule in enumerate(RULES)}
-"""The lower one is told first; kinds of damage in the order in which they lie."""
+"""Findings with the lower rank come first; kinds of damage share a rank, so their order is that of the files."""
 
 _NOT_HERE: Final = {Rule.UNREADABLE, Rule.PAGE}  # the one ends an audit, the other is of no log: verify finds it
 assert sorted(RULES) == sorted({*Rule, *AuditRule} - _NOT_HERE)

@@ -1,4 +1,4 @@
-"""The result for one segment: what the checks of one segment found, and what those of a whole source go on from.
+"""The result for one segment: the findings of its own checks, and the facts that the checks of a whole source need.
 
 Its size does not grow with the segment's entries: it travels from a task to the driver.
 """
@@ -53,9 +53,9 @@ class SegmentAudit(Facts):
     salt: int
     digests: tuple[Share, ...]
     compared: bytes
-    """The digest of the visible blocks up to the end of what is compared."""
+    """The digest of the visible blocks up to the end of the compared VLSNs."""
     past: bytes
-    """The same up to the end of what an earlier audit compared."""
+    """The same up to the end of the VLSNs that an earlier audit compared."""
     past_ranges: tuple[Share, ...]
     places: tuple[Place, ...]
     marks: tuple[Marks, ...]

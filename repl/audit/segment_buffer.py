@@ -1,7 +1,7 @@
 """One buffer for each thread that reads segments, one after the other: memory that is new costs more than all else.
 
 A page of it that a process has never used is zeroed by the kernel first, 64 MiB of them in 20 to 50 ms; reading and
-checking a segment of that size takes 30.  So whoever reads a segment into the buffer is done with the one before.
+checking a segment of that size takes 30.  So a reader must be done with the segment before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from vlsn.limits import SEGMENT_BYTES
 
 KEPT_BYTES: Final = SEGMENT_BYTES
-"""The largest buffer that is kept: of one segment, as nodes make them unless they are told otherwise."""
+"""The largest buffer that is kept: of one segment in its default size."""
 
 
 class _Kept(threading.local):

@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Event, Thread
@@ -30,7 +31,7 @@ from repl.audit.workers import equip
 T = TypeVar("T")
 R = TypeVar("R")
 Progress = Callable[[str, int, int], None]
-"""A callback: what is under way, how many of its tasks are done, and how many there are."""
+"""A callback: the name of the running step, the number of its finished tasks, and that of all its tasks."""
 
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _PERIOD_S: Final = 0.2
@@ -87,7 +88,7 @@ def _uninterrupted() -> Iterator[list[int]]:
 
 
 def _started(conf: SparkConf, notes: IO[bytes]) -> SparkContext:
-    """Starts Spark; what the JVM and its workers print goes into ``notes``."""
+    """Starts Spark; the output of the JVM and its workers goes into ``notes``."""
     gateway = None
     if SparkContext._gateway is None:
         gateway = launch_gateway(conf, {"stdout": notes, "stderr": notes})
@@ -130,10 +131,8 @@ class SparkJobs:
         """Returns ``work`` of each item, in their order. An exception in a task ends the job."""
         if not items:
             return []
-        group = f"vlsnlog-audit-{uuid4()}"
-        self._context.setJobGroup(group, f"vlsnlog audit: {what}")
-        with self._watched(what, group, len(items)), _missing_told():
-            rows = self._context.parallelize(items, len(items)).map(_Counted(work)).collect()
+        with self._watched(what, len(items)), _missing_told():
+            rows = self._context.parallelize(items, len(items)).map(partial(_counted, work)).collect()
         self._attempts.update(attempt for attempt, _ in rows)
         return [result for _, result in rows]
 
@@ -148,17 +147,18 @@ class SparkJobs:
         """Returns ``read`` of each item, then, after a shuffle, ``work`` of each key and what was read under it."""
         if not items:
             return []
-        group = f"vlsnlog-audit-{uuid4()}"
-        self._context.setJobGroup(group, f"vlsnlog audit: {what}")
-        with self._watched(what, group, len(items) + groups), _missing_told():
-            pairs = self._context.parallelize(items, len(items)).flatMap(_CountedEach(read))
-            rows = pairs.groupByKey(groups).map(_Counted(_OfGroup(work))).collect()
+        with self._watched(what, len(items) + groups), _missing_told():
+            pairs = self._context.parallelize(items, len(items)).flatMap(partial(_counted_each, read))
+            rows = pairs.groupByKey(groups).map(partial(_counted, partial(_of_group, work))).collect()
         for attempt, (attempts, _) in rows:
             self._attempts |= {attempt, *attempts}
         return [result for _, (_, result) in rows]
 
     @contextmanager
-    def _watched(self, what: str, group: str, total: int) -> Iterator[None]:
+    def _watched(self, what: str, total: int) -> Iterator[None]:
+        """Names the jobs that run within it, and reports their progress."""
+        group = f"vlsnlog-audit-{uuid4()}"
+        self._context.setJobGroup(group, f"vlsnlog audit: {what}")
         if self._progress is None:
             yield
             return
@@ -195,41 +195,30 @@ def _missing_told() -> Iterator[None]:
         ) from None
 
 
-class _Counted:
-    """``work``, with the id of the task attempt that did it."""
-
-    def __init__(self, work: Callable[[Any], Any]) -> None:
-        self._work = work
-
-    def __call__(self, item: object) -> tuple[int, Any]:
-        task = TaskContext.get()
-        assert task is not None
-        return task.taskAttemptId(), self._work(item)
+def _attempt() -> int:
+    """Returns the id of the task attempt that runs here."""
+    task = TaskContext.get()
+    assert task is not None
+    return int(task.taskAttemptId())
 
 
-class _CountedEach:
-    """The results of ``read`` of an item, each with the id of the task attempt that read it."""
-
-    def __init__(self, read: Callable[[Any], Iterator[tuple[int, Any]]]) -> None:
-        self._read = read
-
-    def __call__(self, item: object) -> Iterator[tuple[int, tuple[int, Any]]]:
-        task = TaskContext.get()
-        assert task is not None
-        attempt = task.taskAttemptId()
-        for key, value in self._read(item):
-            yield key, (attempt, value)
+def _counted(work: Callable[[Any], Any], item: object) -> tuple[int, Any]:
+    """Returns ``work`` of an item, with the id of its task attempt."""
+    return _attempt(), work(item)
 
 
-class _OfGroup:
-    """``work`` of what ``_CountedEach`` yielded under one key, and the attempts that it came from."""
+def _counted_each(read: Callable[[Any], Iterator[tuple[int, Any]]], item: object) -> Iterator[tuple[int, Any]]:
+    """Yields the results of ``read``, each with the id of its task attempt."""
+    attempt = _attempt()
+    return ((key, (attempt, value)) for key, value in read(item))
 
-    def __init__(self, work: Callable[[tuple[int, list[Any]]], Any]) -> None:
-        self._work = work
 
-    def __call__(self, group: tuple[int, Iterable[tuple[int, Any]]]) -> tuple[set[int], Any]:
-        attempts, values = zip(*group[1], strict=True)
-        return set(attempts), self._work((group[0], list(values)))
+def _of_group(
+    work: Callable[[tuple[int, list[Any]]], Any], group: tuple[int, Iterable[tuple[int, Any]]]
+) -> tuple[set[int], Any]:
+    """Returns ``work`` of the values that ``_counted_each`` yielded under one key, and the attempts that read them."""
+    attempts, values = zip(*group[1], strict=True)
+    return set(attempts), work((group[0], list(values)))
 
 
 def _done(tracker: Any, group: str) -> int:

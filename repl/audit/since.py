@@ -1,4 +1,4 @@
-"""An audit that goes on from an earlier one: what that one compared is not read again, as long as nothing has changed.
+"""An audit that goes on from an earlier one: unchanged segments that the earlier audit compared are not read again.
 
     report of then     segments 1 2 3 │4      compared up to VLSN 900, which lies in segment 4
     now                segments   2 3 │4 5    1 was cleaned; 2 and 3 are kept, 4 and 5 are read
@@ -6,11 +6,11 @@
 
 1. A segment is *kept*, and not read, if its visible blocks were all compared, and number, salt, end, size and time of
    change are those of then.  All from the first that is not kept are read; a changed one before that is read alone.
-2. Of every segment that is read again the blocks up to the VLSN of then must have the digest of then.  One of another
-   salt in a log that has others of then has a name that was given twice.
+2. In every segment that is read again, the blocks up to the earlier end must have the earlier digest. A segment with
+   another salt, in a log whose other salts are the earlier ones, has reused a number.
 3. With ``deep`` every segment is read, so whole ranges are compared, too: copies that were all changed alike show here.
 
-An earlier audit that found something is not gone on from: what it found would be forgotten.
+An audit does not go on from a report with findings, which would be forgotten.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Reading:
 
 
 def read_since(path: str, *, deep: bool, checksums: Checksums = Checksums.SHA256) -> Since:
-    """Reads the report to go on from. Raises ``BadArgument``, with what to do, for one that nothing can go on from."""
+    """Reads the report to go on from. Raises ``BadArgument``, which says the remedy, for a report that no audit can go
+    on from."""
     report = read_report(path)
     if report.partial:
         raise BadArgument(f"{path}: that audit was partial; run an audit without --since-last")
@@ -142,7 +143,7 @@ def _is_closed(parts: Sequence[Part]) -> bool:
 
 
 def _is_same(part: Part, row: SegmentRow) -> bool:
-    """Says whether nothing tells that the file has changed; over HTTP there is no time of change to be had."""
+    """Says whether the file looks unchanged; over HTTP its time of change is not known."""
     now, then = (part.salt, part.end, part.modified_us), (row.salt, row.bytes, row.modified_us)
     return part.readable and not row.damaged and now == then
 
@@ -150,7 +151,7 @@ def _is_same(part: Part, row: SegmentRow) -> bool:
 def check_past(
     since: Since, readings: Sequence[Reading], audited: Sequence[Read], texts: Sequence[str]
 ) -> Iterator[Finding]:
-    """Holds what was read again against what the earlier audit had read."""
+    """Compares segments that were read again with the earlier audit's digests."""
     for reading, read, text in zip(readings, audited, texts, strict=True):
         segments = read.segments
         yield from reading.findings
@@ -213,7 +214,7 @@ def _ranges_changed(since: Since, survey: Survey, segments: Sequence[SegmentAudi
 
 
 def _not_joined(reading: Reading, segments: Sequence[SegmentAudit], text: str) -> Iterator[Finding]:
-    """Checks that what is read follows on what is kept."""
+    """Checks that the segments that are read follow on the kept ones."""
     last = max((row.last for row in reading.kept), default=0)
     first = next((each for each in segments if each.number not in reading.alone and each.first is not None), None)
     below = [segment.last.vlsn for segment in segments if segment.number in reading.alone and segment.last is not None]
@@ -230,8 +231,8 @@ def _not_joined(reading: Reading, segments: Sequence[SegmentAudit], text: str) -
 
 
 def joined(since: Since, report: SourceReport, reading: Reading, shares: Mapping[int, Share]) -> SourceReport:
-    """Returns a copy's report with what is known of it from the earlier audit. Its series is of what was read: the
-    ``shares`` go on where those of then end."""
+    """Returns a copy's report, completed by the earlier audit's report of it. Its series covers the segments that were
+    read: the ``shares`` continue the earlier ones."""
     if since.deep:
         return report
     kept, then = reading.kept, since.report.sources[0].open

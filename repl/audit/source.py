@@ -1,8 +1,7 @@
 """Sources: where an audit reads a copy of the log from.  A directory, or a live node over HTTP.
 
-A source is a small value that travels to the tasks; whatever it opens, it opens there.  Both kinds give the
-same parts: the bytes of segments as they lie in the files, up to what the node has synced.  Nothing here
-writes.
+A source is a small value that travels to the tasks; whatever it opens, it opens there.  Both kinds return the same
+bytes: those of the segment files, up to the synced end.  Nothing here writes.
 """
 
 from __future__ import annotations
@@ -67,14 +66,14 @@ class Source(Protocol):
         ...
 
     def indexed(self, parts: Sequence[Part]) -> dict[int, Indexed]:
-        """Returns what the index says of these segments, by their numbers; nothing where there is none to be had, or it
-        is in use. Reads no bucket of others."""
+        """Returns the index's mappings of these segments, by their numbers; an empty result where the index is in use,
+        or where there is none. Reads no bucket of others."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A task's result when its source cannot be read. ``fatal``: nothing that the other tasks found can be told."""
+    """A task's result when its source cannot be read. ``fatal``: the results of the other tasks do not count either."""
 
     reason: str
     fatal: bool = False

@@ -1,4 +1,4 @@
-"""The sources of an audit, by what names them: a directory or a node's URL."""
+"""The sources of an audit, by their names: a directory or a node's URL."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@
              'finding'   rule, file, offset, vlsn, detail, facts, mend
              'unread'    file, first, last, bytes, detail (why), facts: what was not audited
 
-What a kind of row does not have is null.  Every row has the audit's ``group`` and ``made``, and its copy's ``source``
-and ``node``, so that the tables of many audits can be read as one.
+A row has null in the columns that its kind does not use.  Every row has the audit's ``group`` and ``made``, and its
+copy's ``source`` and ``node``, so that the tables of many audits can be read as one.
 """
 
 from __future__ import annotations

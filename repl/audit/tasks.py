@@ -1,6 +1,6 @@
 """The work of an audit's tasks: a source surveyed, segments read and checked, ranges looked into.
 
-What cannot be read is an outcome, not an exception: Spark would run the task again, and end the job.
+A source that cannot be read is a result. Spark would answer an exception by running the task again, then end the job.
 """
 
 from __future__ import annotations

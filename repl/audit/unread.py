@@ -3,9 +3,9 @@
     n2    1 … 40 │ 41 … 80 │ 81 … 120        the node was gone when 00000002.vlog was asked for:
               read      ✗       read         VLSN 41 to 80 of n2 are not audited
 
-1. What was found in a segment that was read stands.
-2. Segments are joined with one another in runs, between which something is missing.  Rollback records may lie in what
-   is missing, and speak of all before it: overmarks are judged behind it alone.
+1. A finding in a segment that was read stands.
+2. Segments are joined with one another in runs, between which something is missing.  Missing segments may hold rollback
+   records, which concern the segments before them: overmarks are judged only behind a missing segment.
 3. A range of VLSNs in which something is missing is not compared in this copy.  Between the others it is.
 4. Nothing is said of a copy's end, and no history is held against the copies.
 """
@@ -56,8 +56,8 @@ def read_of(
     begins: int,
     alone: frozenset[int],
 ) -> Read:
-    """Sorts what was read of a copy and what was not; what is read ``begins`` with that VLSN. Segments ``alone`` have
-    no neighbours."""
+    """Separates a copy's segments that were read from those that were not. The read part ``begins`` with that VLSN.
+    Segments ``alone`` have no neighbours."""
     if not missed:
         return Read(segments, [[segment for segment in segments if segment.number not in alone]])
     why = {each.number: each.why for each in missed}

@@ -3,11 +3,11 @@
     |header page|frame|frame|frame|frame|frame|frame|…|        read into one window of 1 MiB, again and again
     |----- window 1 -----|------ window 2 ------|--- …         what is kept: headers, checksums
 
-Memory that is as large as a segment is written and read again at half of that speed.  Of most segments nothing else is
-wanted than headers and checksums; a window with anything else (local records, producers, transactions, members) is
-copied to its place in the segment's buffer, where the check finds it, and so are blocks whose entries are sampled.
+Memory that is as large as a segment is written and read again at half of that speed.  The check needs only headers and
+checksums of most segments. Some windows hold more: local records, producers, transactions, members, or blocks whose
+entries are sampled. Such a window is copied to its place in the segment's buffer, where the check finds it.
 
-Whatever is not as it must be makes it no such segment: then ``read_frames`` goes through all of it.
+A segment with any fault is not read like this: ``read_frames`` goes through all of it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The interpreter and the packages of Spark's Python workers, arranged before there are tasks of ours.
 
-PySpark starts its workers with ``python3`` of the PATH unless ``PYSPARK_PYTHON`` says otherwise, so a script that is
-run by the interpreter of an environment that nobody activated would not find ``repl`` there.  What was set stays.
+PySpark starts its workers with ``python3`` of the PATH unless ``PYSPARK_PYTHON`` says otherwise. That may be another
+interpreter than the driver's, one without ``repl``. A ``PYSPARK_PYTHON`` that is set stays.
 
-    local      the workers are told where these packages lie
-    cluster    the packages go along as ``vlsnlog.zip``, made of their sources, or of the wheel that they came in:
-               Spark hands ``--py-files x.whl`` to the driver's Python, and to its workers' no wheel
+    local      the workers get the path of these packages cluster    the packages go along as ``vlsnlog.zip``, made of
+    their sources, or of the wheel that they came in: Spark hands ``--py-files x.whl`` to the driver's Python, and to
+    its workers' no wheel
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNSET: Final = "python3"
 
 
 def equip(context: Any) -> None:
-    """Arranges it for the jobs of this SparkContext to come; done twice it is done once."""
+    """Prepares this SparkContext for its coming jobs; a second call changes nothing."""
     if context.pythonExec == _UNSET and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
         os.environ["PYSPARK_PYTHON"] = sys.executable  # for workers that PySpark starts by other ways

@@ -68,8 +68,8 @@ class Committer:
         return False
 
     def open(self) -> Manifest | None:
-        """Takes the target, and puts in place what was committed but not published. Returns the last manifest. Raises
-        ``Fenced`` where another exporter holds the target, ``BadTarget`` for one that holds something else."""
+        """Takes the target, and publishes files that were committed and are not in place. Returns the last manifest.
+        Raises ``Fenced`` where another exporter holds the target, ``BadTarget`` for one that holds something else."""
         self.begun()  # before the lock, which is a file
         self._target.lock()
         try:
@@ -141,7 +141,7 @@ class Committer:
         return manifest
 
     def check_not_fenced(self) -> None:
-        """Raises ``Fenced`` if another exporter has committed or claimed since: what it removed is missing here."""
+        """Raises ``Fenced`` if another exporter has committed or claimed since: it has removed this one's files."""
         following = (self.last.number if self.last is not None else 0) + 1
         if any(number_of(name) >= following for name in self._target.names(FOLDER)):
             self._raise_fenced(following)
@@ -182,8 +182,8 @@ class Committer:
 
 
 def difference(held: Settings, asked: Settings) -> str:
-    """Describes in which settings a target differs from what is asked for; empty where in none. A beginning that is not
-    asked for is whatever the target has."""
+    """Lists the settings in which a target differs from those asked for; empty where all are equal. A beginning that is
+    not asked for is whatever the target has."""
     options = {"format": "--format", "partition_by": "--partition-by", "key_prefix": "--key-prefix", "begin": "--from"}
     have, want = msgspec.to_builtins(held), msgspec.to_builtins(asked)
     found = [

@@ -3,8 +3,9 @@
     driver   check ─► claim ─► plan a batch ─► run tasks ─► commit ─► next batch
     tasks                       read some VLSNs of it, write staged files
 
-Batches end where blocks end, so a transaction is in one batch.  ``continuous`` goes on with what becomes durable: one
-loop, one record of the position (the last manifest).  A streaming query would keep a second one in its checkpoint.
+Batches end where blocks end, so a transaction is in one batch.  ``continuous`` goes on with entries as they become
+durable: one loop, one record of the position (the last manifest).  A streaming query would keep a second one in its
+checkpoint.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.export.commit import Committer, difference
 from repl.export.manifest import DataFile, Gap, Manifest, Settings
 from repl.export.objects import Target, target_of
-from repl.export.origin import Origin, check_same_log, is_live, origin_of
+from repl.export.origin import Origin, check_same_log, origin_of
 from repl.export.partitioning import escaped, partitioning_of
 from repl.export.writing import FORMATS, Plan
 from repl.files.parquet import COLUMNS
 from repl.spark.batch import VisibleReader
 from repl.spark.options import Use, read_options
+from repl.spark.places import is_url
 from vlsn.errors import BadArgument, Damaged, Lagging, Trimmed, Unreachable, VlsnLogError, said_of
 from vlsn.limits import MIB
 from vlsn.real.clock import SystemClock
@@ -35,12 +37,12 @@ BATCH_ENTRIES_MAX: Final = 100_000_000
 FILE_BYTES: Final = 128 * MIB
 FILE_BYTES_MIN: Final = MIB
 INTERVAL_S: Final = 10.0
-"""Seconds between looks at a log that has nothing new; by default, a batch takes in what came in so many."""
+"""Seconds between looks at a log without new entries; by default a batch has the entries of so many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A place of the log as it was given: a VLSN, a time, or the word ``end`` (neither)."""
+    """A place of the log as typed: a VLSN, a time, or the word ``end`` (neither)."""
 
     text: str
     vlsn: int = 0
@@ -75,9 +77,9 @@ def run_export(
     on_spark: Callable[[], None] = lambda: None,
     progress: Progress | None = None,
 ) -> Manifest | None:
-    """Exports, and returns the last manifest of the target; None where there was nothing to export. ``on_batch`` hears
-    of each batch once it is in place, ``on_trouble`` what a continuous export waits for; ``on_spark`` is called when
-    Spark runs.
+    """Exports, and returns the last manifest of the target; None where there was nothing to export. ``on_batch`` gets
+    each batch once it is in place, ``on_trouble`` the reason for which a continuous export waits; ``on_spark`` is
+    called when Spark runs.
 
     Whatever ends it, started again it goes on where its last manifest ends. Raises ``BadArgument`` and ``BadTarget``
     before anything is written, ``Fenced``, ``Trimmed``, ``Unreachable``, ``Damaged``."""
@@ -106,7 +108,7 @@ def _check(request: Request) -> None:
         raise BadArgument(f"--batch-entries is {request.batch_entries}; it must be 1 to {BATCH_ENTRIES_MAX}")
     if request.file_bytes < FILE_BYTES_MIN:
         raise BadArgument(f"--file-size is {request.file_bytes} bytes; it must be {FILE_BYTES_MIN} or more")
-    if request.continuous and not is_live(request.source):
+    if request.continuous and not is_url(request.source):
         raise BadArgument("--continuous follows a group: name its URLs, not a directory")
     begin, upto = request.begin, request.upto
     if begin is not None and upto is not None and begin.vlsn > upto.vlsn > 0:
@@ -132,7 +134,7 @@ class _Export:
         self._committer = Committer(target, self._exporter, SystemClock().wall_us)
 
     def run(self) -> Manifest | None:
-        begin = self._begin()  # before the target is made: a source that cannot be read leaves nothing behind
+        begin = self._begin()  # before the target is made: an unreadable source leaves nothing behind
         if not self._committer.begun() and self._end() < begin and not self._request.continuous:
             return None
         held = self._committer.open()

@@ -1,11 +1,11 @@
-"""Manifests: what a target holds, as a chain of numbered files, each one the commit of a batch or a claim.  Pure.
+"""Manifests: the contents of a target, as a chain of numbered files, each the commit of a batch or a claim.  Pure.
 
     _manifests/00000000000000000001.json   claim  exporter e1                    last 0
     _manifests/00000000000000000002.json   batch  exporter e1  VLSN    1 to 5000  last 5000
     _manifests/00000000000000000003.json   claim  exporter e2                    last 5000
     _manifests/00000000000000000004.json   batch  exporter e2  VLSN 5001 to 5300  last 5300
 
-1. A number is taken once: who commits N has seen N - 1, and nobody else can commit N after it.
+1. A number is taken once: the exporter that commits N has seen N - 1, and no other one can commit N after it.
 2. Each manifest says where the next batch begins, so the last one alone is all that an exporter reads.
 3. A claim takes the number that an earlier exporter would commit next: that one can commit nothing any more.
 """
@@ -60,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key_prefix: str
     """Text, with surrogates for bytes that are no UTF-8, escaped as ``%XX``; empty for every key."""
     begin: str
-    """The ``--from`` of the first start, as it was given; empty for the first entry there was."""
+    """The ``--from`` of the first start, as typed; empty for the first entry there was."""
 
 
 class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,7 +114,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """When it was made, by its exporter's clock; µs since the epoch."""
 
     def validate(self) -> None:
-        """Raises ``ValueError`` for what no exporter writes."""
+        """Raises ``ValueError`` for a manifest that no exporter writes."""
         if self.version != VERSION:
             raise ValueError(f"version {self.version}; this release reads {VERSION}")
         if self.kind is Kind.CLAIM and (self.files or self.rows or self.first != self.last + 1):

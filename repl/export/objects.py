@@ -1,10 +1,10 @@
 """Object stores as targets, through fsspec: ``s3://bucket/lake``, ``gs://…``, ``memory://…``.
 
-What is asked of a store:
+A store must give three things:
 
 1. An object appears whole or not at all, and a list names every object that was put before it began.
-2. *Create*: an object is put only if there is none of its name (S3: ``If-None-Match: *``).  Where fsspec has no such
-   call for a store, two exports at once are not told apart, and the caller must say that there is only one.
+2. *Create*: an object is put only if there is none of its name (S3: ``If-None-Match: *``).  Without such a call in
+   fsspec two exports at once cannot be distinguished: the caller must confirm that there is only one.
 3. A copy within the store.  There is no rename: a staged object is copied to its name, then removed.
 """
 
@@ -28,9 +28,9 @@ BLOCK_BYTES: Final = 8 << 20
 
 
 def target_of(text: str, *, one_exporter: bool = False) -> Target:
-    """Returns the target that ``--to`` names, a directory or a prefix of an object store. Raises ``BadTarget`` where
-    that is no directory, fsspec or the store's package is missing or refuses, or the store cannot create without
-    ``one_exporter``; looks at nothing else yet."""
+    """Returns the target that ``--to`` names, a directory or a prefix of an object store. Raises ``BadTarget`` for a
+    path that is no directory, a missing package (fsspec, or the store's), a store that refuses, and, without
+    ``one_exporter``, a store that cannot create. It looks at nothing else yet."""
     if "://" not in text or text.startswith("file://"):
         path = os.path.abspath(text.removeprefix("file://"))
         if os.path.lexists(path) and not os.path.isdir(path):
@@ -175,7 +175,8 @@ Target = LocalTarget | ObjectTarget
 
 
 def _creates(store: Any) -> bool:
-    """Says whether the store itself, and not fsspec's look before it writes, refuses to put over what is there."""
+    """Says whether the store itself refuses to overwrite an object. A check by fsspec before it writes is not
+    enough."""
     from fsspec.asyn import AsyncFileSystem
     from fsspec.spec import AbstractFileSystem
 

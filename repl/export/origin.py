@@ -18,20 +18,20 @@ from repl.export.manifest import BadTarget, Manifest, Mark
 from repl.spark.copies import Copies
 from repl.spark.layout import NEAR_BYTES
 from repl.spark.options import Use, read_options
+from repl.spark.places import is_url
 from repl.spark.scan import read_piece
 from vlsn.errors import BadArgument, NotYet, Trimmed
 from vlsn.format.rows import Rows
 
 LAG_S: Final = 10.0
-"""Seconds that a node which lags is given to reach what another one has shown."""
+"""Seconds that a lagging node has to reach a VLSN that another one has shown."""
 POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class BlockAt:
-    """The block that holds a VLSN: its first and last one, and its mark."""
+    """The last VLSN of the block that holds a VLSN, and its mark."""
 
-    first: int
     last: int
     mark: Mark
 
@@ -52,7 +52,7 @@ class GroupOrigin:
         return self._log.first_vlsn()
 
     def end(self, at_least: int = 0) -> int:
-        """Returns the last VLSN that is durable; 0 where there is none. A node that lags is given time to reach
+        """Returns the last VLSN that is durable; 0 where there is none. A lagging node gets time to reach
         ``at_least``."""
         deadline = time.monotonic() + LAG_S
         while (end := self._log.durable_vlsn()) < at_least and time.monotonic() < deadline:
@@ -117,14 +117,7 @@ Origin = GroupOrigin | CopiesOrigin
 
 def origin_of(text: str) -> Origin:
     """Opens the source. Raises ``BadArgument``, ``Unreadable``; a group is asked later."""
-    if is_live(text):
-        return GroupOrigin(text)
-    return CopiesOrigin(text)
-
-
-def is_live(text: str) -> bool:
-    """Says whether a source is nodes that run, by their URLs."""
-    return text.startswith(("http://", "https://"))
+    return GroupOrigin(text) if is_url(text) else CopiesOrigin(text)
 
 
 def check_same_log(origin: Origin, held: Manifest, target: str) -> None:
@@ -160,5 +153,5 @@ def _found(all_rows: Iterable[Rows], vlsn: int, text: str) -> BlockAt:
         if at >= 0 and vlsn < int(firsts[at]) + int(heads["count"][at]):
             head = heads[at]
             mark = Mark(int(head["term"]), int(head["clock_us"]), int(head["body_crc"]))
-            return BlockAt(int(firsts[at]), int(firsts[at]) + int(head["count"]) - 1, mark)
+            return BlockAt(int(firsts[at]) + int(head["count"]) - 1, mark)
     raise NotYet(f"{text}: VLSN {vlsn} is not durable there")

@@ -19,15 +19,15 @@ from vlsn.real.disk import PosixDisk
 from vlsn.seams import Disk
 
 PART: Final = ".part"
-"""The ending of what is not in place yet: no reader's pattern (*.parquet, *.jsonl, *.json) takes it."""
+"""The ending of files that are not in place yet: readers' patterns (*.parquet, *.jsonl, *.json) do not match it."""
 LOCK: Final = "_lock"
 STAGED: Final = "_staged"
 """The folder of an object store in which staged files lie: a name there costs nothing to list."""
 
 
 class LocalTarget(Directory):
-    """A directory.  A staged file lies beside its place, so that a rename within one directory puts it there: a power
-    cut leaves one name or the other, never none, on any file system that keeps names."""
+    """A directory.  A staged file lies beside its place, so that a rename within one directory puts it there. A power
+    cut leaves one of the two names on any file system that keeps names."""
 
     def __init__(self, path: str, text: str = "", disk: Disk | None = None) -> None:
         super().__init__(disk if disk is not None else PosixDisk(), path)

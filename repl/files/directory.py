@@ -40,7 +40,7 @@ class Directory:
             lock.release()
 
     def names(self, folder: str = "") -> list[str]:
-        """Lists the names in a folder; none where it is not there."""
+        """No names where the folder is not there."""
         try:
             return self._disk.list(self.path_of(folder))
         except FileNotFoundError:
@@ -81,14 +81,14 @@ class Directory:
             file.close()
 
     def replace(self, name: str, beside: str, pieces: Iterable[Buffer]) -> None:
-        """Writes a file in place of what is there; durable on return, and never seen half written. It is called
-        ``beside`` until it is whole."""
+        """Replaces a file, or makes it; durable on return, and never seen half written. Until the file is
+        whole its name is ``beside``."""
         self.write(beside, pieces)
         self.rename(beside, name)
         self.sync(name)
 
     def rename(self, name: str, to: str) -> None:
-        """Gives a file another name, over what is there. Raises ``FileNotFoundError``."""
+        """Renames a file, over one that is there. Raises ``FileNotFoundError``."""
         self._disk.rename(self.path_of(name), self.path_of(to))
 
     def remove(self, name: str) -> None:
@@ -99,7 +99,7 @@ class Directory:
             pass
 
     def sync(self, *names: str) -> None:
-        """Makes these names durable, with those of their folders."""
+        """On return the names are durable, and so are those of their folders."""
         folders = {""}
         for name in names:
             while name := os.path.dirname(name):
@@ -130,7 +130,7 @@ class NewFile:
             self._file.close()
 
     def abandon(self) -> None:
-        """Ends it without a promise, and removes it as far as that is possible."""
+        """Ends the file, and removes it as far as that is possible."""
         self._file.close()
         try:
             self._directory.remove(self._name)

@@ -34,12 +34,12 @@ class Output(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Ends it without a promise, and removes it as far as that is possible."""
+        """Ends it, and removes it as far as that is possible."""
         ...
 
 
 class Sink(io.RawIOBase):
-    """An output as PyArrow writes to it, with the size and the CRC-32C of what it was written."""
+    """An output as PyArrow writes to it, with the size and the CRC-32C of its bytes."""
 
     def __init__(self, output: Output) -> None:
         self.output = output

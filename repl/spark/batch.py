@@ -1,4 +1,4 @@
-"""Batch reads: what is visible, as partitions over the sources, and every frame of one copy."""
+"""Batch reads: visible entries, as partitions over the sources, and every frame of one copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from repl.audit.columns import log_batches
 from repl.audit.plan import WAVES, Part, packed
 from repl.audit.source import Gone, Unreadable
 from repl.audit.sources import source_of
@@ -29,6 +28,7 @@ from repl.spark.errors import each_one_line, one_line, tell
 from repl.spark.group_of import one_group
 from repl.spark.layout import Layout, Piece
 from repl.spark.options import AS_USUAL, Asked, ReadOptions
+from repl.spark.physical import log_batches
 from repl.spark.scan import read_piece
 from vlsn.errors import BadArgument, Damaged, VlsnLogError
 from vlsn.format.key_filter import KeyFilter
@@ -175,7 +175,7 @@ class PushdownReader(VisibleReader):
         return False
 
     def _takes_key(self, key: bytes) -> bool:
-        """Narrows to one key, which is not empty: that stands for none in the log, and equals nothing in SQL."""
+        """Narrows to one key. It is not empty: an empty key stands for no key in the log, and equals nothing in SQL."""
         if self._keys is not None and not (self._keys.prefix and self._keys.has(key)):
             if self._keys != KeyFilter(key):
                 self._high = 0  # two keys at once

@@ -1,4 +1,4 @@
-"""The copies of one group that a read was given, as one log: who has which VLSNs, and which of them are asked for.
+"""The copies of one group that a read names, as one log: their VLSNs, and the VLSNs that are asked for.
 
     n1   1 ──────────────────── 900            what each has, durable as far as it knows itself
     n2        200 ─────────────────── 1000
@@ -32,7 +32,7 @@ from vlsn.real.disk import PosixDisk
 from vlsn.segments.restore_marker import check_no_restore
 
 LAG_S: Final = 10.0
-"""Seconds that nodes which lag are given to reach the last VLSN that a read asks for."""
+"""Seconds that lagging nodes have to reach the last VLSN that a read asks for."""
 POLL_S: Final = 0.2
 TRIES: Final = 5
 """Times that something is tried which a running node may have changed in between …"""
@@ -63,7 +63,7 @@ def again(work: Callable[[], R], before: Callable[[], None] = lambda: None) -> R
 
 
 def left_out(vlsn: int, first: int, options: ReadOptions) -> None:
-    """Tells that a read leaves out what was cleaned away from ``vlsn`` to ``first``, the first that there is. Raises
+    """Reports that a read leaves out the cleaned VLSNs from ``vlsn`` to ``first``, the first one that is left. Raises
     ``Trimmed`` unless it may be left out."""
     gone = f"VLSN {vlsn} was cleaned away; the log begins at VLSN {first}"
     if options.fail_on_trim:
@@ -103,8 +103,9 @@ class Copies:
 
     @classmethod
     def of(cls, texts: Sequence[str], asked: Asked = AS_USUAL) -> Copies:
-        """Surveys all of them, nodes at once; one that does not answer is left out, and told, while another copy is
-        there. Raises ``Unreadable``, ``BadArgument`` for copies of several groups, ``WrongGroup`` for another one's."""
+        """Surveys all of them, nodes at once. A node that does not answer is left out, and reported, while another copy
+        is there. Raises ``Unreadable``, ``BadArgument`` for copies of several groups, ``WrongGroup`` for another
+        one's."""
         # Directories in turn: in threads their many small reads hand the interpreter over ten times as long.
         nodes = [text for text in texts if is_url(text)]
         of_nodes = dict(zip(nodes, at_once(partial(_surveyed, asked), nodes), strict=True))
@@ -150,8 +151,8 @@ class Copies:
                 time.sleep(POLL_S)
 
     def bounds(self, options: ReadOptions) -> tuple[int, int]:
-        """Returns first and last VLSN of what was asked for and is there, inclusive; the last is below the first where
-        nothing is. Raises ``Trimmed`` for a beginning that was cleaned away, unless it may be left out."""
+        """Returns first and last of the requested VLSNs that are there, inclusive; the last is below the first where
+        there are none. Raises ``Trimmed`` for a beginning that was cleaned away, unless it may be left out."""
         if not self.first:
             return 1, 0
         begin, upto = options.from_vlsn, options.to_vlsn
@@ -183,7 +184,7 @@ class Copies:
         return max(having, key=lambda index: (having[index].end, -index))
 
     def _shared(self, main: int, first: int, last: int, target_bytes: int) -> Iterator[Share]:
-        """Gives each node that has all of this its part of it; what lies in directories is read from one."""
+        """Spreads the parts over the nodes that have all of this; a directory is read alone."""
         nodes = [main]
         if isinstance(self.layouts[main].source, LiveSource):
             nodes += [

@@ -53,5 +53,5 @@ def quiet() -> None:
 
 
 def tell(text: str) -> None:
-    """Tells what went otherwise than asked: Spark shows what a worker writes to stderr."""
+    """Reports a deviation from the request: Spark shows a worker's stderr."""
     print(f"vlsnlog: {text}", file=sys.stderr, flush=True)

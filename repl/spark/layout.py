@@ -4,9 +4,8 @@
     position   0 ───────┼──────────┼────────── total
     probe      the first whole, visible block from a position on: its place and its first VLSN
 
-1. Visible blocks rise by position and by VLSN at once, so a VLSN is found by halving, in some twenty probes of 64 KiB,
-   and a copy is cut anywhere by one probe a cut.  Headers of segments could not tell it: what they say of VLSNs was
-   true when they were written, before any rollback.
+1. Visible blocks rise by position and by VLSN at once. So halving finds a VLSN in some twenty probes of 64 KiB, and one
+   probe finds a cut. Segment headers do not help: their VLSNs were true when they were written, before any rollback.
 2. A cut is where a block begins; its first VLSN says what every piece must hold.  A task that finds anything else says
    so: a probe that was deceived costs an error, never an entry.
 """
@@ -37,7 +36,7 @@ PROBE_BYTES: Final = 64 * KIB
 PROBE_BYTES_MAX: Final = 2 * (BODY_BYTES_MAX + MIB)
 """… up to so many, in which the longest frame is."""
 NEAR_BYTES: Final = 256 * KIB
-"""The distance at which a search ends: what is read too much costs less than more probes."""
+"""The distance at which a search ends: reading a little too much costs less than more probes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +96,8 @@ class Layout:
         return founding_of(own_entries(block, header).entries)
 
     def holds(self, first: int, last: int) -> bool:
-        """Says whether this copy has these VLSNs, durable as far as it knows itself: what it has above that may be
-        another history's."""
+        """Says whether this copy has these VLSNs, durable as far as it knows itself: its entries above that may be of
+        another history."""
         return 0 < self.first <= first and last <= self.end
 
     def bytes_of(self, first: int, last: int) -> int:
@@ -172,7 +171,7 @@ class Layout:
     def _end_of(self, vlsn: int) -> int:
         """Finds a position behind the block that holds ``vlsn``, where a frame begins or the log ends."""
         if vlsn >= self.end:
-            return self.total  # what is durable but not known so is behind it, too: a task passes it
+            return self.total  # durable entries that are not known so lie behind it, too: a task passes them
         return self._search(vlsn)[1]
 
     def _search(self, vlsn: int, near: int = NEAR_BYTES) -> tuple[int, int]:

@@ -1,8 +1,9 @@
-"""Options of the data source: names as the docs write them, what each may be, and where it may stand.
+"""Options of the data source: their names as the docs write them, their values, and their uses.
 
     .option("form", 100)   →   BadArgument: vlsnlog has no option 'form'; did you mean 'from'?
 
-Spark lower-cases names on their way, so they are looked up without case and told in ours.  Values come as text.  Pure.
+Spark lower-cases names, so they are looked up without case and shown as the docs write them.  Values come as text.
+Pure.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class Use(Enum):
 
 class Mode(StrEnum):
     VISIBLE = "visible"
-    """The entries that a majority has synced, each once: what every reader of the log sees."""
+    """The entries that a majority has synced, each once, as every reader of the log sees them."""
     PHYSICAL = "physical"
-    """Every frame of one copy as it lies there, with what was rolled back, may be yet, or is damaged."""
+    """Every frame of one copy as it lies there: also rolled-back, damaged and not yet durable ones."""
 
 
 class Place(Enum):
@@ -58,8 +59,8 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """``parse`` raises ``ValueError`` with what a value must be; ``field`` is where it lies among the options of its
-    uses, empty where those make something of it."""
+    """``parse`` raises ``ValueError`` that says which values are right; ``field`` is where it lies among the options of
+    its uses, empty where those make something of it."""
 
     name: str
     parse: Callable[[str], Any]
@@ -207,7 +208,7 @@ TABLES: Final = (
     "is: CREATE TEMPORARY VIEW name USING vlsnlog OPTIONS (path 'URL,URL'), or say it in each query: "
     "FROM name WITH (path = 'URL,URL')"
 )
-"""The words to who makes one, or reads one that could be made."""
+"""The hint for a person who makes such a table, or reads one."""
 
 
 def check_names(given: Mapping[str, str]) -> None:
@@ -224,7 +225,7 @@ def check_names(given: Mapping[str, str]) -> None:
 
 
 def parsed(given: Mapping[str, str], use: Use) -> dict[str, Any]:
-    """Parses all options that were given, by their own names. Raises ``BadArgument`` for one that is unknown, has its
+    """Parses all options that were passed, by their own names. Raises ``BadArgument`` for one that is unknown, has its
     place elsewhere, or a value that it cannot have."""
     check_names(given)
     values: dict[str, Any] = {}
@@ -261,8 +262,8 @@ def sources_of(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How sources are asked: which log is meant, by its group's identity (empty: any), and for how many seconds nodes
-    that do not answer are asked again (0: what is usual)."""
+    """How sources are asked: for the log with this group identity (empty: any), and nodes that do not answer for so
+    many seconds (0: the default)."""
 
     group: str = ""
     give_up_s: float = 0.0

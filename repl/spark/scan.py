@@ -1,8 +1,8 @@
 """The visible blocks of a piece of one copy, checked, by column, with no VLSN left out.
 
 A frame's checksum, or its segment's in the sidecar, covers every byte; headers are held to their own, offsets must
-rise, and a block must begin where the one before it ended.  What is overmarked is passed, and so are records and what
-is damaged in them: only a VLSN that is due and not there is an error, at that VLSN, behind all that comes before it.
+rise, and a block must begin where the one before it ended.  Overmarked blocks are skipped, and so are records, damaged
+or not. The only error is a missing VLSN, raised at that VLSN, after all entries before it were read.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from repl.audit.columns import proven_frames
 from repl.audit.source import Source
 from repl.spark.layout import Extent, Piece
+from repl.spark.physical import proven_frames
 from vlsn.errors import Damaged
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES

@@ -5,44 +5,17 @@ from __future__ import annotations
 import difflib
 from typing import Final
 
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
+from repl.spark.columns import TYPES
 from repl.spark.options import Mode
+from repl.spark.physical import SCHEMA
 from vlsn.errors import BadArgument
 
-
-def _schema(**types: DataType) -> StructType:
-    return StructType([StructField(name, of) for name, of in types.items()])
-
-
-VISIBLE: Final = _schema(
-    vlsn=LongType(), term=LongType(), time=TimestampType(), txn=LongType(), key=BinaryType(), value=BinaryType()
-)
-PHYSICAL: Final = _schema(
-    node=StringType(),
-    segment=IntegerType(),
-    lsn=LongType(),
-    vlsn=LongType(),
-    term=LongType(),
-    time=LongType(),
-    kind=StringType(),
-    txn=LongType(),
-    key=BinaryType(),
-    value=BinaryType(),
-    overmarked=BooleanType(),
-    damaged=BooleanType(),
-    durable=BooleanType(),
-)
+VISIBLE: Final[StructType] = from_arrow_schema(pa.schema(TYPES))
+PHYSICAL: Final[StructType] = from_arrow_schema(SCHEMA)
 SCHEMAS: Final = {Mode.VISIBLE: VISIBLE, Mode.PHYSICAL: PHYSICAL}
 
 

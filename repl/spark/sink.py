@@ -3,7 +3,7 @@
     task ─► commit message: its rows as Arrow, LZ4 ─► driver ─► parts, each one transaction with the sink's state
 
 Tasks write nothing: which of their attempts counts, Spark decides at the commit.  The rows lie in the order of the
-partitions and, in each, of its rows.  What the driver may hold at once has a limit, ``batchBytesMax``.
+partitions and, in each, of its rows.  ``batchBytesMax`` limits the bytes that the driver holds at once.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A stream: what becomes durable, a micro-batch at a time, each entry once; ``stream_copies``: of directories.
+"""A stream: entries that become durable, a micro-batch at a time, each entry once; ``stream_copies``: of directories.
 
     offset {"vlsn": 412, "term": 3, "group": "9f1c04aa52b0e371-1"}
                   everything below VLSN 412 of that group was read, and the entry before it was of term 3
 
 Term and group go out with every question: nodes whose log does not hold that entry, because a person gave durable
 entries up, or which are of another group, say so, and nothing is read past the place.  Offsets of earlier versions name
-no group.  Where the log was cleaned beyond an offset, the query ends, or goes on at what is left (``failOnTrim``): then
-``skipped`` in the offset counts the VLSNs that it never saw.
+no group.  Where the log was cleaned beyond an offset, the query ends, or goes on at the first entry left
+(``failOnTrim``). Then ``skipped`` in the offset counts the VLSNs that were left out.
 
 The driver asks where the log may be cut (``Client.spans``) and reads nothing.  A task reads its run from any node, and
 goes on at another one where that fails.
@@ -172,7 +172,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             except Trimmed as error:
                 begin, term = self._left(begin, error), 0
                 continue
-            if not cut.spans:  # whoever was asked is behind: a task waits for one that is not
+            if not cut.spans:  # the node that was asked is behind: a task waits for another one
                 self._check_reached(group, end)
                 found.append(RunPartition(begin, last, term, group))
                 break
@@ -201,7 +201,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
                 at, term = self._left(at, error), 0
 
     def commit(self, end: Offset) -> None:
-        """Does nothing: what was read is in Spark's checkpoint."""
+        """Does nothing: Spark's checkpoint has the offset."""
 
     def stop(self) -> None:
         close_clients()
@@ -242,8 +242,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return named or own
 
     def _check_reached(self, group: str, at: Offset) -> None:
-        """Raises ``NotInLog`` where the log ends before the entry that ``at`` says was read. Whoever was asked may lag:
-        a majority has to say it."""
+        """Raises ``NotInLog`` where the log ends before the entry that ``at`` says was read. The node that was asked
+        may lag: a majority has to confirm it."""
         read = at["vlsn"] - 1
         if not at["term"]:
             return  # none was read
@@ -259,7 +259,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             )
 
     def _left(self, vlsn: int, error: Trimmed) -> int:
-        """Returns where the log begins by now, which a person is told. Raises ``Trimmed`` unless it may be left out."""
+        """Returns where the log begins by now, and reports it. Raises ``Trimmed`` unless it may be left out."""
         gone = f"VLSN {vlsn} was cleaned away before this stream has read it; the log begins at VLSN {error.first}"
         if self._options.fail_on_trim:
             raise Trimmed(
@@ -273,8 +273,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
 
 class RefusedReader(DataSourceStreamReader):  # type: ignore[misc]
-    """A reader that was asked for what there is not, and says so at the first question: an error that ``streamReader``
-    raises itself is lost in PySpark 4.3's own, of a reader that it has not got."""
+    """A reader of a bad request, which raises at Spark's first question. PySpark 4.3 would hide an error that
+    ``streamReader`` raises itself behind one of its own."""
 
     def __init__(self, error: VlsnLogError) -> None:
         self._error = error

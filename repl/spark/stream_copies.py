@@ -2,8 +2,8 @@
 
     survey  ─►  entry before the offset: its term there  ─►  where the micro-batch ends  ─►  pieces  ─►  tasks
 
-Offsets are those of a stream of nodes.  Nobody answers for a directory, so the driver looks at the sources anew for
-each question, at most for a fifth of the time, and holds what it finds against the offset:
+Offsets are those of a stream of nodes.  A directory does not report changes, so the driver surveys the sources for each
+question, for at most a fifth of the time. It compares the survey with the offset:
 
     a copy knows the entry before it durable, of that term     goes on
     it has it, of another term                                 ``NotInLog``: not the log that was read
@@ -194,7 +194,7 @@ class CopiesStreamReader(LogStreamReader):
                 self._copies.forget()
 
     def _reaching(self, last: int) -> Copies:
-        """Surveys the sources until one has ``last``, which a micro-batch ends with: nodes that run are given time.
+        """Surveys the sources until one has ``last``, the end of a micro-batch; running nodes get time to reach it.
         Raises ``Lagging``, ``NotInLog``."""
         tries = Retrying(
             retry=retry_if_result(lambda copies: copies.end < last),

@@ -13,8 +13,8 @@ from vlsn.ids import NUMBER_MAX
 from vlsn.limits import MIB
 
 BYTES_PER_TRIGGER: Final = 128 * MIB
-"""Bytes of log that a micro-batch reads where nothing else is said: without a limit the first one would be the whole
-log, and a range that Spark has fixed is never made smaller."""
+"""Bytes of log that a micro-batch reads by default. Without a limit the first one would be the whole log, and Spark
+never makes a planned range smaller."""
 BATCH_BYTES: Final = 256 * MIB
 """Bytes of rows that the driver takes of one batch."""
 

@@ -1,8 +1,8 @@
 """The VLSN of a time in one copy: the first at which the highest block time so far is at or past it.
 
-A node answers from its index.  Of a directory the blocks are looked at in order, for clocks of masters may fall, so
-no search by halves is right: a stopped node's stored index says which segments to look into, of any other copy all
-are read up to that time, once, where the read is planned.
+A node answers from its index.  A directory's blocks are looked at in order: clocks of masters may fall, so halving
+would be wrong. A stopped node's stored index says which segments to look into. Any other copy is read up to that time,
+once, when the read is planned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One Spark, default configuration, in a process of its own, that audits what it is told, a JSON object a line.
+"""One Spark, default configuration, in a process of its own, that runs the audits asked for, a JSON object a line.
 
     {"sources": [...], "out": "r.json"}                 {"seconds": 1.25, "bytes": 1200000000, "memory": {...}, ...}
 

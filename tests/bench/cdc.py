@@ -1,4 +1,4 @@
-"""CDC consumers: their rate, how soon they have what is durable, what they cost, what bad ones do.
+"""CDC consumers: their rate, their delay behind durable entries, their cost, and the harm of bad ones.
 
 buffer     the same entries out of the ring, by a consumer and by the plain tail, in turns on one node: both rates
 latency    a steady load; from durable to ``on_events``
@@ -190,7 +190,7 @@ class _Sent:
 
 
 async def _steady(client: Client, rate: int, seconds: float, size: int) -> _Sent:
-    """Appends at a steady rate, entry by entry; what is late does not hold up what comes after it."""
+    """Appends at a steady rate, entry by entry; a late append does not hold up the next one."""
     columns = array("q"), array("q"), array("q")
     vlsns, begins, ends = columns
     value = b"x" * size

@@ -44,7 +44,7 @@ def grow(root: Path, *, size: int, entries: int, entry_bytes: int) -> None:
 
 
 def forget(root: Path) -> None:
-    """Drops what the page cache has of the copies in ``root``; what is not written yet is written first."""
+    """Drops the copies in ``root`` from the page cache, after their unwritten pages were written."""
     os.sync()
     for path in root.glob("*/*.vlog"):
         with open(path, "rb") as file:

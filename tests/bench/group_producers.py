@@ -1,6 +1,6 @@
 """Exactly-once producers in turns, against a group of three real nodes.
 
-Each submits one entry, and again only when all others have: whoever a node knew only some of would refuse one.  While
+Each submits one entry, and again only when all others have: a node that knew only some of them would refuse one.  While
 they do, every node checkpoints again and again, with all that changed.  Then one replica is killed and started, one
 restored, and each made the master: whatever it has lost of a producer, the next turn's submission of that one tells.
 

@@ -1,9 +1,9 @@
 """At-or-before lookups in a VLSN index of many VLSNs, and raw LMDB lookups beside them.
 
-A process of its own builds the index through ``put_run`` and ``save``: blocks of one entry of 100 bytes in segments
-of 64 MiB, a flush a segment, as a node makes it.  Another opens it and looks random VLSNs up, in rounds with the
-raw ceiling: ``set_range`` of the same keys with one cursor in one transaction, values read as views.  RssAnon is
-the whole process's, interpreter and modules included; what LMDB maps is the page cache's, and counted as RssFile.
+A process of its own builds the index through ``put_run`` and ``save``: blocks of one entry of 100 bytes in segments of
+64 MiB, a flush a segment, as a node makes it.  Another opens it and looks random VLSNs up, in rounds with the raw
+ceiling: ``set_range`` of the same keys with one cursor in one transaction, values read as views.  RssAnon is the whole
+process's, interpreter and modules included; pages that LMDB maps are the page cache's, and counted as RssFile.
 """
 
 from __future__ import annotations

@@ -124,9 +124,8 @@ class LocalBench:
         return self._figure("MB/s", rates, "read", ceilings, ratio_aim="≥ 0.5")
 
     def verify_cold(self) -> Figures:
-        """Measures verification and reads, each twice in a row, of which the faster counts. What is dropped goes back
-        to a virtual machine's host, which every second time takes it away and makes it anew under whoever reads
-        then."""
+        """Measures verification and reads, each twice in a row, of which the faster counts. Dropped pages go back to a
+        virtual machine's host. Every second time it takes them away and makes them anew during the next read."""
         rates, ceilings = [], []
         for _ in range(self.rounds):
             ceilings.append(self.log_mb / min(self._read_cold(round(self.log_mb * 1e6)) for _ in range(2)))
@@ -134,7 +133,7 @@ class LocalBench:
         return self._figure("MB/s", rates, "cold read", ceilings, ratio_aim="≥ 0.5")
 
     def verify_bare(self) -> Figures:
-        """Sidecars are derived, and not made again: what needs them comes before."""
+        """Sidecars are derived, and not made again: works that need them come before."""
         for path in self.directory.glob("*.vidx"):
             path.unlink()
         rates, ceilings = self._beside_reads(self._verified, self.log_mb)
@@ -165,8 +164,8 @@ class LocalBench:
         return self._figure("/s", rates, "read", as_entries, aim=PAIRS_AIM.get(self.entries, ""))
 
     def arrow(self) -> Figures:
-        from repl.audit.columns import log_batches
         from repl.audit.directory import DirectorySource
+        from repl.spark.physical import log_batches
 
         def batches() -> None:
             rows = sum(batch.num_rows for batch in log_batches(DirectorySource(str(self.directory), "log")))

@@ -1,4 +1,4 @@
-"""Processes of a benchmark: what the kernel counts of them, and children that answer a line with a line."""
+"""Processes of a benchmark: the kernel's counts of them, and children that answer a line with a line."""
 
 from __future__ import annotations
 

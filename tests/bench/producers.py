@@ -1,8 +1,8 @@
 """The cost of exactly-once producers to a node: a submission, a checkpoint, an open, a restore.
 
-The table, the state record and LMDB are a node's own; what stands around them in a node is left out.  Producers submit
-in turns, so that each is heard of again when all others were.  A checkpoint's part at home is what holds the event loop
-up; the rest is another thread's, beside which a loop that does nothing else looks how long it was held up at most.
+The table, the state record and LMDB are a node's own; the code around them in a node is left out.  Producers submit in
+turns, so that each is heard of again when all others were.  A checkpoint's part on the owner's thread holds the event
+loop up. The rest runs on another thread; beside it an idle loop measures how long it was held up at most.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class Bench:
             self._last = at
 
     def _keep(self) -> tuple[float, float, float, float]:
-        """Makes a checkpoint. Returns milliseconds: processor time at home, on the keeper's thread, that from its begin
-        to its end, and how long the loop was held up at most."""
+        """Makes a checkpoint. Returns milliseconds: processor time on the owner's thread and on the keeper's, the
+        keeper's wall time, and the loop's longest wait."""
         history, vlsn = self._history, Vlsn(self._last)
         began = time.thread_time()
         history.settle(vlsn)

@@ -1,9 +1,9 @@
 """Many waiting readers in one process: a socket and a small object each, nothing else that costs.
 
 ``python -m tests.bench.reader_load`` is started by the bench ``readers``.  It reads one JSON object (``Asked``) from
-its input, answers ``ready``, then an object (``Found``) for each line it is sent: what was seen since the one before.
-Readers are long-polls (``/v1/entries?wait=``) and tails (``/v1/tail``), in turns, over all URLs in turns.  One whose
-connection ends goes on at the next URL, from the VLSN after the last it has seen.
+its input, answers ``ready``, then an object (``Found``) for each line it is sent, with the counts since the line
+before. Readers are long-polls (``/v1/entries?wait=``) and tails (``/v1/tail``), in turns, over all URLs in turns.  One
+whose connection ends goes on at the next URL, from the VLSN after the last it has seen.
 
 An entry's value is ``#00000017@00000000012345678901``: its number, and when it was appended (``perf_counter_ns``, which
 all processes of a machine share).  Numbers that come to a reader out of turn are counted as wrong.
@@ -44,7 +44,7 @@ class Asked(msgspec.Struct):
 
 
 class Found(msgspec.Struct):
-    """Counts of what all readers saw since the last question; ``wrong`` are holes, doubles and swaps."""
+    """Counts of the entries that all readers saw since the last question; ``wrong`` are holes, doubles and swaps."""
 
     deliveries: int
     entries: int
@@ -179,5 +179,5 @@ async def _run() -> None:
 if __name__ == "__main__":
     _files, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_most, _most))
-    os.nice(10)  # on few processors the readers would stand in the way of what they measure
+    os.nice(10)  # on few processors the readers would slow the nodes that they measure
     uvloop.run(_run())

@@ -1,8 +1,8 @@
 """The cost of waiting readers to a group, and how soon they have what comes.
 
-Three nodes of its own, appends at a steady rate, and N readers (``reader_load``) in a process of their own: half of
-them tails, half long-polls, unless told otherwise.  The appends run first without readers, then with them; with
-``--die`` a third time, beginning with a SIGKILL of the last node, whose readers go to the others.
+Three nodes of its own, appends at a steady rate, and N readers (``reader_load``) in a process of their own: by default
+half of them tails, half long-polls.  The appends run first without readers, then with them; with ``--die`` a third
+time, beginning with a SIGKILL of the last node, whose readers go to the others.
 
 A delivery is an answer or a piece of a tail that brings entries to one reader.  Its cost is the processor time of all
 nodes beside that of the appends alone; memory is what the nodes' resident sets grew by.  A wake-up lasts from before

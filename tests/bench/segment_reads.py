@@ -1,7 +1,7 @@
 """A full scan, as tasks of Spark read it: ``python -m tests.bench.segment_reads URL URL …``, until it is ended.
 
 Reads every segment of every node over HTTP, by the pieces and with the patience of the data source, again and again,
-two segments at a time.  Each piece of bytes read is a line, so that whoever started it can tell how much it got.
+two segments at a time.  It prints the bytes of each piece, a line each, so that its parent can add them up.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Spark's reads beside a bare Python source of the same rows.
 
-A log of its own is written to a temporary directory, then read by ``count()`` of three columns, again and again, each
-time next to a source whose partitions yield one Arrow batch of constants as often as it takes: what PySpark itself
-costs.  The ratio of the medians is what reading, checking and cutting leave of it.
+A log of its own is written to a temporary directory, then read by ``count()`` of three columns, again and again. Each
+time a second source is read beside it, whose partitions yield one Arrow batch of constants often enough: that is
+PySpark's own cost.  The ratio of the medians is what reading, checking and cutting leave of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The drivers: what they count as acknowledged, against servers that answer as told."""
+"""The drivers count the right answers as acknowledged, against servers with set answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m tests.bench``: each work that it lists is there, and its sections are printed with what they missed."""
+"""``python -m tests.bench``: each work that it lists is there, and its sections are printed with their missed aims."""
 
 from __future__ import annotations
 

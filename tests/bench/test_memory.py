@@ -1,4 +1,4 @@
-"""The reserve: what it holds, what it gives back, and that it ends."""
+"""The reserve: it holds memory, gives it back, and ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK = 1 << 20
 
 
 class _Machine:
-    """Free memory as told."""
+    """Free memory as set."""
 
     def __init__(self) -> None:
         self.free = 100 * CHUNK

@@ -1,4 +1,4 @@
-"""The benchmark of producers: its figures are of what a node would do."""
+"""The benchmark of producers: its figures are of a node's own steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A benchmark that is told to end puts away what it started."""
+"""A benchmark that gets a signal ends the processes that it started, and removes their files."""
 
 from __future__ import annotations
 

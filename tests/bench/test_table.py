@@ -1,4 +1,4 @@
-"""Medians and ratios beside the peers: what counts as reached, and what is left out when a peer is missing."""
+"""Medians and ratios beside the peers: aims that are reached, and rows that are left out when a peer is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The works on a real cluster, one for all of them: what they count is in the log."""
+"""The works on a real cluster, one for all of them: the log has the entries that they count."""
 
 from __future__ import annotations
 

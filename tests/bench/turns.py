@@ -1,9 +1,9 @@
 """The effect of many requests at once on a master's event loop, and on appends.
 
 Three nodes of its own.  Each call in turn is asked for by 400 sockets, 10 times at once each, over and over for
-``--seconds``, by a process of its own.  Printed for each: the longest turn of the master's loop
-(``vlsnlog_loop_late_seconds``, the bound of the bucket that it fell into), the longest time between two acknowledged
-appends of a client that appends one after the other, how many answers there were, and whether the lead was lost.
+``--seconds``, by a process of its own.  Four figures are printed for each. The longest turn of the master's loop
+(``vlsnlog_loop_late_seconds``) is the bound of its bucket. The longest gap lies between two acknowledged appends of a
+client that appends one after the other. The others are the number of answers, and whether the lead was lost.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Bench:
         }
 
     async def _serving(self) -> dict[str, Any]:
-        """Returns the status of whoever leads, once it takes appends."""
+        """Returns the status of the master, once it takes appends."""
         async with asyncio.timeout(REQUEST_S):
             await self._own.cluster.serving()
             return await self._own.master()
@@ -155,7 +155,7 @@ class Bench:
         return answers
 
     async def _late(self, url: str) -> dict[float, float]:
-        """Returns the looks of the loop by their buckets' upper bounds; nothing of a node that has none."""
+        """Returns the looks of the loop by their buckets' upper bounds; an empty result for a node without them."""
         text = bytes((await self._own.network.request("GET", f"{url}/metrics", timeout_s=REQUEST_S)).body).decode()
         looks, below = {}, 0.0
         for bound, count in _BUCKET.findall(text):

@@ -1,4 +1,4 @@
-"""A simulated seed as text that is the same in every process: what happened, what is durable, what lies on each disk.
+"""A simulated seed as text that is the same in every process: its events, its durable entries, its disks.
 
 Prose is kept apart (``docs/testing.md``): a field of an event whose value is several words goes into the words alone.
 """

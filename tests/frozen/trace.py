@@ -13,7 +13,7 @@ A row is one operation on a group of so many nodes, with the client's part of it
 Each operation runs ``WARM`` times before any is counted, so that start-up counts for nothing.
 Then it runs ``SAMPLES`` times, and the run with the fewest calls is the row: a heartbeat beside a run only adds.
 
-* calls: how often a function of the product begins; what goes on after an await or a yield is no new call;
+* calls: how often a function of the product begins; the part after an await or a yield is no new call;
 * functions, files: those of which a call began;
 * rooms: the folders of those files;
 * changes: how often a call begins in another room than the call before it.
@@ -56,7 +56,7 @@ SIZES = (1, 3)
 WARM = 20
 SAMPLES = 15
 PAUSE_S = 0.05
-"""Virtual seconds between two runs: what one leaves behind it is over when the next begins."""
+"""Virtual seconds between two runs: background work of one ends before the next begins."""
 Operation = Callable[[], Awaitable[object]]
 Call = tuple[str, str]
 """The file and the function, a call of which began."""
@@ -145,7 +145,7 @@ class Taker(CdcConsumer):
 
 
 class Children(FakeChildren):
-    """Children that count how often one was told that its position is stored."""
+    """Children that count the messages that a position is stored."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Consumers inside nodes under faults: the checks of what they record find each fault in a recording made to show it,
-none in a sound one; what is read is what was written; and a short run of real nodes."""
+"""Consumers inside nodes under faults: the checks find each fault in a recording made to show it, none in a sound one;
+records are read as they were written; and a short run of real nodes."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_each_fault_is_found_and_named(fault: object, found: set[str]) -> None:
     assert rules(recording) == found
 
 
-# What is read is what was written.
+# Records are read as they were written.
 
 
 def test_a_directory_says_what_was_logged(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ ALL = [given_(FIRST, SECOND, THIRD), acked(2, 4, 5)]
             "half-delivered",
             [TRANSACTION, ALL, given_((7, KEYED[4])), acked(7), final(*TXN_LOG), drained(8)],
         ),
-        # What the log does not have: another value, one that failed, past its end, of another prefix.
+        # Messages that the log does not have: another value, one that failed, past its end, of another prefix.
         ("false-delivery", [given_((2, B)), *END]),
         (
             "false-delivery",
@@ -209,7 +209,7 @@ def test_each_anomaly_of_a_destination_is_found(rule: str, parts: list[Any]) -> 
 
 
 def test_a_dead_letter_may_lie_behind_what_was_acknowledged_meanwhile() -> None:
-    """Who gives up and who acknowledges may be under way together: the letter is not proven to be the later one."""
+    """A dead letter and an acknowledgement may be under way together: which one came later is not known."""
     dead = [(6, "d", 4, 3)]
     late = [GIVEN_UP, acked(4), sent((OTHER + 7, 7)), given_(THIRD), acked(5)]
     log = (*LOG, (6, 2, DEAD), (7, 2, OTHER + 7))
@@ -218,7 +218,7 @@ def test_a_dead_letter_may_lie_behind_what_was_acknowledged_meanwhile() -> None:
 
 @given(st.data())
 def test_any_order_of_pages_and_acknowledgements_by_one_cursor_is_sound(data: st.DataObject) -> None:
-    """As it should be: a page is cut from what is not settled, in order; each message is settled or comes again."""
+    """As it should be: a page is cut from the unsettled messages, in order; each message is settled or comes again."""
     keys = data.draw(st.lists(st.sampled_from([*KEYED[:6], OTHER, OTHER + 7]), min_size=1, max_size=8, unique=True))
     log = [(1, 1, OWN), *((vlsn, 1, number) for vlsn, number in enumerate(keys, 2))]
     lines = [made(prefix="key"), *sent(*((number, vlsn) for vlsn, _, number in log[1:]))]
@@ -239,7 +239,7 @@ def test_any_order_of_pages_and_acknowledgements_by_one_cursor_is_sound(data: st
 
 
 def test_dead_letters_are_read_from_what_a_node_serves(tmp_path: Path) -> None:
-    """A dead letter's key says which destination it is of, its value which message, and how often it was given."""
+    """A dead letter's key names its destination; its value names the message and its attempts."""
     from harness.ops import Recorder
     from harness.workloads.reading import read_all
 

@@ -1,7 +1,7 @@
 """System calls that fail, injected by strace into real processes: an embedded log, and a node.
 
-``when=N`` counts the calls of each thread by itself; ``N+`` is the Nth and all after it.  What must hold whatever
-happens: every acknowledged value is there, once, at its VLSN; no refused one is; the directory verifies and opens.
+``when=N`` counts the calls of each thread by itself; ``N+`` is the Nth and all after it.  After every fault each
+acknowledged value is there, once, at its VLSN; no refused one is; the directory verifies and opens.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from harness.cluster import Cluster
 from harness.syscalls import may_trace, wait_traced
 
-from repl.cluster import free_base_port
+from tests.e2e.group import NAMES, Group
 from vlsn import Log
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
@@ -95,7 +94,7 @@ LIVES = [
     ("pwritev,pwritev2:error=ENOSPC:when=7", "00000001.vlog", SURVIVED),
     ("fdatasync:error=EIO:when=12+", "", FAILED),
     ("fdatasync:error=EIO:when=1", "state/data.mdb", FAILED),
-    # What the promise does not rest on, failing for good: the next segment, a sidecar, the look at free space.
+    # Calls that durability does not rest on, failing for good: the next segment, a sidecar, the look at free space.
     ("fallocate:error=EMFILE:when=1+", "00000003.vlog", SURVIVED),
     ("fdatasync:error=EIO:when=1+", "00000001.vidx.new", SURVIVED),
     ("fstatfs:error=EIO:when=1+", "", SURVIVED),
@@ -143,8 +142,8 @@ def test_a_sync_that_fails_while_opening_leaves_a_log_that_opens(tmp_path: Path,
 
 
 def test_an_open_reads_nothing_that_only_the_page_cache_held(tmp_path: Path) -> None:
-    """Each file is synced, dropped from the cache, and only then read for what is believed. The headers of segments and
-    the node file are read before as well, for the names in them and for whether a later release wrote them."""
+    """Each file is synced and dropped from the cache before its contents are trusted. The headers of segments and the
+    node file are read before as well, for the names in them and for whether a later release wrote them."""
     directory, trace = tmp_path / "log", tmp_path / "opening"
     with Log.open(directory) as log:
         log.append(b"value")
@@ -210,34 +209,34 @@ def test_a_node_loses_nothing_that_it_acknowledged_when_a_call_fails(
     tmp_path: Path, injection: str, lives: bool
 ) -> None:
     acked: dict[int, str] = {}
-    with Cluster(tmp_path, base_port=free_base_port(3)) as cluster:
-        cluster.start()
-        url, pid = cluster.urls[0], cluster.pid("n1")
-        assert pid is not None
-        hurt_node = Hurt(pid, tmp_path / "trace", injection)
+    group = Group(tmp_path)
+    try:
+        group.start()
+        url = group.urls["n1"]
+        hurt_node = Hurt(group.pid("n1"), tmp_path / "trace", injection)
         try:
             for number in range(12):
                 value = f"value {number}"
-                vlsn = post(url, value)
-                if vlsn:
+                if vlsn := post(url, value):
                     acked[vlsn] = value
-            assert (cluster.pid("n1") is not None) == lives
+            assert group.running("n1") == lives
             if lives:
                 assert len(acked) == 12
-                assert cluster.status(url)["log"]["rolls"]["error"] >= 1
+                assert group.status("n1")["log"]["rolls"]["error"] >= 1
         finally:
             hurt_node.end()
         assert "(INJECTED)" in (tmp_path / "trace").read_text(errors="replace")
         if not lives:
-            cluster.kill_all()
-            cluster.start()
+            group.kill(*NAMES)
+            group.start()
         with urllib.request.urlopen(f"{url}/v1/entries?limit=10000", timeout=60) as answer:
             rows = [json.loads(line) for line in answer]
         assert {row["vlsn"]: row["value"] for row in rows if row["vlsn"] in acked} == acked
         assert len({row["value"] for row in rows}) == len(rows)
-        cluster.kill_all()
-    for name in cluster.names:
-        assert not verify(PosixDisk(), LmdbStores(), str(tmp_path / name)).findings
+    finally:
+        group.end()
+    for name in NAMES:
+        assert not verify(PosixDisk(), LmdbStores(), str(group.path(name))).findings
 
 
 READING = """

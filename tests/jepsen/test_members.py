@@ -1,4 +1,4 @@
-"""Members that come and go: the next step, what is noted and judged, and a short real run."""
+"""Members that come and go: the next step, its notes, their judgement, and a short real run."""
 
 from __future__ import annotations
 

@@ -1,38 +1,29 @@
-"""The fault tests themselves, short: real processes, killed and traced."""
+"""The proof by system calls, short: real processes, traced."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
-from harness.kill_all import kill_all
 from harness.syscalls import may_trace, trace_appends
 
-from repl.cluster import free_base_port
-
-pytestmark = pytest.mark.real
-
-
-def test_all_nodes_killed_at_once_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    said: list[str] = []
-    verdict = kill_all(tmp_path, rounds=2, writers=16, seed=1, base_port=free_base_port(3), say=said.append)
-    assert verdict.valid, "\n".join(said)
-    assert verdict.rounds == 2
-    assert verdict.judged > 0
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not may_trace(), reason="strace is not installed, or may not trace here"),
+]
 
 
-@pytest.mark.skipif(not may_trace(), reason="strace is not installed, or may not trace here")
 def test_each_append_shows_its_own_sync_on_a_majority_before_its_answer(tmp_path: Path) -> None:
     said: list[str] = []
-    shown = trace_appends(tmp_path, base_port=free_base_port(3), appends=30, say=said.append)
+    shown = asyncio.run(trace_appends(tmp_path, appends=30, say=said.append))
     assert len(shown) == 30
     assert [each for each in shown if len(each.synced) < 2] == []
 
 
-@pytest.mark.skipif(not may_trace(), reason="strace is not installed, or may not trace here")
 def test_under_load_every_acknowledged_append_shows_its_completed_sync_on_a_majority(tmp_path: Path) -> None:
     said: list[str] = []
-    shown = trace_appends(tmp_path, base_port=free_base_port(3), appends=160, writers=16, say=said.append)
+    shown = asyncio.run(trace_appends(tmp_path, appends=160, writers=16, say=said.append))
     assert len(shown) == 160
     assert [each for each in shown if len(each.synced) < 2] == []
     syncs = int(said[-1].split(" syncs ")[0].split()[-1])

@@ -1,4 +1,4 @@
-"""A short run of real nodes under faults: found whole, and told in its files."""
+"""A short run of real nodes under faults: found whole, and described in its files."""
 
 from __future__ import annotations
 
@@ -31,6 +31,18 @@ OPTIONS = Options(
     interval_s=6.0,
     audit=False,
 )
+
+
+ALL_KILLED = replace(OPTIONS, kinds=("kill",), kill_ways=("all",), interval_s=3.0)
+
+
+@pytest.mark.real
+def test_all_nodes_killed_at_once_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    outcome = asyncio.run(run(ALL_KILLED, tmp_path, progress=Progress(quiet=True)))
+    lines = "\n".join(table(outcome))
+    assert not outcome.found, lines
+    assert set(outcome.ways) == {"kill all"}, lines
+    assert outcome.entries >= 3 * outcome.ops["ok"] > 60, lines
 
 
 @pytest.mark.real
@@ -82,7 +94,8 @@ def test_the_command_of_a_run_has_all_that_it_was_asked() -> None:
     words = command(asked).split()
     assert words[:3] == ["python", "jepsen-like", "run"]
     assert {"--seed", "14", "--disk", "flip", "--interval", "6", "--nodes", "3", "--workload", "append"} <= set(words)
-    assert "--link-rate" not in words
+    assert not {"--link-rate", "--kill"} & set(words)
+    assert command(ALL_KILLED).endswith("--kill all")
     shaped = command(replace(OPTIONS, shape=Shape(bytes_per_s("1mbit"), 0.1)))
     assert shaped.endswith("--link-rate 1000000bit --link-delay 100ms")
 

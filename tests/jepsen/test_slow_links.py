@@ -1,4 +1,4 @@
-"""Real nodes behind narrow links (``harness.group.links``): who is behind one catches up, and stays."""
+"""Real nodes behind narrow links (``harness.group.links``): a replica behind one catches up, and stays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CATCH_UP_S = 60.0
 
 
 class Nodes:
-    """A group that runs, its links, and who leads."""
+    """A group that runs, its links, and its leader."""
 
     def __init__(self, group: Group, links: Links, network: Network, master: str) -> None:
         self.group, self.links, self.network, self.master = group, links, network, master
@@ -58,8 +58,8 @@ async def running(directory: Path) -> AsyncIterator[Nodes]:
 
 
 async def test_a_replica_behind_a_slow_link_catches_up_and_stays(tmp_path: Path) -> None:
-    """The link carries 300 kB/s for a group that logs 200. The kernel has room for 6 MB on the way, so a replica hears
-    of no whole message for many seconds."""
+    """The link carries 300 kB/s for a group that logs 200. The kernel has room for 6 MB on the way, so a replica gets
+    no whole message for many seconds."""
     async with running(tmp_path / "group") as nodes:
         slow = nodes.others[0]
         nodes.links.narrow((nodes.master, slow), 300_000)

@@ -1,4 +1,4 @@
-"""The pipeline in Spark: a table of what its judge must notice, and a short run under SIGKILL."""
+"""The pipeline in Spark: a table of faults that its judge must notice, and a short run under SIGKILL."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""``spark-submit`` on a standalone Spark of two workers: what is in the wheel, and an export that another one goes on
-with; tasks run on both workers."""
+"""``spark-submit`` on a standalone Spark of two workers: the wheel's parts, and an export that another one continues;
+tasks run on both workers."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The reading of a trace: what counts as an append's own completed sync, and what does not."""
+"""The reading of a trace: which calls count as an append's own completed sync."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from harness.history import value_of
+from harness import values
 from harness.syscalls import Shown, judge, read_trace
 
 LOG = "/data/n1/00000001.vlog"
@@ -14,6 +14,10 @@ SYNC = "10.000200 fdatasync(9<{log}>) = 0 <0.000300>"
 ANSWER = (
     '10.000600 write(7<socket:[5]>, "HTTP/1.1 200 OK\\r\\n\\r\\n{{\\"first\\":3,\\"last\\":3}}", 60) = 60 <0.000010>'
 )
+
+
+def value_of(number: int) -> str:
+    return values.value_of(number).decode()
 
 
 def _node(directory: Path, name: str, *lines: str) -> list[Path]:

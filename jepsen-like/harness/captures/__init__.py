@@ -1,1 +1,1 @@
-"""Consumers inside the nodes under faults: what they record outside of them, and what that must show."""
+"""Consumers inside the nodes under faults: their records outside of the nodes, and the checks of these."""

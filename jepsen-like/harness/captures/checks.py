@@ -1,6 +1,6 @@
-"""The checks of a recording: what was recorded and what lies on disks in, anomalies out.  Pure.
+"""The checks of a recording: records and disks in, anomalies out.  Pure.
 
-| rule | what it means |
+| rule | meaning |
 |---|---|
 | cdc-unreadable | a life's file says what no consumer writes |
 | cdc-not-in-the-log | an event is not what the log has at its VLSN in the end: it was not durable, or is another's |
@@ -60,7 +60,7 @@ def given(recording: Recording) -> Iterator[Anomaly]:
 
 
 def beginnings(recording: Recording) -> Iterator[Anomaly]:
-    """Checks where each life begins: at what a life before it had promised, and never further back."""
+    """Checks where each life begins: at a position that an earlier life had promised, and never further back."""
     for place, lives in recording.places.items():
         promised = sorted((call.at, call.next) for life in lives for call in life.promises)
         known, at = {lives[0].next}, 0
@@ -81,8 +81,8 @@ def beginnings(recording: Recording) -> Iterator[Anomaly]:
 
 
 def given_again(recording: Recording) -> Iterator[Anomaly]:
-    """Checks that what was stored is not given again.  The word of a node that leads a later term does not count for a
-    life on one that has not heard of it: what that one stores is refused."""
+    """Checks that stored entries are not delivered again.  A position from a leader of a later term does not count for
+    a life on a node without that term: what such a life stores is refused."""
     for place, lives in recording.places.items():
         told = sorted(recording.of(place), key=lambda each: each.at)
         stored = [each for each in recording.stored if (each.name, each.node) == place]
@@ -228,7 +228,7 @@ def check_captures(recording: Recording) -> list[Anomaly]:
 
 
 def counts_of(recording: Recording) -> dict[str, int]:
-    """Counts what a recording shows: what lacks here was not tested."""
+    """Counts the events of a recording: a count of 0 was not tested."""
     switches: dict[tuple[str, str, str], tuple[int, int]] = {}
     for told in recording.told:
         place = (told.node, told.process, told.name)

@@ -46,7 +46,7 @@ class DiskLog:
 
 
 def read_disk_log(directory: Path) -> DiskLog:
-    """Reads the log of a node that has stopped. Raises ``ValueError`` for what cannot be read."""
+    """Reads the log of a node that has stopped. Raises ``ValueError`` for a log that cannot be read."""
     log, files = DiskLog(), {int(path.stem): path for path in directory.glob("*.vlog")}
     content = {number: path.read_bytes() for number, path in files.items()}
     taken = sorted(number for number, data in content.items() if _STATE.unpack_from(data, 10)[0] == TAKEN)

@@ -1,4 +1,4 @@
-"""A run's consumers while it lasts: what nodes tell of them is noted, their processes are struck, their files read.
+"""A run's consumers while it lasts: nodes' reports of them are noted, their processes struck, their files read.
 
 watch's status ─► ``cdc`` in the history        a node is gone ─► its position file ─► ``position``
 SIGKILL or SIGSTOP of a consumer's process, every few seconds, while the faults last

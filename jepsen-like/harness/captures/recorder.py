@@ -1,4 +1,4 @@
-"""The consumer under test: it writes down what it is given, synced, before it answers.
+"""The consumer under test: it writes down each event, synced, before it answers.
 
 It runs in a child process of a node.  Each life of it has a file of its own, outside of the nodes' directories, with a
 line for its start, one for each call of ``on_events``, one for its stop:

@@ -1,4 +1,4 @@
-"""A run's recording: what consumers wrote down, what nodes told of them, and what lies on the disks in the end.
+"""A run's recording: the consumers' own records, the nodes' reports of them, and the disks in the end.
 
 lives       one for each process that a consumer had, in the order of their starts
 told        what nodes said in their status: position, mode, state            history, ``cdc``
@@ -39,7 +39,7 @@ class Life:
     node: str
     run_on: str
     next: int
-    """The position that it was told."""
+    """The position that it began at."""
     term: int
     pid: int
     parent: int
@@ -121,14 +121,14 @@ class Recording:
         return max(self.logs.values(), key=lambda log: len(log.rows), default=DiskLog())
 
     def of(self, place: tuple[str, str]) -> Iterator[Told]:
-        """Yields what nodes told of a place."""
+        """Yields the nodes' reports of a place."""
         return (told for told in self.told if told.name == place[0] and place[1] in ("", told.node))
 
 
 def recording_of(
     history: Sequence[Op], folder: Path, began_ns: int, logs: dict[str, DiskLog], *, upto: int
 ) -> Recording:
-    """Reads what lies in ``folder``, and what the history says of consumers."""
+    """Reads the files in ``folder``, and the history's entries about consumers."""
     found = Recording(logs=logs, upto=upto)
     for path in sorted(folder.glob("*.jsonl")):
         life = _life_of(path, began_ns, found.broken)

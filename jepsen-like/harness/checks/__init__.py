@@ -3,7 +3,7 @@
 The rules of Jepsen's kafka workload, a VLSN being an offset, and ours, which are stricter: VLSNs have no gap, copies
 are equal entry by entry, order holds in real time.
 
-| rule | what it means |
+| rule | meaning |
 |---|---|
 | aborted-read | a value is there whose append failed for good |
 | inconsistent-offset | two values, or terms, at one VLSN, in whatever was told or read by anybody |

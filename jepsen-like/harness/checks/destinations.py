@@ -1,8 +1,8 @@
-"""Destinations: what their consumers were given and acknowledged, against the log as readers were shown it.
+"""Destinations: the deliveries and acknowledgements of their consumers, against the log as readers saw it.
 
-A message is an entry of the log whose key has the destination's prefix; its id is its VLSN.  What a consumer did not
-hear an answer of may have happened: an acknowledgement counts against a redelivery once its answer was heard, and for
-the order in a key as soon as it was sent.
+A message is an entry of the log whose key has the destination's prefix; its id is its VLSN.  A request without an
+answer may have succeeded. An acknowledgement counts against a redelivery once its answer arrived, and for the order in
+a key as soon as it was sent.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Destination:
 
 
 def destinations(view: View) -> list[Destination]:
-    """Arranges them by name; none where a run has none."""
+    """Arranges the destinations by name; an empty result where a run has none."""
     made: dict[str, Destination] = {}
     began: dict[str, int] = {}
     log = {vlsn: number for _, page in view.pages for vlsn, number in zip(page.vlsns, page.numbers, strict=True)}
@@ -132,8 +132,8 @@ def nothing_lost(view: View, every: list[Destination]) -> Iterator[Anomaly]:
 
 
 def whole_transactions(view: View, every: list[Destination]) -> Iterator[Anomaly]:
-    """Checks that of a transaction all messages were given or dead-lettered, or none. It is the sharper word for what
-    is lost of one."""
+    """Checks that of a transaction all messages were given or dead-lettered, or none. It is the sharper word for a lost
+    part of one."""
     sends = [send for send in view.sends if send.txn]
     for each in every:
         places = {number: vlsn for vlsn, number in each.messages.items()}
@@ -146,7 +146,7 @@ def whole_transactions(view: View, every: list[Destination]) -> Iterator[Anomaly
 
 
 def only_what_the_log_has(view: View, every: list[Destination]) -> Iterator[Anomaly]:
-    """Checks that what was given is durable, of the destination, and the log's own value."""
+    """Checks that delivered messages are durable, of the destination, and the log's own values."""
     for each in every:
         end = max(each.log, default=0)
         for page in each.given:
@@ -166,7 +166,7 @@ def only_what_the_log_has(view: View, every: list[Destination]) -> Iterator[Anom
 
 
 def not_given_again(view: View, every: list[Destination]) -> Iterator[Anomaly]:
-    """Checks that what was durably acknowledged, or dead, before somebody asked for messages is not given to him."""
+    """Checks that a take does not return messages that were durably acknowledged, or dead, before it began."""
     for each in every:
         for page in each.given:
             for vlsn, number in zip(page.vlsns, page.numbers, strict=True):
@@ -251,7 +251,7 @@ def dead_letters(view: View, every: list[Destination]) -> Iterator[Anomaly]:
                 detail = f"given up after {letter.attempts} attempts, not {each.attempts_max}"
                 yield Anomaly("false-dead-letter", where, detail, letter.vlsn, 0, seconds)
             settled = each.settled.get(letter.vlsn, NEVER)
-            # What began after the acknowledgement was heard lies behind it in the log.
+            # An append that began after the answer to the acknowledgement lies behind it in the log.
             if letter.at > lowest[bisect_right(begins, settled)]:
                 detail = f"acknowledged durably at {settled / 1e9:.3f} s, before that was logged"
                 yield Anomaly("dead-though-acknowledged", where, detail, letter.vlsn, 0, seconds)

@@ -1,4 +1,4 @@
-"""The checks of what nodes said of themselves, and of processes that ended."""
+"""The checks of the nodes' statuses, and of processes that ended."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def nobody_gives_up(view: View) -> Iterator[Anomaly]:
 
 
 def members_as_ordered(view: View) -> Iterator[Anomaly]:
-    """Checks that a durable change stays, and that the list changes by what was ordered only. What nobody answered may
-    come at any time later."""
+    """Checks that a durable change stays, and that the list changes only by orders. An unanswered order may take effect
+    at any time later."""
     known: set[str] | None = None
     may_change: set[str] = set()
     unseen: dict[str, str] = {}
-    """Durable changes since the list was last told, by name: nobody may have led as they ended."""
+    """Durable changes since the list was last reported, by name: perhaps no node led as they ended."""
     for op in [each for each in view.others if each.f == "members"]:
         value = op.value
         name, ended = value.get("name", ""), value["phase"] == "end"
@@ -87,7 +87,7 @@ def members_as_ordered(view: View) -> Iterator[Anomaly]:
 
 
 def nobody_else_leads(view: View) -> Iterator[Anomaly]:
-    """Checks that who was durably removed in a term leads in no later one, until it is added again."""
+    """Checks that a node that was durably removed in a term leads in no later one, until it is added again."""
     removed: dict[str, int] = {}
     for op in sorted((*view.others, *view.statuses), key=lambda op: op.index):
         value = op.value

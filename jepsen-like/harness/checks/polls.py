@@ -50,8 +50,8 @@ def stale_reads(view: View) -> Iterator[Anomaly]:
 
 
 def readers_at_the_end(view: View) -> Iterator[Anomaly]:
-    """Checks that every reader gets to the end of what is read in the end, where the group has healed. That is every
-    reader that may ask a member."""
+    """Checks that every reader gets to the end of the final reads, where the group has healed. That is every reader
+    that may ask a member."""
     end = min(final.to for final in view.finals if final.member) if view.healed else 0
     members = view.members
     reached: dict[str, int] = {}

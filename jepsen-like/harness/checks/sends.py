@@ -1,4 +1,4 @@
-"""Appends: what was told of them against what was read, and against each other."""
+"""Appends: their answers against the reads, and against each other."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def unsent_values(view: View) -> Iterator[Anomaly]:
 
 
 def nonmonotonic_sends(view: View) -> Iterator[Anomaly]:
-    """Checks real time over all writers: what began after an acknowledgement comes after it."""
+    """Checks real time over all writers: an append that began after an acknowledgement comes after it."""
     acknowledged = sorted((send for send in view.sends if send.end == "ok"), key=lambda send: send.began)
     under_way: list[tuple[int, int]] = []
     highest = 0

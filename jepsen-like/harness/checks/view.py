@@ -1,4 +1,4 @@
-"""A history arranged for judging: appends with their ends, readers' streams, final reads, what nodes said."""
+"""A history arranged for judging: appends with their ends, readers' streams, final reads, nodes' statuses."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ class FinalRead:
     first: int = 1
     """The first VLSN that it still has."""
     member: bool = True
-    """True for a member in the end. What is no member any more serves what it knows, and is to be read no further."""
+    """True for a member in the end. A node that is no member any more serves the entries that it has, and is read no
+    further."""
 
 
 @dataclass
@@ -188,7 +189,7 @@ class View:
 
     @cached_property
     def pages(self) -> list[tuple[str, Page]]:
-        """All that anybody was shown, with who: polls, then final reads."""
+        """Every page that a reader was shown, with its reader: polls, then final reads."""
         polled = [(stream.process, page) for stream in self.streams for page in stream.pages]
         return polled + [(f"final read of {final.node}", final.page) for final in self.finals]
 
@@ -209,7 +210,7 @@ class View:
 
     @property
     def members(self) -> set[str] | None:
-        """The members in the end, as far as told."""
+        """The members in the end, as far as reported."""
         told = [op.value["members"] for op in self.others if op.f == "members" and "members" in op.value]
         return set(told[-1]) if told else None
 

@@ -1,4 +1,4 @@
-"""The process behind a connection, asked of the kernel: who holds the other end of it."""
+"""The process behind a connection, by the kernel: the holder of its other end."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """The links between nodes: every connection that a node makes to another goes through here.
 
 Each node listens on a port that only the harness knows; the URL that the members know of it is a listener of this
-module.  Who calls is asked of the kernel (``callers``), so that all nodes have the same member URLs, as a group must,
-and yet each of the n·(n-1) directed pairs can be cut by itself:
+module.  The kernel says which node calls (``callers``). So all nodes can have the same member URLs, as a group must,
+and each of the n·(n-1) directed pairs can still be cut by itself:
 
     n1 ──► links, n2's public port ──► n2         bytes n1→n2 pass (n1, n2), bytes n2→n1 of the same connection (n2, n1)
 
-A directed pair that is blocked either *holds*: what is sent on it, ends of connections too, goes on when it is
-healed, as TCP does after lost packets; or *cuts*: connections of the pair are reset, and new ones too.
-A directed pair may be *narrow*: all of its connections together get so many bytes a second; and *long*: what was
-sent on it arrives so much later.
+A blocked directed pair either *holds* or *cuts*. Held bytes, ends of connections too, go on when the pair is healed, as
+TCP does after lost packets. A cut resets the connections of the pair, and new ones too. A directed pair may be
+*narrow*: all of its connections together get so many bytes a second. It may be *long*: bytes on it arrive so much
+later.
 
     read ─► a place among the pair's bytes a second ─► the line, ``delay_s`` long ─► not blocked ─► written
 

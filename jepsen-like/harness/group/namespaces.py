@@ -56,7 +56,7 @@ class Namespaces:
         self._before: dict[Pair, int] = {}
         self._cut: Counter[Pair] = Counter()
         self._one = asyncio.Lock()
-        """A lock, so that what is blocked and the kernels' rules change together."""
+        """A lock, so that the blocked pairs and the kernels' rules change together."""
 
     @classmethod
     async def open(cls, names: Sequence[str], *, shape: Shape = UNSHAPED) -> Namespaces:
@@ -98,7 +98,7 @@ class Namespaces:
                 await self._destroy(pairs)
 
     async def met(self, pairs: Iterable[Pair]) -> int:
-        """Counts what blocked pairs met; two that share the node that counts both count what either met."""
+        """Counts the packets that blocked pairs met; two pairs with one counting node both have the count of either."""
         counted = await self._counted({pair: self._blocked[pair] for pair in pairs if pair in self._blocked})
         return sum(self._cut[pair] + count - self._before[pair] for pair, count in counted.items())
 
@@ -162,7 +162,7 @@ class Namespaces:
             await _run("ip", "-n", self._space(name), "-batch", "-", said="".join(commands))
 
     async def _destroy(self, pairs: Iterable[Pair]) -> None:
-        """Destroys the TCP connections of these pairs on both sides: a told end would not hear it."""
+        """Destroys the TCP connections of these pairs on both sides: a reset would not reach the other end."""
         others: dict[str, dict[str, Pair]] = defaultdict(dict)
         for source, target in pairs:
             others[source][target] = others[target][source] = source, target

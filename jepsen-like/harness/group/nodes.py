@@ -1,7 +1,7 @@
 """The nodes under test: real processes, each known to the others by its link alone, to the clients directly.
 
-Whoever stops or pauses a node gives a reason; it runs again when no reason is left, so that faults may overlap.  A node
-that ends by itself is noted, and started again after ``AGAIN_S``, as whatever runs a node would do.
+Every stop or pause of a node has a reason. The node runs again when no reason is left, so that faults may overlap.  A
+node that ends by itself is noted, and started again after ``AGAIN_S``, as whatever runs a node would do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AGAIN_S = 1.0
 WATCH_S = 0.1
 GONE_POLL_S = 0.01
 START_S = 300.0
-"""As long as a machine may take that has other work on all of its processors: what follows is judged, not this."""
+"""As long as a busy machine may take: the start is not judged, only what follows."""
 PORT = 7701
 """The port of every node, where each has an address of its own."""
 SPARE = "spare"
@@ -61,7 +61,7 @@ class Group:
         self.may_end: set[str] = set()
         """Nodes whose disk fails, which therefore may end by themselves."""
         self.gone: Callable[[str], None] = lambda name: None
-        """Told of each node whose process is gone, before it is started again."""
+        """Called with each node whose process is gone, before it is started again."""
         self._closed = False
         self._stopped: dict[str, set[str]] = {name: set() for name in self.names}
         for name in self.names[len(self.founders) :]:
@@ -91,7 +91,7 @@ class Group:
             self._name_members(name, self.listed)
 
     def found(self) -> None:
-        """Lets the settings say who founds the group: nobody has a log yet."""
+        """Writes the founders into the settings: no node has a log yet."""
         self.are_members(self.founders, self.founders)
 
     def _name_members(self, name: str, members: Iterable[str]) -> None:
@@ -121,7 +121,7 @@ class Group:
             raise TimeoutError(f"no master takes appends {seconds:.0f} s after the start: {words}") from None
 
     async def stop(self, names: list[str], reason: str) -> list[str]:
-        """Kills them all at once; they stay down while anybody has a reason. Returns those that were running. Returns
+        """Kills all of them at once; they stay down while there is a reason. Returns those that were running. Returns
         when they are gone, which may take seconds where a disk is busy."""
         running = [name for name in names if self.running(name)]
         for name in names:

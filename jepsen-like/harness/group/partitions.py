@@ -10,7 +10,7 @@ Pair = tuple[str, str]
 """A directed pair of nodes: from, to."""
 How = Literal["hold", "cut"]
 QUEUE_S = 0.4
-"""Seconds of data that wait before a narrow link; what comes then is dropped, or held back."""
+"""Seconds of data that wait before a narrow link; later data is dropped, or held back."""
 QUEUE_BYTES_MIN = 16 << 10
 
 
@@ -37,8 +37,8 @@ class Partitions(Protocol):
     """The network between the nodes of one group; the harness itself reaches every node at any time."""
 
     async def block(self, pairs: Iterable[Pair], how: How) -> None:
-        """Lets nothing pass these pairs from now on. ``hold``: what is sent goes on when it is healed, as after lost
-        packets; ``cut``: connections end with an error, and new ones are refused."""
+        """Lets nothing pass these pairs from now on. ``hold``: bytes go on when it is healed, as after lost packets;
+        ``cut``: connections end with an error, and new ones are refused."""
         ...
 
     async def met(self, pairs: Iterable[Pair]) -> int:
@@ -46,7 +46,7 @@ class Partitions(Protocol):
         ...
 
     async def heal(self, pairs: Iterable[Pair] | None = None, *, cut: bool = False) -> None:
-        """Lets these pass again, or all; with ``cut`` the held connections end with an error."""
+        """Unblocks these pairs, or all; with ``cut`` the held connections end with an error."""
         ...
 
     async def close(self) -> None:

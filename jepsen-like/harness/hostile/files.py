@@ -22,7 +22,7 @@ from vlsn.segments.directory import survey
 
 POLL_S = 0.1
 END_S = 60.0
-"""Seconds in which a node that is told to stop, or that cannot start, has ended."""
+"""Seconds in which a node has ended that is to stop, or cannot start."""
 HEAL_S = 60.0
 """Seconds in which a node that was started follows, whole."""
 ROLLS = 3

@@ -24,7 +24,7 @@ MADE_UP = 0xDEADBEEF
 
 
 async def _attack(scene: Scene) -> str:
-    """Copies whatever a node tells of the group, and tells it to each of the others."""
+    """Copies a node's reports of the group, and sends them to each of the others."""
     network = AiohttpNetwork()
     answers = Counter[str]()
     loop = asyncio.get_running_loop()

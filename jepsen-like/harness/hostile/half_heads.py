@@ -10,7 +10,7 @@ from harness.hostile.sockets import address
 
 CONNECTIONS = 1_000
 HEAD_S = 3.0
-"""Seconds that the nodes are told to wait for a head."""
+"""Seconds for which the nodes wait for a head, by their settings."""
 LATE_S = 5.0
 """Seconds by which its end may be seen later."""
 BYTE_S = 0.5

@@ -1,4 +1,4 @@
-"""One kind of attack: what it is given, and what it may cost the group."""
+"""One kind of attack: its inputs, and the limits of its cost to the group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from repl.cluster import Cluster
 
 HEARTBEAT_S = 0.2
 ELECTION_TIMEOUT_S = 1.0
-"""The election timeout of a node that is told nothing else."""
+"""The default election timeout of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Scene:
 
 
 Attack = Callable[[Scene], Awaitable[str]]
-"""Returns when it is over: what was sent, in a few words."""
+"""Returns when it is over, with a few words on the requests that it sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Clients that leave in every state there is, for as long as it is told: what a node keeps of them.
+"""Clients that leave in every state, for a set time: the memory and handles that a node keeps of them.
 
 With more seconds it is the soak: ``--kind leaving --seconds 1800``.  Half of the clients close, the others reset.
 """
@@ -24,7 +24,7 @@ LEAVES_S = 30.0
 WARM = 20
 """Clients of each state before memory is looked at first: pools, caches and the ring are full by then."""
 REST_S = 5.0
-"""Seconds from the last client to a look at what is left."""
+"""Seconds from the last client to the look at the node's remains."""
 SAY_S = 30.0
 MESSAGES = 48
 MESSAGE_BYTES = MIB // 4
@@ -39,7 +39,7 @@ class _Seen:
     left: Counter[str] = field(default_factory=Counter)
     """Clients by their states."""
     cut: Counter[str] = field(default_factory=Counter)
-    """Those that did not come so far, by what they met."""
+    """Clients that did not come so far, by the error that they met."""
 
 
 async def _attack(scene: Scene) -> str:

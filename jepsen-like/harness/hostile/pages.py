@@ -19,7 +19,7 @@ FOREIGN: tuple[tuple[dict[str, str], int], ...] = (
     ({"Origin": "null"}, 403),
     ({"Sec-Fetch-Site": "cross-site"}, 403),
 )
-"""Headers, and how whoever sends them is refused."""
+"""Headers, and the answer that refuses them."""
 CALLS: tuple[tuple[str, str, dict[str, str], bytes], ...] = (
     ("POST", "/v1/entries", OCTETS, b"from a page"),
     ("POST", "/v1/admin/transfer", PLAIN, b""),

@@ -1,4 +1,4 @@
-"""Raw connections, and the frames of WebSockets: what a client library would not send."""
+"""Raw connections and frames of WebSockets, as no client library sends them."""
 
 from __future__ import annotations
 

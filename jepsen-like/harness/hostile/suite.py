@@ -1,4 +1,4 @@
-"""A kind against a group, and the verdict on what it cost.
+"""A kind against a group, and the verdict on its cost.
 
 three nodes serve ─► watched ─► the attack ─► who is asked still answers ─► all that was acknowledged is there
 """
@@ -27,7 +27,7 @@ SETTINGS: dict[str, str | int | float] = {"segment_bytes": 4 << 20}
 
 @dataclass(slots=True)
 class Row:
-    """The row of one kind: what it sent, and what became of the group."""
+    """The row of one kind: its requests, and the state of the group afterwards."""
 
     kind: str
     sent: str = ""

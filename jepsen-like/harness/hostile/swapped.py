@@ -1,5 +1,5 @@
-"""A segment that is taken from under a running replica, a FIFO in its place. Whoever has the old file open reads on,
-others are told of damage; nothing waits, the node ends when it is told to, and follows when the file is back."""
+"""A segment that is taken from under a running replica, a FIFO in its place. Readers that have the old file open read
+on, others get an error of damage. Nothing waits; the node ends on SIGTERM, and follows again when the file is back."""
 
 from __future__ import annotations
 

@@ -65,11 +65,11 @@ class Watched:
 
     answers: dict[str, Answers] = field(default_factory=dict)
     acknowledged: dict[int, bytes] = field(default_factory=dict)
-    """Values by the VLSN that was told."""
+    """Values by their acknowledged VLSNs."""
     append_seconds: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     leads: list[tuple[int, str]] = field(default_factory=list)
-    """Terms, and who led them."""
+    """Terms, and their leaders."""
 
     @property
     def append_p99_s(self) -> float:

@@ -34,7 +34,7 @@ class Changing:
         self._recorder = recorder
         self._stay = stay
         self._loose: set[str] = set()
-        """Members of whom a change may still come that was asked for and not answered."""
+        """Members whose unanswered change may still take effect."""
         self._busy = False
         self.went: dict[int, str] = {}
         """The change that each strike came to, by its number."""

@@ -1,6 +1,6 @@
 """Faults of a disk: gone, bits flipped, calls that fail.
 
-All of a run's disk faults meet one minority of the nodes, drawn from the seed: what a majority has on its disks stays.
+All of a run's disk faults meet one minority of the nodes, drawn from the seed: the disks of a majority stay whole.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def first_segment(directory: Path) -> str:
 
 
 def flip_bit(directory: Path, chance: Random) -> str:
-    """Flips one bit of what is written in one segment; where, or "" when there is nothing written."""
+    """Flips one bit of the written bytes of one segment. Returns its place, or "" when nothing is written."""
     segments = sorted(directory.glob("*.vlog"))
     for path in chance.sample(segments, len(segments)):
         with path.open("r+b") as file:

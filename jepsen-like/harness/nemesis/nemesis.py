@@ -49,8 +49,8 @@ class Nemesis:
         self._fragile = list(fragile)
         self._number = 0
         self._parting = asyncio.Lock()
-        """Partitions come one at a time: a second one would take the first one's pairs over, with what they met, and
-        the first would heal them. They are planned so, but on a busy machine one lasts as long as it likes."""
+        """Partitions come one at a time. A second one would take over the first one's pairs and their counts, and the
+        first would heal them. They are planned so, but on a busy machine one lasts as long as it likes."""
         self.changing = Changing(group, network, recorder, stay=self._fragile)
 
     async def run(self, strikes: Sequence[Strike]) -> None:

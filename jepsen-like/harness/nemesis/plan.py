@@ -1,7 +1,7 @@
 """The plan of a run's faults, from a seed.
 
-Each asked kind strikes again and again on its own, so that kinds overlap; the first time within the first interval.
-Whom a fault meets is drawn from its own number when it strikes, since that depends on who leads then.  Pure.
+Each asked kind strikes again and again on its own, so that kinds overlap; the first time within the first interval. The
+nodes that a fault meets are drawn from its own number when it strikes, since they depend on the leader of then.  Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The next change of the members, from a way of the plan and from who is a member. Pure. Pure.
+"""The next change of the members, from a way of the plan and the present members. Pure. Pure.
 
     3 founders, 2 spares      add n5 ─► secondary n4 ─► promote n4 ─► remove n2 ─► readmit n3, wiped ─► add n2 …
 

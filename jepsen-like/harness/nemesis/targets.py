@@ -1,4 +1,4 @@
-"""Whom a fault meets: nodes, or directed pairs of nodes.  Pure."""
+"""The targets of a fault: nodes, or directed pairs of nodes.  Pure."""
 
 from __future__ import annotations
 

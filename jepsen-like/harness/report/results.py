@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from harness.nemesis.plan import WAYS
 from harness.run import Options, Outcome
 
 STORE = Path(__file__).resolve().parents[2] / "store"
@@ -27,7 +28,7 @@ def new_directory(options: Options, store: Path = STORE) -> Path:
 
 
 def command(options: Options) -> str:
-    """Formats the command that strikes the same faults at the same moments; what they meet is the machine's."""
+    """Formats the command that strikes the same faults at the same moments; their effects vary with the machine."""
     words = ["python jepsen-like run", f"--workload {options.workload}"]
     words += [f"--nemesis {','.join(options.kinds)}"] if options.kinds else ["--nemesis none"]
     words += [f"--nodes {options.nodes}", f"--time {options.seconds:g}", f"--seed {options.seed}"]
@@ -40,8 +41,9 @@ def command(options: Options) -> str:
         words.append(f"--link-rate {options.shape.bytes_per_s * 8:.0f}bit")
     if options.shape.delay_s:
         words.append(f"--link-delay {options.shape.delay_s * 1000:g}ms")
-    if "disk" in options.kinds:
-        words.append(f"--disk {','.join(options.disk_ways)}")
+    for kind, ways in (("kill", options.kill_ways), ("disk", options.disk_ways)):
+        if kind in options.kinds and ways != WAYS[kind]:
+            words.append(f"--{kind} {','.join(ways)}")
     return " ".join(words)
 
 

@@ -86,7 +86,7 @@ def series_of(history: Sequence[Op]) -> Series:
 
 
 def electorates(history: Iterable[Op]) -> list[tuple[float, list[str]]]:
-    """Lists who had a vote from when on, as told."""
+    """Lists the nodes with a vote, and from which time on."""
     return [(op.seconds, op.value["electable"]) for op in history if op.f == "members" and "electable" in op.value]
 
 
@@ -96,8 +96,8 @@ def without_majority(
     last: float,
     voting: Sequence[tuple[float, list[str]]] = (),
 ) -> list[tuple[float, float]]:
-    """Finds the times without a majority, from what is seen. That is who answers nobody, is killed or paused, and which
-    pairs are parted; of those that have a vote then, by default of all."""
+    """Finds the times without a majority. The history shows the nodes that do not answer, are killed or paused, and the
+    parted pairs. Only nodes with a vote then count, by default all."""
     names = voting[0][1] if voting else sorted({stretch.node for stretch in stretches})
     spans = [(each.start_s, each.end_s) for each in stretches] + [(each.start_s, each.end_s) for each in faults]
     moments = {0.0, last, *(at for span in spans for at in span), *(at for at, _ in voting)}

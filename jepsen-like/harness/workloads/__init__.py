@@ -1,1 +1,1 @@
-"""Clients at work under faults: writers that append, readers that follow, each noting what it was told."""
+"""Clients at work under faults: writers that append, readers that follow, each noting its answers."""

@@ -8,7 +8,7 @@
 | slow | every key | one, a few messages a second: it is behind what is cleaned |
 | late | every key | none |
 
-A consumer *dies* by never saying a word of what it was given.  In the end healthy ones take all that is left.
+A consumer *dies* by never answering for its messages.  In the end healthy ones take all that is left.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ MAKE_S = 60.0
 REDIRECTS_MAX = 3
 AGAIN_S = 0.3
 DIES, FORGETS, REFUSES, HALVES, AT_ONCE = 0.04, 0.2, 0.08, 0.2, 0.15
-"""The shares of pages of which a consumer says nothing and is gone for a while, of acknowledgements without an answer
-that it forgets, of pages of which it refuses one message, that it acknowledges in two parts, and without waiting for
-the disks."""
+"""The shares of pages that a consumer forgets while it is away, of unanswered acknowledgements that it forgets, of
+pages with one refused message, of pages acknowledged in two parts, and of those acknowledged without waiting for the
+disks."""
 GONE_S = 3.0
 POISON = 13
 """Every so many-th value is refused by every consumer of ``failing``."""
@@ -68,7 +68,7 @@ class Made:
 
 ACK_TIMEOUT_S = 4.0
 ATTEMPTS = 1000
-"""More than there are: what is given up is a dead letter, and no message of these."""
+"""More than there are: a message that is given up becomes a dead letter, and is none of these."""
 EVERY: Sequence[Made] = (
     Made("shared", PREFIX, 3, 60, 0.05, ATTEMPTS),
     Made("one-key", f"{PREFIX}3", 2, 10, 0.1, ATTEMPTS),
@@ -195,7 +195,7 @@ class Consumer:
         await self.settle(good, wait=chance.random() >= AT_ONCE)
 
     async def settle(self, rows: list[Row], *, wait: bool = True) -> None:
-        """Acknowledges them; what nobody answers it asks again, or forgets."""
+        """Acknowledges the messages; without an answer it asks again, or forgets them."""
         while rows and not await self._say("ack", rows, {}, wait=wait):
             if self._chance.random() < FORGETS:
                 return
@@ -217,7 +217,7 @@ class Consumer:
 
 
 class Caller:
-    """Calls any node, and whom it takes for the master."""
+    """Calls any node, then the node that this one takes for the master."""
 
     def __init__(self, urls: list[str], chance: Random) -> None:
         self._urls = urls

@@ -126,8 +126,8 @@ def _note(process: str, page: Page, recorder: Recorder) -> None:
 async def read_all(
     node: str, url: str, to_vlsn: int, network: Network, recorder: Recorder, *, member: bool = True
 ) -> bool:
-    """Reads what ``node`` alone serves, notes it as ``final``, and says whether that is all. What it serves of a log
-    that it does not serve to the end is ``info``, up to where it got. A log that was cleaned begins at ``first``."""
+    """Reads what ``node`` alone serves, notes it as ``final``, and says whether that is all. A read that does not get
+    to the end is ``info``, with the entries up to there. A log that was cleaned begins at ``first``."""
     rows: list[Row] = []
     first = at = 1
     error = ""

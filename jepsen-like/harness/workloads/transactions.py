@@ -104,7 +104,7 @@ class HttpTransactor:
         return handle
 
     async def _surely(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> Any:
-        """Asks again for a while what nobody answers; what is sent twice here does no more than once."""
+        """Repeats an unanswered request for a while; a repeated request has no further effect."""
         deadline_s = asyncio.get_running_loop().time() + PLAIN_TIMEOUT_S
         while True:
             try:
@@ -115,7 +115,7 @@ class HttpTransactor:
             await asyncio.sleep(self._chance.uniform(0.0, AGAIN_S))
 
     async def _give_up(self, handle: str) -> None:
-        """Aborts it; where that is not taken it expires."""
+        """Aborts the transaction; without an answer it expires by itself."""
         try:
             await self._answer("DELETE", f"/{handle}")
         except VlsnLogError:
@@ -135,7 +135,7 @@ class HttpTransactor:
             await asyncio.sleep(self._chance.uniform(0.0, AGAIN_S))
 
     async def _answer(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> Any:
-        """Asks any node, and whom it takes for the master. Raises what is no answer of 200 or 204."""
+        """Asks any node, then the node that this one takes for the master. Raises what is no answer of 200 or 204."""
         url = f"{self._chance.choice(self._urls)}/v1/transactions{path}"
         try:
             async with asyncio.timeout(PLAIN_TIMEOUT_S + 1.0):

@@ -28,7 +28,8 @@ HTTP_EACH = 4
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One workload: who writes how, how many read beside one of each node, and how restless they are."""
+    """One workload: its writers and their ways, the number of readers beside one of each node, and how restless these
+    are."""
 
     name: str
     producers: bool

@@ -27,7 +27,7 @@ BURST_MAX = 8
 OCTETS = "application/octet-stream"
 PLAIN_TIMEOUT_S = 5.0
 PRODUCER_TIMEOUT_S = 60.0
-"""A producer tries again what is unknown, so it is given the time to outlast most faults."""
+"""A producer tries again after an unknown end, so it gets the time to outlast most faults."""
 
 
 class Appender(Protocol):
@@ -51,7 +51,7 @@ class _ThroughClient:
 
 @asynccontextmanager
 async def plain_appender(urls: list[str]) -> AsyncIterator[Appender]:
-    """Opens the client as most use it: what may have been logged is never sent again."""
+    """Opens the client as most use it: an append that may have been logged is never sent again."""
     async with connect(",".join(urls), timeout_s=PLAIN_TIMEOUT_S) as client:
         yield _ThroughClient(client)
 
@@ -83,7 +83,7 @@ async def producing_appender(urls: list[str]) -> AsyncIterator[Appender]:
 
 class HttpAppender:
     """Plain POSTs at whichever node, each on a connection of its own with nothing of ours in between. A redirect is
-    followed once or not at all: what is redirected was not logged."""
+    followed once or not at all: a redirected append was not logged."""
 
     def __init__(self, urls: list[str], chance: Random) -> None:
         self._urls = urls

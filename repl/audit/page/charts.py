@@ -14,7 +14,7 @@ _UNLIKE = 50
 """Copies are drawn as one while not more than one in so many buckets differs: the last one of a copy that ends before
 the others always does."""
 COLOURS = 6
-"""Lines that differ by colour and dash; of more copies that all differ, the rest are told and not drawn."""
+"""Lines that differ by colour and dash. Where more copies differ, the page says how many are not drawn."""
 
 
 def over_time(

@@ -20,7 +20,7 @@ from repl.audit.report import AuditReport, SourceReport
 
 _FILES: Final = files(__package__)
 RULE_TEXTS: Final = msgspec.json.decode(_FILES.joinpath("rules.json").read_bytes(), type=dict[str, dict[str, str]])
-"""A rule's sentence, usual cause, and what to do: as docs/audit-rules.md has them, for who has the page alone."""
+"""A rule's sentence, usual cause and remedy, copied from docs/audit-rules.md for readers who have only the page."""
 FINDINGS_SHOWN: Final = 500
 """Rows of the table of findings; the JSON has them all."""
 _FACT_CHARACTERS: Final = 240

@@ -185,8 +185,8 @@ def _rect(left: float, right: float, y: int, height: int, kind: str, words: str,
 
 
 def _differing(report: AuditReport) -> dict[int, Spans]:
-    """Returns, for each copy by its place, the ranges that are not what most copies hold, joined; cut to what was
-    compared."""
+    """Returns, by the index of each copy, the ranges in which it differs from most copies, joined and cut to the
+    compared VLSNs."""
     digests = [each.digests for each in report.sources]
     found: dict[int, Spans] = {}
     for at in differing(digests, [each.knows for each in report.sources]):

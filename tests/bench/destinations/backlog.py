@@ -4,8 +4,8 @@ Entries of 4 KiB at a steady rate into a cluster of three, which keeps ``RETENTI
 pages.  The same appends were measured before, for a part of that time, without the destination.  In the end one bit of
 one page on the master's disk is flipped, and the consumer has to be given everything all the same, in order, once.
 
-What appends lose by it is measured apart (``slowed``): in turns without, with, with, without such a destination, on
-one cluster whose log is cleaned all the time.
+``slowed`` measures the cost to appends: in turns without, with, with, without such a destination, on one cluster whose
+log is cleaned all the time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FREE_BYTES = 30 * GIB
 """Free bytes for the whole of it: three nodes, each with its pages, and what the machine needs."""
 TURN_S = 6.0
 CLEANING_S = 2.0
-"""Seconds between two looks of a node for what to clean: 40 MB are written meanwhile."""
+"""Seconds between two cleanings of a node: 40 MB are written meanwhile."""
 RETENTION_BYTES = GIB
 VALUE_BYTES = 4096
 RATE_BYTES = 20 << 20
@@ -73,7 +73,7 @@ class _Looks:
 
 
 async def measured(total_bytes: int) -> Figures:
-    """Runs it all on a cluster of its own."""
+    """Runs all steps on a cluster of its own."""
     retention_bytes = retention(total_bytes)
     settings = {"retention_bytes": retention_bytes, "cleaning_period_s": CLEANING_S}
     async with Own(settings) as own, connect(own.urls) as client:
@@ -201,7 +201,7 @@ async def _look(own: Own, looks: _Looks) -> None:
 
 
 def flip(node: Node, seed: int = 1) -> list[Path]:
-    """Flips one bit of one page on a node's disk; which, or none where there is no page."""
+    """Flips one bit of one page on a node's disk. Returns the page; an empty list where there is none."""
     pages = sorted(node.directory.glob("pages/*/*.page"))
     if not pages:
         return []

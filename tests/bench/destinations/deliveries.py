@@ -36,8 +36,8 @@ WORKERS, KEYS = 4, 100
 
 
 class Deliveries:
-    """A filled cluster: ``first`` to ``last`` are entries of 100 bytes without a key: of one key, what comes next
-    waits for what is out."""
+    """A filled cluster: ``first`` to ``last`` are entries of 100 bytes without a key: with one key, a message waits for
+    the one before it."""
 
     def __init__(self, own: Own, client: Client) -> None:
         self._own = own
@@ -46,7 +46,7 @@ class Deliveries:
         self._made = 0
 
     async def fill(self, messages: int, *, keys: int = 0) -> None:
-        """Appends so many, in turns of so many keys; what is delivered from then on begins there."""
+        """Appends so many, in turns of so many keys; later deliveries begin with them."""
         self.first = 0
         for at in range(0, messages, FILL_BATCH):
             count = min(FILL_BATCH, messages - at)
@@ -184,7 +184,7 @@ async def measured(messages: int, rounds: int) -> Figures:
     """Measures rates a second, and their ratios: medians of ``rounds``."""
     tails, given, looked, beside = list[float](), list[float](), list[float](), list[float]()
     async with deliveries(messages) as filled:
-        await filled.tail(messages)  # what is read first warms the cache for the others
+        await filled.tail(messages)  # the first read warms the cache for the others
         for _ in range(rounds):
             tails.append(await filled.tail(messages))
             given.append(await filled.deliver(messages))

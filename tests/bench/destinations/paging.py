@@ -1,8 +1,8 @@
 """Paging: whole blocks beside plain writes of the same disk, and entries selected from blocks of 64.
 
 A log of an embedded node is filled, and one destination's messages of all of it are paged as a cleaning does it, the
-page table in LMDB.  Plain writes are a MiB each, synced as often.  A selected entry is every other one by its key;
-what is told is the bytes of selected keys and values for each second of processor time, as a thread has it.
+page table in LMDB.  Plain writes are a MiB each, synced as often.  A selected entry is every other one by its key; the
+figure is the bytes of selected keys and values for each second of a thread's processor time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The load generator ``h2load`` of nghttp2: one POST over and over on HTTP/2, so many at a time.
 
-An answer of 200 counts.  A gRPC call that failed is answered with 200, too: whoever counts what came of the calls
-asks the server.
+An answer of 200 counts.  A failed gRPC call is answered with 200, too: the server must be asked for the number of
+successful calls.
 """
 
 from __future__ import annotations

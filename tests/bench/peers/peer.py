@@ -41,7 +41,7 @@ def figure_of(done: Outcome) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A named work.  ``client`` says what drove it, and what its acknowledgement means if that differs."""
+    """A named work.  ``client`` names its driver, and explains the acknowledgement if that differs."""
 
     key: str
     client: str

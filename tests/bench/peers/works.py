@@ -1,6 +1,6 @@
 """All clusters up at once, measured in turns, so that whatever the machine does beside falls on all alike.
 
-What is not installed is named and left out.  Figures are medians of the rounds; ratios are ours by a peer's.
+Systems that are not installed are named and left out.  Figures are medians of the rounds; ratios are ours by a peer's.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def _rounds(directory: Path, options: argparse.Namespace) -> tuple[dict[Ke
                     figures.setdefault((system, work.key), []).append(figure)
                     clients[system, work.key] = work.client
                     print(f"round {number}: {system}, {work.key}: {figure.per_s:,.0f}/s", file=sys.stderr)
-                    await asyncio.sleep(0.5)  # what the work left behind (flushes, compaction) is not the next one's
+                    await asyncio.sleep(0.5)  # flushes and compaction that the work left behind end before the next one
     return figures, clients
 
 

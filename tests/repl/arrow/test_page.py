@@ -1,4 +1,4 @@
-"""The page on Arrow: what it shows runs, and gives what it says."""
+"""The page on Arrow: its examples run, with the results that it states."""
 
 from __future__ import annotations
 

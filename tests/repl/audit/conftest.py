@@ -1,4 +1,4 @@
-"""Real nodes for the audit; a test may kill them."""
+"""Real nodes for the audit, which a test may kill, and the copies that a group has left, which no test changes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.group import Group
+from tests.repl.audit.life import Left, left_by
 from vlsn.limits import MIB
 
 
@@ -19,3 +20,8 @@ def group(tmp_path: Path) -> Iterator[Group]:
         yield made
     finally:
         made.end()
+
+
+@pytest.fixture(scope="session")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    return left_by(tmp_path_factory.mktemp("left"))

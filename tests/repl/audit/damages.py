@@ -47,7 +47,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The one finding: by which ``rules`` it may be told, of which copy, in which file, and what mends it."""
+    """The one finding: the ``rules`` that may name it, its copy, its file, and the command that mends it."""
 
     rules: tuple[str, ...]
     owner: str

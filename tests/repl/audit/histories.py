@@ -1,4 +1,4 @@
-"""Random healthy histories for the audit: what simulated clusters leave on their disks, at any moment and in the end.
+"""Random healthy histories for the audit: the disks of simulated clusters, at any moment and in the end.
 
     python -m tests.repl.audit.histories [SEEDS] [FIRST_SEED]      audits them all, and prints what was found: nothing
 

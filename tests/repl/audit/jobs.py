@@ -1,4 +1,4 @@
-"""Spark's part of an audit played in this process: what goes to a task, and what comes back, is pickled."""
+"""Spark's part of an audit played in this process: a task's input and result are pickled."""
 
 from __future__ import annotations
 

@@ -198,3 +198,13 @@ class Copy:
             prev_last_vlsn=self.last,
         )
         self._segments.append(_Segment(header))
+
+
+STORY = numbered(400, 5, 60)
+"""VLSN 1 to 2 000, some 190 KiB: three segments of 64 KiB and a rest."""
+
+
+def three(path: Path) -> list[Copy]:
+    """Writes three copies of ``STORY``, each in segments of another size."""
+    sizes = {"n1": 64 << 10, "n2": 96 << 10, "n3": 1 << 20}
+    return [Copy(path / node, node, segment_bytes=size).add(*STORY).write() for node, size in sizes.items()]

@@ -13,12 +13,7 @@ from repl.audit.since import read_since
 from repl.cli.main import main
 from tests.repl.audit.damages import DAMAGES, REPAIR, Copies, faults_of
 from tests.repl.audit.jobs import audited
-from tests.repl.audit.life import Left, left_by
-
-
-@pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    return left_by(tmp_path_factory.mktemp("left"))
+from tests.repl.audit.life import Left
 
 
 @pytest.fixture

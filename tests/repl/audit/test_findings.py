@@ -1,64 +1,10 @@
-"""The report: its JSON and its exit status."""
+"""A finding's values as a report shows them: text or base64, and from where they differ on."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from repl.audit.findings import Finding, shown
-from repl.audit.report import AuditReport, SourceReport
-
-FINDING = Finding(rule="frame-crc", source="d/n1", file="00000001.vlog", offset=4096, vlsn=7)
-
-
-def report(*, equal: bool, compared_to: int, findings: list[Finding]) -> AuditReport:
-    source = SourceReport(
-        source="d/n1",
-        node="n1",
-        first=1,
-        last=9,
-        dtvlsn=8,
-        bytes=4096,
-        blocks=3,
-        entries=9,
-        live=False,
-        torn_tail=False,
-    )
-    return AuditReport(
-        equal=equal,
-        compared_from=min(1, compared_to),
-        compared_to=compared_to,
-        sources=[source],
-        findings=findings,
-        ranges_differing=0,
-        tasks=4,
-        seconds=2.0,
-    )
-
-
-@pytest.mark.parametrize(
-    ("equal", "compared_to", "findings", "status"),
-    [
-        (True, 8, [], 0),
-        (True, 8, [FINDING], 1),
-        (False, 8, [], 1),
-        (False, 8, [FINDING], 1),
-        (False, 0, [], 2),
-        (False, 0, [FINDING], 1),
-    ],
-)
-def test_exit_code(equal: bool, compared_to: int, findings: list[Finding], status: int) -> None:
-    assert report(equal=equal, compared_to=compared_to, findings=findings).exit_code == status
-
-
-def test_json_has_the_fields_of_the_contract() -> None:
-    answer = json.loads(report(equal=False, compared_to=8, findings=[FINDING]).to_json())
-    assert {"equal", "compared_from", "compared_to", "sources", "findings", "tasks"} <= answer.keys()
-    assert {"source", "node", "first", "last", "dtvlsn", "bytes"} <= answer["sources"][0].keys()
-    assert answer["findings"] == [
-        {"rule": "frame-crc", "source": "d/n1", "file": "00000001.vlog", "offset": 4096, "vlsn": 7}
-    ]
+from repl.audit.findings import shown
 
 
 @pytest.mark.parametrize(

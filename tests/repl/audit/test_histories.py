@@ -23,7 +23,7 @@ def test_no_healthy_history_has_a_finding(seeds: range) -> None:
 
 @pytest.mark.real
 def test_none_has_one_in_spark_tasks_either(spark: Any) -> None:
-    """A slice of them where audits run: what goes to tasks and comes back is Spark's to carry."""
+    """A slice of them in Spark, which carries the tasks' inputs and results."""
     made: list[SparkJobs] = []
 
     def jobs() -> SparkJobs:

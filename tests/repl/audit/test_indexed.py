@@ -1,18 +1,17 @@
-"""The index that a task reads: what there is of its segments, and no bucket of others."""
+"""The index that a task reads: the mappings of its segments, and no bucket of others."""
 
 from __future__ import annotations
 
 import pytest
 
 from repl.audit.directory import DirectorySource
-from tests.repl.audit.life import left_by
+from tests.repl.audit.life import Left
 from vlsn.real.lmdb_store import LmdbStores
 from vlsn.verify.index_mappings import read_mappings
 
 
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> list[DirectorySource]:
-    left = left_by(tmp_path_factory.mktemp("left"))
+@pytest.fixture
+def sources(left: Left) -> list[DirectorySource]:
     return [DirectorySource(str(path), str(path)) for path in left.paths.values()]
 
 

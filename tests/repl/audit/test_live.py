@@ -18,10 +18,9 @@ from repl.audit import live
 from repl.audit.history import parts_of
 from repl.audit.source import Unreadable
 from tests.repl.audit.jobs import audited
-from tests.repl.audit.logs import Copy, numbered
+from tests.repl.audit.logs import STORY, Copy
 from vlsn.format.segment import segment_name
 
-STORY = numbered(400, 5, 60)
 LAST, DTVLSN = 2000, 1995
 
 

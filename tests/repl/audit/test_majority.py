@@ -1,4 +1,5 @@
-"""Who had to have what was durable: a copy that lags is told from one that lost, through changes of members."""
+"""Copies that had to have durable entries: a lagging copy is distinguished from one that lost some, through changes of
+members."""
 
 from __future__ import annotations
 

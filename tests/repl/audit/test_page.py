@@ -29,9 +29,8 @@ from repl.audit.report import (
     range_rows,
 )
 from tests.repl.audit.jobs import audited
-from tests.repl.audit.logs import Copy, numbered
+from tests.repl.audit.logs import three
 
-STORY = numbered(400, 5, 60)
 TAGS = {
     *("html", "head", "meta", "title", "link", "style", "body", "main", "header", "section", "footer", "div", "p"),
     *("h1", "h2", "h3", "em", "b", "i", "a", "span", "strong", "small", "code", "table", "thead", "tbody", "tr", "th"),
@@ -86,11 +85,6 @@ def harmless(page: Page) -> None:
     assert page.count("meta", http_equiv="x") == 0
     policies = [found["content"] for _, found in page.elements if found.get("http-equiv") == "Content-Security-Policy"]
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
-
-
-def three(path: Path) -> list[Copy]:
-    sizes = {"n1": 64 << 10, "n2": 96 << 10, "n3": 1 << 20}
-    return [Copy(path / node, node, segment_bytes=size).add(*STORY).write() for node, size in sizes.items()]
 
 
 def test_the_page_of_an_audit_shows_what_was_found(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A partial audit: what cannot be read any more is named, what was found stands, and nothing is blamed for it."""
+"""A partial audit: it names the parts that cannot be read any more, keeps its findings, and blames no copy for the
+gaps."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ from tests.e2e.calls import OCTETS, call
 from tests.e2e.group import NAMES, Group
 from tests.repl.audit.forge import Forge
 from tests.repl.audit.jobs import Before, LocalJobs, audited
-from tests.repl.audit.life import Left, left_by
-from tests.repl.audit.logs import Copy, numbered
+from tests.repl.audit.life import Left
+from tests.repl.audit.logs import STORY, Copy, numbered
 from tests.repl.audit.test_live import served
 from vlsn.errors import BadArgument
 from vlsn.format.segment import segment_name
@@ -37,17 +38,11 @@ from vlsn.real.lmdb_store import LmdbStores
 
 T = TypeVar("T")
 R = TypeVar("R")
-STORY = numbered(400, 5, 60)
-
-
-@pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    return left_by(tmp_path_factory.mktemp("left"))
 
 
 @pytest.fixture
 def copies(tmp_path: Path) -> list[Copy]:
-    """Three whole copies in segments of one size: what a segment has lies in the same place in all of them."""
+    """Three whole copies in segments of one size: a segment holds the same VLSNs in all of them."""
     return [Copy(tmp_path / node, node, segment_bytes=48 << 10).add(*STORY).write() for node in ("n1", "n2", "n3")]
 
 

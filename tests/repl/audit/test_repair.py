@@ -1,4 +1,4 @@
-"""The repair of a copy from a report: what it replaces, what it refuses, and that a second audit is clean."""
+"""The repair of a copy from a report: its replacements, its refusals, and a clean second audit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from repl.audit.outputs import write_outputs
 from repl.audit.report import AuditReport
 from repl.cli.main import main, vlsnlog
 from tests.repl.audit.jobs import audited
-from tests.repl.audit.logs import Copy, blocks, numbered
+from tests.repl.audit.logs import STORY, Copy, blocks
 from tests.repl.audit.test_audit import PLACES
 from vlsn.format.block import decode_header
 from vlsn.format.seal import seal
@@ -28,8 +28,6 @@ from vlsn.real.disk import PosixDisk
 from vlsn.state import node_file
 from vlsn.state.node_file import NodeRecord
 
-STORY = numbered(400, 5, 60)
-"""VLSN 1 to 2 000, some 190 KiB: three segments of 64 KiB and a rest."""
 SIZES = {"n1": 64 << 10, "n2": 96 << 10, "n3": 1 << 20}
 
 

@@ -1,9 +1,9 @@
-"""The report's document: what it says of each copy, that it is read as it was written, and what is no report."""
+"""The report's document: its facts about each copy, reading it back, and files that are no report."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,11 @@ from repl.audit.findings import Finding
 from repl.audit.outputs import check_outputs, write_outputs
 from repl.audit.report import AuditReport, Histogram, SourceReport, Span, decode_report, range_rows, read_report
 from tests.repl.audit.jobs import audited
-from tests.repl.audit.logs import CLOCK_US, Copy, blocks, numbered
+from tests.repl.audit.logs import CLOCK_US, STORY, Copy, blocks, three
 from vlsn.errors import BadArgument
 
-STORY = numbered(400, 5, 60)
 HASHES = st.binary(min_size=32, max_size=32)
 DIGESTS = st.builds(RangeDigest, st.integers(0, 2**47), st.integers(1, 65536), st.integers(1, 65536), HASHES)
-
-
-def three(path: Path) -> list[Copy]:
-    sizes = {"n1": 64 << 10, "n2": 96 << 10, "n3": 1 << 20}
-    return [Copy(path / node, node, segment_bytes=size).add(*STORY).write() for node, size in sizes.items()]
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -111,7 +105,10 @@ def test_two_digests_in_another_order_are_another_chain() -> None:
     assert chained(chained(NO_CHAIN, one), two) != chained(chained(NO_CHAIN, two), one)
 
 
-def written(path: Path, change: Callable[[dict[str, Any]], object]) -> str:
+FINDING = Finding(rule="gap", source="n1", file="", offset=0, vlsn=1, more={"other": {"file": "x"}, "entries": 3})
+
+
+def report_of(*, equal: bool = True, compared_to: int = 2, findings: Sequence[Finding] = (FINDING,)) -> AuditReport:
     source = SourceReport(
         source="n1",
         node="n1",
@@ -125,19 +122,40 @@ def written(path: Path, change: Callable[[dict[str, Any]], object]) -> str:
         torn_tail=False,
         ranges=range_rows([RangeDigest(0, 2, 1, b"7" * 32)]),
     )
-    finding = Finding(rule="gap", source="n1", file="", offset=0, vlsn=1, more={"other": {"file": "x"}, "entries": 3})
-    report = AuditReport(
-        equal=True,
-        compared_from=1,
-        compared_to=2,
+    return AuditReport(
+        equal=equal,
+        compared_from=min(1, compared_to),
+        compared_to=compared_to,
         sources=[source],
-        findings=[finding],
+        findings=list(findings),
         ranges_differing=0,
         tasks=1,
         seconds=1.0,
     )
+
+
+@pytest.mark.parametrize(
+    ("equal", "compared_to", "findings", "status"),
+    [
+        (True, 8, [], 0),
+        (True, 8, [FINDING], 1),
+        (False, 8, [], 1),
+        (False, 8, [FINDING], 1),
+        (False, 0, [], 2),
+        (False, 0, [FINDING], 1),
+    ],
+)
+def test_exit_code(equal: bool, compared_to: int, findings: list[Finding], status: int) -> None:
+    assert report_of(equal=equal, compared_to=compared_to, findings=findings).exit_code == status
+
+
+def written(path: Path, change: Callable[[dict[str, Any]], object]) -> str:
+    report = report_of()
     assert decode_report(report.to_json().encode()) == report
     fields = json.loads(report.to_json())
+    assert fields["findings"] == [
+        {"rule": "gap", "source": "n1", "file": "", "offset": 0, "vlsn": 1, "other": {"file": "x"}, "entries": 3}
+    ]
     change(fields)
     file = path / "report.json"
     file.write_text(json.dumps(fields))

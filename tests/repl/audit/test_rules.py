@@ -38,18 +38,13 @@ from tests.repl.audit.forge import (
     forged,
 )
 from tests.repl.audit.jobs import audited
-from tests.repl.audit.life import PRODUCER, Left, left_by
+from tests.repl.audit.life import PRODUCER, Left
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 from vlsn.verify.inspection import Rule
 from vlsn.verify.verify import verify
 
 PAGE = Path(__file__).parents[3] / "docs" / "audit-rules.md"
-
-
-@pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    return left_by(tmp_path_factory.mktemp("left"))
 
 
 @dataclass

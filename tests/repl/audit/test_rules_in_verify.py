@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.repl.audit.forge import PRODUCERS, ROLLBACK_START, Forge
-from tests.repl.audit.life import Left, left_by
+from tests.repl.audit.life import Left
 from tests.repl.audit.test_rules import SEEDED, Seeded
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
@@ -21,11 +21,6 @@ from vlsn.verify.verify import verify
 
 BETWEEN_COPIES = {"shorter-than-claimed: by the majority's", "name-reused: a segment's"}
 ALONE = [name for name in SEEDED if name.partition(":")[0] in set(Rule) and name not in BETWEEN_COPIES]
-
-
-@pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    return left_by(tmp_path_factory.mktemp("left"))
 
 
 def verified(path: Path) -> VerifyReport:

@@ -1,4 +1,4 @@
-"""An audit that goes on from an earlier one: what it does not read, what it says all the same, and what it finds."""
+"""An audit that goes on from an earlier one: it reads less, reports the same, and finds changes of the past."""
 
 from __future__ import annotations
 

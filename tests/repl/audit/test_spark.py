@@ -1,4 +1,4 @@
-"""The audit on a real Spark: tasks, progress, the report's file.  What it finds is in ``test_audit``."""
+"""The audit on a real Spark: tasks, progress, the report's file.  ``test_audit`` has its findings."""
 
 from __future__ import annotations
 
@@ -17,17 +17,10 @@ import pytest
 
 from repl.audit import run_audit
 from repl.audit.source import Unreadable
-from tests.repl.audit.logs import Copy, blocks, numbered
+from tests.repl.audit.logs import STORY, Copy, blocks, three
 from vlsn.errors import BadArgument
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("spark")]
-
-STORY = numbered(400, 5, 60)
-
-
-def copies(path: Path) -> list[Copy]:
-    sizes = {"n1": 64 << 10, "n2": 96 << 10, "n3": 1 << 20}
-    return [Copy(path / node, node, segment_bytes=size).add(*STORY).write() for node, size in sizes.items()]
 
 
 def paths(made: list[Copy]) -> list[str]:
@@ -48,7 +41,7 @@ def test_equal_copies_are_proven_in_spark_tasks(tmp_path: Path, spark: Any) -> N
     out, page, table = (tmp_path / f"report.{ending}" for ending in ("json", "html", "parquet"))
     tracker = spark.sparkContext.statusTracker()
     report = run_audit(
-        paths(copies(tmp_path)),
+        paths(three(tmp_path)),
         out=[str(out), str(page), str(table)],
         progress=lambda what, done, total: told.append((what, done, total)),
     )
@@ -65,7 +58,7 @@ def test_equal_copies_are_proven_in_spark_tasks(tmp_path: Path, spark: Any) -> N
 
 
 def test_damage_and_divergence_come_back_from_tasks(tmp_path: Path) -> None:
-    made = copies(tmp_path)
+    made = three(tmp_path)
     file, offset = made[0].flip(501, 120)
     other = blocks([f"paid {n}" for n in range(5)], first_vlsn=1001)[0]
     made[2] = Copy(tmp_path / "n3", "n3").add(*STORY[:200], other, *STORY[201:]).write()
@@ -80,7 +73,7 @@ def test_damage_and_divergence_come_back_from_tasks(tmp_path: Path) -> None:
 
 
 def test_what_cannot_run_is_refused_before_spark_is_asked(tmp_path: Path) -> None:
-    made = paths(copies(tmp_path))
+    made = paths(three(tmp_path))
     for sources, out, message in (
         (made[:1], [], "at least two"),
         ([made[0], made[0] + "/."], [], "named twice"),
@@ -108,7 +101,7 @@ def in_session(leader: int) -> dict[int, str]:
 def test_ctrl_c_ends_an_audit_quietly_and_its_jvm_with_it(tmp_path: Path) -> None:
     vlsnlog = Path(sys.executable).with_name("vlsnlog")
     auditing = subprocess.Popen(
-        [vlsnlog, "audit", *paths(copies(tmp_path))],
+        [vlsnlog, "audit", *paths(three(tmp_path))],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -156,7 +149,7 @@ def test_it_runs_in_a_session_of_the_users_own(tmp_path: Path) -> None:
     keep = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "JAVA_HOME")}
     here = str(Path(__file__).parents[3])
     done = subprocess.run(
-        [sys.executable, str(script), *paths(copies(tmp_path))[:2], str(bare), here],
+        [sys.executable, str(script), *paths(three(tmp_path))[:2], str(bare), here],
         cwd=tmp_path,
         env={**keep, "PATH": "/usr/local/bin:/usr/bin:/bin"},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The Parquet report: what DuckDB, Spark and pandas find in it."""
+"""The Parquet report, as DuckDB, Spark and pandas read it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ import pytest
 from repl.audit.outputs import write_outputs
 from repl.audit.report import AuditReport
 from tests.repl.audit.jobs import audited
-from tests.repl.audit.logs import CLOCK_US, Copy, blocks, numbered
-
-STORY = numbered(400, 5, 60)
+from tests.repl.audit.logs import CLOCK_US, STORY, Copy, blocks, three
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[AuditReport, Path]:
     path = tmp_path_factory.mktemp("tables")
-    sizes = {"n1": 64 << 10, "n2": 96 << 10, "n3": 1 << 20}
-    copies = [Copy(path / node, node, segment_bytes=size).add(*STORY).write() for node, size in sizes.items()]
+    copies = three(path)
     other = blocks([f"<b>paid {n}</b>" for n in range(5)], first_vlsn=1001)[0]
     copies[2] = Copy(path / "n3", "n3").add(*STORY[:200], other, *STORY[201:]).write()
     copies[0].flip(501, 120)

@@ -24,7 +24,7 @@ from repl.audit.tasks import read
 from repl.audit.unread import Missed
 from repl.audit.windows import is_plain, read_plain
 from tests.repl.audit.forge import Forge
-from tests.repl.audit.life import left_by
+from tests.repl.audit.life import Left
 from tests.repl.audit.logs import Copy, blocks
 from vlsn.format.frame import FLAG_AT
 from vlsn.format.segment import FIRST_FRAME
@@ -102,10 +102,10 @@ def test_both_readings_find_the_same(data: st.DataObject, shape: list[tuple[int,
 
 
 @pytest.mark.parametrize("window_bytes", WINDOWS)
-def test_both_find_the_same_in_what_nodes_have_left(tmp_path: Path, window_bytes: int) -> None:
+def test_both_find_the_same_in_what_nodes_have_left(left: Left, window_bytes: int) -> None:
     """Rollbacks, producers, transactions, members, checkpoints and terms of a group that lived."""
     with of(window_bytes):
-        found = [plain for path in left_by(tmp_path / "left").paths.values() for plain in same(path)]
+        found = [plain for path in left.paths.values() for plain in same(path)]
     assert any(found)
     assert not all(found)
 
@@ -125,9 +125,8 @@ def test_a_flag_that_a_window_has_not_seen_is_seen(tmp_path: Path) -> None:
     assert (found.findings, found.blocks) == ((), len(frames) - 1)
 
 
-def test_what_is_not_plain_is_there_for_the_check(tmp_path: Path) -> None:
+def test_what_is_not_plain_is_there_for_the_check(left: Left) -> None:
     """Blocks of producers, transactions and members are in the buffer, all others leave no byte there."""
-    left = left_by(tmp_path / "left")
     kept = 0
     for path in left.paths.values():
         source = DirectorySource(str(path), str(path))

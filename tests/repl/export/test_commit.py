@@ -96,7 +96,7 @@ def listed_rows(disk: FakeDisk) -> list[int]:
 
 
 def check_whole(disk: FakeDisk) -> None:
-    """Checks what must be so at any moment, whoever was stopped wherever."""
+    """Checks the rules that hold at any moment, wherever an export was stopped."""
     held = manifests(disk)
     assert [manifest.number for manifest in held] == list(range(1, len(held) + 1))
     last = held[-1].last if held else 0
@@ -174,7 +174,8 @@ class NoLock(LocalTarget):
     def lock(self) -> None: ...
 
 
-def test_two_exporters_where_no_lock_holds() -> None:
+def two_unlocked() -> tuple[FakeDisk, Exporter, Exporter]:
+    """Two exporters to one directory, of which the first has claimed it."""
     disk = FakeDisk()
     first, second = Exporter(disk, "a"), Exporter(disk, "b")
     for each in (first, second):
@@ -182,6 +183,11 @@ def test_two_exporters_where_no_lock_holds() -> None:
         each.committer = Committer(each.target, each.name, lambda: 7)
     first.committer.open()
     first.committer.claim(SETTINGS, 1)
+    return disk, first, second
+
+
+def test_two_exporters_where_no_lock_holds() -> None:
+    disk, first, second = two_unlocked()
     first.batch(1, 5)
     files = list(first.staged(6, 9))
     second.committer.open()
@@ -197,13 +203,7 @@ def test_two_exporters_where_no_lock_holds() -> None:
 
 
 def test_a_claim_that_comes_while_another_commits_is_made_again() -> None:
-    disk = FakeDisk()
-    first, second = Exporter(disk, "a"), Exporter(disk, "b")
-    for each in (first, second):
-        each.target = NoLock(PATH, disk=disk)
-        each.committer = Committer(each.target, each.name, lambda: 7)
-    first.committer.open()
-    first.committer.claim(SETTINGS, 1)
+    disk, first, second = two_unlocked()
     second.committer.open()
     first.batch(1, 5)  # the number that the second one means to take
     assert second.committer.claim(SETTINGS, 1).last == 5

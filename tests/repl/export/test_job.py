@@ -1,4 +1,4 @@
-"""An export of a stopped node's directory, in Spark tasks: what is there, what is gone on with, and what is refused."""
+"""An export of a stopped node's directory, in Spark tasks: its files, its continuations, and its refusals."""
 
 from __future__ import annotations
 

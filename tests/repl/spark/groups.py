@@ -1,4 +1,4 @@
-"""Groups of real nodes for what Spark reads and writes, and queries that end by themselves."""
+"""Groups of real nodes for Spark's reads and writes, and queries that end by themselves."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def client(group: Group) -> SyncClient[Any]:
 
 
 def entries(group: Group, key_prefix: bytes | None = None) -> list[tuple[bytes | None, bytes]]:
-    """Key and value of all that anybody was told is there."""
+    """Key and value of every acknowledged entry."""
     with client(group) as log:
         found = log.read(consistency="linearizable", key_prefix=key_prefix)
         return [(entry.key, entry.value) for entry in found]
@@ -71,7 +71,7 @@ def source(spark: Any, group: Group, **options: object) -> Any:
 
 
 def collected(stream: Any, checkpoint: Path, found: list[Any], **trigger: Any) -> Any:
-    """Runs a query until all that is there was read; its rows come into ``found``, its batches' sizes are told."""
+    """Runs a query until it has read everything; its batches' rows come into ``found``."""
 
     def take(batch: Any, number: int) -> None:
         found.append((number, batch.collect()))

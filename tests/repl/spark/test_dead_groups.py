@@ -20,8 +20,8 @@ from repl.spark.schemas import PHYSICAL, VISIBLE
 from repl.spark.sink import _written
 from repl.spark.stream import RunPartition, close_clients
 from repl.spark.stream_options import sink_options
-from tests.repl.audit.logs import Copy
-from tests.repl.audit.test_live import STORY, served
+from tests.repl.audit.logs import STORY, Copy
+from tests.repl.audit.test_live import served
 from tests.repl.client.test_batch_rows import rows
 from vlsn.errors import VlsnLogError
 

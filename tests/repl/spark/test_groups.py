@@ -1,4 +1,4 @@
-"""Two groups that their nodes call by one name: what was read of the one is never gone on with in the other."""
+"""Two groups that their nodes call by one name: a read of the one never continues in the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options: every bad one is refused by name, and what is taken is what was written."""
+"""Options: every bad one is refused by name, and the others are taken as written."""
 
 from __future__ import annotations
 

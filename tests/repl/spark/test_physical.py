@@ -1,4 +1,4 @@
-"""``mode=physical`` in a real Spark; what its rows hold is in ``tests/repl/audit/test_columns.py``."""
+"""``mode=physical`` in a real Spark; what its rows hold is in ``tests/repl/spark/test_physical_rows.py``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from repl.audit import VlsnLogDataSource
-from repl.audit.columns import SCHEMA
 from repl.spark import datasource
-from tests.repl.audit.logs import Copy, blocks, numbered
+from repl.spark.physical import SCHEMA
+from tests.repl.audit.logs import STORY, Copy, blocks
 from tests.repl.audit.test_live import DTVLSN, served
 
 pytestmark = pytest.mark.real
-STORY = numbered(400, 5, 60)
 ENTRIES = "kind = 'DATA' and durable"
 
 

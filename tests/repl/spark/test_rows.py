@@ -1,4 +1,5 @@
-"""Rows on their way through commit messages, and the options of writes: what goes in comes out, or is refused."""
+"""Rows on their way through commit messages, and the options of writes: rows come out as they went in, or are
+refused."""
 
 from __future__ import annotations
 

@@ -50,20 +50,6 @@ def test_what_is_there_comes_once_and_in_order_in_batches_of_the_size_asked_for(
     assert values_of(later) == [400, 401]
 
 
-def test_bytes_per_trigger_and_the_beginning_and_the_prefix_are_options(
-    group: Group, spark: Any, tmp_path: Path
-) -> None:
-    with client(group) as log:
-        first, last = log.append_many([b"x" * 300_000] * 6, keys=[b"big"] * 6)
-        log.append(b"7", key=b"other")
-    found: list[Any] = []
-    options = {"from": str(first), "maxBytesPerTrigger": "700k", "keyPrefix": "big"}
-    collected(source(spark, group, **options), tmp_path / "c", found)
-    rows = [row for _, some in found for row in some]
-    assert sorted(row.vlsn for row in rows) == list(range(first, last + 1))
-    assert {bytes(row.key) for row in rows} == {b"big"}
-
-
 def test_what_it_cannot_do_is_said_in_one_line(spark: Any, tmp_path: Path) -> None:
     spark.dataSource.register(VlsnLogDataSource)
     stream = spark.readStream.format("vlsnlog").option("maxEntriesPerTrigger", 0).load("http://127.0.0.1:9")

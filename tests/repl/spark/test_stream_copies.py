@@ -19,8 +19,8 @@ from repl.spark.datasource import VlsnLogDataSource
 from repl.spark.schemas import VISIBLE
 from repl.spark.stream import PARTITIONS
 from repl.spark.stream_copies import CopiesStreamReader
-from tests.repl.audit.logs import Copy, blocks, numbered
-from tests.repl.audit.test_live import DTVLSN, STORY, served
+from tests.repl.audit.logs import STORY, Copy, blocks, numbered
+from tests.repl.audit.test_live import DTVLSN, served
 from tests.repl.spark.groups import OFTEN, client, running
 from vlsn.errors import Damaged, Lagging, NotInLog, Trimmed
 from vlsn.real.disk import PosixDisk
@@ -246,7 +246,7 @@ def test_a_rolled_back_directory_is_refused_and_one_that_lags_is_not(tmp_path: P
     at = {"vlsn": 651, "term": 2}
     with pytest.raises(NotInLog, match=r"term 4 at VLSN 650, and this stream has read one of term 2 there"):
         reader(gone.path).latestOffset(at, LIMIT)
-    # The same above what is known durable: not this copy's to say, while another one has what was read.
+    # The same above the known durable end: this copy does not decide, while another one has the entry that was read.
     behind = (
         log(tmp_path / "n2", "n2", 600).add(*blocks(*[["x"] * 50] * 2, first_vlsn=601, term=4, durable=600)).write()
     )
@@ -259,7 +259,7 @@ def test_a_rolled_back_directory_is_refused_and_one_that_lags_is_not(tmp_path: P
         reader(behind.path).latestOffset(at, LIMIT)
 
 
-# What was cleaned away.
+# Cleaned entries.
 
 
 def test_what_was_cleaned_away_is_an_error_with_the_first_there_is_or_is_counted(

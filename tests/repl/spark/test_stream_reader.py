@@ -17,7 +17,7 @@ from repl.spark.schemas import VISIBLE
 from repl.spark.stream import LogStreamReader, close_clients
 from tests.e2e.group import Group
 from tests.repl.spark.groups import OFTEN, client, running, urls
-from vlsn.errors import BadArgument, NotInLog, TooFarBehind, Trimmed
+from vlsn.errors import NotInLog, TooFarBehind, Trimmed
 
 pytestmark = pytest.mark.real
 LIMIT = ReadMaxBytes(1)
@@ -185,23 +185,3 @@ def test_what_was_cleaned_away_is_an_error_with_the_first_there_is_or_is_counted
         with pytest.raises(Trimmed):
             reader(group).partitions(start, end | {"skipped": 0})
     close_clients()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"maxEntriesPerTriger": 5}, "did you mean 'maxEntriesPerTrigger'"),
-        ({"maxEntriesPerTrigger": 0}, "a whole number, 1 to"),
-        ({"maxBytesPerTrigger": "2"}, "bytes, "),
-        ({"to": 5}, "option 'to' is for spark.read, not for spark.readStream"),
-        ({"mode": "physical"}, "option 'mode' is for spark.read"),
-        ({"sink": "a"}, "option 'sink' is for df.write and df.writeStream"),
-    ],
-)
-def test_what_it_cannot_do_is_said_before_any_node_is_asked(options: dict[str, object], message: str) -> None:
-    given = {"path": "http://127.0.0.1:9", **{name: str(value) for name, value in options.items()}}
-    made = VlsnLogDataSource(given).streamReader(VISIBLE)
-    with pytest.raises(BadArgument, match=message):
-        made.initialOffset()
-    with pytest.raises(BadArgument, match=message):
-        made.latestOffset({"vlsn": 1, "term": 0}, made.getDefaultReadLimit())

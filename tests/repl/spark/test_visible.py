@@ -1,4 +1,4 @@
-"""Visible mode in a real Spark; what partitions hold is in ``test_copies``."""
+"""Visible mode in a real Spark; ``test_copies`` has the rows of partitions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from repl.spark import VlsnLogDataSource
-from tests.repl.audit.logs import Copy, blocks
-from tests.repl.audit.test_live import DTVLSN, STORY, served
+from tests.repl.audit.logs import STORY, Copy, blocks
+from tests.repl.audit.test_live import DTVLSN, served
 from vlsn.limits import MIB
 
 pytestmark = pytest.mark.real

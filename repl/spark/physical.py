@@ -1,15 +1,9 @@
 """A segment's entries as Arrow record batches, a row an entry, without a Python step an entry or a block.
 
-Offsets columns of many blocks are gathered at once, as places in the segment's bytes; the values are then one
-binary array over those bytes, of which every other element is a value and the rest is what lies between:
-
-    bytes    … |hdr|offsets| a | bc |  | hdr |offsets| d |      offsets  s0 e0 s1 e1 s2 e2 s3 e3
-    elements                 v0  v1 v2      gap        v3        take 0, 2, 4, 6
-
-``durable`` says of an entry that a majority is known to have synced it: it lies at or below the source's DTVLSN,
-and was not given up.  No entry between those two is ever rolled back, so a row that says so says it for ever.
-Damaged frames come last, a row each: where, the VLSN if the header still tells it, and no value.  A segment
-that its sidecar's checksum proves whole is not looked at frame by frame.
+``durable`` says of an entry that a majority is known to have synced it: it lies at or below the source's DTVLSN, and
+was not given up.  No entry between those two is ever rolled back, so a row that says so says it for ever. Damaged
+frames come last, a row each: its place, its VLSN if the header is whole, and no value.  A segment that its sidecar's
+checksum proves whole is not looked at frame by frame.
 """
 
 from __future__ import annotations
@@ -22,18 +16,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from repl.arrow.batches import keys_column, values_column
 from repl.audit.blocks import frames_of, read_blocks
 from repl.audit.plan import Part
 from repl.audit.source import Source
 from vlsn.errors import BadBody
 from vlsn.format import scan
-from vlsn.format.block import BLOCK_BYTES, BlockFlag, EntryKind, decode_header
+from vlsn.format.block import BLOCK_BYTES, EntryKind, decode_header
 from vlsn.format.block_heads import heads_good
 from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES, FrameKind
-from vlsn.format.rows import I64, Rows
+from vlsn.format.rows import Rows
 from vlsn.format.sidecar import Sidecar
-from vlsn.ids import lsn
+from vlsn.ids import lsn, padded
 from vlsn.seams import Buffer
 from vlsn.verify.frames import Bools
 
@@ -83,7 +78,7 @@ def segment_batches(
         some = placed.only(slice(low, high))
         window = _window(buf, some, bad)
         if window is not None:
-            yield _batch(window, part, node, durable)
+            yield _batch(*window, part, node, durable)
         low = high
     if bad:
         yield _damaged(buf, sorted(bad), part, node)
@@ -131,63 +126,47 @@ def proven_frames(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
     return found if crc(memoryview(buf)[: part.end]) == sidecar.crc else None
 
 
-def _window(buf: Buffer, some: _Placed, bad: set[int]) -> _Window | None:
-    """Returns the blocks of these that can be decoded; ``bad`` gets the others. None where there is none."""
+def _window(buf: Buffer, some: _Placed, bad: set[int]) -> tuple[_Placed, Rows] | None:
+    """Returns the blocks of these that can be decoded, and their rows. ``bad`` gets the others. None where there is
+    none."""
     headers = scan.block_headers(buf, 0, some.offsets)
     right = heads_good(headers) & (headers["body_bytes"].astype(np.int64) + BLOCK_BYTES == some.lengths)
     if right.all():
-        window = _Window(buf, some, headers)
-        right = window.rising()
+        base = int(some.offsets[0])
+        end = int(some.offsets[-1]) + FRAME_BYTES + padded(int(some.lengths[-1]))
+        rows = Rows(memoryview(buf)[base:end], some.offsets - base + FRAME_BYTES, headers)
+        right = rows.rising()
         if right.all():
-            return window
+            return some, rows
     bad.update(some.offsets[~right].tolist())
     return _window(buf, some.only(right), bad) if right.any() else None
 
 
-class _Window(Rows):
-    """Consecutive blocks and the bytes that they lie in; positions count from the first byte of the first."""
-
-    def __init__(self, buf: Buffer, some: _Placed, headers: scan.Headers) -> None:
-        base = int(some.offsets[0])
-        end = int(some.offsets[-1] + some.lengths[-1]) + FRAME_BYTES + 7 & ~7
-        super().__init__(memoryview(buf)[base:end], some.offsets - base + FRAME_BYTES, headers)
-        self.blocks = some
-
-    def take(self, starts: I64, ends: I64, *, empty_is_null: bool) -> Any:
-        """Returns the bytes from each start to its end as one Arrow array; starts and ends rise together."""
-        offsets = np.empty(2 * len(starts), np.int32)
-        offsets[0::2], offsets[1::2] = starts, ends
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.buf)]
-        alternating = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
-        null = starts == ends if empty_is_null else None
-        return alternating.take(pa.array(np.arange(0, len(offsets), 2), pa.int64(), mask=null))
-
-
-def _batch(window: _Window, part: Part, node: str, durable: int) -> Any:
-    rows, vlsns, overmarked = window.rows, window.vlsns(), window.spread(window.blocks.overmarked)
-    keys = window.take(*window.key_cuts(), empty_is_null=True) if window.has(BlockFlag.KEYS).any() else None
+def _batch(some: _Placed, rows: Rows, part: Part, node: str, durable: int) -> Any:
+    count, vlsns, overmarked = rows.rows, rows.vlsns(), rows.spread(some.overmarked)
+    every = slice(None)
     columns = [
-        pa.repeat(pa.scalar(node, pa.string()), rows),
-        pa.repeat(pa.scalar(part.number, pa.int32()), rows),
-        pa.array(window.spread(window.blocks.offsets + lsn(part.number, 0))),
+        pa.repeat(pa.scalar(node, pa.string()), count),
+        pa.repeat(pa.scalar(part.number, pa.int32()), count),
+        pa.array(rows.spread(some.offsets + lsn(part.number, 0))),
         pa.array(vlsns),
-        pa.array(window.column("term")),
-        pa.array(window.column("clock_us")),
-        _kinds(window),
-        pa.array(window.txns()),
-        keys if keys is not None else pa.nulls(rows, pa.binary()),
-        window.take(*window.value_cuts(), empty_is_null=False),
+        pa.array(rows.column("term")),
+        pa.array(rows.column("clock_us")),
+        _kinds(rows),
+        pa.array(rows.txns()),
+        keys_column(rows, every, count),
+        values_column(rows, every),
         pa.array(overmarked),
-        pa.array(np.zeros(rows, np.bool_)),
+        pa.array(np.zeros(count, np.bool_)),
         pa.array((vlsns <= durable) & ~overmarked),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _kinds(window: _Window) -> Any:
-    if not window.headers["kind"].any():
-        return pa.repeat(_KINDS[0], window.rows)
-    kinds = window.kinds()
+def _kinds(rows: Rows) -> Any:
+    if not rows.headers["kind"].any():
+        return pa.repeat(_KINDS[0], rows.rows)
+    kinds = rows.kinds()
     return _KINDS.take(pa.array(kinds, mask=kinds >= len(_KINDS)))
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repl.audit.columns import BATCH_BYTES, SCHEMA, log_batches, segment_batches
 from repl.audit.directory import DirectorySource
+from repl.spark.physical import BATCH_BYTES, SCHEMA, log_batches, segment_batches
 from tests.repl.audit.logs import CLOCK_US, Copy, blocks, numbered
 from vlsn.format.block import Columns, EntryKind, build, columns_of, decode, decode_header, entries
 from vlsn.ids import lsn
@@ -162,7 +162,7 @@ def test_a_block_whose_offsets_lie_is_damaged_though_its_checksums_are_right(tmp
 
 
 def test_durable_is_what_a_majority_is_known_to_have_synced(tmp_path: Path) -> None:
-    """Seven entries are durable; what lies behind them, and both lives of what was rolled back, is not."""
+    """Seven entries are durable. Later ones, and both lives of the rolled-back ones, are not."""
     old, new = blocks(["a", "b", "c", "d", "e"], ["f", "g", "h", "i"]), blocks(["x", "y", "z"], first_vlsn=6, term=2)
     copy = Copy(tmp_path / "n1", "n1").add(*old).rollback(5).add(*new).checkpoint(7).write()
     rows = table(copy.path)
