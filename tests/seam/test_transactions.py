@@ -408,11 +408,15 @@ def test_a_commit_refused_unlogged_may_be_asked_again_or_taken_back() -> None:
 def test_a_full_disk_refuses_the_commit_and_keeps_the_stage() -> None:
     async def story(group: Group) -> None:
         handle = await staged(group, b"a")
-        log = lead(group).log
-        free, log.care.space.free_bytes = log.care.space.free_bytes, 0
+        space, disk = lead(group).log.care.space, group.machines[group.master].disk
+        disk.free_bytes = lambda directory: 0  # type: ignore[method-assign]
+        space.look()
+        await group.until(lambda: space.low, "it has seen that")
         status, said = await commit(group, handle)
         assert (status, said["type"]) == (503, "no-space")
-        log.care.space.free_bytes = free
+        del disk.free_bytes
+        space.look()
+        await group.until(lambda: not space.low, "there is room again")
         status, said = await committed(group, handle)
         assert (status, "duplicate" in said) == (200, False)
 
