@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -65,6 +66,11 @@ class DeliveryCounts:
     dead: int = 0
     dropped: int = 0
     lost: int = 0
+
+    def note_lost(self, name: str, event: Callable[..., None], first: int, last: int) -> None:
+        """Counts a loss of messages of destination ``name``, and reports it by an event."""
+        self.lost += 1
+        event("destination.lost", destination=name, first=first, last=last)
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -94,7 +95,7 @@ class Delivery:
     def _reset(self, settings: DestinationSettings) -> None:
         """Begins anew where the table says, with nothing out."""
         self._out = MessagesOut(self._numbers)
-        self.acks = Acknowledged(self.name, lambda: self._parts.table(self.uuid), self._out.table)
+        self.acks = Acknowledged(self.name, partial(self._parts.table, self.uuid), self._out.table)
         self._use(settings)
         self._at = self.acks.floor + 1
         self._barren_until = 0.0
@@ -105,16 +106,8 @@ class Delivery:
     def _use(self, settings: DestinationSettings) -> None:
         self.settings, parts = settings, self._parts
         self.wanted = MessageFilter(self.name, settings.prefix.encode(), settings.dead_letter.encode())
-        self._windows = MessageWindows(
-            parts.source, parts.pages, self.wanted, self.uuid, self.acks.since, self._lost, self._missing
-        )
-
-    def _lost(self, first: int, last: int) -> None:
-        self.counts.lost += 1
-        self._parts.event("destination.lost", destination=self.name, first=first, last=last)
-
-    def _missing(self, first: int, last: int) -> None:
-        self.blocked_by = f"VLSNs {first}–{last}, which this node has to fetch"
+        lost = partial(self.counts.note_lost, self.name, parts.event)
+        self._windows = MessageWindows(parts.source, parts.pages, self.wanted, self.uuid, self.acks.since, lost)
 
     def follow(self, settings: DestinationSettings) -> None:
         """Goes by these settings, and by the table as it is. Raises ``NotFound``."""
@@ -283,6 +276,8 @@ class Delivery:
                 found.clear()
             return True
         if window is None:
+            if (missing := self._windows.missing) is not None:
+                self.blocked_by = f"VLSNs {missing[0]}–{missing[1]}, which this node has to fetch"
             return False
         acked = self.acks.table()
         start = int(np.searchsorted(window.vlsns, at))

@@ -143,9 +143,8 @@ PAGED_MESSAGES: Final = 10_000
 
 
 class MessageWindows:
-    """``wanted`` marks the messages of destination ``uuid``, which begins as VLSN ``since`` says. Each is called
-    with a first and a last VLSN: ``lost`` where neither log nor pages have them, ``missing`` where the pages of this
-    node will fetch them from another one."""
+    """The windows of one destination. ``wanted`` marks the messages of destination ``uuid``, whose beginning VLSN
+    ``since`` sets. ``lost`` is called with a first and a last VLSN that neither log nor pages have."""
 
     def __init__(
         self,
@@ -155,15 +154,15 @@ class MessageWindows:
         uuid: str,
         since: int,
         lost: Callable[[int, int], None],
-        missing: Callable[[int, int], None],
     ) -> None:
+        self.missing: tuple[int, int] | None = None
+        """The VLSNs that the last read of pages lacked: this node will fetch their messages from another one."""
         self._source = source
         self._pages = pages
         self._wanted = wanted
         self._uuid = uuid
         self._since = since
         self._lost = lost
-        self._missing = missing
         self._kept: list[Window] = []
         """The window used last comes first: workers with keys and workers without may be far apart."""
         self._used = False
@@ -202,8 +201,8 @@ class MessageWindows:
             self._lost(vlsn, log_first - 1)
             return Window.of_messages(MessageColumns(), vlsn, log_first)
         run = await pages.messages(self._uuid, vlsn, since=self._since, limit=PAGED_MESSAGES, bytes_max=WINDOW_BYTES)
-        if run.lacks is not None and not run.entries:
-            self._missing(*run.lacks)
+        self.missing = run.lacks if not run.entries else None
+        if self.missing is not None:
             return None
         entries = [entry for entry in run.entries if self._wanted.has(entry.key, entry.value)]
         return Window.of_messages(MessageColumns.of(entries), vlsn, max(int(run.next_vlsn), vlsn))

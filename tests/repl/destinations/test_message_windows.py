@@ -27,7 +27,6 @@ class Read:
             UUID,
             5,
             lambda first, last: self.said.append(("lost", first, last)),
-            lambda first, last: self.said.append(("missing", first, last)),
         )
 
     async def begin(self, vlsn: int) -> None:
@@ -69,4 +68,4 @@ async def test_below_the_log_messages_are_in_pages_or_missing_or_lost() -> None:
     read.windows.let_go()
     read.windows.let_go()
     assert await read.vlsns(FIRST) is None
-    assert read.said == [("missing", FIRST, FIRST + 1)]
+    assert read.windows.missing == (FIRST, FIRST + 1) and not read.said
