@@ -113,7 +113,7 @@ STORIES = (
 )
 
 
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("story", [STORIES[0], *(pytest.param(each, marks=pytest.mark.long) for each in STORIES[1:])])
 @virtual
 async def test_a_read_of_a_replica_that_lags_has_what_its_client_was_told_is_durable(story: Story) -> None:
     group = Group(21, levels=LEVELS, segment_bytes=8 * MIB)

@@ -537,6 +537,7 @@ async def test_nothing_is_lost_and_nothing_acknowledged_comes_again_through_any_
     await group.stop()
 
 
+@pytest.mark.long
 @virtual
 async def test_messages_found_for_an_asker_who_is_gone_go_to_the_next_one() -> None:
     """They lie in segments, and take several looks: he goes away at any moment on the way."""

@@ -29,7 +29,7 @@ async def fill(log: Client, rounds: int) -> list[tuple[int, bytes, bytes]]:
     return told
 
 
-@pytest.mark.parametrize("ring", [16 * KIB, 1 << 20])
+@pytest.mark.parametrize("ring", [pytest.param(16 * KIB, marks=pytest.mark.long), 1 << 20])
 def test_each_node_gives_the_entries_of_a_key_and_no_others(ring: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "LOOK_BYTES_AT_ONCE", 8 * KIB)
     monkeypatch.setattr(reads, "LOOK_BYTES_MAX", 32 * KIB)

@@ -40,7 +40,7 @@ async def failed_over(seed: int, higher: int, lower: int) -> tuple[bool, float]:
     return wins, took
 
 
-@pytest.mark.parametrize(("higher", "lower"), [(10, 1), (2, 1)])
+@pytest.mark.parametrize(("higher", "lower"), [pytest.param(10, 1, marks=pytest.mark.long), (2, 1)])
 def test_the_higher_priority_leads_next_where_the_masters_process_has_ended(higher: int, lower: int) -> None:
     outcomes: Counter[bool] = Counter()
     times = []

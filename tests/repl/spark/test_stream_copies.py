@@ -88,7 +88,7 @@ def whole(tmp_path: Path) -> Path:
     return log(tmp_path / "n1", "n1").checkpoint(LAST).write().path
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.long) for each in range(1, 6))])
 def test_batches_of_any_limit_follow_on_one_another_through_restarts(tmp_path: Path, seed: int) -> None:
     """The copies go on from one trigger to the next, one of them is behind, and has given up what nobody read."""
     rng = Random(seed)

@@ -79,7 +79,12 @@ def unkind(rng: Random) -> Callable[[web.Request], Any]:
 
 @pytest.mark.parametrize(
     ("seed", "lanes"),
-    [pytest.param(1, 1, marks=pytest.mark.long), (2, 1), pytest.param(3, 4, marks=pytest.mark.long), (4, 32)],
+    [
+        pytest.param(1, 1, marks=pytest.mark.long),
+        (2, 1),
+        pytest.param(3, 4, marks=pytest.mark.long),
+        pytest.param(4, 32, marks=pytest.mark.long),
+    ],
 )
 def test_each_event_is_taken_in_the_order_of_its_key_by_a_server_that_fails(
     seed: int, lanes: int, secret: Path
