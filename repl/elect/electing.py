@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from feeder.acks import majority
+from feeder.majority import majority
 from repl.elect.election import Election, Role, Standing
 from repl.group import peers
 from repl.group.claims import Claim, claim_of

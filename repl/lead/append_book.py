@@ -13,8 +13,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 
-from feeder.acks import durable_vlsn, majority, synced_by_all, synced_count
+from feeder.majority import majority
 from repl.api import Acks, Appended, Done, Puts
+from repl.lead.acks import durable_vlsn, synced_by_all, synced_count
 from vlsn.durability import SYNCED
 from vlsn.errors import LogFailed, NotMaster, OutcomeUnknown, VlsnLogError
 from vlsn.format.submission import Submission
