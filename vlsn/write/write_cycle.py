@@ -299,7 +299,7 @@ class WriteCycle:
                 self._history.note_submissions(producers(each.data, decode_header(each.data)))
         self._history.note_term(term, sealed[0].first_vlsn, sealed[-1].last_vlsn)
         self._ring.extend([each.data for each in sealed], [each.last_vlsn for each in sealed])
-        self._view.next_vlsn = Vlsn(sealed[-1].last_vlsn + 1)
+        self._view.allocated = sealed[-1].last_vlsn
 
     def _gather_run(self, group: Group, item: ReplicaRun) -> bool:
         """Places blocks of a replica's run until one does not fit; True when all of it is placed."""
@@ -319,7 +319,7 @@ class WriteCycle:
         if txn_end := self._history.note_run(run, start, end):
             group.txn_end = txn_end
         self._ring.extend(blocks[start:end], run.lasts[start:end])
-        self._view.next_vlsn = Vlsn(run.lasts[end - 1] + 1)
+        self._view.allocated = Vlsn(run.lasts[end - 1])
         group.entries += run.lasts[end - 1] - run.firsts[start] + 1
         if end < len(blocks):
             return False
