@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from feeder.acks import majority
+from feeder.majority import majority
 from vlsn.ids import Incarnation
 
 

@@ -330,7 +330,7 @@ class ReplicaFeed:
         _set(due)
 
     def _ack(self) -> bytes:
-        span = self._log.view.range
+        span = self._log.view.index.range
         return ack_message(Ack(self.term, self.verified, span.last_sync, span.last if self._tells_written else None))
 
 

@@ -93,9 +93,9 @@ class Deliveries:
     async def of(self, name: str) -> Delivery:
         """Finds a destination. Raises ``NotFound``, ``BadArgument``, ``NotMaster``, ``ProducersMissing``,
         ``WrongVersion`` below the level that has them."""
-        key_of(name)
+        key = key_of(name)
         await self.settle_in()
-        settings = self._settings_of(name)
+        settings = self._settings_of(name, key)
         if settings is None:
             raise NotFound(f"there is no destination {name}")
         delivery = self._met(name, settings)
@@ -104,10 +104,10 @@ class Deliveries:
         delivery.follow(settings)
         return delivery
 
-    def _settings_of(self, name: str) -> DestinationSettings | None:
+    def _settings_of(self, name: str, key: str) -> DestinationSettings | None:
         """Returns a destination's settings as they are folded, read anew only where they were changed."""
         history = self._log.view.history
-        kept, held = history.small.at(key_of(name), history.acks.folded_to), self._settings.get(name)
+        kept, held = history.small.at(key, history.acks.folded_to), self._settings.get(name)
         if kept is None:
             self._settings.pop(name, None)
             return None
@@ -155,8 +155,7 @@ class Deliveries:
     # Events of the lead.
 
     def rose(self) -> None:
-        """Folds acknowledgements, and wakes calls that wait: the durable end rose."""
-        self._log.view.fold_acks()
+        """Wakes calls that wait: the durable end rose, and what was acknowledged up to there is folded."""
         for delivery in self._of.values():
             delivery.rose()
 
@@ -204,7 +203,7 @@ class Deliveries:
         for key in small:
             if key.startswith(PREFIX):
                 name = key.removeprefix(PREFIX)
-                settings = self._settings_of(name)
+                settings = self._settings_of(name, key)
                 if settings is not None:
                     self._met(name, settings)
 

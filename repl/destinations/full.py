@@ -150,15 +150,11 @@ class FullPolicies(Generic[A]):
         self._source = source
         self._event = event
         self._put = put
-        self._of: dict[str, Policy] = {}
+        self.active: dict[str, Policy] = {}
+        """The policies that can say no, by the uuid of their destination."""
         self._held: deque[tuple[A, int | None, asyncio.Future[None]]] = deque()
         self._counting: asyncio.Task[None] | None = None
         self._closed = False
-
-    @property
-    def active(self) -> bool:
-        """Says whether any destination has a policy that can say no."""
-        return bool(self._of)
 
     @property
     def held(self) -> int:
@@ -166,7 +162,7 @@ class FullPolicies(Generic[A]):
 
     def policy(self, uuid: str) -> Policy | None:
         """Finds the policy of a destination, its depth as it is by now; None for one that is never full."""
-        policy = self._of.get(uuid)
+        policy = self.active.get(uuid)
         if policy is not None and policy.counted:
             self._catch_up(policy)
             policy.depth.let_go(policy.delivery.acks.has)
@@ -185,14 +181,14 @@ class FullPolicies(Generic[A]):
 
     def follow(self, delivery: Delivery) -> None:
         """Goes by the settings of a destination."""
-        settings, policy = delivery.settings, self._of.get(delivery.uuid)
+        settings, policy = delivery.settings, self.active.get(delivery.uuid)
         bounded = settings.full_policy != FULL_POLICIES[0]
         if not self.concerns(settings):
             if policy is not None:
-                del self._of[delivery.uuid]
+                del self.active[delivery.uuid]
                 self.release()
         elif policy is None:
-            self._of[delivery.uuid] = policy = Policy(delivery, settings, _depth_of(delivery))
+            self.active[delivery.uuid] = policy = Policy(delivery, settings, _depth_of(delivery))
             self._count_anew(policy)
         elif (
             policy.bounded != bounded
@@ -217,7 +213,7 @@ class FullPolicies(Generic[A]):
             self.release()
 
     def forget(self, uuid: str) -> None:
-        if self._of.pop(uuid, None) is not None:
+        if self.active.pop(uuid, None) is not None:
             self.release()
 
     def close(self) -> None:
@@ -254,7 +250,7 @@ class FullPolicies(Generic[A]):
         which policy."""
         assert append.submission is not None
         weighed: list[tuple[Policy, Queued]] = []
-        for policy in self._of.values():
+        for policy in self.active.values():
             mask, size = policy.depth.matched(append.submission)
             count = int(mask.sum())
             if not count:
@@ -267,7 +263,7 @@ class FullPolicies(Generic[A]):
             weighed.append((policy, Queued(count, size, int(rows[0]), int(rows[-1]), verdict == "drop")))
             if verdict == "drop":
                 self._met(policy, verdict, why, count, size)
-        for policy in self._of.values():
+        for policy in self.active.values():
             if not policy.next_vlsn and getattr(policy.first_weighed, "settled", True):
                 policy.first_weighed = append
         for policy, queued in weighed:
@@ -293,7 +289,7 @@ class FullPolicies(Generic[A]):
     def sealed(self, pendings: Sequence[Pending]) -> None:
         """Notes that these have their VLSNs, and acknowledges the messages to be dropped. The VLSNs back to the message
         before are acknowledged with them, so that drops in a row are one interval."""
-        for policy in self._of.values():
+        for policy in self.active.values():
             if not policy.queued and policy.first_weighed is None:
                 continue
             for pending in pendings:
@@ -310,7 +306,7 @@ class FullPolicies(Generic[A]):
 
     def left(self, append: A) -> None:
         """Notes that an append was refused after it was admitted here."""
-        for policy in self._of.values():
+        for policy in self.active.values():
             policy.queued.pop(append, None)
             if policy.first_weighed is append:
                 policy.first_weighed = None
@@ -344,14 +340,14 @@ class FullPolicies(Generic[A]):
 
     def full_ones(self) -> Iterator[tuple[str, Fullness]]:
         """Yields the destinations that are full, by name."""
-        for uuid, policy in self._of.items():
+        for uuid, policy in self.active.items():
             if (full := self.fullness(uuid)) is not None:
                 yield policy.delivery.name, full
 
     def fullness(self, uuid: str) -> Fullness | None:
         """Returns how full a destination is: from the append that met it on, while another such one would meet it now,
         and for ``FULL_S`` after the last. So a destination that is emptied message by message is full all along."""
-        policy = self._of.get(uuid)
+        policy = self.active.get(uuid)
         full = policy.fullness if policy is not None else None
         if policy is None or full is None or self._log.seams.clock.monotonic_s() < full.met_s + FULL_S:
             return full
@@ -370,7 +366,7 @@ class FullPolicies(Generic[A]):
         assert append.submission is not None
         return any(
             policy.settings.full_policy == "block" and policy.depth.matched(append.submission)[0].any()
-            for policy in self._of.values()
+            for policy in self.active.values()
         )
 
     def _hold(self, append: A, born: int | None, why: str) -> None:
@@ -405,7 +401,7 @@ class FullPolicies(Generic[A]):
 
     async def _count(self) -> None:
         try:
-            while todo := [policy for policy in self._of.values() if policy.bounded and not policy.counted]:
+            while todo := [policy for policy in self.active.values() if policy.bounded and not policy.counted]:
                 for policy in todo:
                     await self._count_one(policy)
         finally:
@@ -413,7 +409,7 @@ class FullPolicies(Generic[A]):
 
     async def _count_one(self, policy: Policy) -> None:
         depth = policy.depth
-        while self._of.get(policy.delivery.uuid) is policy and policy.depth is depth:
+        while self.active.get(policy.delivery.uuid) is policy and policy.depth is depth:
             try:
                 page = await self._source.blocks(depth.counted_to + 1, bytes_max=MIB)
             except Trimmed as trimmed:
@@ -442,7 +438,7 @@ class FullPolicies(Generic[A]):
     async def _count_paged(self, policy: Policy, first: int) -> None:
         """Counts the messages in pages, the log beginning at ``first``."""
         depth, pages = policy.depth, self._pages()
-        while depth.counted_to + 1 < first and self._of.get(policy.delivery.uuid) is policy:
+        while depth.counted_to + 1 < first and self.active.get(policy.delivery.uuid) is policy:
             if pages is None:
                 depth.counted_to = first - 1
                 return

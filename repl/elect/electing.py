@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from feeder.acks import majority
+from feeder.majority import majority
 from repl.elect.election import Election, Role, Standing
 from repl.group import peers
 from repl.group.claims import Claim, claim_of
@@ -35,7 +35,7 @@ from repl.group.membership import counting, leaving
 from repl.group.vote_messages import Action, Ask, Lead, StepDown, Store, VoteReply, VoteRequest
 from vlsn.errors import StaleTerm, VlsnLogError
 from vlsn.format.records import GroupEntry
-from vlsn.ids import NodeName, Term
+from vlsn.ids import NodeName, Term, Vlsn
 from vlsn.together import failure_of
 
 UNCONFIRMED = "unconfirmed"
@@ -80,7 +80,7 @@ class Electing:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._looks_at: asyncio.Task[bool] | None = None
         """A look whether the master whose feed is being taken leads still."""
-        self._listed: tuple[GroupEntry | None, bool, list[Elector]] = (None, False, [])
+        self._listed: tuple[tuple[Vlsn, GroupEntry] | None, bool, list[Elector]] = (None, False, [])
         """The newest group of the log, whether it is known durable, and the electors that count by it."""
         self.core = self._new_core()
 
@@ -400,10 +400,11 @@ class Electing:
         return len(electable.intersection(role.unlisted_by)) >= majority(len(electable))
 
     def _electors(self) -> list[Elector]:
-        log = self._log
-        group, settled = log.view.history.group, log.view.dtvlsn >= log.view.history.group_vlsn
-        if self._listed[0] is not group or self._listed[1] is not settled:
-            self._listed = group, settled, electors(counting(log.view.history.groups, log.view.dtvlsn))
+        groups, durable = self._log.view.history.groups, self._log.view.dtvlsn
+        newest = groups[-1] if groups else None
+        settled = newest is None or durable >= newest[0]
+        if self._listed[0] is not newest or self._listed[1] is not settled:
+            self._listed = newest, settled, electors(counting(groups, durable))
         return self._listed[2]
 
     def _founding(self, found: Found) -> Standing:

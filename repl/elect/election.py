@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from feeder.acks import majority
+from feeder.majority import majority
 from repl.group.electors import Elector, Listed, voters
 from repl.group.vote_messages import Action, Ask, End, Lead, StepDown, Store, VoteReply, VoteRequest
 from vlsn.ids import Incarnation, NodeName, Term

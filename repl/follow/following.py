@@ -316,6 +316,7 @@ class Following(Role):
     def synced(self, last_vlsn: Vlsn) -> None:
         if self.feed is not None:
             self.feed.synced()
+        self._reads.rose()  # blocks that were durable before they came to the ring
 
     def tick(self) -> None:
         if self.feed is not None:

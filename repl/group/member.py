@@ -211,7 +211,7 @@ class OpenMember:
     def __init__(self, member: Member, log: LocalLog) -> None:
         self.member = member
         self.log = log
-        self.stage = Stage()
+        self.stage = Stage(log.cycle)
         self.pages: PageSource | None = None
         """The messages of destinations that the log has no more."""
         self.holds = MemberHolds(log, member.name, self._hold_dropped)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from feeder.acks import majority
+from feeder.majority import majority
 from repl.config import NodeConfig
 from repl.group.founding import Alarm
 from repl.group.old_images import Heard

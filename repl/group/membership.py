@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from feeder.acks import majority
+from feeder.majority import majority
 from vlsn.errors import BadArgument, BadBody, GroupBusy, InsufficientReplicas
 from vlsn.format.feed_messages import Name
 from vlsn.format.records import PRIORITY_MAX, GroupEntry, Member

@@ -13,12 +13,12 @@ from repl.group.old_images import NOTHING, Told
 from vlsn.errors import NotMaster
 from vlsn.ids import NodeName, Term, Vlsn
 from vlsn.together import failure_of
-from vlsn.write.queue import Pending
+from vlsn.write.write_cycle import LogListener, WriteCycle
 
 CANCEL_AGAIN_S = 0.2
 
 
-class Role:
+class Role(LogListener):
     """A node's part at the moment."""
 
     term = Term(0)
@@ -32,19 +32,7 @@ class Role:
         """Runs until the role is over, or cancelled."""
         raise NotImplementedError
 
-    # Events.
-
-    def sealed(self, pendings: list[Pending]) -> None:
-        raise AssertionError(f"{type(self).__name__}: only a master seals")
-
-    def handed_over(self) -> None:
-        """Notes that another group is with the writer."""
-
-    def written(self, last_vlsn: Vlsn) -> None:
-        """Notes that everything up to ``last_vlsn`` is written here, and not all of it synced."""
-
-    def synced(self, last_vlsn: Vlsn) -> None:
-        """Notes that everything up to ``last_vlsn`` is synced here."""
+    # Events, beside those of the log.
 
     def tick(self) -> None:
         """Does what is due every ``TICK_S``."""
@@ -91,21 +79,23 @@ class Role:
 
 
 class Stage:
-    """The stage where one role plays at a time."""
+    """The stage where one role plays at a time, and listens to the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, cycle: WriteCycle) -> None:
+        self._cycle = cycle
+        self._idle = cycle.listener
         self.role: Role | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def play(self, role: Role) -> BaseException | None:
         """Runs ``role`` until it ends by itself, fails, or is ended; why it failed, if it did."""
-        self.role = role
+        self.role = self._cycle.listener = role
         task = self._task = asyncio.create_task(role.run(), name=type(role).__name__)
         try:
             await asyncio.wait([task])
         finally:
             await cancelled(task)
-            self.role = None
+            self.role, self._cycle.listener = None, self._idle
         return failure_of(task)
 
     async def end(self) -> None:

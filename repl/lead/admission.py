@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from feeder.acks import majority
 from repl.api import Acks, Done, Handle, Puts
 from repl.lead.append_book import Append, refusal_of
 from repl.lead.exactly_once import CommitAgain, Once, ProducerAppend
@@ -155,12 +154,8 @@ class Admission:
 
     def _lacking(self, acks: Acks) -> str:
         """Returns what is missing for ``acks``, "" for nothing."""
-        lead = self._lead
-        if acks is Acks.NONE:
-            return ""
-        total = len(lead.book.electable)
-        needed = (majority(total) if acks is Acks.MAJORITY else total) - (lead.own in lead.book.electable)
-        return f"{lead.present} replicas are connected, acks={acks} needs {needed}" if lead.present < needed else ""
+        present, needed = self._lead.present, self._lead.book.needed[acks]
+        return f"{present} replicas are connected, acks={acks} needs {needed}" if present < needed else ""
 
     def open(self) -> None:
         """Queues held appends, if the reason for holding them is over."""

@@ -13,8 +13,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 
-from feeder.acks import durable_vlsn, synced_by_all, synced_count
+from feeder.majority import majority
 from repl.api import Acks, Appended, Done, Puts
+from repl.lead.acks import durable_vlsn, synced_by_all, synced_count
 from vlsn.durability import SYNCED
 from vlsn.errors import LogFailed, NotMaster, OutcomeUnknown, VlsnLogError
 from vlsn.format.submission import Submission
@@ -107,6 +108,8 @@ class AppendBook:
         self.term = term
         self.term_start: Vlsn = NULL_VLSN
         self.electable: tuple[Incarnation, ...] = ()
+        self.needed = {Acks.NONE: 0, Acks.MAJORITY: 1, Acks.ALL: 0}
+        """The replicas that an append needs beside this node, by its acks."""
         self.synced: dict[Incarnation, Vlsn] = {}
         self.durable: Vlsn = NULL_VLSN
         self._on_durable = on_durable
@@ -122,6 +125,8 @@ class AppendBook:
     def set_group(self, electable: Collection[Incarnation], term_start: Vlsn) -> None:
         """Sets the members that count from now on, also for acknowledgements noted before."""
         self.electable = tuple(electable)
+        total, own = len(electable), self.own in electable
+        self.needed = {Acks.NONE: 0, Acks.MAJORITY: majority(total) - own, Acks.ALL: total - own}
         self.term_start = term_start
         self._count()
         if self._all:

@@ -217,6 +217,7 @@ class Leading(Tenure):
 
     def _durable_rose(self, durable: Vlsn) -> None:
         self.log.view.raise_dtvlsn(durable)
+        self.log.view.fold_acks()
         if not self.changes.settled:
             self.changes.durable_rose(durable)
         self.reads.rose()

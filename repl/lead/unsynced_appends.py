@@ -17,7 +17,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from feeder.acks import majority
 from feeder.feeder import Messages
 from repl.api import Acks
 from repl.lead.append_book import Append, AppendBook
@@ -115,8 +114,7 @@ class UnsyncedAppends:
             here = self._sealed
         if acks is Acks.NONE:
             return here
-        total = len(book.electable)
-        needed = (majority(total) if acks is Acks.MAJORITY else total) - (book.own in book.electable)
+        needed = book.needed[acks]
         there = sorted((self._at(each, replica) for each in book.electable if each != book.own), reverse=True)
         reached = min(here, there[needed - 1]) if needed else here
         return max(reached, book.durable) if acks is Acks.MAJORITY else reached

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from repl.api import ConsumerAt
 from repl.read.reads import Reads
 from vlsn.errors import VlsnLogError
+from vlsn.ids import Vlsn
 from vlsn.seams import Clock
 from vlsn.state.consumers import Placed, is_of_another_group, key_of, position_of, positions_in
 from vlsn.write.local_log import LocalLog
@@ -66,41 +67,45 @@ class ConsumerLags:
         small = self._log.view.history.small
         return positions_in(small.as_of(self._reads.durable)) if small else {}
 
-    def position(self, name: str) -> Placed | None:
-        """Returns one that is durable here, at the same cost however many there are."""
-        return position_of(self._log.view.history.small.at(key_of(name), self._reads.durable))
+    def position(self, name: str, durable: Vlsn) -> Placed | None:
+        """Returns one as of ``durable``, at the same cost however many there are."""
+        return position_of(self._log.view.history.small.at(key_of(name), durable))
 
     async def look(self) -> None:
         """Looks at those that have moved, or that have something new to read, ``LOOKS_MAX`` at most."""
         positions = self.positions()
         for name in [name for name in self._looked if name not in positions]:
             del self._looked[name]
-        due = [name for name, placed in positions.items() if self._is_due(name, placed)]
+        durable = self._reads.durable
+        due = [name for name, placed in positions.items() if self._is_due(name, placed, durable)]
         for name in due[:LOOKS_MAX]:
             await self._look(name, positions[name].position.next)
 
     async def look_at(self, name: str) -> None:
         """Looks at that one, if it is due."""
-        placed = self.position(name)
-        if placed is not None and self._is_due(name, placed):
+        durable = self._reads.durable
+        placed = self.position(name, durable)
+        if placed is not None and self._is_due(name, placed, durable):
             await self._look(name, placed.position.next)
 
     def told(self) -> list[ConsumerAt]:
         """Tells all positions, by name, with their lags as they were seen last."""
-        return [self._told(name, placed) for name, placed in self.positions().items()]
+        durable = self._reads.durable
+        return [self._told(name, placed, durable) for name, placed in self.positions().items()]
 
     def told_of(self, name: str) -> ConsumerAt | None:
         """Returns that position, with its lag as it was seen last."""
-        placed = self.position(name)
-        return self._told(name, placed) if placed is not None else None
+        durable = self._reads.durable
+        placed = self.position(name, durable)
+        return self._told(name, placed, durable) if placed is not None else None
 
-    def _is_due(self, name: str, placed: Placed) -> bool:
+    def _is_due(self, name: str, placed: Placed, durable: Vlsn) -> bool:
         if is_of_another_group(name):
             return False
         looked = self._looked.get(name)
         if looked is None or not looked.covers(placed.position.next):
-            return placed.position.next <= self._reads.durable
-        return not looked.vlsn and looked.upto <= self._reads.durable
+            return placed.position.next <= durable
+        return not looked.vlsn and looked.upto <= durable
 
     async def _look(self, name: str, next_vlsn: int) -> None:
         looked = self._looked.get(name)
@@ -120,16 +125,15 @@ class ConsumerLags:
             looked.vlsn, looked.time_us = page.entries[0].vlsn, page.entries[0].time
         looked.upto = max(looked.upto, page.next_vlsn)
 
-    def _told(self, name: str, placed: Placed) -> ConsumerAt:
+    def _told(self, name: str, placed: Placed, durable: Vlsn) -> ConsumerAt:
         position = placed.position
         term, lag_vlsns, lag_s = position.term, None, None
         if not is_of_another_group(name):
             term = self._reads.term_before(position.next)
-            lag_vlsns, lag_s = self._lag(self._looked.get(name), position.next)
+            lag_vlsns, lag_s = self._lag(self._looked.get(name), position.next, durable)
         return ConsumerAt(name, position.next, term, placed.at, lag_vlsns, lag_s, position.by)
 
-    def _lag(self, looked: _Looked | None, next_vlsn: int) -> tuple[int, float | None]:
-        durable = self._reads.durable
+    def _lag(self, looked: _Looked | None, next_vlsn: int, durable: Vlsn) -> tuple[int, float | None]:
         if looked is not None and not looked.covers(next_vlsn):
             looked = None
         if looked is not None and looked.vlsn:

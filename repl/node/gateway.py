@@ -157,10 +157,12 @@ class Gateway:
             if handler is None:
                 refusal = NotAllowed(f"{request.method[:20]} does not go to {request.path[:100]}")
                 return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
-            if request.method in ("POST", "PUT") and not _takes_entries(request.path):
-                check_json(request)
-            if request.method in _READS or request.path == _APPENDS:
+            if request.path == _APPENDS:
+                return await handler(request)
+            if request.method in _READS:
                 return self._with_durable(request, await handler(request))
+            if request.method in ("POST", "PUT") and not _is_staging(request.path):
+                check_json(request)
             try:
                 return self._with_durable(request, await handler(request))
             finally:
@@ -228,8 +230,8 @@ def _check_codings(request: Request) -> None:
             raise UnsupportedType(f"{name}: {value[:40]}; bodies are read as they are")
 
 
-def _takes_entries(path: str) -> bool:
-    return path == _APPENDS or (path.startswith(TRANSACTIONS) and path.endswith("/entries"))
+def _is_staging(path: str) -> bool:
+    return path.startswith(TRANSACTIONS) and path.endswith("/entries")
 
 
 def _allowed(methods: Methods) -> list[str]:

@@ -37,17 +37,17 @@ from repl.repair.opening import log_options
 from repl.repair.providing import Providing
 from repl.repair.restoring import Restoration
 from repl.repair.scrub import Scrub
-from vlsn.errors import LogFailed, NotMaster
+from vlsn.errors import NotMaster
 from vlsn.ids import Vlsn
 from vlsn.recover.recovery import Recovered
 from vlsn.segments.background import Fault
 from vlsn.together import together
 from vlsn.write.local_log import LocalLog
-from vlsn.write.queue import Pending
+from vlsn.write.write_cycle import LogListener
 
 
-class OpenNode:
-    """The parts of one open log, which hear of it from here (``LogListener``)."""
+class OpenNode(LogListener):
+    """The parts of one open log, and its listener while no role plays."""
 
     def __init__(self, member: Member, confirming: Confirming, restoration: Restoration, recovered: Recovered) -> None:
         config = member.config
@@ -59,12 +59,12 @@ class OpenNode:
             writer=member.workers["writer"],
             keeper=member.workers["keeper"],
             listener=self,
+            failed=member.fatal,
         )
         for note in recovered.notes:
             member.event("open", note=note)
         log.life.background.told = self._background_told
         self.opened = opened = OpenMember(member, log)
-        self._stage = opened.stage
         self.mending = Mending(opened)
         member.workers.damaged = self.mending.met
         self.reads = Reads(log, member.workers.offload("reads"))
@@ -151,28 +151,6 @@ class OpenNode:
     def _destination_dropped(self, name: str, first: Vlsn) -> None:
         self.member.event("hold.dropped", owner="destination", destination=name, first=first)
 
-    # The log's listener.
-
-    def sealed(self, pendings: list[Pending]) -> None:
-        role = self._stage.role
-        assert role is not None
-        role.sealed(pendings)
-
-    def handed_over(self, last_vlsn: Vlsn) -> None:
-        role = self._stage.role
-        if role is not None:
-            role.handed_over()
-
-    def written(self, last_vlsn: Vlsn) -> None:
-        role = self._stage.role
-        if role is not None:
-            role.written(last_vlsn)
-
     def synced(self, last_vlsn: Vlsn) -> None:
-        role = self._stage.role
-        if role is not None:
-            role.synced(last_vlsn)
+        """Wakes readers of a replica's blocks that came to the ring after its last role had ended."""
         self.reads.rose()
-
-    def failed(self, error: LogFailed) -> None:
-        self.member.fatal(error)

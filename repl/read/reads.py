@@ -236,7 +236,7 @@ class Reads:
         return self._log.view.history.term_of(Vlsn(vlsn - 1)) if 1 < vlsn <= self.durable + 1 else 0
 
     def _start(self, from_vlsn: int | None) -> int:
-        first = self._log.view.range.first
+        first = self._contents.index.range.first
         if from_vlsn is None:
             return first or 1
         if first and from_vlsn < first:

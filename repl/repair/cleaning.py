@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from feeder.acks import majority
+from feeder.majority import majority
 from repl.group import founding
 from repl.group.member import OpenMember
 from repl.group.peers import ask_all

@@ -26,7 +26,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from feeder.acks import majority
+from feeder.majority import majority
 from repl.group.member import Member
 from repl.group.peers import get
 from repl.repair.providing import block_at, check_names

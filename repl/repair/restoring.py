@@ -36,11 +36,12 @@ from replica.restore import Disagrees, Progress, Transfer, choose
 from vlsn.errors import BadBody, Damaged, LogFailed, NotFound, Trimmed, VlsnLogError
 from vlsn.format.checksum import crc
 from vlsn.ids import NULL_VLSN, NodeName, Term, Vlsn
-from vlsn.repair.restore import NULL_END, End, Restart, RestoreListener
+from vlsn.repair.restore import NULL_END, End, Restart
 from vlsn.repair.restore_messages import CLOSE, LOOK, OPEN, RECORD, Offer, Purpose, RestoreAsk, read_offer
 from vlsn.segments.restore_marker import Marker, check_no_restore
 from vlsn.state.state_store import StateRecord
 from vlsn.write.local_log import LocalLog
+from vlsn.write.write_cycle import LogListener
 
 T = TypeVar("T")
 RANGE_TIMEOUT_S = 30.0
@@ -335,7 +336,8 @@ class Restoration:
             member.seams,
             writer=member.workers["writer"],
             keeper=member.workers["keeper"],
-            listener=RestoreListener(member.fatal),
+            listener=LogListener(),
+            failed=member.fatal,
         )
         member.node_file = log.node_file
         return log

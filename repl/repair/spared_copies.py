@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 
-from feeder.acks import majority
+from feeder.majority import majority
 from repl.group.hello import log_end
 from repl.group.member import Member, OpenMember
 from repl.group.membership import listed_as

@@ -43,18 +43,18 @@ def test_a_mutant_that_changes_nothing_survives(tmp_path: Path) -> None:
     copy_tree(tmp_path / "tree")
     patch = tmp_path / "nothing.patch"
     patch.write_text(
-        "defence: none\ntest: tests/feeder/test_acks.py\n\n--- a/feeder/acks.py\n+++ b/feeder/acks.py\n"
+        "defence: none\ntest: tests/repl/lead/test_acks.py\n\n--- a/repl/lead/acks.py\n+++ b/repl/lead/acks.py\n"
         '@@ -1,1 +1,1 @@\n-"""The sum of the acknowledgements: the DTVLSN, and which appends may be answered.\n'
         '+"""The amount of the acknowledgements: the DTVLSN, and which appends may be answered.\n'
     )
-    outcome = judge(Mutant("nothing", "none", "tests/feeder/test_acks.py", patch), tmp_path / "tree")
+    outcome = judge(Mutant("nothing", "none", "tests/repl/lead/test_acks.py", patch), tmp_path / "tree")
     assert (outcome.killed, outcome.what) == (False, "SURVIVED")
 
 
 def test_a_mutant_that_does_not_apply_is_no_success(tmp_path: Path) -> None:
     copy_tree(tmp_path / "tree")
     patch = tmp_path / "gone.patch"
-    patch.write_text("--- a/feeder/acks.py\n+++ b/feeder/acks.py\n@@ -1,1 +1,1 @@\n-no such line\n+another\n")
-    outcome = judge(Mutant("gone", "none", "tests/feeder/test_acks.py", patch), tmp_path / "tree")
+    patch.write_text("--- a/repl/lead/acks.py\n+++ b/repl/lead/acks.py\n@@ -1,1 +1,1 @@\n-no such line\n+another\n")
+    outcome = judge(Mutant("gone", "none", "tests/repl/lead/test_acks.py", patch), tmp_path / "tree")
     assert not outcome.killed
     assert outcome.what.startswith("does not apply")

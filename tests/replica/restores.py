@@ -16,10 +16,11 @@ from vlsn.errors import LogFailed
 from vlsn.format.segment import segment_name
 from vlsn.ids import Term, Vlsn
 from vlsn.recover.recovery import recover
-from vlsn.repair.restore import Restart, RestoreListener
+from vlsn.repair.restore import Restart
 from vlsn.repair.restore_messages import Offer, RestoreAsk
 from vlsn.seams import Worker
 from vlsn.write.local_log import LocalLog
+from vlsn.write.write_cycle import LogListener
 
 T = TypeVar("T")
 
@@ -102,9 +103,8 @@ def open_restoring(machine: Machine, wrap: Callable[[Worker], Worker] = lambda w
     )
     workers = [seams.threads.worker(name) for name in ("writer", "keeper")]
     options = replace(SMALL, checkpoint_bytes=100 << 10)
-    return LocalLog(
-        recovered, options, seams, writer=wrap(workers[0]), keeper=workers[1], listener=RestoreListener(_failed)
-    )
+    writer, keeper = wrap(workers[0]), workers[1]
+    return LocalLog(recovered, options, seams, writer=writer, keeper=keeper, listener=LogListener(), failed=_failed)
 
 
 async def restore(machine: Machine, provider: Provider, *, end: tuple[int, int] | None) -> LocalLog:

@@ -2,8 +2,8 @@
 
 Figure 3 of the paper names five properties; each has its test here, and what else the sections ask of elections, of
 followers that fail, of handing over and of nodes that come back.  The pure core's rules are in
-``tests/repl/elect/test_election.py``, the commit rule in ``tests/feeder/test_acks.py``; ``tests/sim`` holds all of it
-against random schedules.
+``tests/repl/elect/test_election.py``, the commit rule in ``tests/repl/lead/test_acks.py``; ``tests/sim`` holds all
+of it against random schedules.
 """
 
 from __future__ import annotations

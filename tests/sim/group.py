@@ -22,6 +22,7 @@ from tests.sim.verdict import Violation
 from tests.sim.watch import Watch
 from vlsn.errors import VlsnLogError
 from vlsn.ids import Vlsn
+from vlsn.write.write_cycle import LogListener
 
 TOLD = (
     *("peer.silent", "feed.start", "feed.end", "scrub.unreadable", "restore.provides", "hold.dropped"),
@@ -67,8 +68,13 @@ class SimNode(Node):
     async def _open(self) -> OpenNode:
         open_node = await super()._open()
         writing, books = self.group_of.watch.writing, self.group_of.books
-        before(open_node, "handed_over", lambda _: writing.handed_over(self), lambda _: books.taken_in(self))
-        before(open_node, "synced", lambda last: writing.synced(self, last), lambda _: books.synced(self))
+
+        def watched(listener: LogListener) -> None:
+            before(listener, "handed_over", lambda: writing.handed_over(self), lambda: books.taken_in(self))
+            before(listener, "synced", lambda last: writing.synced(self, last), lambda _: books.synced(self))
+
+        watched(open_node)
+        before(open_node.opened.stage, "play", watched)
         before(open_node.reads, "rose", lambda: writing.durable_rose(self))
         instead(open_node.opened, "roll_back", partial(self._roll_back, open_node.opened.roll_back))
         self.group_of.watch.opening.opened(self)

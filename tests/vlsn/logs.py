@@ -24,6 +24,7 @@ from vlsn.segments.reader import LogReader
 from vlsn.state.options import Durability, LogOptions
 from vlsn.write.local_log import LocalLog
 from vlsn.write.queue import Pending
+from vlsn.write.write_cycle import LogListener
 
 DIRECTORY = "/log"
 SMALL = LogOptions(segment_bytes=64 << 10, checkpoint_bytes=1 << 30, block_bytes_max=16 << 10, group_bytes_max=32 << 10)
@@ -119,7 +120,7 @@ class Waiting(Pending):
         self.error = error
 
 
-class Opened:
+class Opened(LogListener):
     """A log that is open: ``append`` returns the append, which is synced on return (its jobs run inline)."""
 
     def __init__(self, machine: Machine, options: LogOptions = SMALL, *, take_term: bool = True) -> None:
@@ -132,7 +133,9 @@ class Opened:
         recovered = recover(machine.directory, seams, group="g", node="n1", segment_bytes=options.segment_bytes)
         self.notes = recovered.notes
         self.keeper, self.writer = seams.threads.worker("keeper"), seams.threads.worker("writer")
-        self.log = LocalLog(recovered, options, seams, writer=self.writer, keeper=self.keeper, listener=self)
+        self.log = LocalLog(
+            recovered, options, seams, writer=self.writer, keeper=self.keeper, listener=self, failed=self.failed
+        )
         if take_term:
             self.take_term()
 
@@ -186,9 +189,6 @@ class Opened:
 
     def sealed(self, pendings: list[Pending]) -> None:
         self.waiting.extend(pending for pending in pendings if isinstance(pending, Waiting))
-
-    def handed_over(self, last_vlsn: Vlsn) -> None:
-        pass
 
     def written(self, last_vlsn: Vlsn) -> None:
         self.written_vlsn = last_vlsn

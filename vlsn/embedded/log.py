@@ -81,7 +81,14 @@ class Log:
         self._latch = recovered.latch
         writer = seams.threads.worker("vlsnlog-writer")
         self._log = LocalLog(
-            recovered, options, seams, writer=writer, keeper=keeper, listener=self._waiting, by_writer=True
+            recovered,
+            options,
+            seams,
+            writer=writer,
+            keeper=keeper,
+            listener=self._waiting,
+            failed=self._waiting.failed,
+            by_writer=True,
         )
         self._waiting.log = self._log
         self._log.life.background.told = _tell

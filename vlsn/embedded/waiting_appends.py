@@ -18,6 +18,7 @@ from vlsn.ids import Vlsn
 from vlsn.real.threads import LoopShot, OneShot, Relay
 from vlsn.state.options import Durability
 from vlsn.write.queue import Pending
+from vlsn.write.write_cycle import LogListener
 
 if TYPE_CHECKING:
     from vlsn.write.local_log import LocalLog
@@ -50,7 +51,7 @@ class WaitingAppend(Pending):
         self.tell(error)
 
 
-class WaitingAppends:
+class WaitingAppends(LogListener):
     """The listener of the ``log``, which is set before the first append."""
 
     log: LocalLog
@@ -68,9 +69,6 @@ class WaitingAppends:
                 self._for_sync.append(pending)
             elif pending.durability is Durability.WRITE_NO_SYNC:
                 self._for_write.append(pending)
-
-    def handed_over(self, last_vlsn: Vlsn) -> None:
-        pass
 
     def written(self, last_vlsn: Vlsn) -> None:
         self._tell(self._for_write, last_vlsn)

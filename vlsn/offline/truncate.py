@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from vlsn.errors import BadArgument, Damaged, LogFailed, LogInUse, VlsnLogError
+from vlsn.errors import BadArgument, Damaged, LogInUse, VlsnLogError
 from vlsn.format.block import EntryKind
 from vlsn.format.frame import FrameKind
 from vlsn.ids import Lsn, Vlsn
@@ -41,8 +41,8 @@ from vlsn.verify.dump import DumpFilter, DumpRow, dump_rows
 from vlsn.verify.report import TermRun
 from vlsn.verify.segment_chain import read_stated
 from vlsn.write.local_log import LocalLog
-from vlsn.write.queue import Pending
 from vlsn.write.rollback import find_abandoned
+from vlsn.write.write_cycle import LogListener
 
 _KINDS = frozenset(kind.name for kind in FrameKind if "ROLLBACK" not in kind.name) | {"UNREADABLE"}
 
@@ -173,7 +173,15 @@ class Truncation:
 
     def _opened(self, recovered: Recovered) -> None:
         writer, keeper = self._writer, self._keeper
-        log = LocalLog(recovered, self._options, self._seams, writer=writer, keeper=keeper, listener=self)
+        log = LocalLog(
+            recovered,
+            self._options,
+            self._seams,
+            writer=writer,
+            keeper=keeper,
+            listener=LogListener(),
+            failed=self._give_up,  # while it is being opened, the code below looks
+        )
         self._log = log
         if log.life.failure is not None:
             self._give_up(log.life.failure)
@@ -234,23 +242,6 @@ class Truncation:
             self._failed(error)
         else:
             self._done(record)
-
-    # The log's listener.
-
-    def sealed(self, pendings: list[Pending]) -> None:
-        raise AssertionError("nothing is appended here")
-
-    def handed_over(self, last_vlsn: Vlsn) -> None:
-        pass
-
-    def written(self, last_vlsn: Vlsn) -> None:
-        raise AssertionError("a truncation writes nothing without a sync")
-
-    def synced(self, last_vlsn: Vlsn) -> None:
-        raise AssertionError("nothing is appended here")
-
-    def failed(self, error: LogFailed) -> None:
-        self._give_up(error)  # while it is being opened: whoever opens it looks
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,13 @@ written, and one that has rotted still shuts the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
 
-from vlsn.errors import Damaged, LogFailed
+from vlsn.errors import Damaged
 from vlsn.format import scan
 from vlsn.format.frame import FrameKind
 from vlsn.format.segment import FIRST_FRAME
@@ -39,7 +38,6 @@ from vlsn.state import node_file
 from vlsn.state.node_file import NodeFile
 from vlsn.state.state_opening import OpenState, open_state
 from vlsn.state.state_store import OWN_FIELDS, StateRecord, StateStore
-from vlsn.write.queue import Pending
 
 INDEX_NAME = "index"
 OLD_SUFFIX = ".old"
@@ -59,25 +57,6 @@ class End(NamedTuple):
 
 
 NULL_END: Final = End()
-
-
-class RestoreListener:
-    """The listener of a log under restore, without appends or readers; ``failed`` gets the error that ends it."""
-
-    def __init__(self, failed: Callable[[LogFailed], None]) -> None:
-        self.failed = failed
-
-    def sealed(self, pendings: list[Pending]) -> None:
-        raise AssertionError("a log under restore seals nothing")
-
-    def handed_over(self, last_vlsn: Vlsn) -> None:
-        pass
-
-    def written(self, last_vlsn: Vlsn) -> None:
-        pass
-
-    def synced(self, last_vlsn: Vlsn) -> None:
-        pass
 
 
 class Restart:

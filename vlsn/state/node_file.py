@@ -133,7 +133,8 @@ class NodeFile:
 
     def __init__(self, file: File, record: NodeRecord) -> None:
         self._file = file
-        self._record = record
+        self.record = record
+        """The record that both slots hold, synced."""
         self._failed = False
 
     @classmethod
@@ -158,11 +159,6 @@ class NodeFile:
             raise
         return node_file
 
-    @property
-    def record(self) -> NodeRecord:
-        """The record that both slots hold, synced."""
-        return self._record
-
     def replace(self, record: NodeRecord, *, learned: bool = False) -> NodeRecord:
         """Makes ``record`` (with the next sequence) the node's, durable on return, and returns it.  Within one
         incarnation the term never falls.  A floor alone keeps the sequence, and so does what was ``learned`` from
@@ -170,7 +166,7 @@ class NodeFile:
         as much.  A vote of a term is never taken back: another one in its place, or none, is refused with ``LogFailed``
         and not written. After a ``LogFailed`` of the disk the file's content is unknown; every further call raises it
         too."""
-        mine = self._record
+        mine = self.record
         assert record.incarnation != mine.incarnation or record.term >= mine.term
         assert record.level >= mine.level
         promised = mine.voted_for if mine.vote_term == record.term and record.incarnation == mine.incarnation else ""
@@ -190,7 +186,7 @@ class NodeFile:
         slot = record.encode()
         self._write(0, slot)
         self._write(1, slot)
-        self._record = record
+        self.record = record
         return record
 
     def close(self) -> None:

@@ -45,6 +45,8 @@ from vlsn.write.write_cycle import LogListener, WriteCycle
 class LocalLog:
     """An open log.  Made by ``recovery.recover`` and this constructor. The module says which threads may call it.
 
+    ``failed`` is called on the owner's thread when the log has failed; the process must end.
+
     ``by_writer``: groups are made by the writer's thread alone, where callers' threads may be interrupted at any point,
     as a process's main thread is by a signal whose handler raises."""
 
@@ -57,6 +59,7 @@ class LocalLog:
         writer: Worker,
         keeper: Worker,
         listener: LogListener,
+        failed: Callable[[LogFailed], None],
         by_writer: bool = False,
     ) -> None:
         self.directory = recovered.directory
@@ -66,7 +69,7 @@ class LocalLog:
         self.node_file = recovered.node_file
         self.lock = recovered.lock
         self.writer = writer
-        self._listener = listener
+        self._owner_failed = failed
         self.stats = stats = LogStats(index=recovered.index.stats, cuts=recovered.cuts)
         self.view = view = LogView(recovered, seams.disk, ring_bytes_max=options.ring_bytes_max)
         self.life = life = LogLife(self.latch, keeper, seams.clock, stop=self._stop, failed=self._failed)
@@ -294,6 +297,6 @@ class LocalLog:
         return refused
 
     def _failed(self, failure: LogFailed) -> None:
-        self._listener.failed(failure)
+        self._owner_failed(failure)
         if self.life.closing:
             self._finish()

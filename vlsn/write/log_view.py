@@ -32,8 +32,8 @@ class LogView:
         self.history: History = recovered.history
         self.ring = Ring(ring_bytes_max)
         self.ring.restart(recovered.last_vlsn)
-        self.next_vlsn = Vlsn(recovered.last_vlsn + 1)
-        """The VLSN that the next entry is given."""
+        self.allocated: Vlsn = recovered.last_vlsn
+        """The highest VLSN given so far; at or above ``range.last``."""
         self.ends: dict[int, int] = dict(recovered.ends)
         """Number → synced end (offset) of every live segment."""
         self.dtvlsn: Vlsn = recovered.dtvlsn
@@ -50,9 +50,9 @@ class LogView:
         return self.index.range
 
     @property
-    def allocated(self) -> Vlsn:
-        """The highest VLSN given so far; at or above ``range.last``."""
-        return Vlsn(self.next_vlsn - 1)
+    def next_vlsn(self) -> Vlsn:
+        """The VLSN that the next entry is given."""
+        return Vlsn(self.allocated + 1)
 
     def tell_txn_end(self) -> None:
         """Tells the index where the last transaction ends: it loses sight of that at a rollback, and at an open."""
@@ -106,7 +106,7 @@ class LogView:
         """Drops what memory holds of VLSNs after ``matchpoint``; the next block follows on it."""
         self.ring.truncate(matchpoint)
         self.history.truncate(matchpoint)
-        self.next_vlsn = Vlsn(matchpoint + 1)
+        self.allocated = matchpoint
         self.tell_txn_end()
 
     def fold_acks(self) -> None:

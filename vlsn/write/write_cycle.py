@@ -15,9 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
-from vlsn.errors import LogFailed, NoSpace, VlsnLogError
+from vlsn.errors import NoSpace, VlsnLogError
 from vlsn.format.block import FLAGS_AT, decode_header, producers
 from vlsn.format.columns import PRODUCERS
 from vlsn.format.frame import FRAME_BYTES, FrameKind
@@ -51,28 +50,21 @@ from vlsn.write.queue import (
 from vlsn.write.replacer import Replacer
 
 
-class LogListener(Protocol):
-    """The listener of a log: its owner. Each method is called on the owner's thread."""
+class LogListener:
+    """The listener of a log. Each method is called on the owner's thread; here they do nothing."""
 
     def sealed(self, pendings: list[Pending]) -> None:
         """Is called when these have their VLSNs, in order, and are on their way to the writer."""
-        ...
+        raise AssertionError(f"{type(self).__name__} appends nothing")
 
-    def handed_over(self, last_vlsn: Vlsn) -> None:
-        """Is called when everything up to ``last_vlsn`` is in the ring, just before it goes to the writer."""
-        ...
+    def handed_over(self) -> None:
+        """Is called when a group is in the ring, just before it goes to the writer."""
 
     def written(self, last_vlsn: Vlsn) -> None:
         """Is called when all up to ``last_vlsn`` is written here, unless the same step syncs it."""
-        ...
 
     def synced(self, last_vlsn: Vlsn) -> None:
         """Is called when everything up to ``last_vlsn`` is synced here, indexed and readable."""
-        ...
-
-    def failed(self, error: LogFailed) -> None:
-        """Is called when the log has failed; the process must end."""
-        ...
 
 
 class WriteCycle:
@@ -120,7 +112,8 @@ class WriteCycle:
         self._writer = writer
         self._clock = life.clock
         self._stats = stats
-        self._listener = listener
+        self.listener = listener
+        """The part of the log's owner that works with it at the moment."""
         self._by_writer = by_writer
         self._gathering = False
         self._asked = False
@@ -275,7 +268,7 @@ class WriteCycle:
         assert next_vlsn == self._view.next_vlsn
         group.submissions += len(pendings)
         group.entries += next_vlsn - first
-        self._listener.sealed(pendings)
+        self.listener.sealed(pendings)
 
     def _seal_entries(self, group: Group, item: LocalEntries) -> None:
         assert self.term
@@ -306,7 +299,7 @@ class WriteCycle:
                 self._history.note_submissions(producers(each.data, decode_header(each.data)))
         self._history.note_term(term, sealed[0].first_vlsn, sealed[-1].last_vlsn)
         self._ring.extend([each.data for each in sealed], [each.last_vlsn for each in sealed])
-        self._view.next_vlsn = Vlsn(sealed[-1].last_vlsn + 1)
+        self._view.allocated = sealed[-1].last_vlsn
 
     def _gather_run(self, group: Group, item: ReplicaRun) -> bool:
         """Places blocks of a replica's run until one does not fit; True when all of it is placed."""
@@ -326,7 +319,7 @@ class WriteCycle:
         if txn_end := self._history.note_run(run, start, end):
             group.txn_end = txn_end
         self._ring.extend(blocks[start:end], run.lasts[start:end])
-        self._view.next_vlsn = Vlsn(run.lasts[end - 1] + 1)
+        self._view.allocated = Vlsn(run.lasts[end - 1])
         group.entries += run.lasts[end - 1] - run.firsts[start] + 1
         if end < len(blocks):
             return False
@@ -399,7 +392,7 @@ class WriteCycle:
             self._stats.unacked += group.entries
         try:
             if group.firsts:  # before the writer wakes and takes the interpreter's lock from the feeders
-                self._listener.handed_over(Vlsn(group.lasts[-1]))
+                self.listener.handed_over()
         finally:
             written, failed = partial(self._written, group), partial(self._write_failed, group)
             self._writer.submit(partial(self._write, group), written, failed)
@@ -428,7 +421,7 @@ class WriteCycle:
             if synced:
                 self._synced()
             elif group.firsts:
-                self._listener.written(Vlsn(group.lasts[-1]))
+                self.listener.written(Vlsn(group.lasts[-1]))
             for after in group.after:
                 after()
             self.uncovered_bytes += group.bytes
@@ -442,7 +435,7 @@ class WriteCycle:
         if span.last > span.last_sync:
             self._index.note_synced(span.last)
             self._ring.set_synced(span.last)
-            self._listener.synced(span.last)
+            self.listener.synced(span.last)
 
     def _count(self, group: Group, seconds: float, *, synced: bool) -> None:
         stats = self._stats

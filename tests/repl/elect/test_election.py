@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from feeder.acks import majority
+from feeder.majority import majority
 from repl.elect.election import ROUNDS_BEFORE_PRIORITY_0, SOON, SOON_MAX, Election, Role, Standing
 from repl.group.electors import PRIORITY_DELAY_S, Elector
 from repl.group.vote_messages import Action, Ask, End, Lead, StepDown, Store, VoteReply, VoteRequest

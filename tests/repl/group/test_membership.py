@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.acks import majority
+from feeder.majority import majority
 from repl.group import membership
 from repl.group.founding import electable_incarnations
 from repl.group.membership import NOBODY, Add, Prefer, Promote, Remove, check_change, counting, listed_as, read_change

@@ -18,11 +18,6 @@ from collections.abc import Collection, Mapping
 from vlsn.ids import NULL_VLSN, Incarnation, Vlsn
 
 
-def majority(electable: int) -> int:
-    """Returns how many of ``electable`` nodes are more than half."""
-    return electable // 2 + 1
-
-
 def durable_vlsn(synced: Mapping[Incarnation, Vlsn], electable: Collection[Incarnation], *, term_start: Vlsn) -> Vlsn:
     """Returns the DTVLSN that these acknowledgements prove; ``NULL_VLSN`` when they prove none in this term."""
     if not electable or not term_start:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.acks import durable_vlsn, majority, synced_by_all, synced_count
+from feeder.majority import majority
+from repl.lead.acks import durable_vlsn, synced_by_all, synced_count
 from vlsn.ids import Incarnation, Vlsn
 
 A, B, C, D, E = (Incarnation(number) for number in range(1, 6))
