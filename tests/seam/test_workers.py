@@ -32,7 +32,7 @@ from repl.destinations.consume_messages import (
 from repl.destinations.consume_ws import Consuming
 from repl.destinations.handed import Handed
 from repl.destinations.limits import NOTE_SOON_S
-from repl.destinations.message_batch import decode
+from repl.destinations.message_batch import MessageColumns, decode, encode
 from repl.destinations.notes import Notes
 from repl.node.gateway import Gateway
 from repl.web.limits import READ_BYTES_MAX, WORKER_BYTES_MAX
@@ -43,7 +43,9 @@ from tests.seam.nodes import PORT, Group
 from tests.seam.test_destinations import acked, client, made, values
 from tests.seam.test_once_client import disturb
 from vlsn.errors import BadArgument, BadBody, ChannelClosed, NotFound, Unreachable, VlsnLogError
+from vlsn.format.block import Entry, EntryKind
 from vlsn.format.vlsn_set import VlsnSet
+from vlsn.ids import Term, Vlsn
 from vlsn.levels import LEVELS
 from vlsn.limits import MIB
 from vlsn.seams import Buffer, Channel
@@ -329,32 +331,6 @@ async def test_a_worker_that_waits_for_an_acknowledgement_of_a_master_that_is_si
     await group.stop()
 
 
-@virtual
-async def test_what_had_come_is_given_out_though_the_connection_is_lost_as_more_is_asked_for() -> None:
-    group = await made(44)
-    async with client(group) as log:
-        told = await log.destinations.put("orders", from_="start", ack_timeout_s=600.0)
-        await log.append_many([b"%d" % number for number in range(8)])
-        dest = log.destination("orders", prefetch=2)
-        batches = dest.batches()
-        seen = [*await taken(batches)]
-        await dest.ack(seen)
-        more = await taken(batches)  # a quick worker: the rest is on its way
-        await asyncio.sleep(1.0)
-        group.net.cut("client", group.master)
-        await asyncio.sleep(0.1)
-        await dest.ack(more)
-        seen += more
-        while len(seen) < 8:
-            more = await taken(batches)
-            await dest.ack(more)
-            seen += more
-        assert values(seen) == [b"%d" % number for number in range(8)]
-        assert {message.attempt for message in seen} == {1}
-        assert acked(group, told["uuid"]).done.has([message.vlsn for message in seen]).all()
-    await group.stop()
-
-
 def test_a_note_that_is_due_at_once_is_asked_about_on_the_loop_that_nodes_run_on() -> None:
     """uvloop gives no ``TimerHandle`` for a call within a millisecond: its time cannot be asked for."""
 
@@ -627,7 +603,9 @@ async def test_what_a_worker_leaves_of_a_batch_is_another_ones_at_once() -> None
 
 
 class FullLine(Line):
-    """A line whose socket is full from a certain message on, until it is ``emptied``."""
+    """A line whose socket is full from a certain message on, until it is ``emptied``, or until it is ``lost``."""
+
+    lost = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -635,6 +613,8 @@ class FullLine(Line):
         self.emptied.set()
 
     async def send(self, message: Buffer) -> None:
+        if self.lost:
+            raise ChannelClosed("the master is gone")
         await self.emptied.wait()
         await super().send(message)
 
@@ -645,6 +625,20 @@ async def full() -> tuple[FullLine, DestinationStream, list[list[int]]]:
     stream = await DestinationStream.open(line, lambda uuid, vlsns, _: lost.append([*vlsns]))
     line.emptied.clear()
     return line, stream, lost
+
+
+@virtual
+async def test_what_had_come_is_given_out_though_the_connection_is_lost_as_more_is_asked_for() -> None:
+    line, stream, _ = await full()
+    columns = MessageColumns.of([Entry(Vlsn(7), Term(1), 0, EntryKind.DATA, 0, None, b"a")])
+    line.tell(head(MESSAGES) + encode(columns, {}))
+    await asyncio.sleep(0.1)
+    line.lost = True
+    await stream.grant(1)
+    assert (await stream.next()).vlsns.tolist() == [7]
+    with pytest.raises(Unreachable, match="the master is gone"):
+        await stream.next()
+    await stream.close()
 
 
 @virtual
