@@ -87,9 +87,12 @@ async def test_an_acknowledgement_is_durable_when_answered_though_the_group_asks
         for machine in group.machines.values():
             machine.disk.latency = lambda call: 1.0 if "sync" in call.name else 0.0
         dest = log.destination("orders")
-        batch = await dest.take(1, 1.0)
+        batch = await dest.take(1, 10.0)
+        assert values(batch) == [b"a"]
         await dest.ack(batch)
         assert acked(group, told["uuid"]).done.has(batch.vlsns).all()
+        view = group.nodes[group.master].opened().log.view
+        assert view.dtvlsn == view.range.last
     await group.stop()
 
 

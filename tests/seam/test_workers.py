@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, suppress
 from random import Random
 from random import seed as seed_global
 from typing import cast
@@ -14,16 +14,12 @@ import pytest
 import uvloop
 
 from repl.client.destination import PREFETCH_MAX, Destination, Messages
-from repl.client.destination_stream import ACKS_MAX, LAST_WORD_S, SILENT_S, UNSENT_MAX, DestinationStream
+from repl.client.destination_stream import SILENT_S
 from repl.destinations.consume_messages import (
     ACK,
-    ACKED,
-    ACKS_UNANSWERED_MAX,
-    ALIVE_S,
     CREDIT,
     CREDIT_MAX,
     END,
-    FAILED,
     HELLO,
     MESSAGES,
     head,
@@ -34,18 +30,13 @@ from repl.destinations.handed import Handed
 from repl.destinations.limits import NOTE_SOON_S
 from repl.destinations.message_batch import decode
 from repl.destinations.notes import Notes
-from repl.node.gateway import Gateway
-from repl.web.limits import READ_BYTES_MAX, WORKER_BYTES_MAX
-from repl.web.types import BytesBody, Headers, Request, Upgrade
 from tests.fakes.loop import virtual
 from tests.fakes.seeds import seeds
-from tests.seam.nodes import PORT, Group
+from tests.seam.nodes import Group
 from tests.seam.test_destinations import acked, client, made, values
 from tests.seam.test_once_client import disturb
-from vlsn.errors import BadArgument, BadBody, ChannelClosed, NotFound, Unreachable, VlsnLogError
+from vlsn.errors import BadArgument, ChannelClosed, NotFound, VlsnLogError
 from vlsn.format.vlsn_set import VlsnSet
-from vlsn.levels import LEVELS
-from vlsn.limits import MIB
 from vlsn.seams import Buffer, Channel
 
 
@@ -329,32 +320,6 @@ async def test_a_worker_that_waits_for_an_acknowledgement_of_a_master_that_is_si
     await group.stop()
 
 
-@virtual
-async def test_what_had_come_is_given_out_though_the_connection_is_lost_as_more_is_asked_for() -> None:
-    group = await made(44)
-    async with client(group) as log:
-        told = await log.destinations.put("orders", from_="start", ack_timeout_s=600.0)
-        await log.append_many([b"%d" % number for number in range(8)])
-        dest = log.destination("orders", prefetch=2)
-        batches = dest.batches()
-        seen = [*await taken(batches)]
-        await dest.ack(seen)
-        more = await taken(batches)  # a quick worker: the rest is on its way
-        await asyncio.sleep(1.0)
-        group.net.cut("client", group.master)
-        await asyncio.sleep(0.1)
-        await dest.ack(more)
-        seen += more
-        while len(seen) < 8:
-            more = await taken(batches)
-            await dest.ack(more)
-            seen += more
-        assert values(seen) == [b"%d" % number for number in range(8)]
-        assert {message.attempt for message in seen} == {1}
-        assert acked(group, told["uuid"]).done.has([message.vlsn for message in seen]).all()
-    await group.stop()
-
-
 def test_a_note_that_is_due_at_once_is_asked_about_on_the_loop_that_nodes_run_on() -> None:
     """uvloop gives no ``TimerHandle`` for a call within a millisecond: its time cannot be asked for."""
 
@@ -376,56 +341,6 @@ def test_a_note_that_is_due_at_once_is_asked_about_on_the_loop_that_nodes_run_on
         notes.close()
 
     uvloop.run(main())
-
-
-@virtual
-async def test_an_acknowledgement_is_lost_with_a_master_that_falls_silent_though_nobody_asks_for_messages() -> None:
-    line, loop = Line(), asyncio.get_running_loop()
-    lost: list[tuple[str, list[int], float]] = []
-    line.tell(head(HELLO) + b"aaaaaaaaaaaaaaaa")
-    stream = await DestinationStream.open(line, lambda uuid, vlsns, _: lost.append((uuid, [*vlsns], loop.time())))
-    began = loop.time()
-    await stream.ack(np.array([7, 8]))
-    await asyncio.sleep(SILENT_S + 2.0)
-    assert [(uuid, vlsns) for uuid, vlsns, _ in lost] == [("aaaaaaaaaaaaaaaa", [7, 8])]
-    assert lost[0][2] - began < SILENT_S + 1.0 and line.closed
-    await stream.close()
-
-
-@virtual
-async def test_acknowledgements_of_one_turn_go_together_and_one_that_is_cancelled_takes_no_other_along() -> None:
-    line, lost = Line(), list[list[int]]()
-    line.tell(head(HELLO) + b"aaaaaaaaaaaaaaaa")
-    stream = await DestinationStream.open(line, lambda uuid, vlsns, _: lost.append([*vlsns]))
-    many = [asyncio.create_task(stream.ack(np.array([vlsn]))) for vlsn in (7, 5, 6)]
-    tolds = await asyncio.gather(*many)
-    first = asyncio.create_task(stream.ack(np.array([8])))
-    await asyncio.sleep(0)
-    first.cancel()
-    later = await stream.ack(np.arange(9, 9 + ACKS_MAX))  # no room beside the one before
-    await asyncio.sleep(0.1)
-    sent = [(number, VlsnSet.unpack(rest).vlsns().tolist()) for kind, number, rest in line.sent if kind == ACK]
-    assert sent == [(1, [5, 6, 7]), (2, [8]), (3, [*range(9, 9 + ACKS_MAX)])]
-    line.tell(head(ACKED) + np.array([1, 3], "<u4").tobytes())
-    await asyncio.sleep(0.1)
-    assert all(told.done() for told in tolds) and later.done() and not lost
-    await stream.close()
-    assert lost == [[8]], "only this one is not known to be durable"
-
-
-@virtual
-async def test_an_acknowledgement_is_not_kept_waiting_by_a_connection_that_is_closed() -> None:
-    line, lost = Line(), list[list[int]]()
-    line.tell(head(HELLO) + b"aaaaaaaaaaaaaaaa")
-    stream = await DestinationStream.open(line, lambda uuid, vlsns, _: lost.append([*vlsns]))
-    for at in range(2 * UNSENT_MAX):
-        asyncio.ensure_future(stream.ack(np.arange(at * ACKS_MAX + 1, (at + 1) * ACKS_MAX + 1)))
-    await asyncio.sleep(0)
-    await stream.close()
-    async with asyncio.timeout(5.0):
-        await stream.ack(np.array([1]))
-        await asyncio.sleep(0.1)
-    assert len(lost) >= UNSENT_MAX and line.closed
 
 
 @virtual
@@ -463,16 +378,6 @@ async def test_a_quick_worker_that_takes_many_is_not_granted_more_than_a_node_le
                 streams.update(dest._streams)
         assert len(streams) == 1, "it was never thrown out"
     await group.stop()
-
-
-@virtual
-async def test_a_greeting_that_never_comes_is_not_waited_for_for_ever() -> None:
-    line, loop = Line(), asyncio.get_running_loop()
-    began = loop.time()
-    with pytest.raises(Unreachable, match="says nothing"):
-        await DestinationStream.open(line, lambda *_: None)
-    assert SILENT_S <= loop.time() - began < SILENT_S + 1.0
-    assert [kind for kind, _, _ in line.sent] == [CREDIT] and line.closed
 
 
 @virtual
@@ -624,192 +529,3 @@ async def test_what_a_worker_leaves_of_a_batch_is_another_ones_at_once() -> None
         with pytest.raises(BadArgument):
             await log.destination("orders").take(0, 0.0)
     await group.stop()
-
-
-class FullLine(Line):
-    """A line whose socket is full from a certain message on, until it is ``emptied``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.emptied = asyncio.Event()
-        self.emptied.set()
-
-    async def send(self, message: Buffer) -> None:
-        await self.emptied.wait()
-        await super().send(message)
-
-
-async def full() -> tuple[FullLine, DestinationStream, list[list[int]]]:
-    line, lost = FullLine(), list[list[int]]()
-    line.tell(head(HELLO) + b"aaaaaaaaaaaaaaaa")
-    stream = await DestinationStream.open(line, lambda uuid, vlsns, _: lost.append([*vlsns]))
-    line.emptied.clear()
-    return line, stream, lost
-
-
-@virtual
-async def test_a_worker_leaves_a_master_that_reads_nothing_and_its_acknowledgements_are_made_again() -> None:
-    line, stream, lost = await full()
-    stream.pass_over(np.array([9]))
-    await stream.ack(np.array([7]))
-    async with asyncio.timeout(LAST_WORD_S + 1.0):
-        await stream.close()
-    assert line.closed and lost == [[7]]
-
-
-@virtual
-async def test_a_worker_whose_leaving_is_cancelled_has_left() -> None:
-    line, stream, lost = await full()
-    stream.pass_over(np.array([9]))
-    await stream.ack(np.array([7]))
-    leaving = asyncio.create_task(stream.close())
-    await asyncio.sleep(0.1)
-    leaving.cancel()
-    await asyncio.wait([leaving])
-    assert line.closed and lost == [[7]]
-
-
-@virtual
-async def test_who_waits_for_the_socket_goes_together_with_others_who_do() -> None:
-    line, stream, lost = await full()
-    tolds = [await stream.ack(np.arange(1, 1 + ACKS_MAX)) for _ in range(UNSENT_MAX)]
-    waiting = [asyncio.create_task(stream.ack(np.array([vlsn]))) for vlsn in range(1, 101)]
-    await asyncio.sleep(0.1)
-    line.emptied.set()
-    tolds += await asyncio.gather(*waiting)
-    await asyncio.sleep(0.1)
-    sent = [number for kind, number, _ in line.sent if kind == ACK]
-    assert len(sent) < 2 * UNSENT_MAX, "a message for each would be what the master answers one by one"
-    line.tell(head(ACKED) + np.array(sent, "<u4").tobytes())
-    await asyncio.sleep(0.1)
-    assert all(told.done() for told in tolds) and not lost
-    await stream.close()
-
-
-@virtual
-async def test_a_master_that_answers_what_nobody_can_read_is_left_at_once() -> None:
-    line, stream, lost = await full()
-    await stream.ack(np.array([7]))
-    line.tell(head(ACKED) + b"abc")
-    with pytest.raises(BadBody):
-        async with asyncio.timeout(1.0):
-            await stream.next()
-    assert lost == [[7]]
-    again = await stream.ack(np.array([8]))
-    assert lost == [[7], [8]] and not again.done(), "nothing more goes out on that connection"
-    await stream.close()
-
-
-class Stuck(Line):
-    """A worker that takes nothing before ``emptied``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.emptied = asyncio.Event()
-
-    async def send(self, message: Buffer) -> None:
-        await self.emptied.wait()
-        await super().send(message)
-
-    def send_now(self, message: Buffer) -> bool:
-        return self.emptied.is_set() and super().send_now(message)
-
-    @property
-    def unheard(self) -> int:
-        return self._told.qsize()
-
-
-@asynccontextmanager
-async def large(seed: int, count: int, size: int) -> AsyncIterator[Group]:
-    """Yields a group of one whose destination has so many messages of so many bytes."""
-    group = Group(seed, 1, levels=LEVELS, segment_bytes=64 * MIB)
-    await group.start()
-    await group.serving()
-    async with client(group) as log:
-        await log.destinations.put("orders", from_="start", ack_timeout_s=600.0)
-        for _ in range(count):
-            await log.append(bytes(size))
-    yield group
-    await group.stop()
-
-
-async def consuming(group: Group, line: Line, query: str = "") -> asyncio.Task[None]:
-    """Serves a worker as the gateway does."""
-    headers = Headers({"Host": f"{group.master}:{PORT}", "Connection": "Upgrade", "Upgrade": "websocket"})
-    asked = Request("GET", f"/v1/destinations/orders/consume{query}", headers, BytesBody(b""))
-    upgrade = await Gateway(group.nodes[group.master].services).handle(asked)
-    assert isinstance(upgrade, Upgrade)
-
-    async def run() -> None:
-        await upgrade.run(line)
-
-    return asyncio.create_task(run())
-
-
-@virtual
-async def test_a_worker_that_takes_nothing_is_handed_less_than_two_answers() -> None:
-    async with large(41, 80, MIB // 4) as group:
-        line = Stuck()
-        serving = await consuming(group, line)
-        line.tell(head(CREDIT, 80))
-        await asyncio.sleep(10.0)
-        lead = group.nodes[group.master].lead
-        assert lead is not None
-        delivery = await lead.destinations.of("orders")
-        assert 0 < delivery.out * MIB // 4 <= WORKER_BYTES_MAX + READ_BYTES_MAX
-        line.emptied.set()
-        await group.until(lambda: len(line.vlsns()) == 80, "all that it gave credit for")
-        line.tell(None)
-        await serving
-
-
-@virtual
-async def test_workers_that_take_nothing_are_given_up_where_others_need_their_room() -> None:
-    async with large(42, 80, MIB // 4) as group:
-        room, lines, all_serving = Handed(8 * MIB), list[Line](), list[asyncio.Task[None]]()
-        for _ in range(6):
-            line, serving = await connected(group, handed=room, line=Stuck(), most=4)
-            line.tell(head(CREDIT, 80))
-            lines.append(line)
-            all_serving.append(serving)
-        await asyncio.sleep(0.5)
-        assert 8 * MIB <= room.bytes <= 8 * MIB + READ_BYTES_MAX
-        quick, served = await connected(group, handed=room, most=4)
-        quick.tell(head(CREDIT, 80))
-        await group.until(lambda: len(quick.vlsns()) >= 40, "what was handed to those who took nothing", 30.0)
-        assert room.bytes <= 8 * MIB + READ_BYTES_MAX and room.given_up == sum(each.done() for each in all_serving)
-        assert room.given_up > 0 and not quick.closed
-        quick.tell(None)
-        for line in lines:
-            line.tell(None)
-        await asyncio.wait([served, *all_serving])
-        assert room.bytes == 0
-
-
-@virtual
-async def test_a_worker_that_takes_no_answer_is_heard_no_further() -> None:
-    async with large(43, 1, 1) as group:
-        line = Stuck()
-        serving = await consuming(group, line)
-        for number in range(5_000):
-            line.tell(head(ACK, number) + VlsnSet.of([10**9]).pack())
-        await asyncio.sleep(10.0)
-        assert 5_000 - line.unheard <= ACKS_UNANSWERED_MAX + 1
-        line.emptied.set()
-        await group.until(lambda: sum(kind == FAILED for kind, _, _ in line.sent) == 5_000, "each is answered")
-        line.tell(None)
-        await serving
-
-
-@virtual
-async def test_a_worker_that_takes_nothing_is_told_once_that_there_is_nothing() -> None:
-    async with large(44, 0, 1) as group:
-        line = Stuck()
-        serving = await consuming(group, line)
-        line.tell(head(CREDIT, 10))
-        await asyncio.sleep(20 * ALIVE_S)
-        line.emptied.set()
-        await asyncio.sleep(1.0)
-        assert [kind for kind, _, _ in line.sent] in ([HELLO], [HELLO, MESSAGES])
-        line.tell(None)
-        await serving

@@ -10,13 +10,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import TypeVar
+from urllib.request import Request
 
 import pytest
 from tenacity import wait_none
 
 from repl.audit import live
 from repl.audit.history import parts_of
-from repl.audit.source import Unreadable
+from repl.audit.source import Gone, Unreadable
 from tests.repl.audit.jobs import audited
 from tests.repl.audit.logs import STORY, Copy
 from vlsn.format.segment import segment_name
@@ -178,6 +179,27 @@ def test_a_node_that_is_down_ends_the_audit(copies: list[Copy], monkeypatch: pyt
         url = server.url
     with pytest.raises(Unreadable, match="is the node up"):
         audited(copies[0], url)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_node_that_does_not_answer_is_given_up_in_time(refuses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    def pass_s(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def opened(request: Request, timeout: float) -> None:
+        pass_s(0.0 if refuses else timeout)
+        raise ConnectionRefusedError if refuses else TimeoutError
+
+    monkeypatch.setattr(live, "monotonic", lambda: now_s)
+    monkeypatch.setattr(live._OPENER, "open", opened)
+    monkeypatch.setattr(live._fetch.retry, "sleep", pass_s)
+    monkeypatch.setattr(live, "_GIVEN_UP", set())
+    with pytest.raises(Gone, match="is the node up"):
+        live.LiveSource("http://n1", give_up_s=5.0).dtvlsn()
+    assert 1.0 < now_s <= 5.0
 
 
 def test_a_node_that_is_busy_is_asked_until_it_has_time(copies: list[Copy], monkeypatch: pytest.MonkeyPatch) -> None:

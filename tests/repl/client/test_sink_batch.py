@@ -1,12 +1,17 @@
-"""A numbered batch: its plan by the sink's state, as a table; and resets by a person."""
+"""A numbered batch: its plan by the sink's state, as a table; resets by a person; a group that never answers."""
 
 from __future__ import annotations
+
+import asyncio
+from typing import Any
 
 import pytest
 
 from repl.api import SinkAt
-from repl.client.sink_batch import Batch, Plan, plan_of
-from vlsn.errors import SinkRefused
+from repl.client.sink_batch import Batch, Plan, plan_of, write_batch
+from tests.fakes.loop import virtual
+from tests.repl.client.test_batch_rows import rows
+from vlsn.errors import SinkRefused, Unreachable
 from vlsn.state.sinks import SinkState
 
 A, B = "query-a", "query-b"
@@ -89,3 +94,26 @@ def test_the_names_that_are_remembered_are_bounded() -> None:
         change.state.check()
         state = SinkAt("orders", 90, change.state)
     assert state.state.former == tuple(f"q{number}" for number in range(31, 39))
+
+
+class Silent:
+    """A client of a group whose nodes answer nothing."""
+
+    urls = ("http://n1", "http://n2")
+
+    def __init__(self) -> None:
+        self.endpoints = self.sinks = self
+
+    async def get(self, name: str) -> SinkAt:
+        await asyncio.Event().wait()
+        raise AssertionError(name)
+
+
+@virtual
+async def test_a_batch_of_a_silent_group_fails_once_its_time_is_over() -> None:
+    log: Any = Silent()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(Unreachable, match="http://n1, http://n2: silence for 5 s"):
+        await write_batch(log, asked(A, 0, 1), rows([[(b"k", b"v")]]), give_up_s=5.0)
+    assert loop.time() - began == pytest.approx(5.0)

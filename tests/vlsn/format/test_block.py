@@ -66,6 +66,13 @@ def test_any_flipped_bit_is_found(name: str) -> None:
             block.decode(data)
 
 
+@given(blocks(), st.integers(1, 80))
+def test_too_short_and_too_long_are_refused(data: bytes, by: int) -> None:
+    for other in (data[:-by], data + bytes(by)):
+        with pytest.raises(BadBody):
+            block.decode(other)
+
+
 def test_name_and_last_vlsn() -> None:
     header = block.decode(build([b"a", b"bc", b""], first_vlsn=7, dtvlsn=0))
     assert (header.name, header.last_vlsn, header.size, header.body_bytes) == ((2, 7), 9, 83, 19)

@@ -472,6 +472,16 @@ def test_what_the_log_has_yet_is_paged_again_once_a_destination_was_moved() -> N
     assert pager.held(ALL).keys() == {vlsn for vlsn in held if vlsn >= 10}
 
 
+def test_a_page_of_before_a_move_whose_row_has_rotted_stays() -> None:
+    """Its messages are missing: no other page has them yet."""
+    opened, _, pager, moved = moved_back()
+    pager.commit(pager.manager.reconciled([moved.subscription()], Vlsn(opened.log.view.range.last + 1)))
+    rows = pager.manager.stores[ALL].pages
+    pager.manager.close()
+    opened.machine.stores.corrupt(f"{DIRECTORY}/state", b"g" + bytes.fromhex(ALL) + (2).to_bytes(4, "big"), bit=13)
+    assert Pager(opened).manager.stores[ALL].pages.keys() == rows.keys()
+
+
 @pytest.mark.parametrize("paged", [False, True])
 def test_pages_of_before_a_move_are_known_though_the_page_table_is_lost(paged: bool) -> None:
     opened, _, pager, moved = moved_back()

@@ -222,6 +222,20 @@ def test_what_is_not_durable_is_not_folded_and_leaves_no_trace_behind_a_rollback
     assert table.get(UUIDS[0]) is acked
 
 
+def test_what_was_folded_is_undone_where_an_operator_cuts_the_log() -> None:
+    table = AckTable()
+    table.note(Vlsn(5), {UUIDS[0]: AckNote(begin=1)})
+    table.settle(Vlsn(6))
+    table.note(Vlsn(8), {UUIDS[0]: AckNote(done=packed({1, 2}))})
+    table.note(Vlsn(20), {UUIDS[0]: AckNote(done=packed({3, 14}))})
+    table.note(Vlsn(21), {UUIDS[1]: AckNote(begin=1)})
+    table.advance(Vlsn(22))
+    table.truncate(Vlsn(10))
+    acked = table.get(UUIDS[0])
+    assert acked is not None and acked.done == VlsnSet.of([1, 2])
+    assert (table.get(UUIDS[1]), table.folded_to) == (None, 10)
+
+
 def test_a_record_that_cannot_be_is_damage() -> None:
     disk = FakeDisk()
     store = StateStore(FakeStores(disk).open("/state", map_bytes=1 << 20))

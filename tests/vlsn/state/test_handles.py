@@ -159,6 +159,28 @@ def test_commits_from_before_a_lost_beginning_may_be_forgotten() -> None:
     assert history.commits.forgotten_to(at=11) >= 9
 
 
+@given(gaps=st.lists(st.integers(0, 3), min_size=1, max_size=20), data=st.data())
+def test_a_table_that_lacks_its_beginning_becomes_whole_by_another_copys(gaps: list[int], data: st.DataObject) -> None:
+    """Whatever made room in each of them, and whatever each has settled."""
+    rows: list[Produced] = []
+    last = 0
+    for handle, gap in enumerate(gaps, 1):
+        last += gap + 1
+        rows.append((handle, HANDLE_SEQUENCE, last, last, 1))
+    ends = [0, *(row[3] for row in rows)]
+    lacks_to, settled, at = sorted(data.draw(st.sampled_from(ends)) for _ in range(3))
+    whole, lacking = Handles(most=MOST, silent=SILENT), Handles(most=MOST, silent=SILENT)
+    whole.note(rows)
+    lacking.lose_before(Vlsn(lacks_to + 1))
+    lacking.note(row for row in rows if row[2] > lacks_to)
+    lacking.settle(Vlsn(settled))
+    known = Handles(whole.snapshot(Vlsn(at))(), most=MOST, silent=SILENT)
+    lacking.check_fill(known, Vlsn(at))
+    lacking.fill(known, Vlsn(at))
+    for vlsn in [end for end in ends if end >= at]:
+        assert lacking.snapshot(Vlsn(vlsn))() == whole.snapshot(Vlsn(vlsn))()
+
+
 def test_a_table_of_another_log_or_of_later_is_not_taken() -> None:
     lacking = Handles(most=MOST, silent=SILENT)
     lacking.lose_before(Vlsn(3))
