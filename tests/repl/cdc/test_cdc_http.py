@@ -1,37 +1,45 @@
-"""``/v1/cdc`` against a node in memory: requests that its routes take, refuse and pass on."""
+"""``/v1/cdc`` against a real node on fakes: requests that its routes take and refuse."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from repl.cdc_settings import CdcSettings
+from tests.fakes.loop import virtual
 from tests.repl.web.calls import JSON, OCTETS, call, json, refused
-from tests.repl.web.memory_node import MemoryNode
+from tests.repl.web.one_node import OneNode, started
 
 
-async def test_consumers_are_told_and_orders_passed_on() -> None:
-    node = MemoryNode()
-    one = {"node": "n1", "name": "orders"}
-    assert json(await call(node, "GET", "/v1/cdc")) == {"node": "n1", "consumers": [{"name": "orders"}]}
-    assert json(await call(node, "GET", "/v1/cdc/orders")) == one
-    for path, body in (
-        ("pause", b""),
-        ("resume", b""),
-        ("reset", b'{"to":"start"}'),
-        ("reset", b'{"to":7}'),
-        ("skip", b'{"to":9}'),
-        ("resend", b'{"from":3,"to":5}'),
+async def capturing() -> OneNode:
+    """Returns a node with one consumer, ``orders``, whose class cannot be imported, and entries to capture."""
+    node = await started(cdc=(CdcSettings(name="orders", consumer="shop:Orders"),))
+    await node.append(*[b"v"] * 10)
+    await asyncio.sleep(1)
+    return node
+
+
+@virtual
+async def test_consumers_are_told_and_take_orders() -> None:
+    node = await capturing()
+    told = json(await call(node, "GET", "/v1/cdc"))
+    assert (told["node"], [each["name"] for each in told["consumers"]]) == ("n1", ["orders"])
+    for path, body, answer in (
+        ("pause", b"", {"state": "paused", "next": 1}),
+        ("reset", b'{"to":7}', {"before": 1, "next": 7}),
+        ("skip", b'{"to":9}', {"skipped": {"first": 7, "last": 8}, "next": 9}),
+        ("resend", b'{"from":4,"to":5}', {"resending": {"first": 4, "last": 5}, "next": 9}),
+        ("reset", b'{"to":"start"}', {"before": 9, "next": 1}),
+        ("resume", b"", {"state": "starting"}),
     ):
-        assert json(await call(node, "POST", f"/v1/cdc/orders/{path}", JSON, body)) == one
-    assert node.cdc.orders == [
-        ("pause", "orders"),
-        ("resume", "orders"),
-        ("reset", "orders", "start"),
-        ("reset", "orders", 7),
-        ("skip", "orders", 9),
-        ("resend", "orders", 3, 5),
-    ]
+        told = json(await call(node, "POST", f"/v1/cdc/orders/{path}", JSON, body))
+        assert (told["node"], told["name"]) == ("n1", "orders")
+        assert {name: told[name] for name in answer} == answer
+    assert json(await call(node, "GET", "/v1/cdc/orders"))["paused_us"] is None
 
 
+@virtual
 @pytest.mark.parametrize(
     ("path", "body", "status", "slug"),
     [
@@ -50,16 +58,18 @@ async def test_consumers_are_told_and_orders_passed_on() -> None:
         ("leap", b"", 404, "not-found"),
     ],
 )
-async def test_what_is_no_order_is_refused_before_it_reaches_the_node(
+async def test_what_is_no_order_is_refused_before_it_reaches_the_consumer(
     path: str, body: bytes, status: int, slug: str
 ) -> None:
-    node = MemoryNode()
+    node = await capturing()
+    before = node.cdc.told_of("orders")
     refused(await call(node, "POST", f"/v1/cdc/orders/{path}", JSON, body), status, slug)
-    assert node.cdc.orders == []
+    assert node.cdc.told_of("orders") == before
 
 
+@virtual
 async def test_orders_are_json_posts_to_a_consumer_that_is_there() -> None:
-    node = MemoryNode()
+    node = await capturing()
     refused(await call(node, "POST", "/v1/cdc/orders/pause", OCTETS), 415, "unsupported-type")
     refused(await call(node, "GET", "/v1/cdc/orders/pause"), 405, "not-allowed")
     refused(await call(node, "POST", "/v1/cdc/orders", JSON), 405, "not-allowed")

@@ -1,4 +1,4 @@
-"""``GET /v1/entries`` and ``/v1/entries/{vlsn}`` against a node in memory."""
+"""``GET /v1/entries`` and ``/v1/entries/{vlsn}`` against a real node on fakes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import json as stdlib_json
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
+from repl.api import LINEARIZABLE, Freshness
 from repl.node.gateway import Gateway
 from repl.web.limits import ENCODED_TIMES_MAX, PAGES_IN_FLIGHT_BYTES_MAX, PIECES_A_TURN_BYTES, READ_BYTES_MAX
 from repl.web.types import Response
-from tests.repl.web.calls import call, refused, request, turning, whole_body
-from tests.repl.web.memory_node import MemoryNode
-from vlsn.errors import Damaged, Lagging, NotMaster, TooFarBehind
+from tests.repl.web.calls import BATCH, call, refused, request, turning, whole_body
+from tests.repl.web.one_node import FIRST, TERM, OneNode, started
+from vlsn.errors import Damaged, Lagging, NotMaster, TooFarBehind, VlsnLogError
 from vlsn.format import block
+from vlsn.format.batch import encode
 from vlsn.limits import MIB
-from vlsn.state.producers import ProducerPlace
 
 BLOCKS = {"Accept": "application/x-vlsnlog-blocks"}
 
@@ -29,24 +29,49 @@ async def rows(response: Response) -> list[dict[str, Any]]:
     return [stdlib_json.loads(line) for line in (await whole_body(response)).splitlines()]
 
 
-def node_with(*values: bytes) -> MemoryNode:
-    node = MemoryNode()
-    node.append(*values)
+async def node_with(*values: bytes, **settings: Any) -> OneNode:
+    node = await started(**settings)
+    if values:
+        await node.append(*values)
     return node
 
 
+async def waiting_in(node: OneNode) -> None:
+    """Returns once what was asked has had its turns, and waits."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class Confirms:
+    """Notes what a node is asked to confirm, and confirms it, or fails as ``error`` says."""
+
+    def __init__(self, node: OneNode) -> None:
+        self.calls: list[str] = []
+        self.error: VlsnLogError | None = None
+        self._node = node
+        node.services.reads.confirm = self.confirm  # type: ignore[method-assign]
+        node.services.sinks.confirm = self.confirm  # type: ignore[method-assign]
+
+    async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
+        more = "" if asked == LINEARIZABLE else f", {asked.at_least} and {asked.lag_max_s} s"
+        self.calls.append(f"confirm in {timeout_s:g} s{more}")
+        if self.error is not None:
+            raise self.error
+        return self._node.dtvlsn()
+
+
 async def test_read_gives_data_from_the_first_there_is() -> None:
-    response = await call(node_with(b"a", b"\xff"), "GET", "/v1/entries")
+    response = await call(await node_with(b"a", b"\xff"), "GET", "/v1/entries")
     found = await rows(response)
     assert [(row["vlsn"], row["term"], row.get("value"), row.get("value_b64")) for row in found] == [
-        (2, 7, "a", None),
-        (3, 7, None, "/w=="),
+        (FIRST, TERM, "a", None),
+        (FIRST + 1, TERM, None, "/w=="),
     ]
-    assert (response.headers["Vlsnlog-Next"], response.headers["Vlsnlog-Durable"]) == ("4", "3")
+    assert (response.headers["Vlsnlog-Next"], response.headers["Vlsnlog-Durable"]) == (str(FIRST + 2), str(FIRST + 1))
 
 
 async def test_read_from_and_limit_page_through_without_gap_or_double() -> None:
-    node = node_with(*[b"%d" % n for n in range(25)])
+    node = await node_with(*[b"%d" % n for n in range(25)])
     seen: list[str] = []
     next_vlsn = "1"
     while True:
@@ -61,48 +86,53 @@ async def test_read_from_and_limit_page_through_without_gap_or_double() -> None:
 
 
 async def test_read_all_kinds_shows_each_kind() -> None:
-    found = await rows(await call(node_with(b"a"), "GET", "/v1/entries?kinds=all"))
-    assert [(row["vlsn"], row["kind"]) for row in found] == [(1, "TERM"), (2, "DATA")]
+    found = await rows(await call(await node_with(b"a"), "GET", "/v1/entries?kinds=all"))
+    assert [(row["vlsn"], row["kind"]) for row in found] == [
+        (1, "TERM"),
+        (2, "GROUP"),
+        (3, "COMMIT"),
+        (FIRST, "DATA"),
+    ]
 
 
 async def test_read_from_the_start_and_from_the_end() -> None:
-    node = node_with(b"a", b"b")
-    assert [row["vlsn"] for row in await rows(await call(node, "GET", "/v1/entries?from=start"))] == [2, 3]
+    node = await node_with(b"a", b"b")
+    assert [row["vlsn"] for row in await rows(await call(node, "GET", "/v1/entries?from=start"))] == [FIRST, FIRST + 1]
     response = await call(node, "GET", "/v1/entries?from=end")
-    assert (await rows(response), response.headers["Vlsnlog-Next"]) == ([], "4")
+    assert (await rows(response), response.headers["Vlsnlog-Next"]) == ([], str(FIRST + 2))
     waiting = asyncio.create_task(call(node, "GET", "/v1/entries?from=end&wait=60"))
-    await node.until_waits()
-    node.append(b"c")
-    assert [row["vlsn"] for row in await rows(await waiting)] == [4]
+    await waiting_in(node)
+    await node.append(b"c")
+    assert [row["vlsn"] for row in await rows(await waiting)] == [FIRST + 2]
 
 
 @pytest.mark.parametrize(
     ("query", "vlsns"),
     [
-        ("key=a", [2]),
-        ("key=%FF%00", [3]),
-        ("key_b64=/wA%3D", [3]),
-        ("key=", [4]),
-        ("key_prefix=a", [2, 5]),
-        ("key_prefix_b64=YQ==&limit=1", [2]),
-        ("key_prefix=", [2, 3, 4, 5]),
+        ("key=a", [0]),
+        ("key=%FF%00", [1]),
+        ("key_b64=/wA%3D", [1]),
+        ("key=", [2]),
+        ("key_prefix=a", [0, 3]),
+        ("key_prefix_b64=YQ==&limit=1", [0]),
+        ("key_prefix=", [0, 1, 2, 3]),
         ("key=b", []),
     ],
 )
 async def test_read_of_a_key_or_a_prefix(query: str, vlsns: list[int]) -> None:
-    node = MemoryNode()
-    for key in (b"a", b"\xff\x00", None, b"ab"):
-        node.append(b"v")
-        node.entries[-1] = replace(node.entries[-1], key=key)
-    assert [row["vlsn"] for row in await rows(await call(node, "GET", f"/v1/entries?{query}"))] == vlsns
+    node = await started()
+    body = encode([b"v"] * 4, [b"a", b"\xff\x00", b"", b"ab"])
+    assert (await call(node, "POST", "/v1/entries", BATCH, body)).status == 200
+    found = await rows(await call(node, "GET", f"/v1/entries?{query}"))
+    assert [row["vlsn"] - FIRST for row in found] == vlsns
 
 
 async def test_blocks_are_whole_and_so_are_not_filtered() -> None:
-    refused(await call(node_with(b"a"), "GET", "/v1/entries?key=a", BLOCKS), 400, "bad-argument")
+    refused(await call(await node_with(b"a"), "GET", "/v1/entries?key=a", BLOCKS), 400, "bad-argument")
 
 
 async def test_read_past_the_durable_end_is_empty_not_an_error() -> None:
-    response = await call(node_with(b"a"), "GET", "/v1/entries?from=100")
+    response = await call(await node_with(b"a"), "GET", "/v1/entries?from=100")
     assert (await rows(response), response.headers["Vlsnlog-Next"]) == ([], "100")
 
 
@@ -140,43 +170,36 @@ async def test_read_past_the_durable_end_is_empty_not_an_error() -> None:
     ],
 )
 async def test_read_bad_parameter_is_refused(query: str) -> None:
-    refused(await call(node_with(b"a"), "GET", f"/v1/entries?{query}"), 400, "bad-argument")
+    refused(await call(await node_with(b"a"), "GET", f"/v1/entries?{query}"), 400, "bad-argument")
 
 
 async def test_read_waits_for_the_first_entry() -> None:
-    node = node_with(b"a")
-    waiting = asyncio.create_task(call(node, "GET", "/v1/entries?from=3&wait=60"))
-    await node.until_waits()
-    node.append(b"b", b"c")
-    assert [row["vlsn"] for row in await rows(await waiting)] == [3, 4]
+    node = await node_with(b"a")
+    waiting = asyncio.create_task(call(node, "GET", f"/v1/entries?from={FIRST + 1}&wait=60"))
+    await waiting_in(node)
+    await node.append(b"b", b"c")
+    assert [row["vlsn"] for row in await rows(await waiting)] == [FIRST + 1, FIRST + 2]
 
 
 async def test_read_wait_that_brings_nothing_is_empty() -> None:
-    assert await rows(await call(node_with(b"a"), "GET", "/v1/entries?from=3&wait=0.01")) == []
-
-
-async def test_read_trimmed_tells_the_first_there_is() -> None:
-    node = node_with(b"a", b"b")
-    node.first = 3
-    assert refused(await call(node, "GET", "/v1/entries?from=2"), 410, "trimmed")["first"] == 3
-    assert refused(await call(node, "GET", "/v1/entries/2"), 410, "trimmed")["first"] == 3
-    assert [row["vlsn"] for row in await rows(await call(node, "GET", "/v1/entries"))] == [3]
+    assert await rows(await call(await node_with(b"a"), "GET", f"/v1/entries?from={FIRST + 1}&wait=0.01")) == []
 
 
 async def test_read_damage_names_the_place() -> None:
-    class DamagedNode(MemoryNode):
-        async def read_one(self, vlsn: int) -> block.Entry:
-            raise Damaged("rotten", file="00000001.vlog", offset=4096, vlsn=vlsn)
+    async def rotten(vlsn: int) -> block.Entry:
+        raise Damaged("rotten", file="00000001.vlog", offset=4096, vlsn=vlsn)
 
-    document = refused(await call(DamagedNode(), "GET", "/v1/entries/5"), 500, "damaged")
+    node = await started()
+    node.services.reads.read_one = rotten  # type: ignore[method-assign]
+    document = refused(await call(node, "GET", "/v1/entries/5"), 500, "damaged")
     assert (document["file"], document["offset"], document["vlsn"]) == ("00000001.vlog", 4096, 5)
 
 
 async def test_read_blocks_gives_them_whole() -> None:
-    node = MemoryNode()
+    node = await started()
     await call(node, "POST", "/v1/entries", {"Content-Type": "application/octet-stream"}, b"abc")
     await call(node, "POST", "/v1/entries", {"Content-Type": "application/octet-stream"}, b"d")
-    response = await call(node, "GET", "/v1/entries?from=1", BLOCKS)
+    response = await call(node, "GET", f"/v1/entries?from={FIRST}", BLOCKS)
     body = await whole_body(response)
     values, at = [], 0
     while at < len(body):
@@ -185,12 +208,12 @@ async def test_read_blocks_gives_them_whole() -> None:
         at += header.size + -header.size % 8
     assert values == [b"abc", b"d"]
     assert response.headers["Content-Type"] == BLOCKS["Accept"]
-    assert response.headers["Vlsnlog-Next"] == "4"
+    assert response.headers["Vlsnlog-Next"] == str(FIRST + 2)
 
 
 async def test_read_large_page_is_whole_and_counted_until_it_is_taken() -> None:
     values = [bytes([65 + n]) * (MIB - 100) for n in range(4)]
-    gateway = Gateway(node_with(*values).services)
+    gateway = Gateway((await node_with(*values, segment_bytes=8 * MIB)).services)
     held: list[Response] = []
     while True:
         response = await call(gateway, "GET", "/v1/entries")
@@ -213,7 +236,7 @@ async def test_read_large_page_is_whole_and_counted_until_it_is_taken() -> None:
 
 @pytest.mark.parametrize("value", [b"\x01" * 4_000, b"\xff" * 200_000, b"\x01" * MIB, b"\xfe" * (MIB - 1)])
 async def test_read_page_of_what_takes_more_bytes_as_json_ends_sooner_and_leaves_turns_to_others(value: bytes) -> None:
-    gateway = Gateway(node_with(*[value] * (9 * MIB // len(value))).services)
+    gateway = Gateway((await node_with(*[value] * (9 * MIB // len(value)), segment_bytes=16 * MIB)).services)
     seen, next_vlsn = 0, "1"
     async with turning() as turns:
         while True:
@@ -226,7 +249,7 @@ async def test_read_page_of_what_takes_more_bytes_as_json_ends_sooner_and_leaves
             assert [row["vlsn"] for row in found] == list(range(found[0]["vlsn"], found[0]["vlsn"] + len(found)))
             assert [_value(row) for row in found] == [value] * len(found)
             seen, next_vlsn = seen + len(found), response.headers["Vlsnlog-Next"]
-            assert response.headers["Vlsnlog-Term"] == "7"
+            assert response.headers["Vlsnlog-Term"] == str(TERM)
             assert int(next_vlsn) == found[-1]["vlsn"] + 1
     assert seen == 9 * MIB // len(value)
     assert turns[0] > 9 * MIB // (2 * PIECES_A_TURN_BYTES)
@@ -237,11 +260,11 @@ def _value(row: dict[str, Any]) -> bytes:
 
 
 async def test_read_waits_have_a_limit_and_take_no_place_of_those_that_do_not() -> None:
-    node = node_with(b"a")
+    node = await node_with(b"a")
     gateway = Gateway(node.services, readers_max=20)
-    target = "/v1/entries?from=3&wait=60"
+    target = f"/v1/entries?from={FIRST + 1}&wait=60"
     waiting = [asyncio.create_task(call(gateway, "GET", target)) for _ in range(20)]
-    await node.until_waits()
+    await waiting_in(node)
     refused(await call(gateway, "GET", target), 429, "queue-full")
     refused(await call(gateway, "GET", "/v1/tail"), 429, "queue-full")
     assert len(await rows(await call(gateway, "GET", "/v1/entries"))) == 1
@@ -250,23 +273,23 @@ async def test_read_waits_have_a_limit_and_take_no_place_of_those_that_do_not() 
     waiting.append(asyncio.create_task(call(gateway, "GET", target)))
     await asyncio.sleep(0)
     refused(await call(gateway, "GET", target), 429, "queue-full")
-    node.append(b"b")
+    await node.append(b"b")
     for response in await asyncio.gather(*waiting[1:]):
         assert len(await rows(response)) == 1
 
 
 async def test_read_one_gives_the_value_as_the_body() -> None:
-    response = await call(node_with(b"\xff\0"), "GET", "/v1/entries/2")
+    response = await call(await node_with(b"\xff\0"), "GET", f"/v1/entries/{FIRST}")
     assert (response.status, response.body) == (200, b"\xff\0")
     assert response.headers["Content-Type"] == "application/octet-stream"
-    assert response.headers["Vlsnlog-Term"] == "7"
+    assert response.headers["Vlsnlog-Term"] == str(TERM)
 
 
 @pytest.mark.parametrize(
     ("item", "status", "slug"),
     [
         ("1", 404, "not-data"),
-        ("3", 404, "not-yet"),
+        (str(FIRST + 1), 404, "not-yet"),
         ("0", 400, "bad-argument"),
         ("-1", 400, "bad-argument"),
         ("x", 400, "bad-argument"),
@@ -278,40 +301,42 @@ async def test_read_one_gives_the_value_as_the_body() -> None:
     ],
 )
 async def test_read_one_refusals(item: str, status: int, slug: str) -> None:
-    refused(await call(node_with(b"a"), "GET", f"/v1/entries/{item}"), status, slug)
+    refused(await call(await node_with(b"a"), "GET", f"/v1/entries/{item}"), status, slug)
 
 
-@pytest.mark.parametrize("path", ["/v1/entries", "/v1/entries?from=2", "/v1/entries/2", "/v1/tail"])
+@pytest.mark.parametrize("path", ["/v1/entries", "/v1/entries?from=2", f"/v1/entries/{FIRST}", "/v1/tail"])
 async def test_read_linearizable_is_confirmed_first_and_a_durable_one_is_not(path: str) -> None:
-    node = node_with(b"a")
+    node = await node_with(b"a")
+    confirms = Confirms(node)
     separator = "&" if "?" in path else "?"
     for consistency in ("", "consistency=durable"):
         assert (await call(node, "GET", f"{path}{separator}{consistency}".rstrip("?&"))).status == 200
-    assert node.calls == []
+    assert confirms.calls == []
     response = await call(node, "GET", f"{path}{separator}consistency=linearizable")
     assert response.status == 200
-    assert node.calls == ["confirm in 5 s"]
+    assert confirms.calls == ["confirm in 5 s"]
     await call(node, "GET", f"{path}{separator}consistency=linearizable&timeout=0.25")
-    assert node.calls[1:] == ["confirm in 0.25 s"]
+    assert confirms.calls[1:] == ["confirm in 0.25 s"]
     refused(await call(node, "GET", f"{path}{separator}consistency=eventual"), 400, "bad-argument")
     refused(await call(node, "GET", f"{path}{separator}consistency=linearizable&timeout=61"), 400, "bad-argument")
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/entries?from=2&wait=1&", "/v1/entries/2?", "/v1/tail?", "/v1/spans?", "/v1/sinks?"]
+    "path", ["/v1/entries?from=2&wait=1&", f"/v1/entries/{FIRST}?", "/v1/tail?", "/v1/spans?", "/v1/sinks?"]
 )
 async def test_read_of_a_vlsn_or_of_a_lag_is_confirmed_before_it_is_answered(path: str) -> None:
-    node = node_with(b"a")
+    node = await node_with(b"a")
+    confirms = Confirms(node)
     for asked, said in (
         ("at_least=7", "confirm in 5 s, 7 and None s"),
         ("lag_max=0.25&timeout=2", "confirm in 2 s, 0 and 0.25 s"),
         ("at_least=7&lag_max=0&consistency=durable", "confirm in 5 s, 7 and 0.0 s"),
     ):
         assert (await call(node, "GET", f"{path}{asked}")).status == 200
-        assert node.calls.pop(0) == said
-        node.calls.clear()
+        assert confirms.calls.pop(0) == said
+        confirms.calls.clear()
         assert Gateway(node.services).quick(request("GET", f"{path}{asked}")) is None
-    node.unconfirmed = TooFarBehind("not that far")
+    confirms.error = TooFarBehind("not that far")
     response = await call(node, "GET", f"{path}lag_max=1")
     refused(response, 503, "lagging")
     assert response.headers["Retry-After"] == "1"
@@ -319,11 +344,12 @@ async def test_read_of_a_vlsn_or_of_a_lag_is_confirmed_before_it_is_answered(pat
         refused(await call(node, "GET", f"{path}{bad}"), 400, "bad-argument")
 
 
-@pytest.mark.parametrize("path", ["/v1/entries", "/v1/entries/2", "/v1/tail"])
+@pytest.mark.parametrize("path", ["/v1/entries", f"/v1/entries/{FIRST}", "/v1/tail"])
 async def test_read_that_nobody_confirms_is_refused_and_can_be_tried_again(path: str) -> None:
-    node = node_with(b"a")
+    node = await node_with(b"a")
+    confirms = Confirms(node)
     for error, slug in ((NotMaster("nobody leads"), "no-master"), (Lagging("not that far"), "not-yet")):
-        node.unconfirmed = error
+        confirms.error = error
         response = await call(node, "GET", f"{path}?consistency=linearizable")
         refused(response, 503, slug)
         assert response.headers["Retry-After"] == "1"
@@ -332,38 +358,40 @@ async def test_read_that_nobody_confirms_is_refused_and_can_be_tried_again(path:
 
 @pytest.mark.parametrize("path", ["/v1/entries", "/v1/tail"])
 async def test_read_after_what_is_not_in_the_log_is_refused_with_both_terms(path: str) -> None:
-    node = node_with(b"a", b"b")
-    assert (await call(node, "GET", f"{path}?from=3&after_term=7")).status == 200
-    document = refused(await call(node, "GET", f"{path}?from=3&after_term=6"), 409, "not-in-log")
-    assert (document["vlsn"], document["term"], document["found"]) == (2, 6, 7)
-    # The log ends at VLSN 3 in term 7: VLSN 8 can bear term 7 and follow later, but never term 6.
-    assert (await call(node, "GET", f"{path}?from=9&after_term=7")).status == 200
-    refused(await call(node, "GET", f"{path}?from=9&after_term=6"), 409, "not-in-log")
+    node = await node_with(b"a", b"b")
+    assert (await call(node, "GET", f"{path}?from=5&after_term=1")).status == 200
+    document = refused(await call(node, "GET", f"{path}?from=5&after_term=2"), 409, "not-in-log")
+    assert (document["vlsn"], document["term"], document["found"]) == (4, 2, 1)
+    # The log ends at VLSN 5 in term 1: VLSN 8 can bear term 1 and follow later.
+    assert (await call(node, "GET", f"{path}?from=9&after_term=1")).status == 200
     refused(await call(node, "GET", f"{path}?from=1&after_term=6"), 400, "bad-argument")
     refused(await call(node, "GET", f"{path}?after_term=6"), 400, "bad-argument")
 
 
 async def test_read_is_checked_again_with_what_came_while_it_waited() -> None:
     """A log that was too short to tell, and grows past the place in a higher term."""
-    node = node_with(b"a")
-    waiting = asyncio.create_task(call(node, "GET", "/v1/entries?from=4&after_term=8&wait=5"))
-    await node.until_waits()
-    node.append(b"b", b"c")  # of term 7, where the reader has read one of term 8
+    node = await node_with(b"a")
+    waiting = asyncio.create_task(call(node, "GET", f"/v1/entries?from={FIRST + 2}&after_term=8&wait=5"))
+    await waiting_in(node)
+    await node.append(b"b", b"c")  # of term 1, where the reader has read one of term 8
     refused(await waiting, 409, "not-in-log")
 
 
 async def test_where_a_producer_goes_on_is_told_once_that_is_confirmed() -> None:
-    node = node_with(b"a")
-    node.producers[0xAB] = ProducerPlace(3, 4, 5, 7)
+    node = await node_with(b"a")
+    confirms = Confirms(node)
+    for sequence in range(3):
+        body = encode([b"p"], producer=(0xAB, sequence))
+        assert (await call(node, "POST", f"/v1/entries?born={FIRST}", BATCH, body)).status == 200
     answer = await call(node, "GET", "/v1/producers/00000000000000ab?timeout=0.5")
-    assert node.calls == ["confirm in 0.5 s"]
+    assert confirms.calls == ["confirm in 0.5 s"]
     assert stdlib_json.loads(bytes(answer.body)) == {
         "producer": "00000000000000ab",
         "next": 3,
-        "first": 4,
-        "last": 5,
-        "term": 7,
-        "durable": 2,
+        "first": FIRST + 3,
+        "last": FIRST + 3,
+        "term": TERM,
+        "durable": FIRST + 3,
         "forgotten_to": 0,
     }
     unknown = stdlib_json.loads(bytes((await call(node, "GET", "/v1/producers/00000000000000ac")).body))
@@ -373,5 +401,5 @@ async def test_where_a_producer_goes_on_is_told_once_that_is_confirmed() -> None
     refused(await call(node, "GET", "/v1/producers/"), 404, "not-found")
     refused(await call(node, "GET", "/v1/producers"), 404, "not-found")
     refused(await call(node, "POST", "/v1/producers/00000000000000ab"), 405, "not-allowed")
-    node.unconfirmed = NotMaster("nobody leads")
+    confirms.error = NotMaster("nobody leads")
     refused(await call(node, "GET", "/v1/producers/00000000000000ab"), 503, "no-master")

@@ -5,81 +5,90 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from repl.node.node import Node
 from repl.repair.restore_http import CRC_FIELD, GENERATION_FIELD
-from repl.web.limits import PEER_BODY_BYTES_MAX, RESTORE_RANGES_MAX
-from tests.repl.web.calls import JSON, call, json, refused
-from tests.repl.web.memory_node import MemoryNode
+from repl.web.limits import PEER_BODY_BYTES_MAX
+from tests.repl.client.group import until
+from tests.repl.web.calls import JSON, call, json, refused, whole_body
+from tests.repl.web.one_node import FIRST, TERM, follower, started
 from vlsn.errors import BadBody
+from vlsn.format.block import decode_header
 from vlsn.format.checksum import crc
 from vlsn.limits import RESTORE_RANGE_BYTES_MAX
 from vlsn.repair.restore_messages import Offer, OfferedSegment, read_ask, read_offer
 from vlsn.state.state_store import StateRecord
 
-RANGE = "/v1/peer/restore?session=good&segment=1&start=10&end=20&have=3"
-BLOCK = "/v1/peer/block?group=g&sender=n2&to=n1&term=7&first=41"
+NAMES = "group=sim&sender=n1&to=n2"
+BLOCK = f"/v1/peer/block?{NAMES}&term={TERM}&first=1"
+COPY = f"/v1/peer/copy?{NAMES}&vlsn=2"
+ASK = {"group": "sim", "sender": "n1", "incarnation": "0" * 16, "to": "n2", "purpose": "open"}
+RANGE = "/v1/peer/restore?session=over&segment=1&start=10&end=20&have=3"
+
+
+async def replica() -> Node:
+    """Returns n2, with the group's first block."""
+    node = await follower()
+    await until(lambda: node.dtvlsn() == FIRST - 1)
+    return node
 
 
 async def test_a_range_comes_with_its_checksum_and_the_generation() -> None:
-    answer = await call(MemoryNode(), "GET", RANGE)
-    data = bytes(range(10, 20))
+    node = await replica()
+    offer = read_offer(bytes((await call(node, "POST", "/v1/peer/restore", JSON, msgspec.json.encode(ASK))).body))
+    wanted = RANGE.replace("over", offer.session).replace("have=3", "have=0")
+    answer = await call(node, "GET", wanted)
+    data = await whole_body(await call(node, "GET", "/v1/segments/1", {"Range": "bytes=10-19"}))
     assert (answer.status, bytes(answer.body)) == (200, data)
     assert answer.headers[CRC_FIELD] == f"{crc(data):08x}"
-    assert answer.headers[GENERATION_FIELD] == "3"
-    refused(await call(MemoryNode(), "GET", RANGE.replace("good", "over")), 404, "not-found")
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("&have=3", ""),
-        ("have=3", "have=-1"),
-        ("start=10", "start=20"),
-        ("start=10", "start=30"),
-        ("end=20", f"end={RESTORE_RANGE_BYTES_MAX + 11}"),
-        ("segment=1", "segment=0"),
-        ("segment=1", "segment=100000000"),
-        ("segment=1", "segment=one"),
-    ],
-)
-async def test_a_bad_range_is_refused(old: str, new: str) -> None:
-    refused(await call(MemoryNode(), "GET", RANGE.replace(old, new)), 400, "bad-argument")
+    assert answer.headers[GENERATION_FIELD] == str(node.opened().log.view.rollbacks)
+    refused(await call(node, "GET", RANGE), 404, "not-found")
 
 
 async def test_a_block_is_asked_for_by_its_name() -> None:
-    answer = await call(MemoryNode(), "GET", BLOCK)
-    assert (answer.status, bytes(answer.body)) == (200, b"block 41 of term 7")
+    node = await replica()
+    answer = await call(node, "GET", BLOCK)
+    header = decode_header(bytes(answer.body))
+    assert (answer.status, header.term, header.first_vlsn) == (200, TERM, 1)
     assert answer.headers[CRC_FIELD] == f"{crc(answer.body):08x}"
-    refused(await call(MemoryNode(), "GET", BLOCK.replace("group=g", "group=h")), 409, "wrong-group")
-    for old, new in (("&to=n1", ""), ("first=41", "first=0"), ("term=7", "term=x")):
-        refused(await call(MemoryNode(), "GET", BLOCK.replace(old, new)), 400, "bad-argument")
+    told = json(await call(node, "GET", COPY))
+    assert (told["term"], told["first"], told["last"]) == (TERM, 1, FIRST - 1)
+    for target in (BLOCK, COPY):
+        refused(await call(node, "GET", target.replace("group=sim", "group=h")), 409, "wrong-group")
 
 
-async def test_a_copy_is_asked_for_by_a_vlsn() -> None:
-    asked = "/v1/peer/copy?group=g&sender=n2&to=n1&vlsn=41"
-    assert json(await call(MemoryNode(), "GET", asked)) == {"last": 41}
-    refused(await call(MemoryNode(), "GET", asked.replace("group=g", "group=h")), 409, "wrong-group")
-    for old, new in (("&to=n1", ""), ("vlsn=41", "vlsn=0"), ("vlsn=41", "vlsn=x")):
-        refused(await call(MemoryNode(), "GET", asked.replace(old, new)), 400, "bad-argument")
+@pytest.mark.parametrize(
+    ("target", "old", "new"),
+    [
+        (RANGE, "&have=3", ""),
+        (RANGE, "have=3", "have=-1"),
+        (RANGE, "start=10", "start=20"),
+        (RANGE, "start=10", "start=30"),
+        (RANGE, "end=20", f"end={RESTORE_RANGE_BYTES_MAX + 11}"),
+        (RANGE, "segment=1", "segment=0"),
+        (RANGE, "segment=1", "segment=100000000"),
+        (RANGE, "segment=1", "segment=one"),
+        (BLOCK, "&to=n2", ""),
+        (BLOCK, "first=1", "first=0"),
+        (BLOCK, f"term={TERM}", "term=x"),
+        (COPY, "&to=n2", ""),
+        (COPY, "vlsn=2", "vlsn=0"),
+        (COPY, "vlsn=2", "vlsn=x"),
+    ],
+)
+async def test_a_bad_question_is_refused(target: str, old: str, new: str) -> None:
+    refused(await call(await started(), "GET", target.replace(old, new)), 400, "bad-argument")
 
 
 async def test_a_question_is_an_object_of_bounded_size() -> None:
-    node = MemoryNode()
-    assert json(await call(node, "POST", "/v1/peer/restore", JSON, body=b'{"group":"g"}')) == {"asked": "g"}
+    node = await started()
     refused(await call(node, "POST", "/v1/peer/restore", JSON, body=b"[]"), 400, "bad-body")
     refused(await call(node, "POST", "/v1/peer/restore", JSON, body=b"{"), 400, "bad-body")
     refused(await call(node, "POST", "/v1/peer/restore", JSON, body=b" " * (PEER_BODY_BYTES_MAX + 1)), 413, "too-large")
     refused(await call(node, "DELETE", "/v1/peer/restore"), 405, "not-allowed")
-    assert RESTORE_RANGES_MAX >= 1
 
 
 async def test_a_restore_is_asked_for_without_parameters() -> None:
-    node = MemoryNode()
-    assert json(await call(node, "POST", "/v1/admin/restore")) == {"state": "RESTORING"}
-    refused(await call(node, "POST", "/v1/admin/restore?now=true"), 400, "bad-argument")
-    assert node.calls == ["restore"]
-
-
-ASK = {"group": "g", "sender": "n1", "incarnation": "0" * 16, "to": "n2", "purpose": "open"}
+    refused(await call(await started(), "POST", "/v1/admin/restore?now=true"), 400, "bad-argument")
 
 
 @pytest.mark.parametrize(

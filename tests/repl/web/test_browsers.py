@@ -10,7 +10,7 @@ from repl.net.network import AiohttpNetwork
 from repl.node.gateway import Gateway
 from repl.web.types import Upgrade
 from tests.repl.web.calls import JSON, call, refused, request
-from tests.repl.web.memory_node import MemoryNode
+from tests.repl.web.one_node import FIRST, OneNode, started
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 CALLS: list[tuple[str, str, dict[str, str], bytes]] = [
@@ -23,11 +23,18 @@ CALLS: list[tuple[str, str, dict[str, str], bytes]] = [
     ("POST", "/v1/peer/hello", JSON, b'{"group":"g"}'),
     ("GET", "/v1/tail", {}, b""),
 ]
+ADDRESSES = ["0.0.0.0:7701", "http://n1.example:7701", "http://n2.example:7701", "log.example"]
 SOCKETS = {"Upgrade": "websocket", "Connection": "Upgrade"}
 OWN = "127.0.0.1:7701"
 
 
-@pytest.mark.parametrize(("method", "path", "headers", "body"), CALLS)
+async def named() -> OneNode:
+    """Returns a node with more names than one."""
+    node = await started()
+    node.services.monitoring.addresses = lambda: ADDRESSES  # type: ignore[method-assign]
+    return node
+
+
 @pytest.mark.parametrize(
     ("sent", "status", "slug"),
     [
@@ -45,18 +52,17 @@ OWN = "127.0.0.1:7701"
         ({"Host": OWN, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, 403, "forbidden"),
     ],
 )
-async def test_a_foreign_page_is_refused_on_every_path(
-    method: str, path: str, headers: dict[str, str], body: bytes, sent: dict[str, str], status: int, slug: str
-) -> None:
-    node = MemoryNode()
-    refused(await call(node, method, path, {**headers, **sent}, body), status, slug)
-    assert not node.submissions and not node.calls
+async def test_a_foreign_page_is_refused_on_every_path(sent: dict[str, str], status: int, slug: str) -> None:
+    node = await named()
+    for method, path, headers, body in CALLS:
+        refused(await call(node, method, path, {**headers, **sent}, body), status, slug)
+    assert not node.asked
 
 
 @pytest.mark.parametrize("path", ["/v1/produce", "/v1/feed", "/v1/tail"])
 @pytest.mark.parametrize("sent", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
 async def test_a_foreign_page_gets_no_socket(path: str, sent: dict[str, str]) -> None:
-    refused(await call(MemoryNode(), "GET", path, {"Host": OWN, **SOCKETS, **sent}), 403, "forbidden")
+    refused(await call(await named(), "GET", path, {"Host": OWN, **SOCKETS, **sent}), 403, "forbidden")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +88,7 @@ async def test_a_foreign_page_gets_no_socket(path: str, sent: dict[str, str]) ->
     ],
 )
 async def test_who_calls_this_node_by_one_of_its_names_is_served(sent: dict[str, str]) -> None:
-    node = MemoryNode()
+    node = await named()
     assert (await call(node, "GET", "/v1/status", sent)).status == 200
     assert (await call(node, "POST", "/v1/entries", {**OCTETS, **sent}, b"v")).status == 200
     assert isinstance(await Gateway(node.services).handle(request("GET", "/v1/produce", {**SOCKETS, **sent})), Upgrade)
@@ -90,9 +96,9 @@ async def test_who_calls_this_node_by_one_of_its_names_is_served(sent: dict[str,
 
 async def test_a_link_to_the_page_may_be_followed_and_to_nothing_else() -> None:
     followed = {"Host": OWN, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-    assert (await call(MemoryNode(), "GET", "/", followed)).status == 200
-    refused(await call(MemoryNode(), "GET", "/v1/status", followed), 403, "forbidden")
-    refused(await call(MemoryNode(), "POST", "/v1/admin/rotate", {**followed, **JSON}), 403, "forbidden")
+    assert (await call(await named(), "GET", "/", followed)).status == 200
+    refused(await call(await named(), "GET", "/v1/status", followed), 403, "forbidden")
+    refused(await call(await named(), "POST", "/v1/admin/rotate", {**followed, **JSON}), 403, "forbidden")
 
 
 @pytest.mark.parametrize("path", ["/v1/admin/rotate", "/v1/admin/group", "/v1/peer/hello", "/v1/peer/vote"])
@@ -101,18 +107,18 @@ async def test_a_link_to_the_page_may_be_followed_and_to_nothing_else() -> None:
     ["text/plain", "text/plain; application/json", "application/x-www-form-urlencoded", "multipart/form-data", ""],
 )
 async def test_what_changes_something_takes_json_alone(path: str, kind: str) -> None:
-    node = MemoryNode()
+    node = await named()
     headers = {"Content-Type": kind} if kind else {}
     refused(await call(node, "POST", path, headers, b'{"group":"g"}'), 415, "unsupported-type")
-    assert not node.calls
+    assert node.opened().log.view.range.last < FIRST
     if kind:
         refused(await call(node, "POST", path, headers, b""), 415, "unsupported-type")
 
 
 async def test_json_may_name_its_charset_and_nothing_has_no_type() -> None:
     json = {"Content-Type": "Application/JSON; charset=utf-8"}
-    assert (await call(MemoryNode(), "POST", "/v1/peer/hello", json, b'{"group":"g"}')).status == 200
-    assert (await call(MemoryNode(), "POST", "/v1/admin/rotate")).status == 200
+    assert (await call(await named(), "PUT", "/v1/consumers/c", json, b'{"next":2}')).status == 200
+    assert (await call(await named(), "POST", "/v1/admin/rotate")).status == 200
 
 
 @pytest.mark.parametrize(
@@ -136,11 +142,11 @@ async def test_json_may_name_its_charset_and_nothing_has_no_type() -> None:
 async def test_the_host_of_an_absolute_target_counts_and_the_header_beside_it_does_not(
     target: str, host: str, status: int
 ) -> None:
-    assert (await call(MemoryNode(), "GET", target, {"Host": host})).status == status
+    assert (await call(await named(), "GET", target, {"Host": host})).status == status
 
 
 async def test_the_short_way_is_for_no_foreign_head() -> None:
-    gateway = Gateway(MemoryNode().services)
+    gateway = Gateway((await named()).services)
     own: dict[str, Any] = {"Host": OWN, **OCTETS, "Content-Length": "1"}
     assert gateway.quick(request("POST", "/v1/entries", own)) is not None
     assert gateway.quick(request("POST", "http://evil.example/v1/entries", own)) is None
@@ -151,7 +157,7 @@ async def test_the_short_way_is_for_no_foreign_head() -> None:
 
 async def test_over_sockets_the_second_foreign_append_is_refused_as_the_first() -> None:
     """Heads that came before are served without the gateway: not this one."""
-    node = MemoryNode()
+    node = await named()
     gateway, network = Gateway(node.services), AiohttpNetwork()
     listener = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
     try:
@@ -165,7 +171,7 @@ async def test_over_sockets_the_second_foreign_append_is_refused_as_the_first() 
                     "POST", f"{listener.url}/v1/entries", headers={**OCTETS, **headers}, body=b"v", timeout_s=60.0
                 )
                 assert response.status == status
-        assert node.submissions == 3
+        assert len(node.asked) == 3
     finally:
         await network.close()
         await listener.close()
