@@ -1,4 +1,4 @@
-"""A node in memory, and its listener on a socket."""
+"""A real node on fakes, and a listener of its own on a real socket."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import pytest
 from repl.net import AiohttpNetwork
 from repl.net.listener import HttpListener
 from repl.node.gateway import Gateway
-from tests.repl.web.memory_node import MemoryNode
+from tests.repl.web.one_node import OneNode, started
+from vlsn.limits import MIB
 
 
 @pytest.fixture
-def node() -> MemoryNode:
-    return MemoryNode()
+def segment_bytes() -> int:
+    """The size of the node's segments; a test parametrizes it where a batch is larger."""
+    return 2 * MIB
+
+
+@pytest.fixture
+async def node(segment_bytes: int) -> OneNode:
+    return await started(segment_bytes=segment_bytes)
 
 
 @pytest.fixture
@@ -25,7 +32,7 @@ async def network() -> AsyncIterator[AiohttpNetwork]:
 
 
 @pytest.fixture
-async def gateway(node: MemoryNode) -> Gateway:
+async def gateway(node: OneNode) -> Gateway:
     return Gateway(node.services)
 
 

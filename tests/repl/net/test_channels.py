@@ -3,28 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from repl import produce_messages
-from repl.api import Acks
+from repl.api import Acks, FeedHello
 from repl.group.feed_hello import encode_hello
+from repl.group.member import Member
+from repl.lead.service import NodeFeeds
 from repl.net import AiohttpNetwork
 from repl.net.listener import HttpListener
 from repl.node.gateway import Gateway
 from tests.repl.lead.test_feed_ws import HELLO
 from tests.repl.net.test_net import Wire
-from tests.repl.web.memory_node import MemoryNode
-from vlsn.errors import ChannelClosed, DuplicateFeed, NotMaster, Unreachable, WrongGroup, WrongVersion
+from tests.repl.web.one_node import FIRST, OneNode, follower
+from vlsn.errors import ChannelClosed, DuplicateFeed, NotMaster, Unreachable, VlsnLogError, WrongGroup, WrongVersion
 from vlsn.format import batch
 from vlsn.limits import MIB
+from vlsn.seams import Channel
+
+
+class EchoingFeeds(NodeFeeds):
+    """Feeds that send each message back, and keep it; ``refuse`` is raised instead of them."""
+
+    def __init__(self, member: Member) -> None:
+        super().__init__(member)
+        self.refuse: VlsnLogError | None = None
+        self.messages: list[bytes] = []
+
+    async def check_feed(self, hello: FeedHello) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+
+    async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
+        with suppress(ChannelClosed):
+            while True:
+                self.messages.append(await channel.receive())
+                await channel.send(self.messages[-1])
+
+
+@pytest.fixture
+async def feeds(node: OneNode) -> EchoingFeeds:
+    return EchoingFeeds(node.member)
+
+
+@pytest.fixture
+async def gateway(node: OneNode, feeds: EchoingFeeds) -> Gateway:
+    return Gateway(replace(node.services, feeds=feeds))
+
 
 ASK = b"GET /v1/feed HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
 
 
-async def test_channel_carries_messages_of_any_size_both_ways(
-    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
-) -> None:
+async def test_channel_carries_messages_of_any_size_both_ways(network: AiohttpNetwork, listener: HttpListener) -> None:
     url = listener.url + "/v1/feed"
     channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=2 * MIB, timeout_s=60)
     sizes = [0, 1, 125, 126, 65_535, 65_536, MIB]
@@ -41,7 +74,7 @@ async def test_channel_carries_messages_of_any_size_both_ways(
 
 
 async def test_channel_message_over_the_limit_ends_it(
-    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
+    network: AiohttpNetwork, listener: HttpListener, feeds: EchoingFeeds
 ) -> None:
     url = listener.url + "/v1/feed"
     channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=2 * MIB, timeout_s=60)
@@ -49,12 +82,10 @@ async def test_channel_message_over_the_limit_ends_it(
     with pytest.raises(ChannelClosed):
         await asyncio.wait_for(channel.receive(), 60)
     await channel.close()
-    assert node.feeds[0][1] == []
+    assert feeds.messages == []
 
 
-async def test_channel_ends_when_either_side_leaves(
-    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
-) -> None:
+async def test_channel_ends_when_either_side_leaves(network: AiohttpNetwork, listener: HttpListener) -> None:
     url = listener.url + "/v1/feed"
     channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=MIB, timeout_s=60)
     await channel.send(b"a")
@@ -71,18 +102,18 @@ async def test_channel_ends_when_either_side_leaves(
 async def test_connect_refused_raises_the_class_of_the_problem(
     network: AiohttpNetwork,
     listener: HttpListener,
-    node: MemoryNode,
+    feeds: EchoingFeeds,
     error: WrongGroup | WrongVersion | DuplicateFeed | NotMaster,
 ) -> None:
-    node.refuse_feed = error
+    feeds.refuse = error
     with pytest.raises(type(error), match=str(error)):
         await network.connect(
             listener.url + "/v1/feed", headers=encode_hello(HELLO), message_bytes_max=MIB, timeout_s=60
         )
 
 
-async def test_connect_to_nobody_is_unreachable(network: AiohttpNetwork) -> None:
-    listening = await network.serve("127.0.0.1", 0, Gateway(MemoryNode().services).handle)
+async def test_connect_to_nobody_is_unreachable(network: AiohttpNetwork, gateway: Gateway) -> None:
+    listening = await network.serve("127.0.0.1", 0, gateway.handle)
     await listening.close()
     with pytest.raises(Unreachable):
         await network.connect(listening.url + "/v1/feed", headers={}, message_bytes_max=MIB, timeout_s=60)
@@ -119,7 +150,7 @@ async def test_upgrade_with_a_bad_handshake_is_a_problem_document(listener: Http
 
 
 async def test_feed_of_garbage_frames_ends_and_harms_nothing(
-    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
+    network: AiohttpNetwork, listener: HttpListener, node: OneNode
 ) -> None:
     hello = "".join(f"{name}: {value}\r\n" for name, value in encode_hello(HELLO).items()).encode()
     key = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
@@ -134,33 +165,35 @@ async def test_feed_of_garbage_frames_ends_and_harms_nothing(
 
 
 async def test_request_gives_status_headers_and_body(
-    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
+    network: AiohttpNetwork, listener: HttpListener, node: OneNode
 ) -> None:
     headers = {"Content-Type": "application/octet-stream"}
     url = listener.url + "/v1/entries"
     response = await network.request("POST", url, headers=headers, body=b"v", timeout_s=60)
     assert response.status == 200
     assert response.headers["content-type"] == "application/json"
-    node.leads = False
-    response = await network.request("POST", url, headers=headers, body=b"", timeout_s=60)
-    assert (response.status, response.headers["location"]) == (307, "http://127.0.0.1:1/v1/entries")
-    assert [entry.value for entry in node.entries[1:]] == [b"v"]
+    assert node.submitted == [(None, b"v")]
+    replica = await network.serve("127.0.0.1", 0, Gateway((await follower()).services).handle)
+    response = await network.request("POST", replica.url + "/v1/entries", headers=headers, body=b"", timeout_s=60)
+    assert (response.status, response.headers["location"]) == (307, "http://n1:7701/v1/entries")
+    await replica.close()
 
 
-async def test_request_large_answers_come_whole(
-    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
-) -> None:
-    node.files[1] = bytes(range(256)) * (20 * MIB // 256)
+@pytest.mark.parametrize("segment_bytes", [32 * MIB])
+async def test_request_large_answers_come_whole(network: AiohttpNetwork, listener: HttpListener, node: OneNode) -> None:
+    for n in range(20):
+        await node.append(bytes([65 + n]) * (MIB - 200))
     response = await network.request("GET", listener.url + "/v1/segments/1", timeout_s=60)
-    assert response.body == node.files[1]
-    values = [bytes([65 + n]) * (MIB - 200) for n in range(4)]
-    node.append(*values)
+    files = node.services.files
+    end = files.segment_end(1)
+    assert end > 19 * MIB and response.body == await files.read_segment(1, 0, end)
     response = await network.request("GET", listener.url + "/v1/entries", timeout_s=60)
-    assert bytes(response.body).count(b"\n") == 4
+    assert response.status == 200 and len(response.body) > MIB
 
 
+@pytest.mark.parametrize("segment_bytes", [32 * MIB])
 async def test_produce_over_a_socket_with_the_largest_batch(
-    network: AiohttpNetwork, listener: HttpListener, node: MemoryNode
+    network: AiohttpNetwork, listener: HttpListener, node: OneNode
 ) -> None:
     channel = await network.connect(
         listener.url + "/v1/produce", message_bytes_max=produce_messages.ANSWERS_MESSAGE_BYTES_MAX, timeout_s=60
@@ -171,12 +204,19 @@ async def test_produce_over_a_socket_with_the_largest_batch(
     answers: list[produce_messages.Answer] = []
     while len(answers) < 3:
         answers += produce_messages.decode_answers(await channel.receive())
-    assert [(one.id, one.first, one.last) for one in answers] == [(0, 2, 2), (1, 3, 18), (2, 19, 19)]
+    assert [(one.id, one.first, one.last) for one in answers] == [
+        (0, FIRST, FIRST),
+        (1, FIRST + 1, FIRST + 16),
+        (2, FIRST + 17, FIRST + 17),
+    ]
     await channel.close()
 
 
-async def test_produce_on_another_node_follows_to_the_master(network: AiohttpNetwork, listener: HttpListener) -> None:
-    elsewhere = MemoryNode(leads=False, master=listener.url)
+async def test_produce_on_another_node_follows_to_the_master(
+    network: AiohttpNetwork, listener: HttpListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = await follower()
+    monkeypatch.setattr(elsewhere.member, "master_url", lambda: listener.url)
     replica = await network.serve("127.0.0.1", 0, Gateway(elsewhere.services).handle)
     channel = await network.connect(replica.url + "/v1/produce", message_bytes_max=MIB, timeout_s=60)
     await channel.send(produce_messages.request_header(1, Acks.MAJORITY, 10_000) + batch.encode([b"v"]))

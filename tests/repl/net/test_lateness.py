@@ -9,14 +9,14 @@ from repl.net import AiohttpNetwork
 from repl.net.lateness import PERIOD_S
 from repl.node.gateway import Gateway
 from tests.repl.client.group import until
-from tests.repl.web.memory_node import MemoryNode
+from tests.repl.web.one_node import started
 
 LONG_S = 0.3
 
 
 async def test_a_turn_that_takes_long_is_counted_and_waiting_is_not() -> None:
     network = AiohttpNetwork()
-    listener = await network.serve("127.0.0.1", 0, Gateway(MemoryNode().services).handle)
+    listener = await network.serve("127.0.0.1", 0, Gateway((await started()).services).handle)
     late = listener.lateness
     await until(lambda: late.count > 0)
     counts = list(late.counts)

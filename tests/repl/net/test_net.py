@@ -16,13 +16,15 @@ from repl.net import AiohttpNetwork
 from repl.net import listener as listener_module
 from repl.net.listener import HttpListener
 from repl.node.gateway import Gateway
+from repl.web.limits import AppendLimits
 from repl.web.types import Request, Response
 from tests.repl.client.group import until
-from tests.repl.web.memory_node import MemoryNode
-from vlsn.limits import BODIES_IN_FLIGHT_BYTES_MAX, KEY_BYTES_MAX, MIB
+from tests.repl.web.one_node import FIRST, OneNode, follower, started
+from vlsn.limits import KEY_BYTES_MAX, MIB
 
 WAIT_S = 60.0
 """Seconds on a busy machine; a hang never ends."""
+BODIES = 8
 POST = (
     b"POST /v1/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
     b"Content-Length: %d\r\n\r\n%b"
@@ -81,22 +83,22 @@ async def listener(
     await listening.close()
 
 
-def values(node: MemoryNode) -> list[bytes]:
-    return [entry.value for entry in node.entries[1:]]
+def values(node: OneNode) -> list[bytes]:
+    return [value for _, value in node.submitted]
 
 
-async def test_net_one_connection_serves_many_requests(listener: HttpListener, node: MemoryNode) -> None:
+async def test_net_one_connection_serves_many_requests(listener: HttpListener, node: OneNode) -> None:
     async with await Wire.open(listener.url) as wire:
         for n in range(20):
             await wire.send(post(b"%03d" % n))
             status, fields, body = await wire.answer()
-            assert (status, json.loads(body)["first"]) == (200, n + 2)
+            assert (status, json.loads(body)["first"]) == (200, n + FIRST)
             assert fields["Content-Type"] == "application/json"
             assert "Connection" not in fields
     assert values(node) == [b"%03d" % n for n in range(20)]
 
 
-async def test_net_requests_cut_anywhere_are_the_same_requests(listener: HttpListener, node: MemoryNode) -> None:
+async def test_net_requests_cut_anywhere_are_the_same_requests(listener: HttpListener, node: OneNode) -> None:
     whole = post(b"abc")
     expected = []
     for cut in range(1, len(whole), 7):
@@ -110,7 +112,7 @@ async def test_net_requests_cut_anywhere_are_the_same_requests(listener: HttpLis
     assert values(node) == expected
 
 
-async def test_net_pipelined_requests_are_answered_in_order(listener: HttpListener, node: MemoryNode) -> None:
+async def test_net_pipelined_requests_are_answered_in_order(listener: HttpListener, node: OneNode) -> None:
     async with await Wire.open(listener.url) as wire:
         await wire.send(post(b"000"))
         await wire.answer()
@@ -121,13 +123,13 @@ async def test_net_pipelined_requests_are_answered_in_order(listener: HttpListen
             )
         for n in range(1, 40):
             status, _, body = await wire.answer()
-            assert (status, json.loads(body)["first"]) == (200, n + 2)
+            assert (status, json.loads(body)["first"]) == (200, n + FIRST)
             if n > 1 and n % 5 == 0:
                 assert json.loads((await wire.answer())[2]) == {"alive": True}
     assert values(node) == [b"%03d" % n for n in range(40)]
 
 
-async def test_net_what_comes_while_an_answer_is_due_waits_for_it(listener: HttpListener, node: MemoryNode) -> None:
+async def test_net_what_comes_while_an_answer_is_due_waits_for_it(listener: HttpListener, node: OneNode) -> None:
     async with await Wire.open(listener.url) as wire:
         await wire.send(post(b"a"))
         await wire.answer()
@@ -137,8 +139,7 @@ async def test_net_what_comes_while_an_answer_is_due_waits_for_it(listener: Http
         large = bytes(MIB // 2)
         sending = asyncio.ensure_future(wire.send(post(large) * 3))
         await asyncio.sleep(0.02)
-        assert node.submissions == 2
-        node.hold = False
+        assert len(node.asked) == 2
         node.release()
         await sending
         for _ in range(4):
@@ -146,24 +147,21 @@ async def test_net_what_comes_while_an_answer_is_due_waits_for_it(listener: Http
     assert values(node) == [b"a", b"b", large, large, large]
 
 
-async def test_net_client_that_leaves_before_its_answer_loses_only_that(
-    listener: HttpListener, node: MemoryNode
-) -> None:
+async def test_net_client_that_leaves_before_its_answer_loses_only_that(listener: HttpListener, node: OneNode) -> None:
     node.hold = True
     for n in range(3):
         async with await Wire.open(listener.url) as wire:
             await wire.send(post(b"v"))
             await node.until_unanswered(1)
         await until(lambda: node.unanswered == 0)
-        assert (node.unanswered, node.submissions) == (0, n + 1)
-    node.hold = False
-    node.pending.clear()
+        assert len(node.asked) == n + 1
+    node.release()
     async with await Wire.open(listener.url) as wire:
         await wire.send(post(b"w"))
         assert (await wire.answer())[0] == 200
 
 
-async def test_net_body_announced_too_large_is_refused_at_once(listener: HttpListener, node: MemoryNode) -> None:
+async def test_net_body_announced_too_large_is_refused_at_once(listener: HttpListener, node: OneNode) -> None:
     async with await Wire.open(listener.url) as wire:
         await wire.send(POST % (10**12, b""))
         status, fields, body = await wire.answer()
@@ -171,7 +169,7 @@ async def test_net_body_announced_too_large_is_refused_at_once(listener: HttpLis
         assert json.loads(body)["type"] == "too-large"
 
 
-async def test_net_chunked_body_is_cut_at_its_limit(listener: HttpListener, node: MemoryNode) -> None:
+async def test_net_chunked_body_is_cut_at_its_limit(listener: HttpListener, node: OneNode) -> None:
     head = POST.replace(b"Content-Length: %d\r\n\r\n%b", b"Transfer-Encoding: chunked\r\n\r\n")
     async with await Wire.open(listener.url) as wire:
         await wire.send(head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
@@ -185,7 +183,7 @@ async def test_net_chunked_body_is_cut_at_its_limit(listener: HttpListener, node
 
 
 async def test_net_expect_continue_is_told_to_go_on_only_when_the_body_is_wanted(
-    listener: HttpListener, node: MemoryNode
+    listener: HttpListener, node: OneNode
 ) -> None:
     ask = POST.replace(b"Host: localhost", b"Host: localhost\r\nExpect: 100-continue")
     async with await Wire.open(listener.url) as wire:
@@ -220,7 +218,7 @@ async def test_net_http_1_0_gets_its_keep_alive_or_a_close(listener: HttpListene
         assert await wire.ended() == b""
 
 
-async def test_net_connection_close_is_answered_and_closed(listener: HttpListener, node: MemoryNode) -> None:
+async def test_net_connection_close_is_answered_and_closed(listener: HttpListener, node: OneNode) -> None:
     closing = POST.replace(b"Host: localhost", b"Host: localhost\r\nConnection: close")
     async with await Wire.open(listener.url) as wire:
         await wire.send(post(b"a"))
@@ -247,7 +245,7 @@ async def test_net_connection_close_is_answered_and_closed(listener: HttpListene
     ],
 )
 async def test_net_what_is_no_http_gets_a_problem_document_and_the_end(
-    listener: HttpListener, node: MemoryNode, garbage: bytes
+    listener: HttpListener, node: OneNode, garbage: bytes
 ) -> None:
     async with await Wire.open(listener.url) as wire:
         wire.writer.write(garbage)
@@ -258,7 +256,7 @@ async def test_net_what_is_no_http_gets_a_problem_document_and_the_end(
             "bad-argument",
         )
         await wire.ended()
-    assert node.submissions == 0
+    assert node.asked == []
     async with await Wire.open(listener.url) as wire:
         await wire.send(post(b"v"))
         assert (await wire.answer())[0] == 200
@@ -272,12 +270,12 @@ async def test_net_router_errors_are_problem_documents(listener: HttpListener) -
             assert (got, fields["Content-Type"]) == (status, "application/problem+json")
 
 
-async def test_net_longest_key_fits_its_request_line(listener: HttpListener, node: MemoryNode) -> None:
+async def test_net_longest_key_fits_its_request_line(listener: HttpListener, node: OneNode) -> None:
     target = b"/v1/entries?key=" + b"%00" * KEY_BYTES_MAX
     async with await Wire.open(listener.url) as wire:
         await wire.send(post(b"v").replace(b"/v1/entries", target, 1))
         assert (await wire.answer())[0] == 200
-    assert node.entries[1].key == bytes(KEY_BYTES_MAX)
+    assert node.submitted == [(bytes(KEY_BYTES_MAX), b"v")]
 
 
 @pytest.mark.parametrize(
@@ -298,7 +296,7 @@ async def test_net_longest_key_fits_its_request_line(listener: HttpListener, nod
     ],
 )
 async def test_net_what_goes_round_a_check_is_refused_and_stores_nothing(
-    listener: HttpListener, node: MemoryNode, changed: bytes, to: bytes, status: int, slug: str
+    listener: HttpListener, node: OneNode, changed: bytes, to: bytes, status: int, slug: str
 ) -> None:
     for _ in range(3):  # the second time its head has been seen
         async with await Wire.open(listener.url) as wire:
@@ -309,66 +307,75 @@ async def test_net_what_goes_round_a_check_is_refused_and_stores_nothing(
     assert values(node) == []
 
 
-async def test_net_redirect_names_the_same_target(listener: HttpListener, node: MemoryNode) -> None:
-    node.leads, node.master = False, "http://127.0.0.1:5"
-    async with await Wire.open(listener.url) as wire:
+async def test_net_redirect_names_the_same_target(network: AiohttpNetwork) -> None:
+    listening = await network.serve("127.0.0.1", 0, Gateway((await follower()).services).handle)
+    async with await Wire.open(listening.url) as wire:
         for target in (b"/v1/entries?acks=all&key=%41%FF", b"http://localhost:80/v1/entries?acks=all&key=%41"):
             await wire.send(post(b"v").replace(b"/v1/entries", target, 1))
             status, fields, _ = await wire.answer()
             path = target.removeprefix(b"http://localhost:80").decode()
-            assert (status, fields["Location"]) == (307, "http://127.0.0.1:5" + path)
+            assert (status, fields["Location"]) == (307, "http://n1:7701" + path)
+    await listening.close()
 
 
-async def test_net_tail_streams_and_ends_with_its_client(listener: HttpListener, node: MemoryNode) -> None:
+async def test_net_tail_streams_and_ends_with_its_client(
+    listener: HttpListener, gateway: Gateway, node: OneNode
+) -> None:
     for _ in range(3):
         async with await Wire.open(listener.url) as wire:
             await wire.send(b"GET /v1/tail HTTP/1.1\r\nHost: localhost\r\n\r\n")
             status, fields = await wire.head()
             assert (status, fields["Transfer-Encoding"]) == (200, "chunked")
-            await node.until_waits()
-            node.append(b"hello")
+            await until(lambda: gateway.readers.used == 1)
+            await node.append(b"hello")
             seen = await asyncio.wait_for(wire.reader.readuntil(b"hello"), WAIT_S)
             assert b"data: {" in seen
-        await until(lambda: not node.waits)
+        await until(lambda: gateway.readers.used == 0)
 
 
-async def test_net_segment_that_fails_half_way_breaks_off(listener: HttpListener, node: MemoryNode) -> None:
-    node.files[1] = bytes(8 * MIB)
+@pytest.mark.parametrize("segment_bytes", [16 * MIB])
+async def test_net_segment_that_fails_half_way_breaks_off(
+    listener: HttpListener, node: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.append(*[bytes(MIB - 100)] * 8)
 
     async def fail_later(number: int, start: int, end: int) -> bytes:
         if start:
-            node.files.clear()
             raise OSError(5, "a read failed")
         return bytes(end - start)
 
-    node.read_segment = fail_later  # type: ignore[method-assign]
+    monkeypatch.setattr(node.services.files, "read_segment", fail_later)
     async with await Wire.open(listener.url) as wire:
         await wire.send(b"GET /v1/segments/1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         status, fields = await wire.head()
-        assert (status, fields["Content-Length"]) == (200, str(8 * MIB))
+        size = int(fields["Content-Length"])
+        assert status == 200 and size > 7 * MIB
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await asyncio.wait_for(wire.reader.readexactly(8 * MIB), WAIT_S)
+            await asyncio.wait_for(wire.reader.readexactly(size), WAIT_S)
 
 
+@pytest.mark.parametrize("segment_bytes", [16 * MIB])
 async def test_net_reader_that_takes_nothing_holds_a_bounded_number_of_bytes(
-    listener: HttpListener, node: MemoryNode
+    network: AiohttpNetwork, node: OneNode
 ) -> None:
-    """The node refuses requests past the budget of bodies in flight, also when a thousand connections try."""
+    """The node refuses requests past the budget of bodies in flight, also when many connections try."""
+    limits = AppendLimits(bodies_in_flight_bytes_max=BODIES * MIB)
+    listener = await network.serve("127.0.0.1", 0, Gateway(node.services, limits).handle)
     node.hold = True
-    wires = [await Wire.open(listener.url) for _ in range(70)]
+    wires = [await Wire.open(listener.url) for _ in range(BODIES + 6)]
     sends = [asyncio.ensure_future(wire.send(post(bytes(MIB)))) for wire in wires]
-    await node.until_unanswered(BODIES_IN_FLIGHT_BYTES_MAX // MIB)
+    await node.until_unanswered(BODIES)
     statuses = [asyncio.ensure_future(wire.answer()) for wire in wires]
     done, _ = await asyncio.wait(statuses, return_when=asyncio.FIRST_COMPLETED, timeout=WAIT_S)
     assert {task.result()[0] for task in done} == {429}
-    node.hold = False
     node.release()
     answered = await asyncio.gather(*statuses)
     assert sorted({status for status, _, _ in answered}) == [200, 429]
-    assert [status for status, _, _ in answered].count(200) == BODIES_IN_FLIGHT_BYTES_MAX // MIB
+    assert [status for status, _, _ in answered].count(200) == BODIES
     await asyncio.gather(*sends)
     for wire in wires:
         wire.writer.close()
+    await listener.close()
 
 
 async def test_net_a_request_that_ends_as_the_close_gives_it_up_is_no_fault(
@@ -396,15 +403,15 @@ async def test_net_a_request_that_ends_as_the_close_gives_it_up_is_no_fault(
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-async def test_net_port_taken_is_an_os_error(listener: HttpListener) -> None:
+async def test_net_port_taken_is_an_os_error(listener: HttpListener, gateway: Gateway) -> None:
     port = int(listener.url.rpartition(":")[2])
     with pytest.raises(OSError, match="in use"):
-        await AiohttpNetwork().serve("127.0.0.1", port, Gateway(MemoryNode().services).handle)
+        await AiohttpNetwork().serve("127.0.0.1", port, gateway.handle)
 
 
 async def test_net_close_answers_what_is_under_way_and_ends_streams() -> None:
     for quick in (False, True):
-        node = MemoryNode()
+        node = await started()
         gateway = Gateway(node.services)
         listening = await AiohttpNetwork().serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick if quick else None)
         async with await Wire.open(listening.url) as wire, await Wire.open(listening.url) as tail:
@@ -415,7 +422,7 @@ async def test_net_close_answers_what_is_under_way_and_ends_streams() -> None:
             await tail.send(b"GET /v1/tail HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await tail.head()
             await node.until_unanswered(1)
-            await node.until_waits()
+            await until(lambda gateway=gateway: gateway.readers.used == 1)  # type: ignore[misc]
             closing = asyncio.ensure_future(listening.close())
             await asyncio.sleep(0.01)
             node.release()
@@ -425,7 +432,7 @@ async def test_net_close_answers_what_is_under_way_and_ends_streams() -> None:
                 await Wire.open(listening.url)
 
 
-async def test_net_reset_in_the_middle_of_a_request_harms_nothing(listener: HttpListener, node: MemoryNode) -> None:
+async def test_net_reset_in_the_middle_of_a_request_harms_nothing(listener: HttpListener, node: OneNode) -> None:
     host, _, port = listener.url.removeprefix("http://").rpartition(":")
     node.hold = True
     for data in (post(bytes(1000))[:-10], post(b"v"), b"GET /v1/tail HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET"):
@@ -433,13 +440,13 @@ async def test_net_reset_in_the_middle_of_a_request_harms_nothing(listener: Http
             end.sendall(data)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             await asyncio.sleep(0.02)
-    node.hold = False
+    node.release()
     async with await Wire.open(listener.url) as wire:
         await wire.send(post(b"w"))
         assert (await wire.answer())[0] == 200
 
 
-async def test_net_short_way_is_taken_for_heads_seen_before(node: MemoryNode) -> None:
+async def test_net_short_way_is_taken_for_heads_seen_before(node: OneNode) -> None:
     """The two ways give equal answers; this shows that there are two."""
     gateway = Gateway(node.services)
     handled = []

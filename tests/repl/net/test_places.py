@@ -18,7 +18,7 @@ from repl.web.types import GAVE_WAY
 from tests.repl.client.group import until
 from tests.repl.net.test_arrivals import BINARY, UPGRADE, frame
 from tests.repl.net.test_net import Wire, post
-from tests.repl.web.memory_node import MemoryNode
+from tests.repl.web.one_node import FIRST, OneNode, started
 from vlsn.format import batch
 
 PLACES, KEPT = 16, 4
@@ -138,7 +138,7 @@ async def test_silence_does_not_take_the_kept_places_either(listener: HttpListen
 
 
 async def test_a_producer_with_nothing_under_way_gives_way_and_one_that_waits_for_its_answer_does_not(
-    listener: HttpListener, node: MemoryNode
+    listener: HttpListener, node: OneNode
 ) -> None:
     node.hold = True
     asks, rests = await opened(listener, 2, UPGRADE)
@@ -162,13 +162,13 @@ def sweep(listener: HttpListener) -> None:
         connection.swept(asyncio.get_running_loop().time())  # type: ignore[attr-defined]
 
 
-async def test_silent_producers_give_way_to_a_client_and_are_told_why(listener: HttpListener, node: MemoryNode) -> None:
+async def test_silent_producers_give_way_to_a_client_and_are_told_why(listener: HttpListener, node: OneNode) -> None:
     silent = await opened(listener, STRANGERS, UPGRADE)
     for wire in silent:
         assert (await wire.head())[0] == 101
     sweep(listener)
     async with connect(listener.url) as log:
-        assert await log.append(b"a") == 2
+        assert await log.append(b"a") == FIRST
         said = await asyncio.wait_for(silent[0].reader.read(), 10)
         assert said[:1] == b"\x88" and int.from_bytes(said[2:4], "big") == GAVE_WAY
         assert b"others have no place" in said[4:]
@@ -179,25 +179,25 @@ async def test_silent_producers_give_way_to_a_client_and_are_told_why(listener: 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 async def test_an_append_that_meets_its_connection_as_it_gives_way_is_logged_once(
-    listener: HttpListener, node: MemoryNode, exactly_once: bool
+    listener: HttpListener, node: OneNode, exactly_once: bool
 ) -> None:
     async with connect(listener.url, exactly_once=exactly_once) as log:
-        assert await log.append(b"a") == 2
+        assert await log.append(b"a") == FIRST
         [connection] = [each for each in listener._server.connections if each._upgrade is not None]  # type: ignore[attr-defined]
         assert connection.transport is not None and log._producer is not None
         connection.transport.pause_reading()  # it comes too late to be taken
         appending = asyncio.create_task(log.append(b"b"))
         await until(lambda: bool(log._producer and log._producer._in_flight))
         listener._server.places._close(connection)  # type: ignore[arg-type]
-        assert await appending == 3
-    assert [entry.value for entry in node.entries[1:]] == [b"a", b"b"]
+        assert await appending == FIRST + 1
+    assert node.submitted == [(None, b"a"), (None, b"b")]
 
 
 async def test_what_waits_for_its_turn_is_not_taken_once_its_connection_gave_way(
-    listener: HttpListener, node: MemoryNode
+    listener: HttpListener, node: OneNode
 ) -> None:
     async with connect(listener.url) as log:
-        assert await log.append(b"a") == 2
+        assert await log.append(b"a") == FIRST
         [connection] = [each for each in listener._server.connections if each._upgrade is not None]  # type: ignore[attr-defined]
         line: list[GoOn] = []
         with pytest.MonkeyPatch.context() as patch:
@@ -210,8 +210,8 @@ async def test_what_waits_for_its_turn_is_not_taken_once_its_connection_gave_way
         assert connection.idle_since is None  # type: ignore[attr-defined]
         listener._server.places._close(connection)  # type: ignore[arg-type]
         assert line[0](10) == 0
-        assert await appending == 3
-    assert [entry.value for entry in node.entries[1:]] == [b"a", b"b"]
+        assert await appending == FIRST + 1
+    assert node.submitted == [(None, b"a"), (None, b"b")]
 
 
 async def test_few_places_are_kept_by_half() -> None:
@@ -243,7 +243,7 @@ class Silent:
 
 async def test_half_a_head_is_not_waited_for_however_it_drips() -> None:
     network = AiohttpNetwork(head_s=0.4, idle_s=30.0)
-    gateway = Gateway(MemoryNode().services)
+    gateway = Gateway((await started()).services)
     listener = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
     loop = asyncio.get_running_loop()
     silent, idle, quick = [await Wire.open(listener.url) for _ in range(3)]
@@ -269,7 +269,7 @@ async def test_half_a_head_is_not_waited_for_however_it_drips() -> None:
 
 async def test_a_slow_body_is_no_half_head() -> None:
     network = AiohttpNetwork(head_s=0.2, idle_s=30.0)
-    listener = await network.serve("127.0.0.1", 0, Gateway(MemoryNode().services).handle)
+    listener = await network.serve("127.0.0.1", 0, Gateway((await started()).services).handle)
     async with await Wire.open(listener.url) as wire:
         whole = post(b"x" * 100)
         await wire.send(whole[:-50])

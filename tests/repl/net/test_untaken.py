@@ -15,11 +15,12 @@ from repl.net.untaken import Untaken
 from repl.node.gateway import Gateway
 from tests.repl.client.group import until
 from tests.repl.net.test_net import Wire
-from tests.repl.web.memory_node import MemoryNode
+from tests.repl.web.one_node import FIRST, OneNode
 from vlsn.limits import KIB, MIB
 
 SLOW = 14
 ENTRIES = 24
+END = FIRST + ENTRIES - 1
 LIMIT = 3 * MIB
 _ID = re.compile(rb"^id: (\d+)$", re.MULTILINE)
 
@@ -95,35 +96,34 @@ async def listener(listener: HttpListener) -> HttpListener:
 
 
 async def test_tails_that_take_nothing_are_given_up_by_their_bytes_and_those_that_do_miss_nothing(
-    node: MemoryNode, gateway: Gateway, listener: HttpListener
+    node: OneNode, gateway: Gateway, listener: HttpListener
 ) -> None:
     untaken = listener._server.untaken
-    node.append(*(b"%02d" % number + b"x" * MIB for number in range(ENTRIES)))
-    slow = [await stalled(listener.url, 2 + number) for number in range(SLOW)]
-    assert await tailed(listener.url, 1, ENTRIES + 1) == list(range(2, ENTRIES + 2))
+    for number in range(ENTRIES):
+        await node.append(b"%02d" % number + b"x" * (MIB - 2))
+    slow = [await stalled(listener.url, FIRST + number) for number in range(SLOW)]
+    assert await tailed(listener.url, FIRST - 1, END) == list(range(FIRST, END + 1))
     await until(lambda: untaken.given_up > 0)
     await until(lambda: gateway.readers.used == SLOW - untaken.given_up)
-    assert await tailed(listener.url, 1, ENTRIES + 1) == list(range(2, ENTRIES + 2))
+    assert await tailed(listener.url, FIRST - 1, END) == list(range(FIRST, END + 1))
     assert 0 < listener.untaken_bytes == untaken.bytes <= LIMIT
     assert listener.given_up == untaken.given_up
     seen = [int(id) for id in _ID.findall(await asyncio.wait_for(read_all(slow[0]), 60))]
-    assert seen == list(range(2, 2 + len(seen))), "the first to stall, and so the first to go"
-    after = seen[-2] if len(seen) > 1 else 1  # the last event may be half a one
-    assert await tailed(listener.url, after, ENTRIES + 1) == list(range(after + 1, ENTRIES + 2))
+    assert seen == list(range(FIRST, FIRST + len(seen))), "the first to stall, and so the first to go"
+    after = seen[-2] if len(seen) > 1 else FIRST - 1  # the last event may be half a one
+    assert await tailed(listener.url, after, END) == list(range(after + 1, END + 1))
     for one in slow:
         one.close()
     await until(lambda: gateway.readers.used == 0)
     assert untaken.bytes == 0
 
 
-async def test_a_page_that_many_are_taking_counts_once(
-    node: MemoryNode, gateway: Gateway, listener: HttpListener
-) -> None:
+async def test_a_page_that_many_are_taking_counts_once(node: OneNode, gateway: Gateway, listener: HttpListener) -> None:
     untaken = listener._server.untaken
-    slow = [await stalled(listener.url, 2) for _ in range(SLOW)]
+    slow = [await stalled(listener.url, FIRST) for _ in range(SLOW)]
     await until(lambda: gateway.readers.used == SLOW)
     for number in range(ENTRIES):
-        node.append(b"%02d" % number + b"x" * MIB)
+        await node.append(b"%02d" % number + b"x" * (MIB - 2))
         for _ in range(30):
             await asyncio.sleep(0)
     await until(lambda: len(untaken._stalled) == SLOW)
