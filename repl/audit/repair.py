@@ -339,8 +339,8 @@ class _Copy:
         return buf, frames, read_blocks(frames, self._checksums)
 
     def _may_hold(self, part: Part) -> bool:
-        """Says whether the segment may hold blocks of the ranges, as the report has it: it lies between visible blocks
-        of its neighbours, since its own first and last ones may be damaged."""
+        """Says whether the segment may hold blocks of the ranges, according to the report. The neighbours' visible
+        blocks bound the segment, since its own first and last blocks may be damaged."""
         rows = self.row.segments
         at = next((index for index, row in enumerate(rows) if row.number == part.number), None)
         if at is None:
