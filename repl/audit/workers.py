@@ -1,4 +1,4 @@
-"""Sets the interpreter and the packages of Spark's Python workers, before the first task of an audit or export runs.
+"""Sets the interpreter and the packages of Spark's Python workers, before the first of this project's tasks runs.
 
 PySpark starts its workers with ``python3`` of the PATH unless ``PYSPARK_PYTHON`` says otherwise. That may be another
 interpreter than the driver's, one without ``repl``. A ``PYSPARK_PYTHON`` that is set stays.

@@ -75,8 +75,8 @@ def _group_of(give_up_s: float, url: str) -> Group | Unreadable:
 
 
 def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Returns the results of ``work`` on each item, in the order of the items. Each item has its own thread, so that
-    waits for several nodes overlap."""
+    """Returns the results of ``work`` on each item, in the order of the items. Several items run in threads of their
+    own, so that the waits for several nodes overlap."""
     if len(items) < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(len(items), "vlsnlog-source") as threads:
