@@ -1,6 +1,6 @@
-"""The blocks of one segment by column: headers, checks and digests of all of them at once.
+"""The blocks of one segment, as columns: the headers, checks and digests of all blocks are computed at once.
 
-All headers are checked as ``vlsn.format.block.decode_header`` checks one, column by column, and bodies by their crc.
+Headers are checked column by column, with the rules of ``vlsn.format.block.decode_header``; bodies by their crc.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Rows = NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The BLOCK frames of a segment whose own crc is right; ``offsets`` and ``ends`` are their frames'.  ``whole``:
-    the block inside is right too."""
+    """The BLOCK frames of a segment whose frame crc is right; ``offsets`` and ``ends`` are the bounds of the frames.
+    ``whole`` marks the frames whose block is right too."""
 
     offsets: scan.Offsets
     ends: scan.Offsets
@@ -58,7 +58,7 @@ class Blocks:
         return Blocks(*(getattr(self, field.name)[which] for field in fields(self)))
 
     def rows(self, source: int, place: int) -> Rows:
-        """Returns a ``ROW`` for each, of that source and place among those that are looked into."""
+        """Returns one ``ROW`` for each block, with ``source`` and ``place``, its index among the places looked into."""
         rows = np.empty(len(self), ROW)
         rows["first"], rows["last"], rows["term"] = self.first, self.last, self.headers["term"]
         rows["digest"], rows["offset"], rows["visible"] = self.digests, self.offsets, self.visible
@@ -68,8 +68,8 @@ class Blocks:
 
 
 def frames_of(buf: Buffer, part: Part, base: int = 0, checksums: Checksums | None = None) -> Frames:
-    """Reads the frames in ``buf``, which holds the segment's file from offset ``base`` to ``part.end``; there is less
-    where the file is cut short. Without ``checksums`` nothing is made to compare them by."""
+    """Reads the frames in ``buf``, which holds the segment's file from offset ``base`` to ``part.end``. ``buf`` is
+    shorter if the file is cut short. Without ``checksums``, no bytes for the digests are computed."""
     return read_frames(
         buf,
         size=len(buf),
@@ -105,8 +105,8 @@ def read_blocks(frames: Frames, checksums: Checksums | None = None) -> Blocks:
 def blocks_at(
     source: Source, part: Part, start: int, end: int, checksums: Checksums | None = None
 ) -> tuple[Buffer, Blocks]:
-    """Reads bytes ``start`` to ``end`` of a segment, which are whole frames, or all of it from 0 on. Returns with the
-    blocks the bytes that they lie in. Raises ``Unreadable``."""
+    """Reads bytes ``start`` to ``end`` of a segment, which must be whole frames or begin at byte 0. Returns the bytes
+    and the blocks in these bytes. Raises ``Unreadable``."""
     buf = source.read(part, start, end)
     if start:
         part = replace(part, end=end, stated=end)

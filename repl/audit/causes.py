@@ -1,6 +1,6 @@
-"""Findings that another finding explains: that one names their rules, as ``also``.  Pure.
+"""Drops findings that another finding explains; the explaining finding names their rules as ``also``.  Pure.
 
-    cause                                        what comes of it in the same copy
+    cause                                        further findings that it causes in the same copy
     a file that is not the log's, or misplaced   order, claims, index, sidecar there, and where the next segment begins
     wrong overmarks of VLSN 88 to 91             order, claims, index, name of those
     a block that is wrong by itself              divergence there; of a term that stands out, node-file, too
@@ -8,7 +8,7 @@
     a copy that is shorter than claimed          a past that is changed, or missing, behind its end
     a lost block                                 a producer's sequence that goes on behind it
 
-A person begins with the first finding. Its consequences, named beside it, would mislead him.
+A person begins with the first finding, and would be misled if its consequences were listed beside it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _OF_ORDER: Final = (Rule.CONTIGUITY, Rule.TERM_ORDER, Rule.DTVLSN, Rule.PRODUCER
 
 
 def causes(findings: Sequence[Finding], copies: Mapping[str, Segments]) -> list[Finding]:
-    """Returns the findings that do not come of another one of their copy; ``copies`` has the segments of each, by its
-    name."""
+    """Returns the findings that no other finding of the same copy explains; ``copies`` has the segments of each copy,
+    by the copy's name."""
     told: list[Finding] = []
     by_source: dict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
@@ -46,7 +46,7 @@ def _causes(findings: Sequence[Finding], segments: Segments) -> list[Finding]:
     for rule, explains in _CAUSES:
         for at, cause in [(at, each) for at, each in left if each.rule == rule]:
             if all(at != index for index, _ in left):
-                continue  # it comes of one before it
+                continue  # an earlier finding explains this finding
             mine = [index for index, each in left if index != at and explains(cause, each, segments)]
             also[at] += [each for index in mine for each in (findings[index], *also.pop(index, ()))]
             left = [(index, each) for index, each in left if index not in mine]
@@ -66,7 +66,7 @@ def _with(cause: Finding, also: Sequence[Finding]) -> Finding:
 
 
 def _of_file(cause: Finding, found: Finding, segments: Segments) -> bool:
-    """Says whether it comes of a file that is another node's, or another segment's."""
+    """Says whether ``found`` follows from ``cause``, a file that is another node's, or another segment's."""
     if not cause.more.keys() & {"of_node", "segment"}:
         return False
     if found.rule in (Rule.SIDECAR, Rule.INDEX):
@@ -75,13 +75,14 @@ def _of_file(cause: Finding, found: Finding, segments: Segments) -> bool:
         return found.rule in (Rule.GAP, Rule.OVERMARK, *_OF_ORDER)
     at = next((index for index, each in enumerate(segments) if each.file == cause.file), len(segments))
     behind = [(each.file, each.first.offset) for each in segments[at + 1 :] if each.first is not None]
-    if found.rule != Rule.DTVLSN:  # its DTVLSN is compared with all later segments
+    if found.rule != Rule.DTVLSN:  # a segment's DTVLSN is compared with all later segments
         behind = behind[:1]
     return found.rule in _OF_ORDER and (found.file, found.offset) in behind
 
 
 def _lost_with(cause: Finding, found: Finding, _: Segments) -> bool:
-    """Says whether a producer's submission seems to be missing, and a lost block lies between its neighbours."""
+    """Says whether a producer's submission seems to be missing only because a block between the neighbouring
+    submissions is lost."""
     if found.rule != Rule.PRODUCER_SEQUENCE or found.more["sequence"] <= found.more["before"] + 1:
         return False
     return bool(found.more["before_vlsn"] < cause.vlsn <= found.vlsn)
@@ -96,7 +97,7 @@ def _of_marks(cause: Finding, found: Finding, _: Segments) -> bool:
 
 
 def _of_term(cause: Finding, found: Finding, _: Segments) -> bool:
-    """Says whether it comes of a block with another term than the others' have."""
+    """Says whether ``found`` follows from ``cause``, a block whose term differs from the other copies' term."""
     term, others = cause.more.get("term"), cause.more.get("other", {}).get("term")
     if term is None or term == others:
         return False
@@ -109,7 +110,8 @@ def _of_term(cause: Finding, found: Finding, _: Segments) -> bool:
 
 
 def _of_block(cause: Finding, found: Finding, _: Segments) -> bool:
-    """Says whether it is that the block is another one than the others', or a submission that follows on its."""
+    """Says whether ``found`` reports that the damaged block differs from the other copies' block, or reports the
+    submission after this block's."""
     if found.rule == AuditRule.DIVERGENCE:
         return found.vlsn == cause.vlsn
     producers = found.rule == cause.rule == Rule.PRODUCER_SEQUENCE
@@ -123,7 +125,7 @@ def _of_falling_term(cause: Finding, found: Finding, _: Segments) -> bool:
 
 
 def _of_end(cause: Finding, found: Finding, segments: Segments) -> bool:
-    """Says whether it comes of a copy's end, which lies before what an earlier audit has read."""
+    """Says whether ``found`` follows from ``cause``: the copy ends before the VLSNs that an earlier audit read."""
     if found.rule == AuditRule.CHANGED_PAST:
         ranges = found.more.get("range", -1) >= (cause.vlsn - 1) >> RANGE_BITS
         return ranges or (bool(segments) and found.file == segments[-1].file)
@@ -139,4 +141,4 @@ _CAUSES: Final[Sequence[tuple[str, Callable[[Finding, Finding, Segments], bool]]
     *((rule, _of_block) for rule in (Rule.TRANSACTION, Rule.DTVLSN, Rule.PRODUCER_SEQUENCE)),
     *((rule, _lost_with) for rule in (*DAMAGE, Rule.OVERMARK, Rule.CONTIGUITY)),
 )
-"""Which rule explains which others; a cause that comes of one before it explains nothing."""
+"""Which rule explains which others; a finding that is explained by an earlier finding explains nothing."""

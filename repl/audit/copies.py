@@ -1,4 +1,4 @@
-"""The report on each copy, made of the results of its segments.  Pure."""
+"""Makes the report on each copy from the results of the copy's segments.  Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def source_reports(
     audited: Sequence[Read],
     shares: Sequence[Mapping[int, Share]],
 ) -> list[SourceReport]:
-    """Returns a report for each source; ``shares`` are those of what was compared, by range."""
+    """Returns a report for each source; ``shares`` are the digests of the compared blocks, by range."""
     series = series_of([[segment.profile for segment in each.segments] for each in audited])
     return [_report(*each) for each in zip(sources, surveys, audited, shares, series, strict=True)]
 
@@ -37,7 +37,7 @@ def _report(
     modified = {part.number: part.modified_us for part in survey.parts}
     firsts = [segment.first.vlsn for segment in segments if segment.first]
     lasts = [segment.last.vlsn for segment in segments if segment.last]
-    if read.missing:  # its ends may lie there
+    if read.missing:  # the copy's first or last block may be in a segment that was not read
         firsts, lasts = [survey.first] * bool(survey.first), [max([survey.last, *lasts])]
     return SourceReport(
         source=source.text,
@@ -94,7 +94,8 @@ def _overmarks(segment: SegmentAudit) -> Iterator[OvermarkRow]:
 
 
 def _holes(read: Read) -> Iterator[Span]:
-    """Yields what is missing inside of segments, and between one and the next that has a visible block."""
+    """Yields the VLSNs that are missing inside of segments, and between a segment and the next one that has a visible
+    block."""
     segments = read.segments
     for segment in segments:
         for first, last in segment.profile.holes:

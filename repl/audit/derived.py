@@ -1,10 +1,11 @@
-"""A stopped node's derived files, held against its segments: VLSN index, times, ``state``.
+"""Checks a stopped node's derived files against its segments: the VLSN index, the times and ``state``.
 
     index   12 → 00000002.vlog:8192      a visible block that begins with VLSN 12 must lie there
     state   term 3 from 7 to 40          the visible blocks of 7 to 40, and no others, are of term 3
 
-Three things are normal. An index may end earlier than the log. It may point past a segment's end, at damage, or into
-segments that the next open reads again. After a rollback it is cut only when the next entry is logged.
+Three things are normal. An index may end earlier than the log. An index may point past a segment's end, at damage, or
+into segments that the next opening of the log reads again. After a rollback, an index is cut only when the next entry
+is logged.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from vlsn.verify.noted_terms import check_noted, check_term
 
 
 def check_index(blocks: Blocks, damage: Sequence[int], end: int, indexed: Indexed) -> Iterator[Pointed]:
-    """Checks the mappings of one segment, whose log ends at ``end``."""
+    """Checks the index's mappings into one segment, whose log ends at offset ``end``."""
     vlsns, offsets = indexed.vlsns, indexed.offsets
     inside = (offsets < end) & ~np.isin(offsets, np.array(damage, np.int64))
     inside &= ~np.isin(offsets, blocks.offsets[~blocks.whole])
@@ -47,7 +48,7 @@ def check_index(blocks: Blocks, damage: Sequence[int], end: int, indexed: Indexe
 
 
 def check_pointed(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:
-    """Names what the index of a source says wrongly, now that its rollbacks are known."""
+    """Reports the wrong mappings in a source's index, once the source's rollbacks are known."""
     starts, _, last = rollbacks_of(segments)
     due = [(record.first_lsn, end_of(at, record)) for at, record in starts.items() if at > last]
     for segment in segments:
@@ -67,8 +68,8 @@ def check_pointed(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Fin
 
 
 def check_notes(source: str, stated: Noted, segments: Sequence[SegmentAudit], *, ordered: bool) -> Iterator[Finding]:
-    """Holds the terms that ``state`` and the node file note against those of the log; those of ``state`` where no block
-    is lost, and the log is ``ordered``."""
+    """Compares the terms in ``state`` and in the node file with the terms in the log. The terms in ``state`` are
+    compared only if no block is lost and the log is ``ordered``."""
     runs = [run for segment in segments for run in segment.terms]
     faults = [] if stated.term is None else [*check_term(stated.term, max((run[0] for run in runs), default=0))]
     if ordered and not any(segment.damaged for segment in segments):

@@ -1,9 +1,9 @@
-"""The first difference in a range of VLSNs whose digests are not equal: which VLSN, and both values.
+"""Finds the first difference in a range of VLSNs whose digests are not equal: the VLSN, and both values.
 
-Runs in a task of its own for each such range, and reads of every source just the frames of that range.
-A copy speaks for the others' when more copies are like it than like any other; where none are more, the
-first source does.  Blocks that a copy has damaged, or lacks at an edge, were named before: they are passed over,
-unless the other copies' blocks there are named differently.
+Each such range has a task of its own, which reads only the frames of that range from every source.
+The content that most copies share is the model; if two contents have equally many copies, the first source's is.
+Blocks that are damaged in a copy, or missing at its edge, are findings already, so they are ignored here, unless the
+other copies have a block with another name at that place.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vlsn.verify.inspection import Rule
 
 _BYTES = {"key", "value"}
 RANGES_SHOWN = 16
-"""Ranges that are looked into; the rest are counted."""
+"""The most ranges that are searched for their first difference; further ranges are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Located:
 
 @dataclass(frozen=True, slots=True)
 class RangeTask:
-    """A range to look into, and where each source (by index) keeps its blocks."""
+    """A range to search, and the places of its blocks in each source (by index)."""
 
     range: int
     bounds: Bounds
@@ -62,10 +62,10 @@ class RangeTask:
 
 
 def first_differences(task: RangeTask, sources: Sequence[Source]) -> list[Finding]:
-    """Returns one finding for each source whose blocks are other than the ones most sources have."""
+    """Returns one finding for each source whose blocks differ from the blocks that most sources have."""
     rows = rows_of(task, sources)
     rows = rows[rows["visible"] & inside(rows, task) & (rows["last"] > task.bounds.after)]
-    rows = rows[np.argsort(rows["first"], kind="stable")]  # of two at one VLSN the log's last one counts
+    rows = rows[np.argsort(rows["first"], kind="stable")]  # of two blocks at one VLSN the later counts
     copies = [rows[rows["source"] == index] for index in range(len(sources))]
     vlsns = np.unique(rows["first"])
     digests = np.stack([_covering(copy, vlsns) for copy in copies])
@@ -92,14 +92,14 @@ def rows_of(task: RangeTask, sources: Sequence[Source]) -> Rows:
 
 
 def inside(rows: Rows, task: RangeTask) -> Bools:
-    """Marks the blocks that lie in what is compared."""
+    """Marks the blocks that lie in the compared VLSNs."""
     marked: Bools = (rows["first"] >= task.bounds.first) & (rows["last"] <= task.bounds.last)
     return marked
 
 
 def _covering(copy: Rows, vlsns: U64) -> NDArray[np.bytes_]:
-    """Returns the digests of the blocks that hold ``vlsns``; empty ones where a block is damaged or missing, which is a
-    finding of its own."""
+    """Returns the digests of the blocks that hold ``vlsns``. A damaged or missing block, which is a finding of its own,
+    has an empty digest."""
     digests = np.zeros(len(vlsns), copy["digest"].dtype)
     if len(copy):
         at = np.searchsorted(copy["first"], vlsns, "right") - 1
@@ -115,11 +115,11 @@ def difference(
     sources: Sequence[Source],
     rule: Rule | AuditRule = AuditRule.DIVERGENCE,
 ) -> Finding:
-    """Says how one block differs from the model: the first VLSN, and both values."""
+    """Returns a finding that says how one block differs from the model: the first VLSN, and both values."""
     model, other = (_Located.of(row, task) for row in (model_row, other_row))
     try:
         ours, theirs = _entries(model, sources), _entries(other, sources)
-    except BadBody as error:  # right by its checksums, and yet no block
+    except BadBody as error:  # the checksums are right, but the bytes are not a valid block
         ours, theirs, detail = {}, {}, f"the copies of this block differ, and one of them is none: {error}"
     both = sorted(ours.keys() & theirs.keys())
     vlsn = next((vlsn for vlsn in both if _said(ours[vlsn]) != _said(theirs[vlsn])), max(model.first, other.first))
@@ -143,14 +143,15 @@ def difference(
 
 
 def _first_byte(one: bytes | None, two: bytes | None) -> int:
-    """Returns the first byte at which they differ; the shorter one's end where it is the other's beginning."""
+    """Returns the index of the first byte at which the two values differ. If one value is the beginning of the other,
+    that is the shorter value's length."""
     one, two = one or b"", two or b""
     return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
 
 
 def _is_replaceable(model: _Located, other: _Located, sources: Sequence[Source]) -> bool:
-    """Says whether a repair may put the one in the other's place: it has its size, and neither is summed up outside of
-    the log."""
+    """Says whether a repair may put the model's block in place of the other: both have the same size, and no record
+    outside of the log is derived from either."""
     heads = [_header(each, sources) for each in (model, other)]
     return padded(model.size) == padded(other.size) and not any(head is None or is_summed_up(head) for head in heads)
 

@@ -1,20 +1,20 @@
 """Digests: numbers that two copies of a log share when their blocks are the same, and not otherwise.  Pure.
 
     block    SHA-256 of the frame's payload, which is the block as its master sealed it, the same bytes on each node.
-             Salt, offset and flag are the frame's own, and no part of it
+             The frame's salt, offset and flag are no part of the payload
     leaf     512 VLSNs: SHA-256 of the digests of its blocks, in the order of the log
     range    65,536 VLSNs: SHA-256 of the digests of its leaves
-    chain    SHA-256 of the chain of the range before and of the range's digest: it speaks for all up to there
+    chain    SHA-256 of the chain of the range before and of the range's digest: it covers all ranges up to this one
 
-    node a   │1 2 3 4 5│6 7 8 9 …         A leaf may go on in the next segment, so of a segment's first and last leaf
-    node b   │1 2 3│4 5 6 7 8│9 …         the digests of the single blocks are kept.  Then it does not matter how a
-    leaves    ──────┴──────┴─────         log is cut into segments and tasks.
+    node a   │1 2 3 4 5│6 7 8 9 …         A leaf may continue in the next segment, so the digests of the single blocks
+    node b   │1 2 3│4 5 6 7 8│9 …         are kept for a segment's first and last leaf.  Then it does not matter how
+    leaves    ──────┴──────┴─────         a log is cut into segments and tasks.
 
-A block is counted whole in the leaf and the range of its first VLSN.  Two blocks of one SHA-256 are not to be had. With
-``Checksums.CRC`` a block stands for itself by two checksums of different polynomials, recomputed from its bytes: no
-fault of a disk, a network or a program keeps both, but a forger can.
+The whole block is counted in the leaf and the range of its first VLSN.  Nobody can make two different blocks with the
+same SHA-256. With ``Checksums.CRC`` a block's digest is two checksums of different polynomials, recomputed from its
+bytes. No fault of a disk, a network or a program leaves both checksums unchanged, but a forger can.
 
-    entry digest   crc32c << 32 | crc32 of (length of the key as u32, key, value): what a client keeps of an append
+    entry digest   crc32c << 32 | crc32 of (length of the key as u32, key, value): a client keeps it for each append
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ from vlsn.seams import Buffer
 
 RANGE_BITS: Final = 16
 LEAF_BITS: Final = 9
-"""A segment's result has the digests of the blocks of two leaves: 32 KiB of blocks of one entry."""
+"""A segment's result has the digests of the single blocks of two leaves: at most 32 KiB, if each block has one
+entry."""
 DIGEST_BYTES: Final = 32
 NO_CHAIN: Final = bytes(DIGEST_BYTES)
 """The chain before the first range."""
 U64 = NDArray[np.uint64]
 U32 = NDArray[np.uint32]
 Digests = NDArray[np.bytes_]
-"""A row a block, all of one width."""
+"""One row for each block; all rows have the same width."""
 
 
 class Checksums(StrEnum):
-    """The bytes that stand for a block."""
+    """The kind of checksum by which blocks are compared."""
 
     SHA256 = "sha256"
     CRC = "crc"
@@ -55,7 +56,7 @@ class Checksums(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RangeDigest:
-    """All blocks of one range; ``entries`` and ``blocks`` are numbers of."""
+    """The digest of all blocks of one range, with the numbers of entries and of blocks."""
 
     range: int
     entries: int
@@ -64,21 +65,21 @@ class RangeDigest:
 
 
 class Leaf(NamedTuple):
-    """A leaf that may have begun before, or may go on."""
+    """The blocks of a leaf that may have begun in an earlier segment, or may continue in a later one."""
 
     number: int
-    """First VLSN >> 9."""
+    """The leaf's first VLSN >> 9."""
     digests: bytes
-    """Those of its blocks, one behind the other."""
+    """The digests of the leaf's blocks, concatenated."""
 
 
 Piece = Leaf | bytes
-"""A leaf, or the digests of leaves that are whole."""
+"""One leaf that may be incomplete, or the concatenated digests of whole leaves."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks of one range that follow on one another: a segment's share of it, or those of several segments. Its first
-    and last piece may be leaves."""
+    """Consecutive blocks of one range: one segment's share of the range, or the joined shares of several segments. The
+    first and the last piece may be leaves that are incomplete."""
 
     range: int
     entries: int
@@ -87,12 +88,12 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sum(self) -> RangeDigest:
-        """The digest, if this is all of the range."""
+        """Returns the range's digest, if this share holds all blocks of the range."""
         digest = sha256(b"".join(map(_hashed, self.pieces))).digest()
         return RangeDigest(self.range, self.entries, self.blocks, digest)
 
     def then(self, after: Share) -> Share:
-        """Joins what lies behind in the log to it."""
+        """Joins ``after``, the share that follows in the log, to this share."""
         mine, (first, *others) = list(self.pieces), after.pieces
         if isinstance(last := mine[-1], Leaf) and isinstance(first, Leaf) and last.number == first.number:
             mine[-1] = Leaf(first.number, last.digests + first.digests)
@@ -104,7 +105,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _share(at: int, entries: int, blocks: int, *pieces: Piece) -> Share:
-    """Makes a share of its pieces; empty ones are left out, and digests that lie side by side are one piece."""
+    """Makes a share of its pieces: leaves out empty pieces, and joins neighbouring digests into one piece."""
     kept: list[Piece] = []
     for piece in pieces:
         if not piece:
@@ -122,7 +123,7 @@ def _hashed(piece: Piece) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A segment's frames, ``start`` to ``end`` (exclusive), that hold blocks with entries of a range."""
+    """The bytes ``start`` to ``end`` (exclusive) of a segment: the frames whose blocks have entries of one range."""
 
     range: int
     number: int
@@ -131,14 +132,16 @@ class Place:
 
 
 def compared_bytes(checksums: Checksums | None, payloads: Sequence[Buffer]) -> bytes:
-    """Computes what ``block_digests`` makes of each payload, one behind the other; nothing for None."""
+    """Computes the bytes that ``block_digests`` needs of each payload, and concatenates them. With ``checksums`` None,
+    the result is empty."""
     if checksums is Checksums.SHA256:
         return b"".join([sha256(payload).digest() for payload in payloads])
     return np.fromiter(map(crc32, payloads), "<u4", len(payloads)).tobytes() if checksums else b""
 
 
 def block_digests(checksums: Checksums | None, crc32c: U32, compared: bytes) -> Digests:
-    """Returns a digest a block, of its crc32c and what is ``compared`` of it: 32 bytes or 8; empty ones for None."""
+    """Returns a digest for each block, made of its crc32c and its part of ``compared``: 32 bytes or 8. With
+    ``checksums`` None, the digests are empty."""
     if checksums is Checksums.SHA256:
         return np.frombuffer(compared, f"S{DIGEST_BYTES}")
     if checksums is None:
@@ -147,13 +150,13 @@ def block_digests(checksums: Checksums | None, crc32c: U32, compared: bytes) -> 
 
 
 def entry_digest(value: bytes, key: bytes | None = None) -> str:
-    """Computes one entry's digest, as 16 hex digits; an empty key is no key."""
+    """Computes one entry's digest, as 16 hex digits; an empty key counts as no key."""
     return f"{int(entry_digests([value], [key] if key else None)[0]):016x}"
 
 
 def entry_digests(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> U64:
-    """Returns one digest for each entry; ``keys`` as many as values, or None where no entry has one. By ``map`` over C
-    functions: about 0.4 µs an entry, and the checksums themselves."""
+    """Returns one digest for each entry. ``keys`` has as many elements as ``values``, or is None if no entry has a key.
+    ``map`` over C functions costs about 0.4 µs an entry, beside the checksums themselves."""
     heads = [b""] if keys is None else [key or b"" for key in keys]
     heads = [len(head).to_bytes(4, "little") + head for head in heads]
     high, low = (_sums(sum_of, heads, values) for sum_of in (crc, crc32))
@@ -166,8 +169,8 @@ def _sums(sum_of: Callable[..., int], heads: Sequence[bytes], values: Sequence[b
 
 
 def shares_of(first: U64, count: U64, digests: Digests) -> list[Share]:
-    """Returns the shares of the ranges that a segment's blocks lie in. They come in the order of the log, which is that
-    of the VLSNs, unless there is a finding."""
+    """Returns a segment's shares of the ranges that its blocks belong to, in the order of the log. This is also the
+    order of the VLSNs, unless there is a finding."""
     leaves = first >> np.uint64(LEAF_BITS)
     order = np.argsort(leaves >> np.uint64(RANGE_BITS - LEAF_BITS), kind="stable")
     leaves, count = leaves[order], count[order]
@@ -186,7 +189,7 @@ def shares_of(first: U64, count: U64, digests: Digests) -> list[Share]:
 
 
 def _runs(column: U64) -> list[tuple[int, int]]:
-    """Returns where each run of one number begins and ends."""
+    """Returns the begin and the end of each run of equal numbers in ``column``."""
     if not len(column):
         return []
     changes = (np.flatnonzero(column[1:] != column[:-1]) + 1).tolist()
@@ -194,7 +197,7 @@ def _runs(column: U64) -> list[tuple[int, int]]:
 
 
 def merged(shares: Iterable[Share]) -> dict[int, Share]:
-    """Joins shares, in the order of the log, by range."""
+    """Joins ``shares``, given in the order of the log, into one share for each range."""
     whole: dict[int, Share] = {}
     for share in shares:
         before = whole.get(share.range)
@@ -203,18 +206,19 @@ def merged(shares: Iterable[Share]) -> dict[int, Share]:
 
 
 def summed(shares: Iterable[Share]) -> dict[int, RangeDigest]:
-    """Returns the digests of whole ranges, ascending, of all their shares in the order of the log."""
+    """Returns the digests of whole ranges, in ascending order; ``shares`` are all their shares in the order of the
+    log."""
     return {at: share.sum for at, share in sorted(merged(shares).items())}
 
 
 def chained(chain: bytes, digest: RangeDigest) -> bytes:
-    """Returns the chain of a range, made of its digest and of the ``chain`` of the range before."""
+    """Returns the chain of a range, computed from the range's ``digest`` and the ``chain`` of the range before."""
     numbers = b"".join(number.to_bytes(8, "little") for number in (digest.range, digest.entries, digest.blocks))
     return sha256(chain + numbers + digest.digest).digest()
 
 
 def differing(copies: Sequence[Mapping[int, RangeDigest]], knows: Sequence[Callable[[int], bool]]) -> list[int]:
-    """Returns the ranges, ascending, that are not one and the same in every copy that ``knows`` them."""
+    """Returns, in ascending order, the ranges whose digests are not equal in all copies that ``knows`` them."""
     found = []
     for at in sorted(set().union(*copies)):
         here = {copy.get(at) for copy, known in zip(copies, knows, strict=True) if known(at)}

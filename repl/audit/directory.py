@@ -1,9 +1,10 @@
-"""A node's directory as a source: of a stopped node, a copy of one, or one that runs.
+"""A node's directory as a source: the directory of a stopped or a running node, or a copy of such a directory.
 
-Whether it runs is known by its lock.  If so it is read up to the synced length that its own bytes and its ``state``
-give, and everything before that must be whole.  If not, the last segment is
-read to the end of the file, where a torn tail is normal; ``state`` says, with its checkpoint and idle end,
-what is no tail.  Files are read, not mapped: a bad sector is an error then, not the death of a worker.
+The directory's lock shows whether the node runs.  A running node's log is read up to the synced length, which comes
+from the log's own bytes and from ``state``; everything before that length must be whole.  A stopped node's last
+segment is read to the end of the file, where a torn tail is normal. The checkpoint and the idle end in ``state`` say
+which bytes cannot be a torn tail.  Files are read, not mapped, so that a bad sector is an error and does not kill a
+worker.
 """
 
 from __future__ import annotations
@@ -45,21 +46,21 @@ from vlsn.verify.inspection import Rule
 from vlsn.verify.segment_chain import Link, Stated, Stray, log_chain, read_stated, rollback_starts
 
 HEAD_BYTES: Final = 1 << 20
-"""Bytes in which the first block nearly always is."""
+"""The bytes read first of a segment; they nearly always hold the first block."""
 PIECE_BYTES: Final = 1 << 20
 _KINDS: Final = {".vlog": "segments", ".vidx": "sidecars"}
 _ASIDE: Final = re.compile(r"\.(cut|damaged)-|\.old\b")
 TAIL_BYTES: Final = 8 << 20
-"""Bytes before the end that are looked through for the highest DTVLSN, which nearly always rises."""
+"""The bytes before the end of the log that are searched for the highest DTVLSN, which nearly always rises."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectorySource:
     path: str
-    """Absolute: a task has a working directory of its own."""
+    """The absolute path, because a task has a working directory of its own."""
     text: str
     held: bool = False
-    """This process holds its lock: no node runs there."""
+    """True if this process holds the directory's lock, so that no node runs on the directory."""
 
     @property
     def near(self) -> bool:
@@ -125,7 +126,7 @@ class DirectorySource:
             findings=tuple(findings),
             incarnation=f"{own[-1].incarnation:016x}" if own else "",
             sizes=sizes,
-            stated=_noted(stated, None if live else promised),  # it may be elected while the log is read
+            stated=_noted(stated, None if live else promised),  # a live node may win an election meanwhile
             configured=disk.exists(f"{self.path}/{CONFIG_FILE}"),
             founding=stated.record.founding if stated.record is not None else "",
         )
@@ -159,7 +160,7 @@ class DirectorySource:
 
     def sidecar(self, part: Part) -> bytes | None:
         if part.newest:
-            return None  # of one that was closed since, it speaks of more than the survey has seen
+            return None  # the segment was closed since, so its sidecar covers more than the survey has seen
         try:
             with open(f"{self.path}/{sidecar_name(part.number)}", "rb", opener=open_regular) as file:
                 return file.read()
@@ -171,13 +172,13 @@ class DirectorySource:
     def indexed(self, parts: Sequence[Part]) -> dict[int, Indexed]:
         mine = [part for part in parts if part.buckets[1]]
         if not mine or (not self.held and self.disk().is_locked(f"{self.path}/{LOCK_NAME}")):
-            return {}  # or begun since the survey
+            return {}  # the index is in use, or was begun since the survey
         found = self.mappings(min(part.buckets[0] for part in mine), max(part.buckets[1] for part in mine))
         columns = ((part.number, found.by_segment.get(part.number)) for part in mine)
         return {number: Indexed(*each, found.bounds) for number, each in columns if each is not None}
 
     def _promised(self, disk: Disk, findings: list[Finding]) -> NodeRecord | None:
-        """Reads the node file; a copy of the log alone has none, a directory that a node has opened does."""
+        """Reads the node file. A copy of the log alone has no such file; a directory that a node has opened has one."""
         try:
             return read_slots(disk, f"{self.path}/{NODE_FILE_NAME}")[0]
         except FileNotFoundError:
@@ -189,7 +190,8 @@ class DirectorySource:
             return None
 
     def _index_faults(self, found: Mappings, links: Sequence[Link], missing: Set[str]) -> Iterator[Finding]:
-        """Names what of the index cannot be read, and segments that it points into and that nothing else misses."""
+        """Yields findings for the parts of the index that cannot be read. Also reports missing segments that the index
+        points into and that no other finding reports."""
         for fault in found.faults:
             yield self._finding(Rule.INDEX, INDEX_NAME, fault.vlsn or 0, str(fault))
         known = {segment_name(number) for link in links for number in (link.number, *link.missing_before)} | missing
@@ -210,7 +212,7 @@ class DirectorySource:
         try:
             vlsn = int(decode_header(file.read(FIRST_FRAME + FRAME_BYTES, BLOCK_BYTES)).first_vlsn)
         except BadBody:
-            pass  # no readable block where the first one should be
+            pass  # the first block of the log cannot be read
         finally:
             file.close()
         more = {"of_node": link.header.node} if link.foreign and link.header is not None else {}
@@ -220,8 +222,8 @@ class DirectorySource:
         return Finding(rule=rule, source=self.text, file=file, offset=0, vlsn=vlsn, detail=detail)
 
     def _without_zeros(self, part: Part) -> Part:
-        """Cuts zeros off the end of a last segment, which nearly all have. Its file need not be read to its end
-        then."""
+        """Cuts the zeros off the end of a last segment, so that its file need not be read to the end. Nearly all last
+        segments end in zeros."""
         if part.closed:
             return part
         buf = self.read(part, 0, part.end, segment_buffer(part.end))
@@ -231,7 +233,7 @@ class DirectorySource:
         return part if np.frombuffer(memoryview(buf)[found.end :], np.uint8).any() else replace(part, end=found.end)
 
     def _bounds(self, parts: Sequence[Part]) -> tuple[int, int, int]:
-        """Returns first and last visible VLSN and the highest DTVLSN, from the two ends of the log."""
+        """Returns the first and the last visible VLSN and the highest DTVLSN; reads only the two ends of the log."""
         first = last = dtvlsn = seen = 0
         for part in parts:
             if first := self._first_vlsn(part):
@@ -252,7 +254,7 @@ class DirectorySource:
 
 
 def _sizes(path: str) -> Sizes:
-    """Returns what each kind of file takes on the disk."""
+    """Returns the bytes that each kind of file takes on the disk."""
     sizes = dict.fromkeys(("segments", "sidecars", "aside"), 0)
     with os.scandir(path) as there:
         for each in there:
@@ -274,7 +276,7 @@ def _allocated_by(file: os.DirEntry[str]) -> int:
     try:
         return file.stat(follow_symlinks=False).st_blocks * 512
     except FileNotFoundError:
-        return 0  # a running node has cleaned it away
+        return 0  # a running node has removed the file by cleaning
 
 
 def _part(index: int, link: Link, stated: Stated) -> Part:
@@ -307,8 +309,8 @@ def _noted(stated: Stated, promised: NodeRecord | None) -> Noted:
 
 
 def _ends(buf: Buffer, part: Part) -> tuple[int, int, int]:
-    """Returns first and last visible VLSN of a segment and the highest DTVLSN in it; zeros for none. Looks at lengths
-    and at the headers that count, unless there is damage to be passed."""
+    """Returns the first and the last visible VLSN of a segment and the highest DTVLSN in it; zeros for none. Reads only
+    lengths and the headers that matter, unless damage must be skipped."""
     end = min(part.end, len(buf) & ~7)
     if end <= FIRST_FRAME:
         return 0, 0, 0
@@ -348,5 +350,5 @@ def _checkpoint_dtvlsn(buf: Buffer, part: Part, offsets: scan.Offsets, headers: 
                 start = offset + FRAME_BYTES
                 highest = max(highest, record.decode(view[start : start + record.LAYOUT.size]).dtvlsn)
             except BadBody:
-                continue  # named by the check of the segment
+                continue  # the check of the segment reports this record
     return highest

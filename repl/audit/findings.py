@@ -1,4 +1,4 @@
-"""The audit's findings: one rule that does not hold, where, and the facts that only this rule can say."""
+"""The audit's findings: each names one rule that does not hold, the place, and the facts that this rule adds."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from vlsn.verify.facts import FAULTS_MAX
 from vlsn.verify.inspection import Fault
 
 FINDINGS_MAX: Final = FAULTS_MAX
-"""A rule that fails everywhere in one segment is named this many times there, then counted."""
+"""The most findings of one rule for one segment; further findings of the rule are only counted."""
 VALUE_BYTES_SHOWN: Final = 200
 _BYTES_BEFORE: Final = 40
 _TIMES: Final = frozenset({"time", "modified_us", "modified_us_then"})
-"""Facts in µs since the epoch."""
+"""The names of facts that are times in µs since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One rule that does not hold, and where: ``offset`` in bytes of ``file``, ``vlsn`` the first concerned
-    (0 where none is).  ``owner`` is the node whose copy it is, ``mend`` the command that mends it, "" where none does.
-    ``more`` is what only this rule can say."""
+    """One rule that does not hold, and the place: ``offset`` in bytes of ``file``, ``vlsn`` the first VLSN concerned
+    (0 for none).  ``owner`` is the node whose copy it is. ``mend`` is the command that mends the fault, "" if no
+    command does. ``more`` has the facts that this rule adds."""
 
     rule: str
     source: str
@@ -42,7 +42,7 @@ class Finding:
 
 
 def finding_of(source: str, file: str, fault: Fault) -> Finding:
-    """Returns the finding that a fault is: at the lower one of the VLSN that is due and the one that is there."""
+    """Returns the finding for a fault. Its VLSN is the lower one of the VLSN that is due and the VLSN that is there."""
     vlsn = min(fault.vlsn, fault.there) if fault.there else fault.vlsn
     place = {"source": source, "file": fault.file or file}
     return Finding(rule=fault.rule, offset=fault.offset, vlsn=vlsn, detail=fault.detail, more=fault.more, **place)
@@ -59,7 +59,7 @@ def _text(value: object) -> str:
 
 
 def _moment(us: int) -> str:
-    """Formats µs since the epoch; 0 is a time that is not known."""
+    """Formats a time in µs since the epoch; 0 is an unknown time."""
     try:
         at = datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
     except (ValueError, OverflowError, OSError):
@@ -68,20 +68,20 @@ def _moment(us: int) -> str:
 
 
 def shown(name: str, data: bytes | None, at: int = 0) -> dict[str, Any]:
-    """Returns ``data`` as JSON has it: text, or base64 under ``name_b64``; at most 200 bytes, the first ones if byte
-    ``at`` is among them, else from some before it on, ``name_from``."""
+    """Returns ``data`` as JSON has it: as text, or as base64 under ``name_b64``; at most 200 bytes. They are the first
+    200 if byte ``at`` is among these, else they begin shortly before ``at``, at byte ``name_from``."""
     if data is None:
         return {name: None}
     start = 0 if at < VALUE_BYTES_SHOWN else at - _BYTES_BEFORE
     while start and at - start < _BYTES_BEFORE + 3 and data[start] & 0xC0 == 0x80:
-        start -= 1  # a character's first byte
+        start -= 1  # back to a character's first byte
     cut = data[start : start + VALUE_BYTES_SHOWN]
     more = {f"{name}_bytes": len(data)} if len(data) > len(cut) else {}
     more |= {f"{name}_from": start} if start else {}
     try:
         return {name: cut.decode()} | more
     except UnicodeDecodeError as error:
-        # A character that the cut went through does not make text binary.
+        # A character that the cut splits does not make text binary.
         ends = len(data) > start + len(cut) and len(cut) - error.start < 4 and error.reason == "unexpected end of data"
         if ends:
             return {name: cut[: error.start].decode()} | more

@@ -1,14 +1,14 @@
-"""A client's history: a file of its acknowledged entries, a line each, in any order.
+"""A client's history: a file of the entries that were acknowledged to the client, one line each, in any order.
 
     {"vlsn": 57, "digest": "9ae0daaf52d5a2f1"}             digest: ``digest.entry_digest`` of value and key
-    {"vlsn": 58, "value": "paid 10", "key": "alice"}       or the entry itself, as ``vlsnlog read --json`` has it
+    {"vlsn": 58, "value": "paid 10", "key": "alice"}       or the entry itself, as ``vlsnlog read --json`` prints it
     {"vlsn": 59, "digest": "…", "once": true}              no other entry has this digest
-    {"digest": "…", "once": true}                          no entry has: its append was refused
-    {"vlsn": 60, "digest": "…", "read": true}              somebody has read it there
-    {"vlsn": 61, "digest": "…", "sent": 7.5, "acked": 8}   whatever was acknowledged before 7.5 lies before it
+    {"digest": "…", "once": true}                          no entry has this digest: its append was refused
+    {"vlsn": 60, "digest": "…", "read": true}              a reader has received this entry at VLSN 60
+    {"vlsn": 61, "digest": "…", "sent": 7.5, "acked": 8}   appends acknowledged before 7.5 have lower VLSNs
 
-Tasks read it by ranges of its bytes: a line belongs to the range that it begins in.  They pass on arrays of (VLSN,
-digest) by range of VLSNs, with ``RANGE_BITS`` as in the digests of blocks.
+Each task reads a range of the file's bytes: a line belongs to the range that it begins in.  Tasks pass on arrays of
+(VLSN, digest) by range of VLSNs, with ``RANGE_BITS`` as in the digests of blocks.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from repl.audit.source import Unreadable
 
 PART_BYTES: Final = 16 << 20
 LINE_BYTES_MAX: Final = 8 << 20
-"""The largest entry as JSON text, every byte of it escaped, and its key."""
+"""The most bytes of a line: enough for the largest entry and its key as JSON text with every byte escaped."""
 DIGESTS_A_VLSN: Final = 2
-"""More than one is a finding already; a file that says more of one VLSN makes no task larger."""
+"""The most digests kept for one VLSN. Two are a finding already, and the limit keeps a strange file from making a task
+larger."""
 APPEND: Final = np.dtype([("vlsn", "<u8"), ("digest", "<u8")])
 Appends = NDArray[np.void]
 TIMED: Final = np.dtype([("vlsn", "<u8"), ("sent", "<f8"), ("acked", "<f8")])
-"""When an append was sent and acknowledged, by one clock for the whole file."""
+"""The times at which an append was sent and acknowledged, by one clock for the whole file."""
 Bools = NDArray[np.bool_]
 
 _DIGITS: Final = 16
@@ -43,7 +44,7 @@ _NIBBLES[[ord(each) for each in "0123456789abcdef"]] = np.arange(16)
 
 @dataclass(frozen=True, slots=True)
 class HistoryPart:
-    """Lines that begin at bytes ``start`` to ``end`` (exclusive) of the file."""
+    """The lines that begin at bytes ``start`` to ``end`` (exclusive) of the file."""
 
     path: str
     start: int
@@ -62,8 +63,9 @@ def parts_of(path: str, part_bytes: int = PART_BYTES) -> list[HistoryPart]:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The lines of a part, as ``APPEND`` rows. ``appends`` have a VLSN: sorted, none twice; ``once`` are those that say
-    so, with VLSN 0 for the refused ones. ``reads`` are as ``appends``, ``times`` are ``TIMED``."""
+    """The lines of a part, as ``APPEND`` rows. ``appends`` are the lines with a VLSN, sorted, without duplicates.
+    ``once`` are the lines that say ``once``, with VLSN 0 for refused appends. ``reads`` are the lines that say
+    ``read``, in the form of ``appends``; ``times`` are ``TIMED`` rows."""
 
     appends: Appends
     once: Appends
@@ -72,26 +74,26 @@ class Lines:
 
 
 def read_lines(part: HistoryPart) -> Lines:
-    """Raises ``Unreadable``."""
+    """Reads and parses the lines of one part of the file. Raises ``Unreadable``."""
     rows, once, read, times = _parsed(_lines(part), part)
     placed = rows["vlsn"] > 0
     return Lines(_distinct(rows[placed & ~read]), rows[once], _distinct(rows[placed & read]), times)
 
 
 def by_range(appends: Appends) -> Iterator[tuple[int, bytes]]:
-    """Ranges of VLSNs, and the rows of each."""
+    """Yields each range of VLSNs with its rows."""
     return grouped(appends, appends["vlsn"] >> np.uint64(RANGE_BITS))
 
 
 def grouped(rows: Appends, keys: U64) -> Iterator[tuple[int, bytes]]:
-    """Yields each key, and the rows that have it; keys rise, as rows do."""
+    """Yields each key with the rows that have this key, in ascending order of keys and rows."""
     found, starts = np.unique(keys, return_index=True)
     for key, start, end in zip(found.tolist(), starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=False):
         yield key, rows[start:end].tobytes()
 
 
 def merged_appends(pieces: list[bytes]) -> Appends:
-    """Merges what several parts have of one range."""
+    """Merges the rows that several parts of the file have for one range."""
     return _distinct(np.concatenate([np.frombuffer(piece, APPEND) for piece in pieces]))
 
 
@@ -102,7 +104,7 @@ def _distinct(rows: Appends) -> Appends:
 
 
 def _lines(part: HistoryPart) -> bytes:
-    """Returns the bytes of whole lines."""
+    """Returns the bytes of the whole lines of a part."""
     try:
         with open(part.path, "rb") as file:
             file.seek(max(part.start - 1, 0))
@@ -121,7 +123,8 @@ def _lines(part: HistoryPart) -> bytes:
 
 
 def _parsed(data: bytes, part: HistoryPart) -> tuple[Appends, Bools, Bools, Appends]:
-    """Returns all lines, which of them say ``once`` and ``read``, and the times of those that have some."""
+    """Returns all lines, marks for the lines that say ``once`` and for those that say ``read``, and the times of the
+    lines that have times."""
     if not data.strip():
         return np.empty(0, APPEND), np.empty(0, np.bool_), np.empty(0, np.bool_), np.empty(0, TIMED)
     columns = _columns(data, part)
@@ -140,7 +143,7 @@ def _parsed(data: bytes, part: HistoryPart) -> tuple[Appends, Bools, Bools, Appe
 
 
 def _times(columns: dict[str, Any], vlsns: U64, unfit: Bools, part: HistoryPart) -> Appends:
-    """Returns when each was sent and acknowledged, where that is said."""
+    """Returns the times at which appends were sent and acknowledged, for the lines that have these times."""
     sent, acked = (columns[name].to_numpy(zero_copy_only=False) for name in ("sent", "acked"))
     said, both = ~np.isnan(sent) | ~np.isnan(acked), ~np.isnan(sent) & ~np.isnan(acked)
     if (said & (~both | unfit)).any() or (sent[both] > acked[both]).any():
@@ -168,7 +171,7 @@ def _columns(data: bytes, part: HistoryPart) -> dict[str, Any]:
 
 
 def _digests(columns: dict[str, Any], part: HistoryPart) -> U64:
-    """Returns the digests that lines say, or those of what they hold."""
+    """Returns each line's digest: as the line gives it, or computed from the line's value and key."""
     given = columns["digest"]
     found = np.empty(len(given), np.uint64)
     stated = given.is_valid().to_numpy(zero_copy_only=False)
@@ -186,7 +189,7 @@ def _digests(columns: dict[str, Any], part: HistoryPart) -> U64:
 
 
 def _hex(texts: Any, part: HistoryPart) -> U64:
-    """Parses 16 digits each, by column."""
+    """Parses a whole column of texts at once, each of 16 hex digits."""
     digits = texts.cast("binary").to_pylist()
     joined = b"".join(digits)
     if set(map(len, digits)) != {_DIGITS} or joined.translate(None, b"0123456789abcdef"):
@@ -197,7 +200,8 @@ def _hex(texts: Any, part: HistoryPart) -> U64:
 
 
 def _bytes(columns: dict[str, Any], name: str, part: HistoryPart) -> list[Any]:
-    """Returns ``name``, or what ``name_b64`` encodes; None where there is neither."""
+    """Returns each line's bytes of field ``name``, or the bytes that ``name_b64`` encodes; None for a line with
+    neither field."""
     import pyarrow as pa
 
     plain: list[Any] = columns[name].cast(pa.binary()).to_pylist()

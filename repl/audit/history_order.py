@@ -2,10 +2,10 @@
 
     VLSN    7  sent 1.0  acked 1.4
             8  sent 1.2  acked 1.3      right: both were under way at once
-            9  sent 0.2  acked 0.9      wrong: it was acknowledged before 7 was sent, and lies behind it
+            9  sent 0.2  acked 0.9      wrong: 9 was acknowledged before 7 was sent, so it must have the lower VLSN
 
-So along rising VLSNs nothing may be acknowledged before the latest of all ``sent`` so far.  Tasks have a range of VLSNs
-each; of every range the driver gets two lines, and holds them against those of the ranges before.
+So along rising VLSNs no append may be acknowledged before the latest ``sent`` of all appends so far.  Each task checks
+a range of VLSNs. The driver gets two lines of every range, and compares them with the lines of the ranges before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Span:
 
 
 def check_order(at: int, pieces: Sequence[bytes], history: str) -> tuple[Span, int, list[Finding]]:
-    """Checks the appends of one range, ``TIMED`` rows. Returns with the findings how many there are, and its span."""
+    """Checks the appends of one range, ``TIMED`` rows. Returns the range's span, the number of appends out of order,
+    and findings for some."""
     rows = np.unique(np.concatenate([np.frombuffer(piece, TIMED) for piece in pieces]))
     latest = np.maximum.accumulate(rows["sent"])
     wrong = np.flatnonzero(rows["acked"][1:] < latest[:-1]) + 1
@@ -47,7 +48,7 @@ def check_order(at: int, pieces: Sequence[bytes], history: str) -> tuple[Span, i
 
 
 def check_spans(spans: Iterable[Span], history: str) -> Iterator[Finding]:
-    """Holds the ranges against one another; names the first append of each that is out of order."""
+    """Compares the ranges with one another; reports the first append of each range that is out of order."""
     before: Span | None = None
     for span in sorted(spans, key=lambda span: span.range):
         if before is not None and span.acked < before.sent:

@@ -1,4 +1,4 @@
-"""The audit: copies of one log, proven equal, or named the first VLSN where they are not.
+"""The audit: proves copies of one log equal, or names the first VLSN at which they differ.
 
     driver                                              Spark tasks
     1  survey of each source           ─────────────►   headers, bounds                    a task a source
@@ -7,11 +7,11 @@
     3  joints, digests compared
     4  for ranges that differ          ─────────────►   the first VLSN, both values        a task a range
     5  a client's history              ─────────────►   its lines, joined with entries     a task 16 MB, then ranges
-       what it says is there once      ─────────────►   by digest, with a whole copy       a task a segment, and again
+       its lines that say ``once``     ─────────────►   by digest, with a whole copy       a task a segment, and again
 
-No entry passes through the driver but the two that a divergence shows.  The audit compares whole visible blocks, from
-the highest first VLSN of the sources to the lowest of their DTVLSNs. It checks the blocks above that, and does not
-compare them.
+No entry passes through the driver, except the two that a finding of a divergence shows.  The audit compares whole
+visible blocks, from the highest first VLSN of the sources to the lowest of their DTVLSNs. The blocks above the lowest
+DTVLSN are checked but not compared.
 """
 
 from __future__ import annotations
@@ -60,28 +60,29 @@ from vlsn.verify.joined import claimed
 T = TypeVar("T")
 R = TypeVar("R")
 GROUPS_MAX: Final = 1024
-"""Tasks that hold a history against the copies."""
+"""The most tasks that compare a history with the copies."""
 HISTORY_FINDINGS_MAX: Final = 1000
-"""Named in a report; all are counted."""
+"""The most findings about the history that a report names; all findings are counted."""
 _COUNTED: Final = ("appends", "everywhere", "cleaned", "once", "reads")
 _OF_ORDER: Final = (Rule.GAP, Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER)
-"""Faults of such a kind make terms that are not those of ``state``."""
+"""Rules about the order of the log. If one of them fails, the log's terms differ from those in ``state``."""
 _OF_ROLLBACKS: Final = (Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER, Rule.PRODUCER_SEQUENCE)
 
 
 class Jobs(Protocol):
-    """The place where tasks run."""
+    """Runs tasks."""
 
     @property
     def cores(self) -> int: ...
 
     @property
     def tasks(self) -> int:
-        """Tasks that ran so far."""
+        """Returns the number of tasks that ran so far."""
         ...
 
     def run(self, what: str, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Returns ``work`` of each item in a task of its own, in their order; both travel pickled."""
+        """Calls ``work`` on each item in a task of its own; returns the results in the order of the items. ``work`` and
+        the items travel pickled."""
         ...
 
     def grouped(
@@ -92,8 +93,8 @@ class Jobs(Protocol):
         work: Callable[[tuple[int, list[Any]]], R],
         groups: int,
     ) -> list[R]:
-        """Runs ``read`` of each item in a task of its own, then ``work`` of each key and what was read. That takes
-        ``groups`` tasks; what is read goes from task to task."""
+        """Calls ``read`` on each item in a task of its own, then ``work`` on each key and the values read under this
+        key. The second step takes ``groups`` tasks; the values go from task to task."""
         ...
 
 
@@ -108,14 +109,14 @@ def run_audit(
     checksums: str = Checksums.SHA256,
     progress: Progress | None = None,
 ) -> AuditReport:
-    """Compares ``sources`` (directories of nodes, or URLs) and writes the report to each file of ``out``. ``history``:
-    a file of a client's acknowledged entries (``repl.audit.history``), which the copies must hold. ``since_last``: the
-    JSON report of an earlier audit; only with ``deep`` are its compared blocks read again. ``checksums``: blocks are
-    compared by ``sha256``, or by ``crc``: faster, and no proof against a forger.
+    """Compares ``sources`` (directories of nodes, or URLs) and writes the report to each file of ``out``. ``history``
+    is a file of a client's acknowledged entries (``repl.audit.history``), which the copies must hold. ``since_last`` is
+    the JSON report of an earlier audit; the blocks that it compared are read again only with ``deep``. ``checksums``
+    names the checksum that compares blocks: ``sha256``, or ``crc``, which is faster but no proof against a forger.
 
-    Blocks for as long as it takes: some ten seconds of Spark's start, then hundreds of MB a second.  Uses the active
-    Spark context if there is one.  Raises ``BadArgument`` for sources or files that make no sense, and ``Unreadable``
-    when a source cannot be read or Spark does not start; then the audit proves nothing.
+    Returns when the audit is done: Spark takes about ten seconds to start, then the audit reads hundreds of MB a
+    second.  Uses the active Spark context if there is one.  Raises ``BadArgument`` for unusable sources or files, and
+    ``Unreadable`` if a source cannot be read or Spark does not start; then the audit proves nothing.
     """
     copies = _checked(sources, out)
     recorded = None if history is None else _recorded(history)
@@ -173,8 +174,8 @@ def audit(
     checksums: Checksums = Checksums.SHA256,
     report: str = "",
 ) -> AuditReport:
-    """Audits the sources, wherever the jobs run; ``report`` is the JSON file that the caller writes it to, if any.
-    Raises ``BadArgument`` and ``Unreadable``."""
+    """Audits the sources, with tasks run by ``jobs``. ``report`` is the JSON file that the caller writes the report to,
+    if any. Raises ``BadArgument`` and ``Unreadable``."""
     begun = monotonic()
     run = _Audit(sources, jobs, since, checksums)
     run.judge_each()
@@ -216,7 +217,7 @@ def audit(
 
 
 class _Audit:
-    """One audit: the parts of each copy that are read, in the order of ``sources``, and the findings so far."""
+    """One audit. Keeps the parts of each copy that were read, in the order of ``sources``, and the findings so far."""
 
     def __init__(self, sources: list[Source], jobs: Jobs, since: Since | None, checksums: Checksums) -> None:
         """Surveys the sources and reads them."""
@@ -242,7 +243,7 @@ class _Audit:
         self._digests: list[dict[int, RangeDigest]] = []
 
     def judge_each(self) -> None:
-        """Joins the segments of each copy by itself."""
+        """Checks the joints of the segments, for each copy alone."""
         for source, survey, read in zip(self.sources, self.surveys, self.audited, strict=True):
             found = [finding for segment in read.segments for finding in segment.findings]
             found += check_joints(source.text, read.runs)
@@ -253,7 +254,7 @@ class _Audit:
             self._take(_judged(source, read, survey, found, self._jobs))
 
     def make_copies(self) -> None:
-        """Reports each copy, and holds it against what an earlier audit has read."""
+        """Makes the report of each copy, and compares the copy with the results of an earlier audit."""
         since = self._since
         shares = [merged(share for segment in read.segments for share in segment.digests) for read in self.audited]
         self._digests = [{at: share.sum for at, share in each.items()} for each in shares]
@@ -284,7 +285,8 @@ class _Audit:
             )
 
     def look_for_names(self) -> None:
-        """Names blocks that have another's name, where digests and what was rolled back say that there may be some."""
+        """Reports different blocks with the same name. Searches only where differing digests or rolled-back blocks make
+        such blocks possible."""
         segments = [each.segments for each in self.audited]
         others = [[digest for segment in each for digest in segment.others] for each in segments]
         hidden = [[place for segment in each for place in segment.hidden] for each in segments]
@@ -292,7 +294,7 @@ class _Audit:
         self._look(tasks.look_for_names, "names", {at: places_of(at, self.surveys, segments) for at in ranges})
 
     def compare(self) -> list[int]:
-        """Looks into the ranges that differ. Returns all of these."""
+        """Searches the ranges that differ for the first difference. Returns all ranges that differ."""
         ranges = differing(self._digests, [read.knows for read in self.audited]) if self.bounds else []
         places = self._places() if ranges else {}
         looked = {at: tuple(places[at]) for at in ranges[:RANGES_SHOWN] if at in places}
@@ -307,10 +309,10 @@ class _Audit:
         what: str,
         places: Mapping[int, tuple[tuple[Part, Place], ...]],
     ) -> None:
-        """Looks into ranges, a task each."""
+        """Searches ranges, with one task for each range."""
         looked = [RangeTask(at, self.bounds, self._checksums, each) for at, each in places.items()]
         results = self._jobs.run(what, partial(work, self.sources), looked)
-        parted(results)  # a failure that is fatal ends it
+        parted(results)  # raises for a fatal failure, which ends the audit
         for result, at in zip(results, places, strict=True):
             if isinstance(result, Failure):
                 first, last = max(at << RANGE_BITS, 1), ((at + 1) << RANGE_BITS) - 1
@@ -323,14 +325,15 @@ class _Audit:
         self.missing += found[1]
 
     def _unexplained(self, at: int) -> Finding:
-        """Says that digests differ even where no single block does: copies that begin or end inside a block."""
+        """Returns a finding for a range whose digests differ although no single block does. The cause is a copy that
+        begins or ends inside a block."""
         bounds = self.bounds
         detail = f"the copies do not hold the same blocks from VLSN {bounds.first} to {bounds.last}"
         place = {"source": self.texts[0], "file": "", "vlsn": max(at << RANGE_BITS, bounds.first)}
         return Finding(rule=AuditRule.DIVERGENCE, offset=0, detail=detail, **place)  # type: ignore[arg-type]
 
     def _places(self) -> dict[int, list[tuple[Part, Place]]]:
-        """Finds where each range of VLSNs lies in every source that was read there."""
+        """Finds the places of each range of VLSNs in all sources in which the range was read."""
         places: dict[int, list[tuple[Part, Place]]] = defaultdict(list)
         for survey, read in zip(self.surveys, self.audited, strict=True):
             parts = {part.number: part for part in survey.parts}
@@ -340,7 +343,7 @@ class _Audit:
         return dict(places)
 
     def prove(self, history: Sequence[HistoryPart]) -> HistoryReport | None:
-        """Holds a client's history against the copies; None where not all of them could be read."""
+        """Compares a client's history with the copies; returns None if some part of a copy could not be read."""
         file, copies = history[0].path, self.copies
         if any(read.missing for read in self.audited):
             self.missing.append(NotAudited(what="history", file=file, why="not all of the copies could be read"))
@@ -373,7 +376,7 @@ class _Audit:
 
 
 def _by_source(results: list[list[SegmentAudit | Missed]], reading: list[Reading], texts: list[str]) -> list[Read]:
-    """Sorts what was read of each source, and what was not."""
+    """Sorts the tasks' results by source: the segments that were read, and those that were not."""
     segments: list[list[SegmentAudit]] = [[] for _ in reading]
     missed: list[list[Missed]] = [[] for _ in reading]
     for each in (each for result in results for each in result):
@@ -397,8 +400,9 @@ def _by_source(results: list[list[SegmentAudit | Missed]], reading: list[Reading
 def _judged(
     source: Source, read: Read, survey: Survey, findings: list[Finding], jobs: Jobs
 ) -> tuple[list[Finding], list[NotAudited]]:
-    """Drops findings that a rollback explains whose flags are not all set: one that a crash cut short, or that a
-    running node began after the survey. It sets flags above the DTVLSN, and its record lies behind them."""
+    """Drops findings that are explained by a rollback whose flags are not all set. Such a rollback was cut short by a
+    crash, or was begun by a running node after the survey. A rollback sets flags above the DTVLSN, and its record is
+    behind the flagged frames."""
     segments = read.segments
     at, matchpoint = pending_rollback(segments)
     if at:
@@ -409,7 +413,7 @@ def _judged(
     answers, failures = parted(jobs.run("rollbacks", tasks.rollbacks, [(source, segments[-1].number)]))
     began = [each for answer in answers for each in answer]
     lowest = min((record.matchpoint for at, record in began if at not in known), default=None)
-    if failures:  # any of them may be explained
+    if failures:  # a rollback that could not be read may explain any of the findings
         lowest = 0
     if lowest is None:
         return findings, []
@@ -418,5 +422,6 @@ def _judged(
 
 
 def _told(finding: Finding) -> tuple[bool, int, int, str, str, int]:
-    """The order of findings: by VLSN, and of one VLSN what explains the others first; those without a VLSN last."""
+    """Returns the sort key of a finding. Findings are sorted by VLSN, and at one VLSN the finding that explains the
+    others comes first; findings without a VLSN come last."""
     return not finding.vlsn, finding.vlsn, RANKS[finding.rule], finding.source, finding.file, finding.offset

@@ -1,10 +1,10 @@
-"""The seams of segments: a source's segments join, and overmarks are a rollback's. Pure.
+"""Checks that a source's segments join, and that every overmark belongs to a rollback. Pure.
 
     00000001 … 41 512 │ 41 513 …  00000002        last + 1 == first, terms do not fall, prev_number == 1
 
-Rollback records are the truth, the flags are checked against them: a frame may be overmarked only inside of
-[first_lsn, end_lsn) of a ROLLBACK_START; once its ROLLBACK_END, or a later block, is there every block inside
-must be.
+The flags are checked against the rollback records, which are authoritative. A frame may be overmarked only inside of
+[first_lsn, end_lsn) of a ROLLBACK_START. Every block inside must be overmarked once the log has the ROLLBACK_END, or
+a later block.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from vlsn.verify.joined import Joined, claimed
 
 
 def check_joints(source: str, runs: Sequence[Sequence[SegmentAudit]]) -> Iterator[Finding]:
-    """Checks the seams of one source's segments, by rising number: ``runs`` of them, between which something could not
-    be read. Behind the last run everything was."""
+    """Checks the joints of one source's segments, in the order of their numbers. Between two of the ``runs`` something
+    could not be read; behind the last run, everything was read."""
     files = {segment_name(each.number): each.file for segments in runs for each in segments}
     faults: list[Fault] = []
     for segments in runs:
@@ -40,8 +40,8 @@ def check_joints(source: str, runs: Sequence[Sequence[SegmentAudit]]) -> Iterato
 
 
 def pending_rollback(segments: Sequence[SegmentAudit]) -> tuple[int, int]:
-    """Returns where the ROLLBACK_START lies that nothing was logged behind, not even its end, and its matchpoint. 0 and
-    0 for none: at most one is under way."""
+    """Returns the LSN and the matchpoint of the ROLLBACK_START behind which nothing was logged, not even its
+    ROLLBACK_END; 0 and 0 if there is none. At most one rollback is under way."""
     starts, ended, last = rollbacks_of(segments)
     pending = ((at, record.matchpoint) for at, record in starts.items() if at > last and at not in ended)
     return max(pending, default=(0, 0))
@@ -67,7 +67,7 @@ def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Findin
                 wrong = lowest is not None
                 if lowest is not None:
                     more = {"last": max(marks.last_vlsn, lowest.last_vlsn), "matchpoint": lowest.matchpoint}
-                    if lowest.first_lsn > begin:  # blocks that stay lie before it
+                    if lowest.first_lsn > begin:  # the blocks before the rollback stay
                         start, vlsn = lsn_offset(Lsn(lowest.first_lsn)), lowest.matchpoint + 1
                 detail = "visible, and a finished rollback abandoned it"
             if wrong:
@@ -83,7 +83,8 @@ def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Findin
 
 
 def _covered(first: Lsn, last: Lsn, starts: Mapping[Lsn, RollbackStart]) -> bool:
-    """Says whether the frames that begin from ``first`` to ``last`` lie in rollbacks, one after the other."""
+    """Says whether all frames that begin from ``first`` to ``last`` are covered by rollbacks that follow one another
+    without a gap."""
     at: int = first
     for begun, record in sorted(starts.items(), key=lambda one: one[1].first_lsn):
         if record.first_lsn <= at < (end := end_of(begun, record)):

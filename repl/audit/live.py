@@ -1,10 +1,10 @@
-"""A live node as a source: its segments over HTTP, up to their synced length.
+"""A live node as a source: reads its segments over HTTP, up to their synced length.
 
-    GET /v1/status       group, node, range, DTVLSN: asked first, so that what the listing names covers it
+    GET /v1/status       group, node, range, DTVLSN: asked first, so that the segments listed afterwards cover the range
     GET /v1/segments     number and synced end of each file
-    GET /v1/segments/N   by ranges of 8 MiB, each tried again on its own (tenacity)
+    GET /v1/segments/N   in ranges of 8 MiB; each range is retried separately (tenacity)
 
-A checksum guards every frame, so the transport needs none.  Sidecars are not served, and not checked.
+A checksum guards every frame, so the transport needs none.  A node does not serve sidecars, so they are not checked.
 """
 
 from __future__ import annotations
@@ -47,33 +47,35 @@ from vlsn.verify.segment_chain import rollbacks_in
 PIECE_BYTES: Final = 8 << 20
 TIMEOUT_S: Final = 30.0
 TRY_S_MIN: Final = 0.1
-"""Seconds that even the last try of a node is given."""
+"""The shortest timeout of a request, in seconds, even of the last try."""
 BUSY_S: Final = 300.0
-"""Seconds for which a node that answers 429 is asked again: a cluster's tasks may be more than it serves at once."""
+"""Seconds for which a node that answers 429 is asked again, because a cluster may run more tasks than the node serves
+at once."""
 DOCUMENT_BYTES_MAX: Final = 4 << 10
-"""Bytes that are read of an error's document."""
-_OPENER: Final = build_opener(ProxyHandler({}))  # nodes are asked directly
+"""The most bytes that are read of an error's document."""
+_OPENER: Final = build_opener(ProxyHandler({}))  # nodes are asked directly, not through a proxy
 
 
 _GIVEN_UP: Final[set[str]] = set()
-"""Nodes that this process has asked in vain: each is asked once a call, and not again and again, until it answers."""
+"""Nodes that have not answered this process: each call asks such a node only once, without retries, until the node
+answers."""
 
 
 class _Again(Exception):
-    """A request that may go better the next time."""
+    """A request failed, but may succeed if it is tried again."""
 
 
 class _Busy(_Again):
-    """The node gives to as many as it may: it is asked again until ``BUSY_S`` have passed."""
+    """The node serves as many readers as it may; it is asked again until ``BUSY_S`` have passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSource:
     text: str
     founding: str = ""
-    """The name of the log that is meant: a node of another one refuses it. Empty: any."""
+    """The name of the expected log; a node of another log refuses the request. Empty: any log."""
     give_up_s: float = 0.0
-    """Seconds after which a node that does not answer is given up; 0: after six tries, however long they take."""
+    """Seconds after which a node that does not answer is given up; 0: after six tries, without a time limit."""
 
     @property
     def path(self) -> str:
@@ -112,7 +114,7 @@ class LiveSource:
         )
 
     def group(self) -> tuple[str, str]:
-        """Returns the name of the node's group, and of its log. Raises ``Unreadable``."""
+        """Returns the name of the node's group, and the name of the node's log. Raises ``Unreadable``."""
         status = self._json("/v1/status")
         try:
             return str(status["group"]), str(status.get("founding", ""))
@@ -152,7 +154,7 @@ class LiveSource:
     def _parts(
         self, index: int, ends: dict[int, int], findings: list[Finding], headers: dict[int, SegmentHeader | None]
     ) -> Iterator[Part]:
-        """Yields the segments. Faults go into ``findings``, and the header of each segment into ``headers``."""
+        """Yields the segments. Adds faults to ``findings``, and the header of each segment to ``headers``."""
         for number in sorted(ends):
             page = self._get(f"/v1/segments/{number}", 0, HEADER_PAGE)
             try:
@@ -181,7 +183,7 @@ class LiveSource:
             )
 
     def _salt(self, number: int, end: int) -> int:
-        """Reads the salt from the segment's frames; 0, which fits none of them, where there are none."""
+        """Reads the salt from the segment's frames. Without a frame it is 0, which fits no frame."""
         return scan.salt_of(self._get(f"/v1/segments/{number}", 0, end), 0, FIRST_FRAME) or 0
 
     def _ends(self, listing: dict[str, Any]) -> dict[int, int]:
@@ -200,8 +202,8 @@ class LiveSource:
         return answer
 
     def _get(self, path: str, start: int = 0, end: int = 0, into: memoryview | None = None) -> bytes:
-        """Fetches a body; with a range exactly ``end - start`` bytes. They go ``into`` that memory if it is passed, and
-        the result is empty then. Raises ``Unreadable``, ``WrongGroup``."""
+        """Fetches a body; with a range, exactly ``end - start`` bytes. If ``into`` is passed, the bytes are written
+        into that memory, and the result is empty. Raises ``Unreadable``, ``WrongGroup``."""
         deadline = monotonic() + (self.give_up_s or inf)
         fetch: Callable[..., bytes] = _fetch
         if self.text in _GIVEN_UP:
@@ -219,12 +221,13 @@ class LiveSource:
 
 
 def _given_up(state: RetryCallState) -> bool:
-    """Says whether it was tried often enough: a busy node for long, any other six times."""
+    """Says whether to stop trying: a busy node after ``BUSY_S`` seconds, any other node after six tries."""
     return bool(stop_after_delay(BUSY_S)(state) if _is_busy(state) else stop_after_attempt(6)(state))
 
 
 def _is_late(deadline: float, state: RetryCallState) -> bool:
-    """Says whether the next try would be too late: a busy node is asked for long, any other until ``deadline``."""
+    """Says whether the next try would be too late: a busy node is asked for ``BUSY_S`` seconds, any other node until
+    ``deadline``."""
     return bool(stop_after_delay(BUSY_S)(state) if _is_busy(state) else monotonic() + state.upcoming_sleep >= deadline)
 
 
@@ -247,7 +250,7 @@ def _fetch_once(url: str, start: int, end: int, into: memoryview | None, foundin
             if into is not None:
                 while got < len(into) and (count := answer.readinto(into[got:])):
                     got += count
-            body: bytes = answer.read()  # of a piece nothing more
+            body: bytes = answer.read()  # empty if the piece was read into ``into`` above
             got += len(body)
             whole = not end or (answer.status == 206 and got == end - start)
     except HTTPError as error:
@@ -269,7 +272,7 @@ def _fetch_once(url: str, start: int, end: int, into: memoryview | None, foundin
 
 
 def _detail(document: str) -> str:
-    """Returns what a problem document says has happened."""
+    """Returns the text of a problem document that says what has happened."""
     try:
         return str(json.loads(document)["detail"])
     except (ValueError, TypeError, KeyError):

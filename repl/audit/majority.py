@@ -1,12 +1,12 @@
-"""The majority: a block that most copies hold is right, and a durable VLSN must be in a majority of the copies.
+"""The majority: the block that most copies hold is right, and a durable VLSN must be in a majority of the copies.
 
     members n1 n2 n3     n1 says: durable up to 90     n1 ends at 95, n2 at 60, n3 at 40
-                         a majority had 90 on disk, one has it: n2 or n3 has lost something, and does not lag
+                         a majority had 90 on disk, but now one node has: so n2 or n3 lost entries, and does not lag
 
-Two things tell a replica that lost entries from one that lags: the DTVLSN that it once reported, and this count. There
-is no finding while another explanation is left. A member that is not audited may have the entries. A running node may
-have more by now. A node whose vote floor lies past its end waits for them: a person had it restored from a shorter
-copy.
+Two things distinguish a replica that lost entries from one that lags: the DTVLSN that the replica once reported, and
+this count. There is no finding while another explanation is possible. A member that is not audited may have the
+entries. A running node may have received more since. A node whose vote floor is past its end waits for the entries,
+because a person had it restored from a shorter copy.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ T = TypeVar("T")
 
 
 def most(votes: Iterable[T]) -> tuple[T, int]:
-    """Decides which copy is right: the vote with the most voters, and among equals the first one. Returns with it the
-    number of its voters."""
+    """Returns the vote with the most voters, and the number of its voters. If several votes have equally many voters,
+    the first of them wins."""
     return Counter(votes).most_common(1)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The end of one copy: its ``last`` visible VLSN, in a ``file``, and the highest that it ``said`` to be durable.
-    ``damaged``: something is lost there that is named already."""
+    """The end of one copy: its ``last`` visible VLSN, in a ``file``, and the highest VLSN that it ``said`` to be
+    durable. ``damaged``: something is lost at the end, and another finding reports the loss."""
 
     source: str
     node: str
@@ -42,11 +42,11 @@ class End:
     live: bool
     damaged: bool
     owes: bool = False
-    """Its node knows that it lacks something: its vote floor lies past its end."""
+    """The copy's node knows that it lacks entries: its vote floor is past its end."""
 
 
 def check_ends(ends: Sequence[End], groups: Sequence[GroupAt]) -> Iterator[Finding]:
-    """Names the copies that end before what must be in them."""
+    """Reports the copies that end before a VLSN that they must have."""
     for end in ends:
         if end.last < end.said and not end.damaged:
             detail = f"the log ends at VLSN {end.last}, and said that {end.said} was durable"
@@ -55,7 +55,7 @@ def check_ends(ends: Sequence[End], groups: Sequence[GroupAt]) -> Iterator[Findi
     since = max((group.vlsn for group in groups if group.vlsn <= durable), default=None)
     if since is None:
         return
-    # A change of members counts from its entry on: a VLSN that is durable by a later group may lie before that.
+    # A change of members counts from its entry on, but a later group may have made an earlier VLSN durable.
     counted = [set(group.voters) for group in groups if group.vlsn >= since]
     voters = next(set(group.voters) for group in groups if group.vlsn == since)
     have, seen = {end.node for end in ends if end.last >= durable}, {end.node for end in ends}

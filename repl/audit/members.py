@@ -1,4 +1,4 @@
-"""The members that elect from some VLSN on, as a GROUP entry says it."""
+"""The members that elect from some VLSN on, as a GROUP entry names them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class GroupAt:
     vlsn: int
     voters: tuple[str, ...]
     urls: tuple[tuple[str, str], ...] = ()
-    """Name and URL of each member."""
+    """The name and the URL of each member."""
 
 
 def group_at(vlsn: int, entry: GroupEntry) -> GroupAt:

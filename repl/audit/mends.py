@@ -1,14 +1,14 @@
-"""The command that mends what a finding names.  Pure.
+"""Finds the command that mends the fault of a finding.  Pure.
 
     a block in a node's directory, damaged or not the others'    vlsnlog repair DIR --from-audit REPORT
-    what a node finds when it starts                             vlsnlog node --config DIR/node.toml, which restores it
-    what it would go on with                                     vlsnlog restore --url URL
-    what is derived                                              rm
-    a segment of another node, which no node starts with         mv, and the start
+    a fault that a node finds when it starts                     vlsnlog node --config DIR/node.toml, which restores it
+    a fault that a node does not find when it starts             vlsnlog restore --url URL
+    a fault in a derived file                                    rm
+    a segment of another node, with which no node starts         mv, then the start of the node
 
-The first, and ``rm`` and ``mv``, are for a node that is stopped, ``restore`` for one that runs.  A command is typed
-where the audit ran. It is "" where no command mends the finding: the same damage in all copies, findings about a
-client's history, and two copies that differ.
+``repair``, ``rm`` and ``mv`` are for a node that is stopped, ``restore`` is for a running node.  A command is typed
+on the machine that ran the audit. The command is "" if none mends the finding: the same damage in all copies, a finding
+about a client's history, or two copies that differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from repl.audit.rules import AuditRule
 from vlsn.verify.inspection import Rule
 
 CONFIG_FILE: Final = "node.toml"
-"""The settings in a directory that ``vlsnlog cluster`` has made."""
+"""The settings file in a directory that ``vlsnlog cluster`` has made."""
 REPORT_FILE: Final = "report.json"
 _DAMAGED: Final = (Rule.FRAME_HEADER, Rule.FRAME_CRC, Rule.BLOCK_HEADER, Rule.BLOCK_BODY)
 _FOUND_AT_START: Final = (
@@ -36,7 +36,8 @@ _FOUND_AT_START: Final = (
 
 
 def is_replaceable(finding: Finding, compared: tuple[int, int]) -> bool:
-    """Says whether a repair may replace the block by another copy's: it lies in the ``compared`` VLSNs, inclusive."""
+    """Says whether a repair may replace the finding's block by another copy's, because the block is in the ``compared``
+    VLSNs (inclusive)."""
     marked = finding.rule == Rule.OVERMARK and "matchpoint" not in finding.more
     in_place = finding.rule in _DAMAGED or marked or finding.more.get("in_place") is True
     return in_place and compared[0] <= finding.vlsn <= compared[1]
@@ -44,26 +45,27 @@ def is_replaceable(finding: Finding, compared: tuple[int, int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Mender:
-    """``report`` is the JSON file that this audit is written to, "" for none; ``compared`` are its VLSNs."""
+    """Finds commands. ``report`` is the JSON file that this audit is written to, "" for none; ``compared`` are the
+    VLSNs that the audit compared."""
 
     copies: Mapping[str, SourceReport]
     configured: frozenset[str]
     """The directories with ``CONFIG_FILE``."""
     group: GroupAt
     name: str
-    """The group's."""
+    """The group's name."""
     compared: tuple[int, int]
     report: str
 
     def mended(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Returns the findings with their copies' nodes, and with what mends them."""
+        """Returns the findings with the nodes of their copies, and with the commands that mend them."""
         found = Counter((finding.rule, finding.vlsn) for finding in findings)
         return [self._named(each, alone=found[each.rule, each.vlsn] < len(self.copies)) for each in findings]
 
     def _named(self, finding: Finding, *, alone: bool) -> Finding:
         copy = self.copies.get(finding.source)
         if copy is None:
-            return finding  # of a history alone
+            return finding  # a finding about a history concerns no single copy
         return replace(finding, owner=copy.node, mend=self._command(finding, copy, alone=alone))
 
     def _command(self, finding: Finding, copy: SourceReport, *, alone: bool) -> str:
@@ -84,7 +86,8 @@ class Mender:
         return f"vlsnlog restore --url {quote(url)}"
 
     def _is_undecided(self, finding: Finding) -> bool:
-        """Says whether nobody knows which copy is right: two that differ, or that are cut into other blocks."""
+        """Says whether nobody knows which copy is right, because there are only two and they differ, or because the
+        copies are cut into different blocks."""
         return finding.rule == AuditRule.DIVERGENCE and (len(self.copies) == 2 or not finding.file)
 
     def _repair(self, copy: SourceReport) -> str:

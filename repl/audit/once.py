@@ -1,10 +1,11 @@
-"""A client's claims that an entry is there once, or nowhere, checked against every entry of one copy.
+"""Checks a client's claims that a digest occurs once, or not at all, against every entry of one copy.
 
     lines that say ``once`` ─┐
                              ├─► by the first bits of the digest ─► shuffle ─► a task's digests: where else are they?
     entries of a copy ───────┘
 
-The copies were compared with each other, so one speaks for all; entries above its DTVLSN may yet go.
+One copy is enough, because the copies were compared with each other. Entries above the copy's DTVLSN are ignored,
+because they may still be rolled back.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from vlsn.format.segment import segment_name
 BUCKET_BITS: Final = 8
 BUCKETS: Final = 1 << BUCKET_BITS
 BUCKET_BYTES: Final = 128_000_000
-"""Bytes of log of which a task joins the digests."""
+"""The bytes of log whose digests one task joins."""
 TWICE: Final = AuditRule.HISTORY_TWICE
 REFUSED: Final = AuditRule.HISTORY_REFUSED
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPart:
-    """A segment of the copy that is looked through, as far as it is ``durable``."""
+    """A segment of the copy that is searched, up to the VLSN ``durable``."""
 
     source: Source
     part: Part
@@ -41,12 +42,12 @@ class CopyPart:
 
 
 def items(history: Sequence[HistoryPart], source: Source, parts: Sequence[Part], extent: Extent) -> list[Any]:
-    """Lists what the tasks read."""
+    """Lists the parts of the history and of the copy that the tasks read, one item for each task."""
     return [*history, *(CopyPart(source, part, extent.durable) for part in parts)]
 
 
 def read_digests(item: HistoryPart | CopyPart) -> Iterator[tuple[int, Any]]:
-    """Runs a task's first half: yields rows by bucket of their digests."""
+    """Runs a task's first half: yields rows, grouped by the bucket of their digests."""
     try:
         rows = read_lines(item).once if isinstance(item, HistoryPart) else _entries(item)
     except Unreadable as error:
@@ -64,7 +65,7 @@ def _entries(item: CopyPart) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class OnceProver:
-    """A task's second half; ``source`` is the copy's name."""
+    """Runs a task's second half; ``source`` is the copy's name."""
 
     source: str
 

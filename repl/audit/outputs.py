@@ -1,10 +1,10 @@
-"""The files that an audit's report is written to: ``--out FILE.json|.html|.parquet``, several times.
+"""The files that an audit's report is written to: ``--out FILE.json|.html|.parquet``, which may be repeated.
 
-    1  before anything runs: the ending, that the folder is there, that no source lies around the file
-    2  FILE.new-PID beside it, synced
-    3  renamed over FILE, the directory synced                                                     ◄ commit point
+    1  before anything runs: check the ending, that the folder exists, and that the file is not inside of a source
+    2  write FILE.new-PID beside FILE, and sync it
+    3  rename it over FILE, and sync the directory                                                 ◄ commit point
 
-Stopped before 3 there is the file that was there before, or none.
+If the audit is stopped before step 3, FILE is as it was before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _json(report: AuditReport) -> bytes:
 
 
 def _parquet(report: AuditReport) -> bytes:
-    from repl.audit.tables import parquet_of  # Arrow is loaded where it is asked for
+    from repl.audit.tables import parquet_of  # Arrow is loaded only when a Parquet file is written
 
     return parquet_of(report)
 
@@ -35,12 +35,11 @@ FORMATS: Final[Mapping[str, Callable[[AuditReport], bytes]]] = {
     ".html": page_of,
     ".parquet": _parquet,
 }
-"""Makers of a file's bytes, by its ending."""
+"""The functions that make a file's bytes, by the file's ending."""
 
 
 def check_outputs(paths: Sequence[str], sources: Sequence[str]) -> None:
-    """Refuses files that a report cannot, or must not, be written to: before anything is read. Raises
-    ``BadArgument``."""
+    """Checks, before anything is read, that a report can and may be written to these files. Raises ``BadArgument``."""
     directories = [os.path.realpath(source) for source in sources if "://" not in source]
     seen: set[str] = set()
     for path in paths:
@@ -63,7 +62,8 @@ def check_outputs(paths: Sequence[str], sources: Sequence[str]) -> None:
 
 
 def write_outputs(report: AuditReport, paths: Sequence[str]) -> None:
-    """Writes the report to each of ``paths``, each whole or not at all; durable on return. Raises ``OSError``."""
+    """Writes the report to each of ``paths``. Each file is written whole or not at all, and is durable on return.
+    Raises ``OSError``."""
     for path in paths:
         _write(os.path.realpath(path), FORMATS[_ending(path)](report))
 

@@ -1,10 +1,10 @@
-"""The plan of an audit: the sources' segments, their packing into tasks, and the VLSNs to compare. Pure.
+"""Plans an audit: the sources' segments, their packing into tasks, and the VLSNs to compare. Pure.
 
     n1  |64|64|64|64|12|  MB     tasks  [64 64 64] [64 12]
     n2  |128|140|                       [128] [140]
 
-A task reads consecutive segments of one source.  Packing has no say in the outcome: digests are summed by
-range of VLSNs, and what joins two segments is checked where the tasks' results come together.
+A task reads consecutive segments of one source.  The packing does not change the outcome: digests are summed by
+range of VLSNs, and the joints of segments are checked in the driver, from all tasks' results.
 """
 
 from __future__ import annotations
@@ -24,38 +24,39 @@ from vlsn.verify.index_mappings import Bounds as TimeBounds
 from vlsn.verify.noted_terms import Run
 
 PARTITION_BYTES: Final = 512_000_000
-"""Bytes of a task: Spark takes some 35 ms for each, as long as it takes to check 60 MB."""
+"""The bytes of a task. Spark's overhead is some 35 ms for each task, in which 60 MB could be checked."""
 WAVES: Final = 4
-"""Tasks a core, where there is little to read: then the cores end at about the same time."""
+"""Tasks for each core if there is little to read, so that all cores end at about the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One segment of one source, as far as it is log: frames up to ``end`` (exclusive, in bytes)."""
+    """The log part of one segment of one source: its frames up to byte ``end`` (exclusive)."""
 
     source: int
-    """Index of the source among those of the audit."""
+    """The index of the source among the audit's sources."""
     number: int
     file: str
     salt: int
     end: int
-    """The end of its log, or, for the last segment of a stopped node, of the file."""
+    """The end of the segment's log; for the last segment of a stopped node, the end of the file."""
     stated: int
-    """The offset up to which something outside this segment says that it had been synced. A frame that cannot be read
-    before that is damage, not a torn tail."""
+    """The offset up to which a record outside this segment says that the segment had been synced. An unreadable frame
+    before this offset is damage, not a torn tail."""
     prev_number: int
-    """The number of the segment before, by the header; 0 for the first one, or if the header is damaged."""
+    """The number of the segment before, from the header; 0 for the first segment, or if the header is damaged."""
     prev_last_vlsn: int
     readable: bool = True
-    """A right header page; ``salt`` is found from its frames when it is not."""
+    """True if the header page is right; otherwise ``salt`` is found from the segment's frames."""
     indexed: bool = False
-    """The index must hold here: no open reads the segment again first."""
+    """True if the index must be right for this segment, because opening the log does not read the segment again."""
     buckets: tuple[int, int] = (0, 0)
-    """Where the first and the last bucket of the index begin that point into it; 0 and 0 where none was found."""
+    """The begins of the first and the last bucket of the index that point into this segment; 0 and 0 for none."""
     newest: bool = False
-    """No segment followed on it at the survey: it may be written, closed and get a sidecar while it is read."""
+    """True if no segment followed at the survey, so that this segment may be written, closed and get a sidecar while
+    the audit reads it."""
     modified_us: int = 0
-    """When its file was written last; 0 where that is not to be had."""
+    """The time of the file's last write; 0 if unknown."""
 
     @property
     def closed(self) -> bool:
@@ -64,7 +65,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The notes of a directory beside its segments: DTVLSN, terms up to a VLSN, who elects, the node file's term."""
+    """The facts that a directory's other files state: the DTVLSN, the terms up to a VLSN, the members that elect, and
+    the node file's term."""
 
     dtvlsn: int = 0
     upto: int = 0
@@ -72,7 +74,7 @@ class Noted:
     group: GroupAt | None = None
     term: int | None = None
     floor: int = 0
-    """The vote floor's VLSN, of a stopped node."""
+    """The VLSN of a stopped node's vote floor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +95,18 @@ class Survey:
     live: bool
     parts: tuple[Part, ...]
     first: int
-    """First and last visible VLSN; 0 and 0 when there are none."""
+    """The first visible VLSN; this and the last visible VLSN are 0 if there are none."""
     last: int
     dtvlsn: int
     findings: tuple[Finding, ...] = ()
     incarnation: str = ""
-    """The log's, 16 hex digits, as its newest header has it."""
+    """The log's incarnation, 16 hex digits, from the newest segment's header."""
     sizes: Sizes = field(default_factory=Sizes)
     stated: Noted = Noted()
     configured: bool = False
-    """It has a node's settings beside its log."""
+    """True if a node's settings file is beside the log."""
     founding: str = ""
-    """The log's name, which no other log has, as a node or its ``state`` says it; empty where neither does."""
+    """The log's unique name, as the node or its ``state`` gives it; empty if neither does."""
 
     @property
     def bytes(self) -> int:
@@ -118,16 +120,17 @@ class Bounds:
     first: int
     last: int
     after: int = 0
-    """Blocks that end at or before this VLSN are not compared …"""
+    """Blocks that end at or before this VLSN are not compared, see ``past``."""
     past: int = 0
-    """… for an earlier audit has compared what ends at or before this one."""
+    """An earlier audit has compared the blocks that end at or before this VLSN."""
 
     def __bool__(self) -> bool:
         return self.last > 0
 
 
 def common_bounds(surveys: Sequence[Survey]) -> Bounds:
-    """Computes what every source has, durable: from the highest first VLSN to the lowest of DTVLSNs and ends."""
+    """Computes the VLSNs that are durable in every source: from the highest first VLSN to the lowest of all DTVLSNs and
+    ends."""
     first = max((survey.first for survey in surveys), default=0)
     last = min((min(survey.dtvlsn, survey.last) for survey in surveys), default=0)
     empty = any(survey.first == 0 for survey in surveys) or len(surveys) < 2
@@ -135,14 +138,15 @@ def common_bounds(surveys: Sequence[Survey]) -> Bounds:
 
 
 def packed(surveys: Sequence[Survey], *, cores: int, partition_bytes: int = PARTITION_BYTES) -> list[tuple[Part, ...]]:
-    """Tasks of about ``partition_bytes`` or more each; of less where that would be too few for ``cores``."""
+    """Packs parts into tasks of about ``partition_bytes`` or more each. Tasks are smaller if there would be too few for
+    ``cores``."""
     total = sum(survey.bytes for survey in surveys)
     target = max(1, min(partition_bytes, total // (WAVES * cores)))
     return [run for survey in surveys for run in _runs(survey.parts, target)]
 
 
 def _runs(parts: Sequence[Part], target: int) -> Iterator[tuple[Part, ...]]:
-    """Cuts parts into as many runs as ``target`` goes into their bytes, as even as segments allow."""
+    """Cuts parts into runs of about ``target`` bytes each, as evenly as the sizes of the segments allow."""
     total = sum(part.end for part in parts)
     count = max(1, total // target)
     starts = accumulate((part.end for part in parts), initial=0)

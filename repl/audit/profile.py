@@ -1,10 +1,11 @@
-"""A segment's profile, by column: its blocks over time, their sizes, and what of its VLSNs cannot be seen.
+"""Makes a segment's profile: its blocks over time, their sizes, and the VLSNs that are missing or overmarked.
 
-Costs a few NumPy calls on the blocks' headers, which the check has at hand, and a look at the entries of a few blocks.
+A profile costs a few NumPy calls on the blocks' headers, which the check has already read, and reads the entries of a
+few blocks.
 
-    buckets     of the least width of ``WIDTHS_US`` that needs no more than ``samples_max`` for the segment's time;
-                each width divides the next, so the buckets of many segments add up in wider ones, exactly
-    sizes       counts by powers of two, every block's, and those of the entries of evenly spaced blocks
+    buckets     of the smallest width of ``WIDTHS_US`` with which the segment needs at most ``samples_max`` buckets;
+                each width divides the next, so the buckets of many segments add up exactly in wider buckets
+    sizes       counts by powers of two: the sizes of all blocks, and of the entries of evenly spaced blocks
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ WIDTHS_US: Final = (
 )
 """The widths of buckets; each divides the next."""
 SAMPLES_MAX: Final = 256
-"""Buckets of one segment …"""
+"""The most buckets of one segment."""
 SAMPLES_MIN: Final = 4
 SAMPLES_IN_ALL: Final = 1 << 16
-"""… and of all of them about, however many segments there are."""
+"""The most buckets of all segments together, approximately."""
 SERIES_MAX: Final = 480
-"""Buckets of a report's series."""
+"""The most buckets of a series in a report."""
 _ENTRIES_SAMPLED: Final = 1 << 16
 _BLOCKS_SAMPLED: Final = 64
 _SIZES: Final = 34
 _SPANS_MAX: Final = 100
-"""Holes, and runs of overmarked blocks, that are kept of one segment; there are hardly ever more."""
+"""The most holes, and the most runs of overmarked blocks, that are kept for one segment; there are rarely more."""
 
 SAMPLE: Final = np.dtype(
     [("at", "<i8"), ("entries", "<i8"), ("bytes", "<i8"), ("blocks", "<i8"), ("lag", "<i8"), ("lag_max", "<i8")]
@@ -54,7 +55,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One segment's; its size does not grow with its entries."""
+    """The profile of one segment; its size does not grow with the number of entries."""
 
     begun_us: int
     ended_us: int
@@ -65,20 +66,21 @@ class Profile:
     entry_sizes: I64
     entry_bytes: int
     holes: tuple[tuple[int, int], ...]
-    """First and last of the VLSNs that are missing between two visible blocks of the segment."""
+    """The first and the last VLSN of each gap between two visible blocks of the segment."""
     overmarked: int
     overmarks: tuple[tuple[int, int, int, int], ...]
-    """Runs of overmarked blocks: where the first and the last begin, the first and the last VLSN."""
+    """Runs of overmarked blocks: the offsets of the first and the last block, and the first and the last VLSN."""
     sidecar_bytes: int
 
 
 def samples_max(segments: int) -> int:
-    """Returns how many buckets each of so many segments may have."""
+    """Returns the most buckets that each of ``segments`` segments may have."""
     return max(SAMPLES_MIN, min(SAMPLES_MAX, SAMPLES_IN_ALL // max(1, segments)))
 
 
 def profile_of(buf: Buffer, blocks: Blocks, visible: Blocks, *, sidecar_bytes: int, samples: int) -> Profile:
-    """Profiles a segment; ``buf`` is its file from the first byte on, ``visible`` are those of its ``blocks``."""
+    """Profiles a segment. ``buf`` is its file from the first byte on, ``visible`` are the visible ones of its
+    ``blocks``."""
     clock = visible.headers["clock_us"].astype(np.int64)
     begun, ended = (int(clock.min()), int(clock.max())) if len(clock) else (0, 0)
     width = next((each for each in WIDTHS_US if ended // each - begun // each < samples), WIDTHS_US[-1])
@@ -113,12 +115,12 @@ def _samples(visible: Blocks, buckets: I64, sizes: I64) -> Samples:
 
 
 def _counts(sizes: I64) -> I64:
-    """Counts sizes by their number of bits; ``frexp`` is exact for them."""
+    """Counts sizes by their number of bits; ``frexp`` is exact for numbers of this size."""
     return np.bincount(np.minimum(np.frexp(sizes.astype(np.float64))[1], _SIZES - 1), minlength=_SIZES).astype(np.int64)
 
 
 def sampled(visible: Blocks) -> I64:
-    """Returns the rows of the blocks whose entries are looked at: evenly spaced, of a segment's 64 at most."""
+    """Returns the rows of the blocks whose entries are sampled: evenly spaced, at most 64 for each segment."""
     number = len(visible)
     if not number:
         return np.zeros(0, np.int64)
@@ -146,7 +148,7 @@ def _holes(visible: Blocks) -> Iterator[tuple[int, int]]:
 
 
 def _runs(blocks: Blocks) -> Iterator[tuple[int, int, int, int]]:
-    """Yields runs of overmarked blocks whose VLSNs follow on."""
+    """Yields runs of overmarked blocks with consecutive VLSNs."""
     rows = np.flatnonzero(blocks.overmarked)
     if not len(rows):
         return
@@ -158,7 +160,7 @@ def _runs(blocks: Blocks) -> Iterator[tuple[int, int, int, int]]:
 
 
 def series_of(copies: Sequence[Sequence[Profile]], buckets_max: int = SERIES_MAX) -> list[Series]:
-    """Returns a series for each copy's segments, all with buckets of one width."""
+    """Returns one series for each copy's segments; the buckets of all series have the same width."""
     profiles = [profile for copy in copies for profile in copy if len(profile.samples)]
     if not profiles:
         return [Series() for _ in copies]
@@ -203,7 +205,7 @@ def block_histogram(profiles: Iterable[Profile]) -> Histogram:
 
 
 def entry_histogram(profiles: Iterable[Profile]) -> Histogram:
-    """Sums the entry sizes of a copy's segments, as far as they were sampled."""
+    """Sums the sampled entry sizes of a copy's segments."""
     return _histogram([(profile.entry_sizes, profile.entry_bytes) for profile in profiles])
 
 

@@ -1,10 +1,10 @@
-"""A client's history held against the copies: each acknowledged append at its VLSN, in every copy.
+"""Compares a client's history with the copies: each acknowledged append must be at its VLSN in every copy.
 
     history file ─► (VLSN, digest) by range of VLSNs ─► shuffle ─► a task's ranges: the frames of each copy that hold
-    them are read again, their entries' digests made, the two joined by VLSN
+    the ranges are read again, the digests of their entries are computed, and both sides are joined by VLSN
 
-A copy must have every append between its first VLSN and its DTVLSN. An append above that may be on its way to the copy,
-or about to be rolled back, but some copy must have it.  No row of this join passes through the driver.
+A copy must have every append between its first VLSN and its DTVLSN. An append above the DTVLSN may be on its way to the
+copy, or about to be rolled back, but some copy must have it.  No row of this join passes through the driver.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from vlsn.format.segment import segment_name
 from vlsn.verify.frames import Bools
 
 FAILED: Final = -1
-"""A key in place of a range: why a part of the history could not be read."""
+"""A key in place of a range, for the reason why a part of the history could not be read."""
 ONCE: Final = -2
-"""A key in place of a range: how many lines say ``once``."""
+"""A key in place of a range, for the number of lines that say ``once``."""
 READS: Final = 1 << 60
 TIMES: Final = 1 << 61
-"""Offsets added to a range's key: for its reads, and for the times at which its appends were sent and acknowledged."""
+"""Offsets added to a range's key: one for the range's reads, one for the times at which its appends were sent and
+acknowledged."""
 MISSING: Final = AuditRule.HISTORY_MISSING
 DIFFERS: Final = AuditRule.HISTORY_DIFFERS
 READ: Final = AuditRule.HISTORY_READ
@@ -47,7 +48,8 @@ THERE: Final = np.dtype([("vlsn", "<u8"), ("digest", "<u8"), ("number", "<u4"), 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The extent of a copy: from ``first`` to ``durable`` it must have everything, to ``last`` it may."""
+    """The extent of a copy: it must have every VLSN from ``first`` to ``durable``, and may have the VLSNs up to
+    ``last``."""
 
     first: int
     durable: int
@@ -69,7 +71,7 @@ class Proof:
 
 
 def read_history(part: HistoryPart) -> Iterator[tuple[int, bytes | int | Failure]]:
-    """Runs a task's first half: reads a part of the history."""
+    """Runs a task's first half: reads one part of the history."""
     try:
         lines = read_lines(part)
     except Unreadable as error:
@@ -84,7 +86,8 @@ def read_history(part: HistoryPart) -> Iterator[tuple[int, bytes | int | Failure
 
 @dataclass(frozen=True, slots=True)
 class Prover:
-    """A task's second half, for the ranges that come to it; ``places`` by range, each with its source's part."""
+    """Runs a task's second half, for the ranges that the shuffle sends to the task. ``places`` has the places of each
+    range, each with its source's part."""
 
     sources: Sequence[Source]
     extents: Sequence[Extent]
@@ -114,7 +117,7 @@ class Prover:
         return Proof(reads=proof.appends, broken=proof.broken, findings=findings)
 
     def _there(self, index: int, at: int, appends: Appends) -> NDArray[np.void]:
-        """Finds what the copy has at the VLSNs of ``appends``, one place in memory at a time."""
+        """Finds the copy's entries at the VLSNs of ``appends``, holding one place in memory at a time."""
         source = self.sources[index]
         found = [np.empty(0, THERE)]
         for part, place in self.places.get(at, ()):
@@ -124,8 +127,8 @@ class Prover:
 
 
 def data_entries(source: Source, part: Part, start: int, end: int, wanted: U64 | None = None) -> NDArray[np.void]:
-    """Finds the ``THERE`` rows of the DATA entries at the ``wanted`` VLSNs, or of all. They lie in blocks that are
-    visible and whole, in frames from ``start`` (0: the first) to ``end``."""
+    """Finds the ``THERE`` rows of the DATA entries at the ``wanted`` VLSNs, or of all DATA entries. Reads only visible,
+    whole blocks in the frames from ``start`` (0: the first) to ``end``."""
     buf, blocks = blocks_at(source, part, start, end)
     blocks = blocks.only(blocks.visible)
     rows = Rows(buf, blocks.offsets - start + FRAME_BYTES, blocks.headers)
@@ -204,7 +207,7 @@ def _finding(source: Source, append: Any, found: NDArray[np.void]) -> Finding:
 
 
 def _as_read(finding: Finding) -> Finding:
-    """Makes it a finding about a read: readers see durable entries only."""
+    """Turns a finding about an append into one about a read, since readers see only durable entries."""
     return replace(finding, rule=READ, detail=finding.detail.replace("acknowledged", "read"))
 
 

@@ -1,14 +1,14 @@
-"""The repair of a stopped node's copy by the report of an audit: its differing blocks come from a majority's copy.
+"""Repairs a stopped node's copy by an audit's report: replaces its differing blocks with those of a majority's copy.
 
-    report: ranges that are not the majority's      read again here and there: still as the report says?
+    report: ranges that differ from the majority's ─► read again in both copies: are they still as the report says?
     ─► blocks that a majority has and this copy lacks       ─► places that hold something else in this copy
     ─► each place filled exactly        (``vlsn.repair.replacing``: old bytes aside, segments renamed over)
-    ─► the ranges read again: the majority's
+    ─► the ranges read again: they must equal the majority's
 
-A majority is more than half of the copies in the report.  One of two copies is no majority: a person names the right
-one. Only what was compared is touched: durable, in every copy's range, and none of a rollback's.
+A majority is more than half of the copies in the report.  One of two copies is no majority, so a person names the right
+copy. The repair replaces only blocks that were compared: durable, in every copy's range, and not part of a rollback.
 
-Reads a segment at a time, of this copy and of one of the others; holds what it writes in memory.
+The repair reads one segment at a time, of this copy and of one other copy. It holds the bytes to write in memory.
 """
 
 from __future__ import annotations
@@ -61,34 +61,34 @@ AGAIN: Final = "audit again, and repair from that report"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Bytes ``start`` to ``end`` (exclusive) of a segment that hold nothing which the majority has."""
+    """Bytes ``start`` to ``end`` (exclusive) of a segment, in which there is no block that the majority has."""
 
     part: Part
     start: int
     end: int
     log_end: int
     before: int
-    """The last VLSN of the visible block before it, 0 for none."""
+    """The last VLSN of the visible block before the place; 0 for none."""
     behind: int
-    """The first VLSN of the visible block behind it; 0 for none."""
+    """The first VLSN of the visible block behind the place; 0 for none."""
     gone: tuple[BlockHeader, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairPlan:
-    """The outcome that a repair would have, checked to the last byte, and nothing of it done."""
+    """The changes that a repair would make, checked to the last byte; none is made yet."""
 
     node: str
     source: str
-    """The copy that the blocks come from, as the report names it; "" where nothing differs."""
+    """The copy that the blocks come from, as the report names the copy; "" if nothing differs."""
     ranges: tuple[int, ...]
     replacements: tuple[Replacement, ...] = ()
     spans: tuple[tuple[int, int], ...] = ()
-    """First and last VLSN of each replacement."""
+    """The first and the last VLSN of each replacement."""
     digests: dict[int, RangeDigest] = field(default_factory=dict)
-    """The majority's, of ``ranges``."""
+    """The majority's digests of the repaired ranges."""
     left: tuple[Finding, ...] = ()
-    """Findings of the report in this copy that a repair does not mend: each says what does."""
+    """The report's findings about this copy that a repair does not mend; each names the command that does."""
 
     @property
     def bytes(self) -> int:
@@ -100,8 +100,8 @@ class RepairPlan:
 
 
 class Repair:
-    """The repair of the directory ``path``, whose lock the caller holds, from ``report``. ``right`` names the copy that
-    is right, one of the report's sources, where no majority says so."""
+    """Repairs the directory ``path``, whose lock the caller holds, from ``report``. If there is no majority, ``right``
+    names the copy that is right, one of the report's sources."""
 
     def __init__(self, path: str, report: AuditReport, disk: Disk, stores: Stores, *, right: str = "") -> None:
         self._path = os.path.abspath(path)
@@ -111,7 +111,7 @@ class Repair:
         self._bounds = report.compared_from, report.compared_to
 
     def plan(self) -> RepairPlan:
-        """Finds what would be replaced. Raises ``BadArgument`` where the report is not of this copy, or does not say
+        """Finds the blocks to replace. Raises ``BadArgument`` if the report is not about this copy or does not show
         which copy is right, and ``Unreadable``."""
         check_no_restore(self._disk, self._path)
         mine = self._mine()
@@ -137,8 +137,8 @@ class Repair:
         raise Unreadable("no copy to repair from can be read: " + "; ".join(failures))
 
     def carry_out(self, plan: RepairPlan) -> list[str]:
-        """Does what ``plan`` says, durable on return, and reads it again. Returns the names of the files with the old
-        bytes. Raises ``IntegrityFault`` when this copy is not the majority's afterwards."""
+        """Makes the changes of ``plan``, durable on return, and reads the ranges again. Returns the names of the files
+        with the old bytes. Raises ``IntegrityFault`` if this copy still differs from the majority's afterwards."""
         if not plan.replacements:
             return []
         kept = replace_blocks(self._disk, self._stores, self._path, plan.replacements)
@@ -173,7 +173,7 @@ class Repair:
         return found[0]
 
     def _surveyed(self, source: Source, row: SourceReport) -> Survey:
-        """Surveys a source, which must be the copy that the report is of."""
+        """Surveys a source, and checks that it is the copy that ``row`` of the report describes."""
         survey = source.survey(0)
         found = (survey.group, survey.node, survey.incarnation)
         if found != (self._report.group, row.node, row.incarnation):
@@ -185,7 +185,7 @@ class Repair:
         return survey
 
     def _wanted(self, mine: SourceReport) -> dict[int, RangeDigest]:
-        """Returns the digests that this copy should have and has not, by range."""
+        """Returns, by range, the digests that this copy should have but does not have."""
         digests = {id(each): each.digests for each in self._report.sources}
         every = sorted(set().union(*digests.values()))
         wanted: dict[int, RangeDigest] = {}
@@ -218,7 +218,7 @@ class Repair:
         return found[0]
 
     def _models(self, mine: SourceReport, wanted: dict[int, RangeDigest]) -> list[SourceReport]:
-        """Returns the copies that have all of what this one should have."""
+        """Returns the copies that have all ``wanted`` digests."""
         if self._right:
             return [self._named()]
         others = [each for each in self._report.sources if each is not mine]
@@ -253,7 +253,7 @@ class Repair:
 
 
 class _Copy:
-    """A copy's blocks in some ranges of VLSNs, as far as the report compared them."""
+    """The blocks of a copy in some ranges of VLSNs that the report compared."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class _Copy:
         self.digests = summed(shares)
 
     def check(self, reported: dict[int, RangeDigest]) -> None:
-        """Checks that the copy is still what the report says. Raises ``BadArgument``."""
+        """Checks that the copy still has the digests that the report gives. Raises ``BadArgument``."""
         for at in self._ranges.tolist():
             if self.digests.get(at) != reported.get(at):
                 raise BadArgument(
@@ -291,7 +291,7 @@ class _Copy:
                 )
 
     def block(self, row: Any) -> bytes:
-        """Reads the block of a ``ROW``, whose digest must be what it was. Raises ``Unreadable``."""
+        """Reads the block of a ``ROW``, and checks that its digest is unchanged. Raises ``Unreadable``."""
         part, start = self._parts[int(row["place"])], int(row["offset"]) + FRAME_BYTES
         data = bytes(self.source.read(part, start, start + int(row["size"])))
         compared = compared_bytes(self._checksums, [data])
@@ -300,9 +300,9 @@ class _Copy:
         return data
 
     def places(self, right: Digests, missing: Digests) -> list[Place]:
-        """Returns the runs of bytes that hold no whole frame which stays, in the log's order. A visible block goes if
-        it is in the ranges and its digest is not ``right``. An overmarked block goes if it is ``missing`` and no
-        rollback explains the mark. All other blocks stay."""
+        """Returns, in the log's order, the runs of bytes without a whole frame that stays. A visible block is removed
+        if it is in the ranges and its digest is not in ``right``. An overmarked block is removed if its digest is in
+        ``missing`` and no rollback explains the mark. All other blocks stay."""
         rollbacks: list[tuple[Lsn, RollbackStart]] | None = None
         found: list[Place] = []
         before = 0
@@ -339,12 +339,12 @@ class _Copy:
         return buf, frames, read_blocks(frames, self._checksums)
 
     def _may_hold(self, part: Part) -> bool:
-        """Says whether the segment may hold blocks of the ranges, as the report has it: it lies between visible blocks
-        of its neighbours, since its own first and last ones may be damaged."""
+        """Says whether the segment may hold blocks of the ranges, according to the report. The neighbours' visible
+        blocks bound the segment, since its own first and last blocks may be damaged."""
         rows = self.row.segments
         at = next((index for index, row in enumerate(rows) if row.number == part.number), None)
         if at is None:
-            return False  # made since
+            return False  # the segment was made after the report
         low = max((row.last for row in rows[:at]), default=0) + 1
         high = min((row.first for row in rows[at + 1 :] if row.first), default=self.row.last + 1) - 1
         first = self._ranges << np.uint64(RANGE_BITS)
@@ -352,13 +352,14 @@ class _Copy:
 
 
 def _log_end(part: Part, frames: Frames) -> int:
-    """Returns the end up to which something says that the segment was synced: damage may end it."""
+    """Returns the highest end up to which a record says that the segment was synced, because damage may hide the end
+    of the log."""
     synced = frames.headers["synced"][frames.good]
     return max(frames.end, part.stated, int(synced.max()) if len(synced) else 0)
 
 
 def _between(frames: Frames, blocks: Blocks, stays: Bools, log_end: int) -> Iterator[tuple[int, int]]:
-    """Yields what lies between the frames that stay: records that are whole, and blocks that stay."""
+    """Yields the runs of bytes between the frames that stay: whole records, and blocks that stay."""
     records = frames.good & (frames.headers["kind"] != FrameKind.BLOCK)
     kept = np.sort(np.concatenate((frames.offsets[records], blocks.offsets[stays])))
     rows = np.searchsorted(frames.offsets, kept)
@@ -372,8 +373,8 @@ def _between(frames: Frames, blocks: Blocks, stays: Bools, log_end: int) -> Iter
 def _assigned(
     places: Sequence[Place], missing: Rows, there: _Copy, path: str
 ) -> tuple[list[Replacement], list[tuple[int, int]]]:
-    """Assigns the missing blocks to the places, both in their order. Places that get none are left: damage that was not
-    compared."""
+    """Assigns the missing blocks to the places, both in order. A place that gets no block is not changed, because its
+    damage is outside the compared VLSNs."""
     replacements: list[Replacement] = []
     spans: list[tuple[int, int]] = []
     at = 0

@@ -10,15 +10,16 @@
                    "value": "paid 10", "other": {"source": "DIR/n1", …, "value": "paid 11"}}]}
 
 ``equal`` is about the compared range alone: every block in it is there, whole, and the same on every source.
-A finding may lie outside of it (a damaged block above the common DTVLSN), so the exit status asks for both.
+A finding may be outside of the compared range (a damaged block above the common DTVLSN), so the exit status depends on
+``equal`` and on the findings.
 
-``chain`` is a digest of the chain of the range before and of this range's digest, so that one number speaks for all of
-the compared past.  ``open`` is the last range as it may go on: a later audit joins what it reads there.
+``chain`` is a digest of the chain of the range before and of this range's digest, so that one number covers the whole
+compared past.  ``open`` is the last range, which may continue: a later audit joins the blocks that it reads there.
 
-``not_audited`` names the parts that could not be read any more. Such a report is ``partial``, never ``equal``; a later
-audit does not go on from it, and a repair refuses it.
+``not_audited`` names the parts that could no longer be read. Such a report is ``partial``, never ``equal``; a later
+audit does not continue it, and a repair refuses it.
 
-A reader of a version that it does not know refuses it; new fields have defaults and raise no version.
+A reader refuses a report of an unknown version. New fields have defaults and do not raise the version.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from vlsn.errors import BadArgument
 
 REPORT_VERSION: Final = 2
 _REFUSED: Final = {1: "its digests are sums of 64 bits, which a forged block may keep: audit again"}
-"""The answer to reports of versions that are read no more."""
+"""The reasons for refusing reports of old versions, by version."""
 REPORT_BYTES_MAX: Final = 1 << 30
 """The largest report that is read: some millions of segments."""
 _SUMMARY: Final = ("source", "node", "first", "last", "dtvlsn", "bytes", "blocks", "entries", "live", "torn_tail")
@@ -43,15 +44,15 @@ _SUMMARY: Final = ("source", "node", "first", "last", "dtvlsn", "bytes", "blocks
 
 
 class RangeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The blocks of one range of 65 536 VLSNs, as far as they were compared; digests are 64 hex digits."""
+    """The compared blocks of one range of 65 536 VLSNs; digests are 64 hex digits."""
 
     range: int
-    """First VLSN >> 16."""
+    """The range's first VLSN >> 16."""
     entries: int
     blocks: int
     digest: str
     chain: str
-    """Empty behind a range that was not read."""
+    """The range's chain; empty behind a range that was not read."""
 
     @property
     def sum(self) -> RangeDigest:
@@ -59,19 +60,19 @@ class RangeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """VLSNs that a copy lacks between its first and its last one; both inclusive."""
+    """VLSNs that a copy lacks between its first and its last VLSN; both bounds are inclusive."""
 
     first: int
     last: int
 
 
 def known(spans: Sequence[Span], at: int) -> bool:
-    """Says whether range ``at`` has nothing of the VLSNs of ``spans``."""
+    """Says whether range ``at`` contains none of the unread VLSNs in ``spans``."""
     return not any(span.first >> RANGE_BITS <= at <= span.last >> RANGE_BITS for span in spans)
 
 
 class NotAudited(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the audit that was not done, since a copy could not be read any more."""
+    """A part of the audit that was not done, because a copy could no longer be read."""
 
     what: str
     """``segments``: of a copy, from ``file`` on. ``rollbacks``: findings of a running copy that one of its rollbacks
@@ -83,12 +84,12 @@ class NotAudited(msgspec.Struct, frozen=True, kw_only=True):
     segments: int = 0
     bytes: int = 0
     first: int = 0
-    """The VLSNs concerned, both inclusive; 0 and 0 where they are not known."""
+    """The VLSNs concerned, both inclusive; 0 and 0 if they are unknown."""
     last: int = 0
 
 
 class OvermarkRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of overmarked blocks: where the first and the last of them begin, and their VLSNs."""
+    """A run of overmarked blocks: the offsets of the first and the last block, and their VLSNs."""
 
     file: str
     offset: int
@@ -98,12 +99,12 @@ class OvermarkRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment of a copy: its visible blocks (VLSNs, terms and times are 0 where it has none)."""
+    """A segment of a copy and its visible blocks; VLSNs, terms and times are 0 if no block is visible."""
 
     number: int
     file: str
     bytes: int
-    """The bytes of its log, from the first of the file on."""
+    """The bytes of the segment's log, counted from the first byte of the file."""
     first: int = 0
     last: int = 0
     first_term: int = 0
@@ -114,18 +115,18 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     entries: int = 0
     damaged: bool = False
     overmarked: int = 0
-    """Overmarked blocks."""
+    """The number of overmarked blocks."""
     sidecar_bytes: int = 0
-    """0: it has none, or its node does not serve it."""
+    """The size of the sidecar; 0 if there is none, or if the node does not serve it."""
     salt: int = 0
     modified_us: int = 0
-    """When the file was written last; 0 where that is not to be had."""
+    """The time of the file's last write; 0 if unknown."""
     digest: str = ""
-    """That of its visible blocks, as far as they were compared; 64 hex digits."""
+    """The digest of the segment's compared blocks; 64 hex digits."""
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy's log over time, by the times in its blocks: a row a bucket of ``width_us`` in which there is a block."""
+    """A copy's log over time, by the times in its blocks: one row for each bucket of ``width_us`` that has a block."""
 
     width_us: int = 0
     at_us: list[int] = []
@@ -134,19 +135,20 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     bytes: list[int] = []
     blocks: list[int] = []
     lag_mean: list[float] = []
-    """VLSNs that a block's last one lay before the DTVLSN in its header: the mean of the bucket's blocks."""
+    """The distance between a block's last VLSN and the DTVLSN in the block's header: the mean of the bucket's
+    blocks."""
     lag_max: list[int] = []
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of a directory's files, as they are allocated; -1 where a node does not tell them over HTTP."""
+    """The allocated bytes of a directory's files; -1 for a size that a node does not report over HTTP."""
 
     segments: int = -1
     index: int = -1
     state: int = -1
     sidecars: int = -1
     aside: int = -1
-    """Kept aside by rollbacks, mending and restores."""
+    """The bytes of files that rollbacks, mending and restores keep aside."""
 
 
 class Histogram(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,12 +156,13 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
 
     counts: list[int] = []
     sampled: int = 0
-    """How many were looked at."""
+    """The number of blocks or entries that were counted."""
     mean: float = 0.0
 
 
 class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One copy as it was read: ``first`` and ``last`` visible VLSN, and what it is known to hold durable."""
+    """One copy as it was read: its ``first`` and ``last`` visible VLSN, and ``dtvlsn``, its last VLSN known to be
+    durable."""
 
     source: str
     node: str
@@ -174,24 +177,24 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     """The directory's absolute path, or the URL."""
     incarnation: str = ""
-    """The log's, 16 hex digits, as its newest segment has it; "" where no header says it."""
+    """The log's incarnation, 16 hex digits, from its newest segment; "" if no header has it."""
     ranges: list[RangeRow] = []
     open: Share | None = None
-    """The last one of ``ranges``, which later blocks may continue; None without a range."""
+    """The last of the ``ranges``, which later blocks may continue; None if there are no ranges."""
     segments: list[SegmentRow] = []
     overmarks: list[OvermarkRow] = []
     holes: list[Span] = []
     unread: list[Span] = []
-    """VLSNs that lie in segments that could not be read."""
+    """The VLSNs of the segments that could not be read."""
     series: Series = Series()
     sizes: Sizes = Sizes()
     entry_sizes: Histogram = Histogram()
-    """Keys and values together, of a sample of the blocks."""
+    """The sizes of entries (key and value together) in a sample of the blocks."""
     block_sizes: Histogram = Histogram()
 
     @property
     def digests(self) -> dict[int, RangeDigest]:
-        """The digests that were compared of this copy, by range."""
+        """Returns the compared digests of this copy, by range."""
         return {row.range: row.sum for row in self.ranges}
 
     def knows(self, at: int) -> bool:
@@ -203,36 +206,39 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for a client's acknowledged ``appends`` (lines that say the same are one)."""
+    """The result for a client's acknowledged ``appends``; identical lines count as one append."""
 
     file: str
     appends: int
     everywhere: int
-    """Appends that are in every copy at their VLSNs, with their digests."""
+    """The number of appends that every copy has at the right VLSN and with the right digest."""
     cleaned: int
-    """Below the first VLSN of some copy."""
+    """The number of appends below the first VLSN of some copy."""
     once: int
-    """Lines that say so: no other entry has the digest, and where there is no VLSN, none at all."""
+    """The number of lines that say ``once``: no other entry may have the digest; if the line has no VLSN, no entry at
+    all."""
     reads: int = 0
-    """Lines of what was read, each at its VLSN."""
+    """The number of lines that say ``read``."""
     findings: int
-    """Appends that are missing or other than they were, in each copy, or there more than once. Findings name some."""
+    """The number of appends that are missing in a copy, changed, or there more than once. Findings name some of
+    them."""
 
 
 class SinceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The earlier audit that this one went on from."""
+    """The earlier audit that this audit continues."""
 
     file: str
     made_us: int
     compared_to: int
     deep: bool
     segments_kept: int
-    """Segments that were not read again."""
+    """The number of segments that were not read again."""
     bytes_kept: int
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome; VLSNs from ``compared_from`` to ``compared_to`` (inclusive; 0 and 0: none) were compared."""
+    """The outcome of an audit, which compared the VLSNs from ``compared_from`` to ``compared_to`` (inclusive; 0 and 0:
+    none)."""
 
     equal: bool
     compared_from: int
@@ -240,23 +246,23 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[SourceReport]
     findings: list[Finding]
     ranges_differing: int
-    """Ranges of 65 536 VLSNs that are not the same everywhere; findings name the first VLSN of some."""
+    """The number of ranges of 65 536 VLSNs that differ between copies; findings name the first VLSN of some ranges."""
     tasks: int
-    """Spark tasks that ran, each counted once by its attempt's id."""
+    """The number of Spark tasks that ran, each counted once by its attempt's id."""
     seconds: float
-    """Seconds of reading and comparing, Spark's own start left out."""
+    """Seconds of reading and comparing, without Spark's own start."""
     history: HistoryReport | None = None
     version: int = REPORT_VERSION
     checksums: Checksums = Checksums.SHA256
-    """The way in which blocks were compared: ``crc`` finds faults, and no forger."""
+    """The checksum that compared blocks: ``crc`` finds faults, but not a forgery."""
     tool: str = ""
-    """The version of the vlsnlog that made it."""
+    """The version of the vlsnlog that made the report."""
     group: str = ""
     made_us: int = 0
-    """When it was made, µs since the epoch."""
+    """The time at which the report was made, in µs since the epoch."""
     since: SinceReport | None = None
     not_audited: list[NotAudited] = []
-    """The parts that were left out: the report is partial where there are any."""
+    """The parts that were not audited; the report is partial if there are any."""
 
     @property
     def partial(self) -> bool:
@@ -264,7 +270,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0 equal and nothing found; 1 a finding; 2 there was nothing to compare, or not all of it was audited."""
+        """Returns 0 if the copies are equal and nothing was found, and 1 if there is a finding. Returns 2 if there was
+        nothing to compare, or not everything was audited."""
         if self.findings:
             return 1
         if self.compared_to == 0 or self.partial:
@@ -281,7 +288,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
         return round(read / 1e6 / self.seconds, 1) if self.seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the short form: the verdict, a line a copy, the findings."""
+        """Returns the short form: the verdict, one line for each copy, the findings."""
         return {
             "equal": self.equal,
             "partial": self.partial,
@@ -306,7 +313,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def range_rows(digests: Sequence[RangeDigest], chain: bytes = NO_CHAIN) -> list[RangeRow]:
-    """Returns the rows of ``digests``, ascending, chained from ``chain`` on: that of the range before."""
+    """Returns the rows of ``digests``, which are ascending; ``chain`` is the chain of the range before the first."""
     rows = []
     for each in digests:
         chain = chained(chain, each)
@@ -330,7 +337,7 @@ def read_report(path: str) -> AuditReport:
 
 
 def decode_report(data: bytes) -> AuditReport:
-    """Decodes a report. Raises ``ValueError`` (``msgspec.ValidationError`` is one), with what is wrong."""
+    """Decodes a report. Raises a ``ValueError`` (also ``msgspec.ValidationError``) that says what is wrong."""
     fields = msgspec.json.decode(data)
     if not isinstance(fields, dict) or "version" not in fields:
         raise ValueError("no report of an audit")
@@ -353,7 +360,7 @@ def _is_digest(text: str) -> bool:
 
 
 def _unflattened(fields: object) -> object:
-    """Puts what only a finding's rule says into its ``more``."""
+    """Moves the facts that only a finding's rule adds into the finding's ``more``."""
     if not isinstance(fields, dict):
         return fields
     own = ("rule", "source", "file", "offset", "vlsn", "detail", "owner", "mend")

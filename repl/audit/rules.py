@@ -1,11 +1,11 @@
 """The rules of the audit: their identifiers, and the order in which findings at one VLSN are listed.
 
-Those of one directory's bytes are ``verify``'s own (``Rule``), under the same names.  ``docs/audit-rules.md`` explains
-each rule, its usual cause and the remedy.
+The rules about the bytes of one directory are ``verify``'s rules (``Rule``), with the same names.
+``docs/audit-rules.md`` explains each rule, its usual cause and the remedy.
 
-    damage ─► order ─► what was given up ─► what is derived ─► between copies ─► a client's history
+    damage ─► order ─► rolled-back blocks ─► derived files ─► between copies ─► a client's history
 
-The first finding at a VLSN explains the others: a damaged block is not what the other copies have, either.
+The first finding at a VLSN explains the others: a damaged block, for example, also differs from the other copies'.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from vlsn.verify.inspection import Rule
 
 
 class AuditRule(StrEnum):
-    """The rules that ``verify`` does not have."""
+    """The audit's rules that ``verify`` does not have."""
 
     CHANGED_PAST = "changed-past"
-    """A past that an earlier audit had read is not what it was."""
+    """Blocks that an earlier audit had read have changed since."""
     DIVERGENCE = "divergence"
     HISTORY_MISSING = "history-missing"
     HISTORY_DIFFERS = "history-differs"
     HISTORY_TWICE = "history-twice"
     HISTORY_REFUSED = "history-refused"
     HISTORY_READ = "history-read"
-    """Somebody has read it, and a copy that must have it does not."""
+    """A reader has received an entry that a copy must have but does not have."""
     HISTORY_ORDER = "history-order"
-    """It was acknowledged before the other was sent, and has the higher VLSN."""
+    """An append has the higher VLSN although it was acknowledged before the other append was sent."""
 
 
 DAMAGE: Final = (
@@ -50,5 +50,5 @@ RULES: Final = tuple(map(str, _ORDER))
 RANKS: Final = {rule: max(0, rank - len(DAMAGE)) for rank, rule in enumerate(RULES)}
 """Findings with the lower rank come first; kinds of damage share a rank, so their order is that of the files."""
 
-_NOT_HERE: Final = {Rule.UNREADABLE, Rule.PAGE}  # the one ends an audit, the other is of no log: verify finds it
+_NOT_HERE: Final = {Rule.UNREADABLE, Rule.PAGE}  # the first ends an audit; only verify checks pages
 assert sorted(RULES) == sorted({*Rule, *AuditRule} - _NOT_HERE)

@@ -1,6 +1,6 @@
 """The result for one segment: the findings of its own checks, and the facts that the checks of a whole source need.
 
-Its size does not grow with the segment's entries: it travels from a task to the driver.
+The size of the result does not grow with the segment's entries, because the result travels from a task to the driver.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from vlsn.verify.facts import Facts
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Consecutive BLOCK frames with one flag and no rollback record between them: where the first and the last
-    begin, and their first and last VLSN."""
+    """Consecutive BLOCK frames with the same flag and no rollback record between them. Keeps the offsets of the first
+    and the last frame, and the first and the last VLSN."""
 
     start: int
     last: int
@@ -31,7 +31,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Pointed:
-    """A mapping that does not hold: at ``offset`` lies no block that begins with ``vlsn``, or one that is
+    """A wrong mapping of the index: at ``offset`` there is no block that begins with ``vlsn``, or the block is
     ``overmarked``."""
 
     offset: int
@@ -42,7 +42,7 @@ class Pointed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentAudit(Facts):
-    """All that is known of one segment: its facts, and what copies are compared by."""
+    """The result for one segment: its facts, and the digests by which copies are compared."""
 
     source: int
     dtvlsn: int
@@ -55,23 +55,23 @@ class SegmentAudit(Facts):
     compared: bytes
     """The digest of the visible blocks up to the end of the compared VLSNs."""
     past: bytes
-    """The same up to the end of the VLSNs that an earlier audit compared."""
+    """The digest of the visible blocks up to the end of the VLSNs that an earlier audit compared."""
     past_ranges: tuple[Share, ...]
     places: tuple[Place, ...]
     marks: tuple[Marks, ...]
     pointed: tuple[Pointed, ...]
     groups: tuple[GroupAt, ...]
     others: tuple[Share, ...]
-    """Visible blocks above what is compared."""
+    """The shares of visible blocks above the compared VLSNs."""
     hidden: tuple[Place, ...]
-    """Where overmarked blocks lie."""
+    """The places of overmarked blocks."""
     findings: tuple[Finding, ...]
     profile: Profile
 
 
 def rollbacks_of(segments: Sequence[SegmentAudit]) -> tuple[dict[Lsn, RollbackStart], set[int], int]:
-    """Returns the rollbacks of one copy that have begun, by their places, the places of those that have ended, and
-    where its last block lies."""
+    """Returns the rollbacks of one copy by the LSNs of their starts, the start LSNs of the rollbacks that have ended,
+    and the LSN of the copy's last block."""
     records = [(lsn(segment.number, at), record) for segment in segments for at, record in segment.rollbacks]
     return (
         {at: record for at, record in records if isinstance(record, RollbackStart)},

@@ -1,7 +1,7 @@
-"""One buffer for each thread that reads segments, one after the other: memory that is new costs more than all else.
+"""Keeps one buffer for each thread that reads segments one after the other, because new memory is expensive.
 
-A page of it that a process has never used is zeroed by the kernel first, 64 MiB of them in 20 to 50 ms; reading and
-checking a segment of that size takes 30.  So a reader must be done with the segment before.
+The kernel zeroes each page that a process has never used, which takes 20 to 50 ms for 64 MiB; reading and checking a
+segment of that size takes 30 ms.  A reader must be done with a segment before it asks for the next buffer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from vlsn.limits import SEGMENT_BYTES
 
 KEPT_BYTES: Final = SEGMENT_BYTES
-"""The largest buffer that is kept: of one segment in its default size."""
+"""The size of the largest buffer that is kept: one segment of the default size."""
 
 
 class _Kept(threading.local):
@@ -23,7 +23,8 @@ _kept = _Kept()
 
 
 def segment_buffer(size: int) -> bytearray:
-    """Returns ``size`` bytes or more, of any content, that the thread's next call may return again."""
+    """Returns a buffer of at least ``size`` bytes with any content; the thread's next call may return the same
+    buffer."""
     if size > KEPT_BYTES:
         return bytearray(size)
     if len(_kept.buffer) < size:

@@ -1,7 +1,7 @@
-"""The Spark that an audit runs on: one that is there, or one that is made and stopped.
+"""Provides the Spark context that an audit runs on: the active one, or a new one that is stopped afterwards.
 
-Plain RDD jobs: a task is a Python function over segments, and its result a few hundred bytes, so neither SQL
-nor a session is needed.  Tasks run this interpreter and import this package, on a cluster as here.
+Audits run plain RDD jobs. A task is a Python function over segments, and its result is a few hundred bytes, so neither
+SQL nor a session is needed.  Tasks run this interpreter and import this package, on a cluster as on this machine.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _MISSING: Final = re.compile(r"No module named '([\w.]+)'")
 
 @contextmanager
 def spark_context(master: str) -> Iterator[SparkContext]:
-    """Returns the active context if there is one (it keeps its own master), else one on ``master``. Raises
-    ``Unreadable`` when Spark cannot start."""
+    """Returns the active context, which keeps its own master; if there is none, starts one on ``master``. Raises
+    ``Unreadable`` if Spark cannot start."""
     active = SparkContext._active_spark_context
     if active is not None:
         equip(active)
@@ -53,7 +53,7 @@ def spark_context(master: str) -> Iterator[SparkContext]:
         try:
             with _uninterrupted() as interrupted:
                 context = _started(_conf(master), notes)
-        except Exception as error:  # py4j's and the JVM's own, of many kinds
+        except Exception as error:  # py4j and the JVM raise many types
             notes.seek(0)
             said = [*notes.read().decode(errors="replace").splitlines(), *str(error).splitlines()]
             reason = next((line for line in said if "Exception" in line or "Error" in line), str(error))
@@ -70,7 +70,7 @@ def spark_context(master: str) -> Iterator[SparkContext]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[list[int]]:
-    """Notes Ctrl-C and nothing more: a JVM that is left while it starts does not end by itself."""
+    """Only records Ctrl-C, because a JVM that is abandoned while it starts does not end by itself."""
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield noted
@@ -128,7 +128,8 @@ class SparkJobs:
         return len(self._attempts)
 
     def run(self, what: str, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Returns ``work`` of each item, in their order. An exception in a task ends the job."""
+        """Returns the results of ``work`` on each item, in the order of the items. An exception in a task ends the
+        job."""
         if not items:
             return []
         with self._watched(what, len(items)), _missing_told():
@@ -144,7 +145,8 @@ class SparkJobs:
         work: Callable[[tuple[int, list[Any]]], R],
         groups: int,
     ) -> list[R]:
-        """Returns ``read`` of each item, then, after a shuffle, ``work`` of each key and what was read under it."""
+        """Calls ``read`` on each item; after a shuffle, calls ``work`` on each key and the values read under the
+        key."""
         if not items:
             return []
         with self._watched(what, len(items) + groups), _missing_told():
@@ -156,7 +158,7 @@ class SparkJobs:
 
     @contextmanager
     def _watched(self, what: str, total: int) -> Iterator[None]:
-        """Names the jobs that run within it, and reports their progress."""
+        """Names the Spark jobs that run within this context, and reports their progress."""
         group = f"vlsnlog-audit-{uuid4()}"
         self._context.setJobGroup(group, f"vlsnlog audit: {what}")
         if self._progress is None:
@@ -182,7 +184,7 @@ class SparkJobs:
 
 @contextmanager
 def _missing_told() -> Iterator[None]:
-    """Tells in one line what Spark tells in a page: that a worker's Python lacks a package. Raises ``Unreadable``."""
+    """Replaces Spark's page of text with one line if a worker's Python lacks a package. Raises ``Unreadable``."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
@@ -203,7 +205,7 @@ def _attempt() -> int:
 
 
 def _counted(work: Callable[[Any], Any], item: object) -> tuple[int, Any]:
-    """Returns ``work`` of an item, with the id of its task attempt."""
+    """Returns the result of ``work`` on an item, with the id of its task attempt."""
     return _attempt(), work(item)
 
 
@@ -216,7 +218,8 @@ def _counted_each(read: Callable[[Any], Iterator[tuple[int, Any]]], item: object
 def _of_group(
     work: Callable[[tuple[int, list[Any]]], Any], group: tuple[int, Iterable[tuple[int, Any]]]
 ) -> tuple[set[int], Any]:
-    """Returns ``work`` of the values that ``_counted_each`` yielded under one key, and the attempts that read them."""
+    """Returns the result of ``work`` on the values that ``_counted_each`` yielded under one key, and the ids of the
+    attempts that read them."""
     attempts, values = zip(*group[1], strict=True)
     return set(attempts), work((group[0], list(values)))
 

@@ -1,16 +1,18 @@
-"""An audit that goes on from an earlier one: unchanged segments that the earlier audit compared are not read again.
+"""Continues an earlier audit: unchanged segments that the earlier audit compared are not read again.
 
-    report of then     segments 1 2 3 │4      compared up to VLSN 900, which lies in segment 4
-    now                segments   2 3 │4 5    1 was cleaned; 2 and 3 are kept, 4 and 5 are read
-                                              compared: blocks that end behind 900; their digests join those of then
+    earlier report     segments 1 2 3 │4      compared up to VLSN 900, which is in segment 4
+    now                segments   2 3 │4 5    1 was cleaned; 2 and 3 are kept, 4 and 5 are read; compared are blocks
+                                              that end behind 900; their digests join the earlier report's
 
-1. A segment is *kept*, and not read, if its visible blocks were all compared, and number, salt, end, size and time of
-   change are those of then.  All from the first that is not kept are read; a changed one before that is read alone.
-2. In every segment that is read again, the blocks up to the earlier end must have the earlier digest. A segment with
-   another salt, in a log whose other salts are the earlier ones, has reused a number.
-3. With ``deep`` every segment is read, so whole ranges are compared, too: copies that were all changed alike show here.
+1. A segment is *kept*, and not read, if its visible blocks were all compared, and its number, salt, end, size and time
+   of change are those in the earlier report.  All segments from the first that is not kept are read; a changed segment
+   among the kept ones is read alone.
+2. In every segment that is read again, the blocks up to the earlier end must have the earlier digest. If a segment has
+   a new salt, but other segments of the log have their earlier salts, the segment's number was reused.
+3. With ``deep`` every segment is read, so whole ranges are compared, too. This finds a change that was made to all
+   copies alike.
 
-An audit does not go on from a report with findings, which would be forgotten.
+An audit does not continue a report with findings, because these findings would be forgotten.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from vlsn.verify.inspection import Rule
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The earlier audit; ``upto`` is the last VLSN that it compared."""
+    """The earlier audit; ``upto`` is the last VLSN that the earlier audit compared."""
 
     file: str
     report: AuditReport
@@ -50,14 +52,15 @@ class Since:
         return self.report.sources[0].digests
 
     def rows(self, node: str) -> dict[int, SegmentRow]:
-        """Returns the segments that it saw of a node's copy, by number."""
+        """Returns the segments of a node's copy in the earlier report, by number."""
         source = next((source for source in self.report.sources if source.node == node), None)
         return {} if source is None else {row.number: row for row in source.segments}
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The part of one copy that is read: its ``survey`` of these parts. ``alone`` ones have no neighbours there."""
+    """The part of one copy that is read: the ``survey`` has only these segments. The neighbours of the segments in
+    ``alone`` are not read."""
 
     survey: Survey
     kept: tuple[SegmentRow, ...] = ()
@@ -66,8 +69,8 @@ class Reading:
 
 
 def read_since(path: str, *, deep: bool, checksums: Checksums = Checksums.SHA256) -> Since:
-    """Reads the report to go on from. Raises ``BadArgument``, which says the remedy, for a report that no audit can go
-    on from."""
+    """Reads the report to continue. Raises ``BadArgument``, which names the remedy, for a report that no audit can
+    continue."""
     report = read_report(path)
     if report.partial:
         raise BadArgument(f"{path}: that audit was partial; run an audit without --since-last")
@@ -92,7 +95,8 @@ def read_since(path: str, *, deep: bool, checksums: Checksums = Checksums.SHA256
 
 
 def readings(since: Since, surveys: Sequence[Survey], texts: Sequence[str]) -> list[Reading]:
-    """Decides what is read. Raises ``BadArgument`` where the copies do not go on from the earlier audit."""
+    """Decides which segments are read. Raises ``BadArgument`` if the copies do not continue those of the earlier
+    audit."""
     for survey, text in zip(surveys, texts, strict=True):
         if survey.group != since.report.group:
             raise BadArgument(f"{since.file} is of group {since.report.group}, {text} of group {survey.group}")
@@ -111,7 +115,7 @@ def _reading(since: Since, survey: Survey, text: str) -> Reading:
     parts = list(survey.parts)
     begins = parts[0].number
     goes_on = begins in rows and rows[begins].salt == parts[0].salt
-    """The same log, and no other one that was restored in its place."""
+    """True if this is the same log, and not another log that was restored in its place."""
     while parts and (row := rows.get(parts[0].number)) is not None and row.last <= since.upto and _is_closed(parts):
         part = parts.pop(0)
         if since.deep or not _is_same(part, row):
@@ -131,19 +135,19 @@ def _reading(since: Since, survey: Survey, text: str) -> Reading:
         for number, row in rows.items()
         if goes_on and number > begins and number not in there and row.blocks
     ]
-    if not kept:  # then they all follow on one another
+    if not kept:  # then all segments are read, so each continues the one before
         return Reading(survey, findings=tuple(findings))
     read = replace(survey, parts=(*changed, *parts))
     return Reading(read, tuple(kept), frozenset(part.number for part in changed), tuple(findings))
 
 
 def _is_closed(parts: Sequence[Part]) -> bool:
-    """Says whether another segment follows: the first of ``parts`` does not grow any more."""
+    """Says whether another segment follows the first of ``parts``, so that the first does not grow any more."""
     return len(parts) > 1
 
 
 def _is_same(part: Part, row: SegmentRow) -> bool:
-    """Says whether the file looks unchanged; over HTTP its time of change is not known."""
+    """Says whether the segment's file looks unchanged; over HTTP the file's time of change is unknown."""
     now, then = (part.salt, part.end, part.modified_us), (row.salt, row.bytes, row.modified_us)
     return part.readable and not row.damaged and now == then
 
@@ -170,15 +174,15 @@ def check_past(
         ]
         yield from changed
         if read.missing:
-            continue  # what follows is of whole copies
+            continue  # the check below needs copies that were read as a whole
         if not changed and not reading.kept and not any(segment.damaged for segment in segments):
             yield from _ranges_changed(since, reading.survey, segments, text)
         yield from _not_joined(reading, segments, text)
 
 
 def _segment_finding(text: str, segment: SegmentAudit, row: SegmentRow, reading: Reading) -> Finding:
-    """Names a segment of a log that is still the same one. Numbers are never given again, so a file with another salt
-    was put in the place of the one that was read."""
+    """Returns a finding for a changed segment of a log that is still the same log. Numbers are never reused, so a file
+    with another salt has replaced the file that the earlier audit read."""
     rule: Rule | AuditRule = AuditRule.CHANGED_PAST
     detail = f"VLSN {row.first} to {row.last} are not what the earlier audit has read there"
     more: dict[str, Any] = {"segment": segment.number, "digest": segment.past.hex(), "digest_then": row.digest}
@@ -192,7 +196,7 @@ def _segment_finding(text: str, segment: SegmentAudit, row: SegmentRow, reading:
 
 
 def _ranges_changed(since: Since, survey: Survey, segments: Sequence[SegmentAudit], text: str) -> Iterator[Finding]:
-    """Compares the ranges of a copy of which everything was read, and that begins no later than then."""
+    """Compares the ranges of a copy that was read as a whole, and that begins no later than at the earlier audit."""
     now = summed(share for segment in segments for share in segment.past_ranges)
     for at, then in since.ranges.items():
         begins = max(at << RANGE_BITS, since.report.compared_from)
@@ -214,7 +218,7 @@ def _ranges_changed(since: Since, survey: Survey, segments: Sequence[SegmentAudi
 
 
 def _not_joined(reading: Reading, segments: Sequence[SegmentAudit], text: str) -> Iterator[Finding]:
-    """Checks that the segments that are read follow on the kept ones."""
+    """Checks that the segments that are read continue the kept segments."""
     last = max((row.last for row in reading.kept), default=0)
     first = next((each for each in segments if each.number not in reading.alone and each.first is not None), None)
     below = [segment.last.vlsn for segment in segments if segment.number in reading.alone and segment.last is not None]
@@ -231,8 +235,8 @@ def _not_joined(reading: Reading, segments: Sequence[SegmentAudit], text: str) -
 
 
 def joined(since: Since, report: SourceReport, reading: Reading, shares: Mapping[int, Share]) -> SourceReport:
-    """Returns a copy's report, completed by the earlier audit's report of it. Its series covers the segments that were
-    read: the ``shares`` continue the earlier ones."""
+    """Returns a copy's report, completed by the earlier audit's report of the copy. The ``shares`` continue the
+    earlier digests; the series covers only the segments that were read."""
     if since.deep:
         return report
     kept, then = reading.kept, since.report.sources[0].open
@@ -261,7 +265,7 @@ def _overlap(hole: Span, row: SegmentRow) -> bool:
 
 
 def told(since: Since, readings: Sequence[Reading]) -> SinceReport:
-    """Returns what the new report says of the one that it goes on from."""
+    """Returns the new report's part about the earlier report that it continues."""
     kept = [row for reading in readings for row in reading.kept]
     return SinceReport(
         file=since.file,

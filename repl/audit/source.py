@@ -1,7 +1,7 @@
-"""Sources: where an audit reads a copy of the log from.  A directory, or a live node over HTTP.
+"""Sources: an audit reads each copy of the log from a source, a directory or a live node over HTTP.
 
-A source is a small value that travels to the tasks; whatever it opens, it opens there.  Both kinds return the same
-bytes: those of the segment files, up to the synced end.  Nothing here writes.
+A source is a small value that travels to the tasks, and opens files or connections only in the task.  Both kinds return
+the same bytes: the segment files, up to the synced end.  A source never writes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from vlsn.seams import Buffer
 
 
 class Unreadable(VlsnLogError):
-    """A source, or a file of it, cannot be read at all; the message says which, and what to do."""
+    """A source, or one of its files, cannot be read at all; the message names it and the remedy."""
 
     slug = "bad-argument"
     retry_safe = True
 
 
 class Gone(Unreadable):
-    """A node that answers nothing any more: whatever else is asked of it now, it will not give."""
+    """A node no longer answers, so all further requests to it would fail, too."""
 
 
 class Source(Protocol):
@@ -45,35 +45,36 @@ class Source(Protocol):
         ...
 
     def survey(self, index: int) -> Survey:
-        """Surveys its segments and bounds; reads headers and the log's two ends. Raises ``Unreadable``."""
+        """Surveys the source's segments and bounds; reads headers and the log's two ends. Raises ``Unreadable``."""
         ...
 
     def read(self, part: Part, start: int, end: int, into: bytearray | None = None) -> Buffer:
-        """Returns bytes ``start`` to ``end`` (exclusive) of a segment; fewer only where the file ends. They may lie in
-        ``into``, if it is large enough, until the next read into it."""
+        """Returns bytes ``start`` to ``end`` (exclusive) of a segment; fewer only if the file ends. If ``into`` is
+        large enough, the result may be a part of it, valid until the next read into it."""
         ...
 
     def fill(self, part: Part, spans: Sequence[tuple[int, int]], into: bytearray) -> None:
-        """Reads each span (start, end) of a segment to where it lies in ``into``; of a source that is ``near``."""
+        """Reads each span (start, end) of a segment into the same offsets of ``into``; only for a source that is
+        ``near``."""
         ...
 
     def rollbacks(self, from_number: int) -> list[tuple[Lsn, RollbackStart]]:
-        """Returns the ROLLBACK_STARTs that segments from ``from_number`` on hold by now, and where they lie."""
+        """Returns the ROLLBACK_STARTs, with their LSNs, that the segments from ``from_number`` on hold by now."""
         ...
 
     def sidecar(self, part: Part) -> bytes | None:
-        """Returns the bytes of the segment's sidecar; None where there is none to be had."""
+        """Returns the bytes of the segment's sidecar; None if no sidecar is available."""
         ...
 
     def indexed(self, parts: Sequence[Part]) -> dict[int, Indexed]:
-        """Returns the index's mappings of these segments, by their numbers; an empty result where the index is in use,
-        or where there is none. Reads no bucket of others."""
+        """Returns the index's mappings of these segments, by segment number. The result is empty if the index is in use
+        or missing. Reads no bucket of other segments."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A task's result when its source cannot be read. ``fatal``: the results of the other tasks do not count either."""
+    """A task's result if its source cannot be read. ``fatal``: the results of the other tasks do not count either."""
 
     reason: str
     fatal: bool = False

@@ -1,14 +1,14 @@
-"""The report as one Parquet table, for DuckDB, Spark and pandas: a row a copy, a range, a segment, a finding.
+"""Writes the report as one Parquet table, for DuckDB, Spark and pandas: each copy, range, segment and finding is a row.
 
     record = 'copy'      first, last, dtvlsn, bytes, blocks, entries, live, torn_tail, incarnation
              'range'     range, first, last, blocks, entries, digest, chain, agrees
              'segment'   file, number, first, last, first_term, last_term, begun, ended, bytes, blocks, entries,
                          damaged, overmarked
              'finding'   rule, file, offset, vlsn, detail, facts, mend
-             'unread'    file, first, last, bytes, detail (why), facts: what was not audited
+             'unread'    file, first, last, bytes, detail (the reason), facts: a part that was not audited
 
-A row has null in the columns that its kind does not use.  Every row has the audit's ``group`` and ``made``, and its
-copy's ``source`` and ``node``, so that the tables of many audits can be read as one.
+A row has null in the columns that its kind does not use.  Every row has the audit's ``group`` and ``made``, and the
+copy's ``source`` and ``node``, so that the tables of many audits can be read as one table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The work of an audit's tasks: a source surveyed, segments read and checked, ranges looked into.
+"""The work of an audit's tasks: they survey a source, read and check segments, and search ranges for differences.
 
-A source that cannot be read is a result. Spark would answer an exception by running the task again, then end the job.
+If a source cannot be read, the task returns a ``Failure``. After an exception, Spark would run the task again and then
+end the job.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def survey(item: tuple[int, Source]) -> Survey | Failure:
 def read(
     sources: list[Source], bounds: Bounds, samples: int, checksums: Checksums, parts: tuple[Part, ...]
 ) -> list[SegmentAudit | Missed] | Failure:
-    """Reads a task's segments one after the other, one of them in memory at a time. One that cannot be read is
-    ``Missed``, and so is what follows where the node is gone."""
+    """Reads a task's segments one after the other, with one segment in memory at a time. The result for a segment that
+    cannot be read is ``Missed``; if the node is gone, also for all segments after it."""
     return tried(lambda: list(_each_read(sources[parts[0].source], parts, bounds, samples, checksums)))
 
 
@@ -96,7 +97,7 @@ def tried(work: Callable[[], R]) -> R | Failure:
 
 
 def succeeded(results: Sequence[R | Failure]) -> list[R]:
-    """Returns the results of tasks that must all be done. Raises ``Unreadable`` for the first that is not."""
+    """Returns the results of tasks that must all succeed. Raises ``Unreadable`` for the first failure."""
     done, failures = parted(results)
     if failures:
         raise Unreadable(failures[0])
@@ -104,8 +105,8 @@ def succeeded(results: Sequence[R | Failure]) -> list[R]:
 
 
 def parted(results: Sequence[R | Failure]) -> tuple[list[R], list[str]]:
-    """Returns the results of the tasks that are done, and why others are not. Raises ``Unreadable`` for a failure that
-    ends the audit."""
+    """Returns the results of the tasks that succeeded, and the reasons why others failed. Raises ``Unreadable`` for a
+    fatal failure."""
     failures = [result for result in results if isinstance(result, Failure)]
     for failure in failures:
         if failure.fatal:

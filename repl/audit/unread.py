@@ -1,13 +1,13 @@
-"""Parts of copies that could not be read, and what is then left open.  Pure.
+"""Parts of copies that could not be read, and the checks that are then skipped.  Pure.
 
     n2    1 … 40 │ 41 … 80 │ 81 … 120        the node was gone when 00000002.vlog was asked for:
               read      ✗       read         VLSN 41 to 80 of n2 are not audited
 
 1. A finding in a segment that was read stands.
 2. Segments are joined with one another in runs, between which something is missing.  Missing segments may hold rollback
-   records, which concern the segments before them: overmarks are judged only behind a missing segment.
-3. A range of VLSNs in which something is missing is not compared in this copy.  Between the others it is.
-4. Nothing is said of a copy's end, and no history is held against the copies.
+   records that concern the segments before them, so overmarks are judged only behind the last missing segment.
+3. A range of VLSNs with missing parts in this copy is compared only between the other copies.
+4. The audit does not judge a copy's end, and does not compare a history with the copies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from repl.audit.segment_audit import SegmentAudit
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A segment of a source, by its index, that could not be read, and ``why``."""
+    """A segment of a source (by index) that could not be read, and the reason ``why``."""
 
     source: int
     number: int
@@ -35,8 +35,8 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A copy as far as it was read: its ``segments``, and the ``runs`` of those that follow on one another. ``spans``
-    are the VLSNs, ascending, that what is ``missing`` may hold."""
+    """The part of a copy that was read: its ``segments``, and their ``runs`` without a missing segment inside.
+    ``spans`` are the VLSNs, ascending, that the ``missing`` segments may hold."""
 
     segments: list[SegmentAudit]
     runs: list[list[SegmentAudit]]
@@ -56,8 +56,8 @@ def read_of(
     begins: int,
     alone: frozenset[int],
 ) -> Read:
-    """Separates a copy's segments that were read from those that were not. The read part ``begins`` with that VLSN.
-    Segments ``alone`` have no neighbours."""
+    """Separates a copy's segments that were read from those that were not. ``begins`` is the first VLSN of the part
+    that is read. The neighbours of segments in ``alone`` are not read."""
     if not missed:
         return Read(segments, [[segment for segment in segments if segment.number not in alone]])
     why = {each.number: each.why for each in missed}
@@ -65,7 +65,7 @@ def read_of(
     pieces = [(gone, list(parts)) for gone, parts in groupby(survey.parts, key=lambda part: part.number in why)]
     runs = [[there[part.number] for part in parts if part.number not in alone] for gone, parts in pieces if not gone]
     if pieces[-1][0]:
-        runs.append([])  # nothing lies behind what is missing
+        runs.append([])  # the last run, behind the missing segment, is empty
     missing: list[NotAudited] = []
     for index, (gone, parts) in enumerate(pieces):
         if gone:
@@ -89,7 +89,7 @@ def read_of(
 
 
 def blanked(report: SourceReport) -> SourceReport:
-    """Returns a copy's report without the ranges that are not known, and without the chains behind them."""
+    """Returns a copy's report without the ranges that were not fully read, and without the chains behind them."""
     if not report.unread:
         return report
     first = min(span.first for span in report.unread) >> RANGE_BITS

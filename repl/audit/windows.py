@@ -1,13 +1,13 @@
-"""A segment that is right, read window by window: each is checked while it lies in the processor's cache.
+"""Reads a faultless segment window by window: each window is checked while it is in the processor's cache.
 
     |header page|frame|frame|frame|frame|frame|frame|…|        read into one window of 1 MiB, again and again
-    |----- window 1 -----|------ window 2 ------|--- …         what is kept: headers, checksums
+    |----- window 1 -----|------ window 2 ------|--- …         kept: headers, checksums
 
-Memory that is as large as a segment is written and read again at half of that speed.  The check needs only headers and
-checksums of most segments. Some windows hold more: local records, producers, transactions, members, or blocks whose
+A buffer as large as a segment would be written and read at half of that speed.  For most segments the check needs only
+headers and checksums. Some windows hold more: local records, producers, transactions, members, or blocks whose
 entries are sampled. Such a window is copied to its place in the segment's buffer, where the check finds it.
 
-A segment with any fault is not read like this: ``read_frames`` goes through all of it.
+A segment with any fault is not read window by window, but as a whole by ``read_frames``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from vlsn.format.segment import FIRST_FRAME
 from vlsn.verify.frames import Frames, last_words, payloads_in, sums_of
 
 WINDOW_BYTES: Final = 1 << 20
-"""A window; a frame that is larger makes its segment none that is read like this."""
+"""The size of a window; a segment with a larger frame is not read window by window."""
 _SLACK: Final = FRAME_BYTES + BLOCK_BYTES
-"""Bytes behind a window, so that a block's header may be looked for in a frame that is too short for one."""
+"""Bytes behind a window, so that reading a block's header in a frame that is too short stays inside of the buffer."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """The columns of the windows so far, a piece a window."""
+    """The columns of the windows so far; each window is one piece."""
 
     offsets: list[scan.Offsets] = field(default_factory=list)
     headers: list[scan.Headers] = field(default_factory=list)
@@ -51,9 +51,9 @@ class _Found:
 def read_plain(
     source: Source, part: Part, into: bytearray, checksums: Checksums | None = None
 ) -> tuple[Frames, Blocks] | None:
-    """Reads a segment of ``source`` that ends at ``part.end`` and holds nothing wrong and nothing overmarked; None of
-    any other.  ``into``, as large as the segment, then has all windows in place with more than plain blocks, and no
-    other byte of it means anything.  Raises ``Unreadable``."""
+    """Reads a segment of ``source`` that ends at ``part.end``; returns None if anything in it is wrong or overmarked.
+    ``into`` is as large as the segment. Windows with more than plain blocks are copied to their places in ``into``; its
+    other bytes have no meaning.  Raises ``Unreadable``."""
     if part.end % 8 or part.end <= FIRST_FRAME or part.stated > part.end:
         return None
     window, found, at = bytearray(WINDOW_BYTES + _SLACK), _Found(), 0
@@ -69,8 +69,8 @@ def read_plain(
 
 
 def is_plain(heads: scan.Headers) -> NDArray[np.bool_]:
-    """Marks blocks of clients' entries with neither keys, transactions nor producers: the check looks at their headers
-    alone."""
+    """Marks blocks of clients' entries without keys, transactions and producers; the check needs only their
+    headers."""
     plain: NDArray[np.bool_] = (heads["kind"] == EntryKind.DATA) & (heads["flags"] & ~np.uint8(BlockFlag.KEYS) == 0)
     return plain
 
@@ -78,7 +78,7 @@ def is_plain(heads: scan.Headers) -> NDArray[np.bool_]:
 def _take(
     window: bytearray, part: Part, at: int, size: int, found: _Found, into: bytearray, checksums: Checksums | None
 ) -> int | None:
-    """Takes the whole frames of a window that begins at offset ``at``; returns where they end."""
+    """Takes the whole frames of a window that begins at offset ``at``; returns the offset where the last frame ends."""
     offsets = scan.frame_offsets(window, at, max(at, FIRST_FRAME), at + size, part.salt)
     headers = scan.frame_headers(window, at, offsets)
     ends = scan.frame_ends(offsets, headers)

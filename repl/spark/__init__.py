@@ -1,9 +1,9 @@
-"""Spark's door to the log: the data source ``vlsnlog``, to read a batch, to read a stream, and to write.
+"""Spark's access to the log: the data source ``vlsnlog``, which reads batches and streams, and writes.
 
     from repl.spark import VlsnLogDataSource
     spark.dataSource.register(VlsnLogDataSource)
 
-Imported when it is asked for: ``options`` and ``errors`` need no PySpark.
+The data source is imported only on first use, because ``options`` and ``errors`` need no PySpark.
 """
 
 from typing import TYPE_CHECKING

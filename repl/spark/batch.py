@@ -1,4 +1,4 @@
-"""Batch reads: visible entries, as partitions over the sources, and every frame of one copy."""
+"""Batch reads: either the visible entries, in partitions over all sources, or every frame of one copy."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from vlsn.ids import NUMBER_MAX
 from vlsn.limits import MIB
 
 CORES: Final = 4
-"""Cores that a log is cut for at least; a reader cannot ask Spark."""
+"""The smallest number of cores that a log is cut for, since a reader cannot ask Spark for the number of cores."""
 PIECE_BYTES_MIN: Final = MIB
-"""Smaller partitions cost more than they bring."""
+"""The smallest size of a partition in bytes; smaller partitions cost more time than they save."""
 
 
 @dataclass
@@ -77,8 +77,8 @@ class PhysicalReader(DataSourceReader):  # type: ignore[misc]
 
 @dataclass
 class PiecePartition(InputPartition):  # type: ignore[misc]
-    """A piece of the log, and the index of the source that it is read from first; ``group`` is whose log is meant, and
-    ``term`` that of the entry before it, 0 where none is known."""
+    """A piece of the log, and the index of the source that is tried first. ``group`` is the identity of the log's
+    group. ``term`` is the term of the entry before the piece, 0 if unknown."""
 
     copy: int
     piece: Piece
@@ -109,7 +109,7 @@ class VisibleReader(DataSourceReader):  # type: ignore[misc]
     @each_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, PiecePartition):
-            return  # what Spark makes of no partitions
+            return  # Spark makes one empty task if there are no partitions
         asked = replace(self._options.asked, group=partition.group)
         shares, at, last = [Share(partition.copy, partition.piece)], partition.piece.first, partition.piece.last
         while shares:
@@ -127,9 +127,9 @@ class VisibleReader(DataSourceReader):  # type: ignore[misc]
                 at, shares = again(partial(self._left, at, last, asked, error))
 
     def _left(self, at: int, last: int, asked: Asked, error: VlsnLogError) -> tuple[int, list[Share]]:
-        """Finds what is left of VLSN ``at`` to ``last``, which a task has failed to read with ``error``, since the log
-        was cleaned past ``at`` meanwhile: where that begins, and its shares. Raises ``error`` where it was not, and
-        ``Trimmed`` unless what is gone may be left out."""
+        """Finds the rest of VLSN ``at`` to ``last`` after a task failed with ``error`` because the log was cleaned past
+        ``at``. Returns the first VLSN left, and the shares from there. Raises ``error`` if the log was not cleaned past
+        ``at``, and ``Trimmed`` unless the cleaned VLSNs may be left out."""
         copies = Copies.of(self._options.sources, asked)
         if copies.first <= at:
             raise error
@@ -138,8 +138,8 @@ class VisibleReader(DataSourceReader):  # type: ignore[misc]
 
 
 class PushdownReader(VisibleReader):
-    """Reads no more than the query's own conditions on ``vlsn`` and ``key`` ask for; Spark calls it only where
-    ``spark.sql.python.filterPushdown.enabled`` is set. PySpark 4.3 then has one plan for all uses of a load: the one
+    """Reads only the entries that match the query's conditions on ``vlsn`` and ``key``. Spark uses this reader only if
+    ``spark.sql.python.filterPushdown.enabled`` is set. PySpark 4.3 then has one plan for all uses of a load: the plan
     for the conditions that were pushed last."""
 
     @one_line
@@ -152,7 +152,7 @@ class PushdownReader(VisibleReader):
         return iter(left)
 
     def _takes(self, condition: Filter) -> bool:
-        """Narrows what is read by one condition; False for one that is left to Spark."""
+        """Narrows the read by one condition; returns False if Spark must evaluate the condition."""
         column, value = getattr(condition, "attribute", ()), getattr(condition, "value", None)
         if column == ("vlsn",) and isinstance(value, int):
             match condition:
@@ -175,18 +175,20 @@ class PushdownReader(VisibleReader):
         return False
 
     def _takes_key(self, key: bytes) -> bool:
-        """Narrows to one key. It is not empty: an empty key stands for no key in the log, and equals nothing in SQL."""
+        """Narrows the read to one key, which is not empty: in the log an empty key means no key, so in SQL nothing
+        equals it."""
         if self._keys is not None and not (self._keys.prefix and self._keys.has(key)):
             if self._keys != KeyFilter(key):
-                self._high = 0  # two keys at once
+                self._high = 0  # no entry has two keys, so nothing is read
             return True
         self._keys = KeyFilter(key)
         return True
 
 
 def rows_of_any(texts: Sequence[str], copy: int, piece: Piece, asked: Asked = AS_USUAL) -> Iterator[tuple[Rows, int]]:
-    """Yields the blocks of a piece as ``read_piece``, from source ``copy`` of ``texts``. Where that fails another one
-    goes on at the VLSN reached. Raises what the first raised once all have failed, of nodes that answer if some do."""
+    """Yields the blocks of a piece as ``read_piece``, from source ``copy`` of ``texts``. If this source fails, another
+    source continues at the VLSN reached. If all sources fail, raises the first source's error; errors of nodes that
+    answer are preferred."""
     at = piece.first
     asked = replace(asked, give_up_s=asked.give_up_s / len(texts))
     failed: VlsnLogError | None = None

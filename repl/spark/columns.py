@@ -1,7 +1,7 @@
-"""The columns of visible mode, and blocks made Arrow batches of them, without a Python step an entry.
+"""Turns blocks into Arrow batches with the columns of visible mode, without a Python step for each entry.
 
-``time`` is a timestamp, as Spark's windows, watermarks and dates want it; ``txn`` is the first VLSN of the entry's
-transaction and null where it has none; ``key`` is null where there is none.
+``time`` is a timestamp, as Spark's windows, watermarks and dates need. ``txn`` is the first VLSN of the entry's
+transaction, null without a transaction; ``key`` is null for an entry without a key.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ TYPES: Final = {
     "key": pa.binary(),
     "value": pa.binary(),
 }
-"""All that there are, in the order of the default schema."""
+"""All columns, in the order of the default schema."""
 
 
 def batch_of(rows: Rows, first: int, last: int, names: Sequence[str], keys: KeyFilter | None = None) -> Any | None:
-    """Makes one record batch of the DATA entries from VLSN ``first`` to ``last`` (inclusive), these columns in this
-    order; None where there is no entry. The blocks are checked, and follow on one another; the batch may hold
-    ``rows.buf``."""
+    """Makes one record batch of the DATA entries from VLSN ``first`` to ``last`` (inclusive), with the columns
+    ``names`` in this order; returns None if there is no entry. The blocks must be checked and consecutive. The batch
+    may keep a reference to ``rows.buf``."""
     vlsns = rows.vlsns()
     if not len(vlsns):
         return None

@@ -1,10 +1,10 @@
-"""The copies of one group that a read names, as one log: their VLSNs, and the VLSNs that are asked for.
+"""Combines the copies of one group that a read names into one log, and finds the requested VLSNs in them.
 
-    n1   1 ──────────────────── 900            what each has, durable as far as it knows itself
+    n1   1 ──────────────────── 900            the VLSNs of each copy that the copy itself knows to be durable
     n2        200 ─────────────────── 1000
-    read 1 ──────────────────── 900 │ 901 1000     pieces of n1, then of n2; several nodes share what they both have
+    read 1 ──────────────────── 900 │ 901 1000     pieces of n1, then of n2; nodes share the VLSNs that both have
 
-An entry above what a copy knows to be durable may be another history's there, whatever the others know.
+Above the VLSN that a copy knows to be durable, its entries may be of another history, whatever the other copies know.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from vlsn.real.disk import PosixDisk
 from vlsn.segments.restore_marker import check_no_restore
 
 LAG_S: Final = 10.0
-"""Seconds that lagging nodes have to reach the last VLSN that a read asks for."""
+"""Seconds that lagging nodes have to reach the last VLSN that a read requests."""
 POLL_S: Final = 0.2
 TRIES: Final = 5
-"""Times that something is tried which a running node may have changed in between …"""
+"""The most tries of a read that fails, since a running node may have changed the files in between."""
 PAUSE_S: Final = 0.3
-"""… so many seconds apart."""
+"""The seconds between two such tries."""
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A piece, and the index of the copy that it lies in."""
+    """A piece of the log, and the index of the copy that contains the piece."""
 
     copy: int
     piece: Piece
 
 
 def again(work: Callable[[], R], before: Callable[[], None] = lambda: None) -> R:
-    """Returns what ``work`` does, done again, behind ``before``, where something cannot be read: a running node may
-    have cleaned it away since it was surveyed. Raises what ``work`` does; of a node that is gone at once."""
+    """Returns the result of ``work``. If something cannot be read, calls ``before`` and tries again, since a running
+    node may have cleaned files away after the survey. Raises the error of ``work``; at once if a node is gone."""
     tries = Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, Unreadable) and not isinstance(error, Gone)),
         stop=stop_after_attempt(TRIES),
@@ -63,8 +63,8 @@ def again(work: Callable[[], R], before: Callable[[], None] = lambda: None) -> R
 
 
 def left_out(vlsn: int, first: int, options: ReadOptions) -> None:
-    """Reports that a read leaves out the cleaned VLSNs from ``vlsn`` to ``first``, the first one that is left. Raises
-    ``Trimmed`` unless it may be left out."""
+    """Reports that a read leaves out the cleaned VLSNs from ``vlsn`` up to, but not including, ``first``. Raises
+    ``Trimmed`` unless the options allow this."""
     gone = f"VLSN {vlsn} was cleaned away; the log begins at VLSN {first}"
     if options.fail_on_trim:
         raise Trimmed(f"{gone}: read from {first}, or set failOnTrim to false", first=first) from None
@@ -72,14 +72,14 @@ def left_out(vlsn: int, first: int, options: ReadOptions) -> None:
 
 
 def layout_of(source: Source) -> Layout:
-    """Surveys a copy. Raises ``Unreadable``, ``Restoring`` for one that is half restored, ``WrongVersion``."""
+    """Surveys a copy. Raises ``Unreadable``, ``WrongVersion``, and ``Restoring`` for a half restored copy."""
     if type(source) is DirectorySource:
         check_no_restore(PosixDisk(), source.path)
     return Layout(source, source.survey(0))
 
 
 def _surveyed(asked: Asked, text: str) -> Layout | Unreadable:
-    """Surveys the copy that ``text`` names; returns the error of a node that does not answer."""
+    """Surveys the copy that ``text`` names; if its node does not answer, returns the error."""
     source = source_of(text, asked)
     try:
         return layout_of(source)
@@ -90,8 +90,8 @@ def _surveyed(asked: Asked, text: str) -> Layout | Unreadable:
 
 
 class Copies:
-    """The copies that answered, by their index among the sources. ``first`` and ``end`` are the group's, 0 and 0 for a
-    log without an entry."""
+    """The copies that answered, by their index among the sources. ``first`` and ``end`` are the group's first and last
+    VLSN; 0 and 0 for a log without entries."""
 
     def __init__(self, layouts: dict[int, Layout], group: str = "") -> None:
         self.layouts = layouts
@@ -103,10 +103,11 @@ class Copies:
 
     @classmethod
     def of(cls, texts: Sequence[str], asked: Asked = AS_USUAL) -> Copies:
-        """Surveys all of them, nodes at once. A node that does not answer is left out, and reported, while another copy
-        is there. Raises ``Unreadable``, ``BadArgument`` for copies of several groups, ``WrongGroup`` for another
-        one's."""
-        # Directories in turn: in threads their many small reads hand the interpreter over ten times as long.
+        """Surveys all copies, nodes at the same time. A node that does not answer is reported and left out if another
+        copy is available. Raises ``Unreadable``, ``BadArgument`` for copies of several groups, and ``WrongGroup`` for
+        copies of another group."""
+        # Directories are surveyed one after the other: in threads, their many small reads take ten times as long,
+        # because the threads pass the interpreter lock to each other.
         nodes = [text for text in texts if is_url(text)]
         of_nodes = dict(zip(nodes, at_once(partial(_surveyed, asked), nodes), strict=True))
         surveyed = [of_nodes[text] if text in of_nodes else _surveyed(asked, text) for text in texts]
@@ -120,8 +121,9 @@ class Copies:
 
     @classmethod
     def asked(cls, options: ReadOptions) -> Copies:
-        """Surveys the sources of a read, until one of them has its last VLSN, and what it is to have at least. Raises
-        as ``of`` and ``reaching``, and ``TooFarBehind`` where no node says what there was ``lag_max_s`` ago."""
+        """Surveys the sources of a read, until one of them has the last requested VLSN and is as new as the options
+        require. Raises as ``of`` and ``reaching``, and ``TooFarBehind`` if no node can say which VLSN was the last
+        ``lag_max_s`` ago."""
         texts, asked = options.sources, options.asked
         last = max(options.to_vlsn if isinstance(options.to_vlsn, int) else 0, options.at_least)
         if options.lag_max_s is not None:
@@ -131,8 +133,9 @@ class Copies:
 
     @classmethod
     def reaching(cls, texts: Sequence[str], vlsn: int, asked: Asked = AS_USUAL) -> Copies:
-        """Surveys as ``of`` until one of the copies has ``vlsn``, durable, for ``LAG_S`` where a node runs. Raises
-        ``Lagging`` with the VLSN that was reached: a read that ends before its end would lose entries silently."""
+        """Surveys as ``of`` until one of the copies has ``vlsn`` durable; running nodes have ``LAG_S`` to reach it.
+        Otherwise raises ``Lagging`` with the VLSN that was reached, because a read that stops early would lose entries
+        silently."""
         deadline = time.monotonic() + LAG_S
         while True:
             copies = cls.of(texts, asked)
@@ -151,8 +154,8 @@ class Copies:
                 time.sleep(POLL_S)
 
     def bounds(self, options: ReadOptions) -> tuple[int, int]:
-        """Returns first and last of the requested VLSNs that are there, inclusive; the last is below the first where
-        there are none. Raises ``Trimmed`` for a beginning that was cleaned away, unless it may be left out."""
+        """Returns the first and the last of the requested VLSNs that exist, inclusive; if none exists, the last is
+        below the first. Raises ``Trimmed`` if the beginning was cleaned away, unless the options allow this."""
         if not self.first:
             return 1, 0
         begin, upto = options.from_vlsn, options.to_vlsn
@@ -167,7 +170,8 @@ class Copies:
         return max(first, self.first), last
 
     def shares(self, first: int, last: int, target_bytes: int) -> list[Share]:
-        """Cuts ``first`` to ``last`` into pieces, each in a copy that has it. Raises ``Damaged`` where none has."""
+        """Cuts ``first`` to ``last`` into pieces, each in a copy that has the piece. Raises ``Damaged`` if no copy has
+        some VLSN."""
         shares: list[Share] = []
         while first <= last:
             main = self.main(first)
@@ -177,14 +181,15 @@ class Copies:
         return shares
 
     def main(self, vlsn: int) -> int:
-        """Returns the copy that has ``vlsn`` and goes furthest from there. Raises ``Damaged`` where none has it."""
+        """Returns, of the copies that have ``vlsn``, the copy with the highest end. Raises ``Damaged`` if no copy has
+        ``vlsn``."""
         having = {index: layout for index, layout in self.layouts.items() if layout.holds(vlsn, vlsn)}
         if not having:
             raise Damaged(f"no source has VLSN {vlsn}", vlsn=vlsn)
         return max(having, key=lambda index: (having[index].end, -index))
 
     def _shared(self, main: int, first: int, last: int, target_bytes: int) -> Iterator[Share]:
-        """Spreads the parts over the nodes that have all of this; a directory is read alone."""
+        """Spreads the pieces over all nodes that have these VLSNs; a directory is not combined with other sources."""
         nodes = [main]
         if isinstance(self.layouts[main].source, LiveSource):
             nodes += [
@@ -203,7 +208,7 @@ class Copies:
                 yield Share(node, piece)
 
     def vlsn_at(self, time_us: int) -> int:
-        """Returns the VLSN of a time in the copy that goes furthest. Raises ``Unreadable``."""
+        """Returns the VLSN of a time, from the copy with the highest end. Raises ``Unreadable``."""
         failed: Unreadable | None = None
         for layout in self.layouts.values():
             if layout.end < self.end:
@@ -222,7 +227,7 @@ class Copies:
 
 
 def _has(source: Source, vlsn: int) -> bool:
-    """Says whether a running node's copy may have ``vlsn`` by now; a survey says it for certain."""
+    """Says whether a running node's copy may have ``vlsn`` by now; only a survey makes sure."""
     if not isinstance(source, LiveSource):
         return True
     try:

@@ -2,12 +2,12 @@
 
     spark.dataSource.register(VlsnLogDataSource)
     spark.read.format("vlsnlog").option("from", 100).load("URL,URL")         visible entries, each once
-    spark.readStream.format("vlsnlog").load("URL,URL")                       what becomes durable, each once
+    spark.readStream.format("vlsnlog").load("URL,URL")                       new durable entries, each once
     rows.write.format("vlsnlog").option("url", "URL,URL").mode("append")     key (optional) and value
     rows.writeStream.format("vlsnlog").option("url", "URL,URL").option("sink", "NAME")
     spark.read.format("vlsnlog").option("mode", "physical").load("DIR").where("kind = 'DATA' and durable")
 
-Spark makes an instance in a process of its own for each step (schema, plan, tasks), so options are all that it keeps.
+Spark makes an instance in a separate process for each step (schema, plan, tasks), so an instance keeps only options.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class VlsnLogDataSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """Returns the format's name; asked for by ``register``, it sees to Spark's workers, too."""
+        """Returns the format's name. Because ``register`` calls this method, it also prepares Spark's workers."""
         if SparkContext._active_spark_context is not None:
             equip(SparkContext._active_spark_context)
         return "vlsnlog"

@@ -1,4 +1,4 @@
-"""Words to the person who runs a query: errors as one line, without a worker's traceback, and what went otherwise."""
+"""Messages to the person who runs a query: one-line errors without a worker's traceback, and warnings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 HIDE: Final = "SPARK_HIDE_TRACEBACK"
-"""PySpark's own switch; a worker that reports an exception ends right after it, so nobody else is quieted."""
+"""PySpark's switch that hides tracebacks. A worker ends right after it reports an exception, so setting the switch
+affects no other error."""
 
 
 def one_line(call: Callable[P, R]) -> Callable[P, R]:
-    """Wraps a method that Spark calls: our own errors leave a worker as one line."""
+    """Wraps a method that Spark calls, so that the errors of this project are reported as one line."""
 
     @wraps(call)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -32,7 +33,7 @@ def one_line(call: Callable[P, R]) -> Callable[P, R]:
 
 
 def each_one_line(call: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
-    """Wraps a generator as ``one_line`` does a call."""
+    """Wraps a generator in the same way as ``one_line`` wraps a method."""
 
     @wraps(call)
     def called(*args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
@@ -53,5 +54,5 @@ def quiet() -> None:
 
 
 def tell(text: str) -> None:
-    """Reports a deviation from the request: Spark shows a worker's stderr."""
+    """Reports a deviation from the request on stderr, which Spark shows for workers, too."""
     print(f"vlsnlog: {text}", file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
-"""The group that sources are of: by the name of its log, which no other has, whatever its nodes call the group.
+"""Finds the group of the sources by the unique name of its log, since several groups may be called the same.
 
-http://a:1   'demo' founded as 9f1c04aa52b0e371-1     what a node's status says, or a directory's first entry
-http://b:1   'demo' founded as 04d2c7714be09a55-1     refused beside the other, and to who means the other
-data/old     'demo'                                   of an earlier version: any group of that name may be meant
+http://a:1   'demo' founded as 9f1c04aa52b0e371-1     from a node's status, or from a directory's first entry
+http://b:1   'demo' founded as 04d2c7714be09a55-1     refused together with the first, or if the first is expected
+data/old     'demo'                                   of an earlier version: it fits any group of that name
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 ROUND_S: Final = 2.0
-"""Seconds that each node has to say its group, while others may be quicker."""
+"""Seconds that each node has to report its group before the next round of requests."""
 
 
 class Group(NamedTuple):
-    """A group as a source says it; ``founding`` is empty where it does not know."""
+    """A group as a source reports it; ``founding`` is empty if the source does not know it."""
 
     name: str
     founding: str
@@ -35,8 +35,8 @@ class Group(NamedTuple):
 
 
 def one_group(found: Mapping[str, Group], meant: str) -> str:
-    """Holds sources against one another, and against the group that is ``meant`` (empty: any); returns what is known
-    of its founding. Raises ``BadArgument`` for sources of several groups, ``WrongGroup``."""
+    """Checks that all sources are of one group, and of the group ``meant`` (empty: any). Returns the group's founding
+    as far as it is known. Raises ``BadArgument`` for sources of several groups, and ``WrongGroup``."""
     known = {group.founding for group in found.values() if group.founding}
     if len({group.name for group in found.values()}) > 1 or len(known) > 1:
         of_each = {group: text for text, group in found.items()}
@@ -53,8 +53,8 @@ def one_group(found: Mapping[str, Group], meant: str) -> str:
 
 
 def group_of_nodes(urls: Sequence[str], meant: str, give_up_s: float) -> str:
-    """Asks all of these nodes for their group, until one answers; returns as ``one_group``. Raises as that, and
-    ``Unreadable`` where none has answered for ``give_up_s``."""
+    """Asks all nodes in ``urls`` for their group until one answers; returns and raises as ``one_group``. Also raises
+    ``Unreadable`` if no node answers for ``give_up_s``."""
     deadline = time.monotonic() + give_up_s
     while True:
         left_s = max(min(ROUND_S, deadline - time.monotonic()), 0.1)
@@ -75,7 +75,8 @@ def _group_of(give_up_s: float, url: str) -> Group | Unreadable:
 
 
 def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Returns ``work`` of each item, in their order, in threads of their own: nodes are waited for together."""
+    """Returns the results of ``work`` on each item, in the order of the items. Several items run in threads of their
+    own, so that the waits for several nodes overlap."""
     if len(items) < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(len(items), "vlsnlog-source") as threads:

@@ -1,13 +1,13 @@
-"""Where the VLSNs of one copy lie: its visible blocks by position, found by probes, cut into pieces.
+"""Finds the positions of VLSNs in one copy: probes find visible blocks by position, and cuts make pieces.
 
     segments   00000007 │ 00000008 │ 00000009          positions count through all of them
     position   0 ───────┼──────────┼────────── total
     probe      the first whole, visible block from a position on: its place and its first VLSN
 
-1. Visible blocks rise by position and by VLSN at once. So halving finds a VLSN in some twenty probes of 64 KiB, and one
-   probe finds a cut. Segment headers do not help: their VLSNs were true when they were written, before any rollback.
-2. A cut is where a block begins; its first VLSN says what every piece must hold.  A task that finds anything else says
-   so: a probe that was deceived costs an error, never an entry.
+1. The VLSNs of visible blocks rise with their positions. So a binary search finds a VLSN in some twenty probes of
+   64 KiB, and one probe finds a cut. Segment headers do not help, because a later rollback may change their VLSNs.
+2. A cut is at the begin of a block, and the first VLSN of the block says which VLSNs each piece must hold.  A task that
+   finds different VLSNs raises an error, so a wrong probe never loses an entry.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from vlsn.limits import BODY_BYTES_MAX, KIB, MIB
 from vlsn.seams import Buffer
 
 PROBE_BYTES: Final = 64 * KIB
-"""Bytes read at first for a probe; four times as many where no whole frame is in them …"""
+"""Bytes read at first for a probe; if they contain no whole frame, four times as many are read next."""
 PROBE_BYTES_MAX: Final = 2 * (BODY_BYTES_MAX + MIB)
-"""… up to so many, in which the longest frame is."""
+"""The most bytes of a probe, enough for the longest frame."""
 NEAR_BYTES: Final = 256 * KIB
-"""The distance at which a search ends: reading a little too much costs less than more probes."""
+"""The distance at which a search ends, because reading a little too much costs less than more probes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Bytes ``start`` to ``end`` (exclusive) of a segment; frames begin and end there."""
+    """Bytes ``start`` to ``end`` (exclusive) of a segment; both are boundaries of frames."""
 
     part: Part
     start: int
@@ -50,7 +50,8 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """All visible blocks that hold VLSN ``first`` to ``last`` (inclusive) lie in ``extents``, in order."""
+    """A piece of the log: ``extents`` contain all visible blocks with VLSN ``first`` to ``last`` (inclusive), in
+    order."""
 
     first: int
     last: int
@@ -64,8 +65,8 @@ class _Block:
 
 
 class Layout:
-    """One surveyed copy; ``first`` and ``end`` are its first visible and its last durable VLSN, 0 and 0 for none, and
-    ``group`` is whose it is."""
+    """One surveyed copy; ``first`` and ``end`` are its first visible and its last durable VLSN, 0 and 0 for none.
+    ``group`` is the copy's group."""
 
     def __init__(self, source: Source, survey: Survey) -> None:
         self.source = source
@@ -79,7 +80,7 @@ class Layout:
         self.total = self._starts.pop()
 
     def _founding(self) -> str:
-        """Reads the name of this copy's log from its first entry, where that is there."""
+        """Reads the name of this copy's log from the log's first entry, if the copy has this entry."""
         if self.first != 1:
             return ""
         part = self._parts[0]
@@ -96,16 +97,17 @@ class Layout:
         return founding_of(own_entries(block, header).entries)
 
     def holds(self, first: int, last: int) -> bool:
-        """Says whether this copy has these VLSNs, durable as far as it knows itself: its entries above that may be of
+        """Says whether this copy has these VLSNs and itself knows them to be durable, since later entries may be of
         another history."""
         return 0 < self.first <= first and last <= self.end
 
     def bytes_of(self, first: int, last: int) -> int:
-        """Returns about how many bytes these VLSNs take."""
+        """Returns the approximate number of bytes that these VLSNs take."""
         return self._end_of(last) - self._start_of(first)
 
     def pieces(self, first: int, last: int, target_bytes: int) -> list[Piece]:
-        """Cuts what holds ``first`` to ``last`` into pieces of about ``target_bytes``, at segments where that fits."""
+        """Cuts VLSN ``first`` to ``last`` into pieces of about ``target_bytes``, at segment boundaries where
+        possible."""
         assert self.holds(first, last)
         low = self._start_of(first)
         high = self._end_of(last)
@@ -127,8 +129,8 @@ class Layout:
         ]
 
     def cut(self, first: int, last: int, target_bytes: int) -> int:
-        """Returns where about ``target_bytes`` of log from ``first`` on end: the first VLSN of a block behind it, or
-        ``last`` + 1 where there is less."""
+        """Returns the end (exclusive) of about ``target_bytes`` of log from ``first`` on: the first VLSN of the next
+        block, or ``last`` + 1 if the log is shorter."""
         low, bound = self._search(first, min(NEAR_BYTES, target_bytes // 8))
         block = self._probe(low + target_bytes) if low + target_bytes < self.total else None
         if block is not None and block.first_vlsn <= first:
@@ -136,12 +138,14 @@ class Layout:
         return min(block.first_vlsn, last + 1) if block is not None and block.first_vlsn > first else last + 1
 
     def holding(self, vlsn: int) -> Piece:
-        """Returns the piece of one VLSN, which is at or below the last one of this copy, known durable or not."""
+        """Returns the piece of one VLSN, which must not be above the copy's last VLSN, whether known to be durable or
+        not."""
         low, high = self._search(vlsn)
         return Piece(vlsn, vlsn, tuple(self._extents(low, high)))
 
     def _cuts(self, low: int, high: int, target: int) -> Iterator[int]:
-        """Yields where to cut: segments that are larger than 1.5 targets within, smaller ones beside one another."""
+        """Yields the positions to cut at. Segments larger than 1.5 targets are cut inside; smaller segments are joined
+        and cut only at their boundaries."""
         gathered = 0
         for start, part in zip(self._starts, self._parts, strict=True):
             begin, end = max(start, low), min(start + part.end, high)
@@ -163,13 +167,13 @@ class Layout:
                 yield Extent(part, begin, end)
 
     def _start_of(self, vlsn: int) -> int:
-        """Finds a position at or before the block that holds ``vlsn``, where a frame begins."""
+        """Finds the begin of a frame at or before the block that holds ``vlsn``."""
         if vlsn <= self.first:
             return 0
         return self._search(vlsn)[0]
 
     def _end_of(self, vlsn: int) -> int:
-        """Finds a position behind the block that holds ``vlsn``, where a frame begins or the log ends."""
+        """Finds the begin of a frame, or the end of the log, behind the block that holds ``vlsn``."""
         if vlsn >= self.end:
             return self.total  # durable entries that are not known so lie behind it, too: a task passes them
         return self._search(vlsn)[1]
@@ -189,7 +193,7 @@ class Layout:
         return low, bound
 
     def _probe(self, position: int) -> _Block | None:
-        """Finds the first visible block that begins at ``position`` or behind it; None where there is none."""
+        """Finds the first visible block that begins at or after ``position``; None if there is none."""
         index = max(bisect_right(self._starts, position) - 1, 0)
         offset = position - self._starts[index]
         for start, part in zip(self._starts[index:], self._parts[index:], strict=True):
@@ -220,8 +224,9 @@ class Layout:
 
 
 def first_block(buf: Buffer, base: int, salt: int) -> tuple[tuple[int, int] | None, int | None]:
-    """Finds the first visible block whose frame is whole in ``buf``, which begins at file offset ``base``: its offset
-    and its first VLSN. Without one returns where to look on, behind other frames; None where no frame is whole."""
+    """Finds the first visible block whose frame is whole in ``buf``, which begins at file offset ``base``. Returns the
+    block's offset and first VLSN. If there is no such block, returns the offset behind the other frames, at which to
+    continue; None if no frame is whole."""
     at = scan.find_frame_after(buf, base, base, salt)
     if at is None:
         return None, None

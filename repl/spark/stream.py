@@ -184,7 +184,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     @each_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, RunPartition):
-            return  # what Spark makes of no partitions
+            return  # Spark makes one empty task if there are no partitions
         keys = KeyFilter.of(None, self._options.key_prefix)
         at, term, last = partition.first, partition.term, partition.last
         client = self._client(partition.group)

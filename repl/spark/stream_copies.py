@@ -165,7 +165,7 @@ class CopiesStreamReader(LogStreamReader):
     @each_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, PiecePartition):
-            return  # what Spark makes of no partitions
+            return  # Spark makes one empty task if there are no partitions
         keys = KeyFilter.of(None, self._options.key_prefix)
         asked = replace(self._options.asked, group=partition.group)
         at, term, last = partition.piece.first, partition.term, partition.piece.last

@@ -1,4 +1,4 @@
-"""The report as one HTML file that one looks at: no script, nothing from outside, light and dark."""
+"""Writes the report as one HTML page for people: without scripts or outside files, in light and dark."""
 
 from repl.audit.page.page import page_of
 

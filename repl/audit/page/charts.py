@@ -1,4 +1,4 @@
-"""Charts over time, bars of sizes, histograms: inline SVG that stretches, with its words beside it."""
+"""Draws charts over time, bars of sizes, and histograms: as inline SVG that stretches, with HTML text beside it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from repl.audit.report import Histogram, Series, SourceReport
 
 _WIDTH, _HEIGHT = 1000, 100
 _UNLIKE = 50
-"""Copies are drawn as one while not more than one in so many buckets differs: the last one of a copy that ends before
-the others always does."""
+"""Copies are drawn as one line if at most one in ``_UNLIKE`` buckets differs. The last bucket of a copy that ends
+before the others always differs."""
 COLOURS = 6
-"""Lines that differ by colour and dash. Where more copies differ, the page says how many are not drawn."""
+"""The most lines, which differ by colour and dash. If more copies differ, the page says how many are not drawn."""
 
 
 def over_time(
@@ -25,7 +25,7 @@ def over_time(
     unit: Callable[[float], str],
     top_of: Callable[[float], float] = ceiling,
 ) -> Markup | None:
-    """Draws ``values`` of each copy's series; copies that tell the same are one line."""
+    """Draws ``values`` of each copy's series; copies with the same values are one line."""
     lines = _alike([(copy.node, copy.series, tuple(values(copy.series))) for copy in copies if copy.series.at_us])
     if not lines:
         return None
@@ -70,7 +70,7 @@ Line = tuple[list[str], Series, tuple[float, ...]]
 
 
 def _alike(found: Iterable[tuple[str, Series, tuple[float, ...]]]) -> list[Line]:
-    """Returns a line for copies that tell the same of the time that they share, the longest one's."""
+    """Returns one line for copies that have the same values for the time that they share; the longest copy is drawn."""
     lines: list[Line] = []
     for name, series, drawn in sorted(found, key=lambda each: -each[1].at_us[-1]):
         same = next((line for line in lines if _differ(line, series, drawn) <= 1 + len(drawn) // _UNLIKE), None)
@@ -82,7 +82,7 @@ def _alike(found: Iterable[tuple[str, Series, tuple[float, ...]]]) -> list[Line]
 
 
 def _differ(line: Line, series: Series, drawn: Sequence[float]) -> int:
-    """Counts the buckets in which a copy tells something else than a line does."""
+    """Counts the buckets in which a copy's values differ from a line's."""
     told = dict(zip(line[1].at_us, line[2], strict=True))
     return sum(told.get(at) != value for at, value in zip(series.at_us, drawn, strict=True))
 
@@ -92,7 +92,7 @@ def _x(at: int, begun: int, ended: int) -> float:
 
 
 def _steps(series: Series, drawn: Sequence[float], begun: int, ended: int, top: float) -> str:
-    """Returns a path of steps, one a bucket, down to zero where there are none."""
+    """Returns a path of steps, one for each bucket; the path falls to zero where there is no bucket."""
 
     def y(value: float) -> str:
         return f"{_HEIGHT * (1 - value / top):.2f}"
@@ -108,7 +108,7 @@ def _steps(series: Series, drawn: Sequence[float], begun: int, ended: int, top: 
 
 
 def a_second(series: Series, column: Sequence[int]) -> list[float]:
-    """Returns a column of sums as rates."""
+    """Converts a column of sums per bucket into rates per second."""
     return [value * 1e6 / series.width_us for value in column]
 
 
@@ -116,7 +116,7 @@ KINDS = ("segments", "index", "state", "sidecars", "aside")
 
 
 def disk_use(copies: Sequence[SourceReport]) -> Markup | None:
-    """Draws what each kind of file takes, a bar a copy."""
+    """Draws the disk space of each kind of file, one bar for each copy."""
     totals = [sum(max(0, getattr(copy.sizes, kind)) for kind in KINDS) for copy in copies]
     if not any(totals):
         return None
@@ -150,7 +150,7 @@ def disk_use(copies: Sequence[SourceReport]) -> Markup | None:
 
 
 def histogram(title: str, words: str, found: Histogram) -> Markup | None:
-    """Draws counts by powers of two, from the least to the largest that there is."""
+    """Draws counts by powers of two, from the smallest to the largest size that occurs."""
     used = [index for index, number in enumerate(found.counts) if number]
     if not used:
         return None

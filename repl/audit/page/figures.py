@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats numbers for people."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def size(number: float) -> str:
 
 
 def moment(us: int, span_us: int) -> str:
-    """Formats a time in UTC, as exactly as ``span_us`` asks for. A time that no calendar has is told in µs."""
+    """Formats a time in UTC; a shorter ``span_us`` shows more digits. A time outside of the calendar is shown in µs."""
     try:
         at = datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
     except (ValueError, OverflowError, OSError):
@@ -57,7 +57,7 @@ def duration(us: int) -> str:
 
 
 def size_ceiling(highest: float) -> float:
-    """Returns the top of an axis of bytes: a round number of the unit that ``size`` takes."""
+    """Returns the top of an axis of bytes: a round number in the unit that ``size`` uses."""
     unit = 1
     while highest >= 1024 * unit:
         unit *= 1024

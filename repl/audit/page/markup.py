@@ -1,4 +1,4 @@
-"""Elements of a page.  Text is escaped where it is put in; only what was made here is markup."""
+"""Makes the elements of a page.  Text is escaped when it is inserted; only the results of this module are markup."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 
 _VOID: Final = frozenset({"br", "meta", "rect", "line", "path", "use", "col"})
 _UNSEEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-"""Control characters, and those that turn or hide what stands beside them."""
+"""Control characters, and characters that turn or hide the text beside them."""
 
 
 class Markup(str):
-    """Text that is markup already; no other text goes into a page as it is."""
+    """Text that is markup already; all other text is escaped before it is inserted into a page."""
 
     __slots__ = ()
 
@@ -23,7 +23,8 @@ Children = Node | Iterable["Children"]
 
 
 def tag(name: str, /, *children: Children, **attributes: Node) -> Markup:
-    """Makes an element. An attribute's ``_`` stands for ``-``, one at its end for nothing; None leaves it out."""
+    """Makes an element. In an attribute's name, ``_`` becomes ``-``, and a final ``_`` is dropped. An attribute whose
+    value is None is omitted."""
     named = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(value)}"'
         for key, value in attributes.items()
@@ -35,7 +36,7 @@ def tag(name: str, /, *children: Children, **attributes: Node) -> Markup:
 
 
 def joined(children: Children) -> Markup:
-    """Joins children, nested as they may be."""
+    """Joins children, which may be nested."""
     if children is None:
         return Markup("")
     if isinstance(children, str | int | float):
@@ -44,7 +45,7 @@ def joined(children: Children) -> Markup:
 
 
 def text(value: Node) -> Markup:
-    """Escapes text for content and attributes; characters that are not to be seen become their codes."""
+    """Escapes text for content and attributes; invisible characters are replaced by their codes."""
     if isinstance(value, Markup):
         return value
     shown = _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", str(value))

@@ -22,7 +22,7 @@ _FILES: Final = files(__package__)
 RULE_TEXTS: Final = msgspec.json.decode(_FILES.joinpath("rules.json").read_bytes(), type=dict[str, dict[str, str]])
 """A rule's sentence, usual cause and remedy, copied from docs/audit-rules.md for readers who have only the page."""
 FINDINGS_SHOWN: Final = 500
-"""Rows of the table of findings; the JSON has them all."""
+"""The most rows in the table of findings; the JSON report has all findings."""
 _FACT_CHARACTERS: Final = 240
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _ICON: Final = (
@@ -148,7 +148,7 @@ def _copy(copy: SourceReport, findings: int, furthest: int) -> list[Children]:
 
 
 def _table(columns: Iterable[str], rows: Iterable[Iterable[Children]], *, words: set[int], id: str = "") -> Markup:
-    """Makes a table; columns of ``words`` stand to the left, the others, of figures, to the right."""
+    """Makes a table; the columns in ``words`` are aligned left, the others, which hold numbers, right."""
     names = list(columns)
     kinds = ["words" if index in words else "figure" for index in range(len(names))]
     described = list(zip(names, kinds, strict=True))

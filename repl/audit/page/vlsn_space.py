@@ -1,7 +1,7 @@
-"""A lane for each copy: its segments along the VLSNs, and what is missing, given up, or other there.
+"""Draws a lane for each copy: its segments along the VLSNs, and the missing, rolled-back and differing ranges.
 
-Everything is put into ``BINS`` bins of the axis first, so a lane of 100,000 segments has as many shapes as one of a
-hundred.  Places are percentages, so that lines and marks keep their sizes on any screen.
+Everything is sorted into ``BINS`` bins of the axis first, so a lane of 100,000 segments has no more shapes than a lane
+of a hundred.  Positions are percentages, so that lines and marks keep their sizes on any screen.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ BINS: Final = 720
 SEGMENTS_DRAWN: Final = 240
 """More segments than this in one copy are drawn as one bar, without their borders."""
 _LEAST: Final = 0.3
-"""Width of the narrowest mark, in percent of the lane."""
+"""The width of the narrowest mark, in percent of the lane."""
 Spans = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """VLSNs ``first`` to ``last``, both inclusive."""
+    """The axis of a lane, from VLSN ``first`` to ``last``, both inclusive."""
 
     first: int
     last: int
@@ -36,7 +36,7 @@ class Axis:
         return self.last - self.first + 1
 
     def at(self, vlsn: float) -> float:
-        """Returns the place of a VLSN's beginning, in percent."""
+        """Returns the position of a VLSN's left edge, in percent."""
         return min(100.0, max(0.0, 100.0 * (vlsn - self.first) / self.width))
 
     def has(self, first: int, last: int) -> bool:
@@ -47,7 +47,7 @@ class Axis:
 
 
 def vlsn_space(report: AuditReport) -> Children:
-    """Draws all of the log, then its end where the copies do not end alike."""
+    """Draws the whole log, then the end of the log if the copies end at different VLSNs."""
     held = [each for each in report.sources if each.last]
     if not held:
         return tag("p", "No copy has a visible block.", class_="quiet")
@@ -122,7 +122,7 @@ def _segments(copy: SourceReport, axis: Axis) -> list[Children]:
 
 
 def _marks(axis: Axis, spans: Iterable[tuple[int, int]], y: int, height: int, kind: str, words: str) -> list[Children]:
-    """Draws spans; near ones as one."""
+    """Draws spans; spans that are close together are drawn as one."""
     inside = [(first, last) for first, last in spans if axis.has(first, last)]
     if len(inside) <= BINS // 4:
         return [
@@ -136,7 +136,7 @@ def _marks(axis: Axis, spans: Iterable[tuple[int, int]], y: int, height: int, ki
 
 
 def _binned(axis: Axis, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Returns runs of bins that a span lies in (first, end), and how many begin there."""
+    """Returns the runs (first, end) of bins that spans cover, and the number of spans that begin in each run."""
     begins, edges = [0] * BINS, [0] * (BINS + 1)
     for first, last in spans:
         low, high = axis.bin(first), axis.bin(last)
@@ -155,7 +155,7 @@ def _binned(axis: Axis, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int
 
 
 def _findings(report: AuditReport, copy: SourceReport, axis: Axis) -> list[Children]:
-    """Draws a triangle for each bin that a finding of the copy lies in."""
+    """Draws a triangle for each bin in which the copy has a finding."""
     bins: dict[int, list[str]] = {}
     for finding in report.findings:
         if finding.source == copy.source and finding.vlsn and axis.has(finding.vlsn, finding.vlsn):
