@@ -1,7 +1,7 @@
 """The local log: blocks in segments, found through the VLSN index.
 
-``Log`` is the embedded form (blocking, thread-safe, no cluster); a node runs the same code through
-``vlsn.write.local_log.LocalLog``.  Imports nothing of ours above it.
+``Log`` is the embedded form (blocking, thread-safe, no cluster). A node runs the same code through
+``vlsn.write.local_log.LocalLog``. This package imports none of the project's other packages.
 
     from vlsn import Durability, Log, LogOptions, Owner
     from vlsn import QueueFull, Trimmed            the errors that its calls raise: all of vlsn.errors
@@ -59,7 +59,8 @@ _FROM = {
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: the command line imports vlsn's formats long before it needs LMDB and NumPy.
+    # These names are loaded on first use, since the command line imports vlsn's formats long before it needs LMDB and
+    # NumPy.
     from importlib import import_module
 
     from vlsn.errors import classes

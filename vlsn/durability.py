@@ -1,10 +1,11 @@
-"""Durability: how far a node has taken an append when it counts as having it.
+"""Durability: how far a node must have processed an append for the append to count.
 
     SYNC           on the medium: outlives the machine's power
     WRITE_NO_SYNC  with the operating system: outlives the process, not the machine
     NO_SYNC        in the node's memory, on its way to the writer: outlives neither
 
-A group has two, JE's ``Durability``: the master's (``local``) and that of each replica that its acks count.
+A group has two durabilities, as in JE's ``Durability``: the master's (``local``), and that of each replica whose
+acknowledgement counts.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from vlsn.errors import BadArgument
 
 
 class Durability(IntEnum):
-    """The state of an append when it returns. A group is treated as its strictest append asks."""
+    """The state of an append when it returns. A group of appends is treated as its strictest append asks."""
 
     NO_SYNC = 0
-    """The append has its VLSNs, in this process's memory; it is written within the flush interval."""
+    """The append has its VLSNs, in this process's memory. It is written within the flush interval."""
     WRITE_NO_SYNC = 1
-    """The append is written: a crash of this process does not lose it, one of the machine may. It is synced within the
-    sync interval."""
+    """The append is written. It survives a crash of this process, but perhaps not of the machine. It is synced within
+    the sync interval."""
     SYNC = 2
     """The append is on the medium."""
 
@@ -35,25 +36,25 @@ _LEVELS: Final[dict[str, Durability]] = {each.name.lower(): each for each in Dur
 
 
 class GroupDurability(msgspec.Struct, frozen=True, gc=False):
-    """The durability that the master, and a replica that counts, have given an append when it is answered.
+    """The durability on the master and on each replica that counts, when an append is answered.
 
-    Where that is less than SYNC and SYNC the answer says ``durable`` only if a majority had synced it all the same."""
+    If either is less than SYNC, the answer says ``durable`` only if a majority happens to have synced the append."""
 
     local: DurabilityName
     replica: DurabilityName
 
     @property
     def levels(self) -> tuple[Durability, Durability]:
-        """The two as ``Durability``, the master's first."""
+        """Both values as ``Durability``, the master's first."""
         return _LEVELS[self.local], _LEVELS[self.replica]
 
     @property
     def lower(self) -> bool:
-        """It is less than SYNC and SYNC."""
+        """True if either value is less than SYNC."""
         return self.local != "sync" or self.replica != "sync"
 
     def exceeds(self, other: GroupDurability) -> bool:
-        """Says whether the master or a replica would have to do more than ``other`` asks of it."""
+        """Says whether this asks more of the master or of a replica than ``other`` does."""
         (local, replica), (its_local, its_replica) = self.levels, other.levels
         return local > its_local or replica > its_replica
 
@@ -71,18 +72,18 @@ SYNCED: Final = _PAIRS[Durability.SYNC, Durability.SYNC]
 
 
 def weakest(given: Iterable[GroupDurability]) -> GroupDurability:
-    """Returns what holds of all of these, of which there is one at least."""
+    """Returns the durability that all of ``given`` guarantee. There must be at least one."""
     locals_, replicas = zip(*(each.levels for each in given), strict=True)
     return _PAIRS[min(locals_), min(replicas)]
 
 
 GivenDurability = str | Durability | GroupDurability
-"""All that ``group_durability`` reads."""
+"""All types that ``group_durability`` accepts."""
 
 
 def group_durability(given: GivenDurability) -> GroupDurability:
-    """Reads ``sync``, ``write_no_sync`` or ``no_sync`` for both, or two of them with a comma between: the master's and
-    the replicas'. Raises ``BadArgument``."""
+    """Reads ``sync``, ``write_no_sync`` or ``no_sync``, for the master and the replicas. Also reads two of these,
+    joined by a comma: the master's, then the replicas'. Raises ``BadArgument`` for anything else."""
     if isinstance(given, Durability):
         return _PAIRS[given, given]
     if isinstance(given, GroupDurability):
@@ -96,11 +97,11 @@ def group_durability(given: GivenDurability) -> GroupDurability:
     return _PAIRS[_LEVELS[names[0]], _LEVELS[names[-1]]]
 
 
-# In one byte of a message each: the default is 0, as before there was another.
+# In messages each takes one byte. The default is 0, as in messages from before durabilities existed.
 
 
 def asked_code(asked: GroupDurability | None) -> int:
-    """Packs what an append asks for in 16 bits; 0 for nothing."""
+    """Packs what an append asks for in 16 bits; 0 if it asks for no durability."""
     if asked is None:
         return 0
     local, replica = asked.levels
@@ -108,16 +109,16 @@ def asked_code(asked: GroupDurability | None) -> int:
 
 
 def asked_of(code: int) -> GroupDurability | None:
-    """Unpacks it. Raises ``ValueError``."""
+    """Unpacks what ``asked_code`` has packed. Raises ``ValueError`` for any other number."""
     return _PAIRS[Durability((code & 0xFF) - 1), Durability((code >> 8) - 1)] if code else None
 
 
 def answered_code(answered: GroupDurability) -> int:
-    """Packs what an append was answered for in 4 bits; 0 for ``SYNCED``."""
+    """Packs the durability with which an append was answered in 4 bits; 0 for ``SYNCED``."""
     local, replica = answered.levels
     return (Durability.SYNC - local) | (Durability.SYNC - replica) << 2
 
 
 def answered_of(code: int) -> GroupDurability:
-    """Unpacks it. Raises ``ValueError``."""
+    """Unpacks what ``answered_code`` has packed. Raises ``ValueError`` for any other number."""
     return _PAIRS[Durability(Durability.SYNC - (code & 3)), Durability(Durability.SYNC - (code >> 2))]

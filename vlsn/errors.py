@@ -1,13 +1,14 @@
-"""Errors, under one root.
+"""The errors of vlsnlog, with one root class.
 
-One class for each thing that a caller would do differently.  Local faults (``LogFailed``, ``Damaged``) and a peer's
-or client's faults (``BadBody``, ``FeedRefused``) are different classes.  Each class says three things:
+There is one class for each kind of error that a caller would handle differently. Local faults (``LogFailed``,
+``Damaged``) and a peer's or client's faults (``BadBody``, ``FeedRefused``) are different classes. Each class defines
+three attributes:
 
     slug         the stable type that HTTP and the command line show
     retry_safe   nothing of this call was logged, nor will be: made again, it cannot double an entry
     transient    the same append may well be taken a moment later: a client tries until its deadline by itself
 
-A class says ``retry_safe`` itself or inherits it from one that does; never from the root, which knows nothing.
+A class sets ``retry_safe`` itself or inherits it from a class that does, but never from the root class.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ E = TypeVar("E", bound=BaseException)
 
 
 class VlsnLogError(Exception):
-    """The root of everything that vlsnlog raises on purpose; raised itself for a fault of the node's own."""
+    """The root of all errors that vlsnlog raises on purpose. The class itself is raised for a fault of the node."""
 
     slug: ClassVar[str] = "internal"
     retry_safe: ClassVar[bool] = False
     transient: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles by ``args`` and attributes, without ``__init__``: a pool of processes that cannot read an
-        error back is broken for good."""
+        """Copies and pickles by ``args`` and attributes, without ``__init__``. A pool of processes that cannot unpickle
+        an error is broken for good."""
         reduced = super().__reduce__()
         assert isinstance(reduced, tuple)
         return _made, (type(self), *reduced[1]), *reduced[2:]
@@ -42,60 +43,60 @@ def _made(kind: type[VlsnLogError], *arguments: object) -> VlsnLogError:
 
 
 class BadBody(VlsnLogError):
-    """A body, batch, block or message that is not what its format says; nothing of it was taken."""
+    """A body, batch, block or message does not match its format. None of it was accepted."""
 
     slug = "bad-body"
     retry_safe = True
 
 
 class BadTransaction(BadBody):
-    """A transaction that is not whole in its block."""
+    """A transaction is not whole in its block."""
 
 
 class BadArgument(VlsnLogError):
-    """A parameter, flag or setting out of its range or not understood."""
+    """A parameter, flag or setting is out of range or not understood."""
 
     slug = "bad-argument"
     retry_safe = True
 
 
 class TooLarge(VlsnLogError):
-    """An entry, key, batch or body over its limit; refused before it was read or kept."""
+    """An entry, key, batch or body is over its limit. It was refused before it was read or kept."""
 
     slug = "too-large"
     retry_safe = True
 
 
 class UnsupportedType(VlsnLogError):
-    """A content type that this endpoint does not read."""
+    """The endpoint does not read this content type."""
 
     slug = "unsupported-type"
     retry_safe = True
 
 
 class Forbidden(VlsnLogError):
-    """A page of another site has sent this request, through somebody's browser."""
+    """A page of another site has sent this request through a user's browser."""
 
     slug = "forbidden"
     retry_safe = True
 
 
 class Misdirected(VlsnLogError):
-    """The request names a host that is not this node: it is not answered under that name."""
+    """The request names a host that is not this node, so it is not answered."""
 
     slug = "misdirected"
     retry_safe = True
 
 
 class NotFound(VlsnLogError):
-    """No such path, file or thing."""
+    """There is no such path, file or object."""
 
     slug = "not-found"
     retry_safe = True
 
 
 class NotAllowed(VlsnLogError):
-    """The method, or the state that the node is in, does not allow it; nothing was changed."""
+    """The method or the node's present state does not allow the call. Nothing was changed."""
 
     slug = "not-allowed"
     retry_safe = True
@@ -105,20 +106,20 @@ class NotAllowed(VlsnLogError):
 
 
 class NotYet(VlsnLogError):
-    """The VLSN is above what is durable."""
+    """The VLSN is above the durable end."""
 
     slug = "not-yet"
     retry_safe = True
 
 
 class Lagging(NotYet):
-    """This node has not reached, within the timeout, the VLSN that a linearizable read has to show.  Ask again, or
+    """Within the timeout, this node has not reached the VLSN that a linearizable read has to show. Try again, or ask
     another node."""
 
 
 class TooFarBehind(Lagging):
-    """The node is further behind than the read allows, by a VLSN or by time, and has not caught up within the timeout.
-    Ask again, or another node."""
+    """The node is further behind than the read allows, in VLSNs or in time, and has not caught up within the timeout.
+    Try again, or ask another node."""
 
     slug = "lagging"
 
@@ -131,8 +132,8 @@ class NotData(VlsnLogError):
 
 
 class NotInLog(VlsnLogError):
-    """The log does not hold at ``vlsn`` the entry of ``term`` that a reader has read there. It holds one of ``found``:
-    durable entries were lost, which only a person can order; read again from below."""
+    """The log does not have, at ``vlsn``, the entry of ``term`` that a reader has read. It has an entry of term
+    ``found`` there. Durable entries were lost, which only a person can have ordered. Read again from a lower VLSN."""
 
     slug = "not-in-log"
     retry_safe = True
@@ -145,7 +146,7 @@ class NotInLog(VlsnLogError):
 
 
 class Trimmed(VlsnLogError):
-    """The VLSN was cleaned away; ``first`` is the first one still there."""
+    """The VLSN was cleaned away. ``first`` is the first VLSN that is still in the log."""
 
     slug = "trimmed"
     retry_safe = True
@@ -159,7 +160,7 @@ class Trimmed(VlsnLogError):
 
 
 class QueueFull(VlsnLogError):
-    """The append queue is past its limit; nothing was logged.  Wait and send again."""
+    """The append queue is over its limit. Nothing was logged. Wait and send again."""
 
     slug = "queue-full"
     retry_safe = True
@@ -167,15 +168,15 @@ class QueueFull(VlsnLogError):
 
 
 class DestinationFull(VlsnLogError):
-    """The append was refused because a destination that it has messages for is full; nothing was logged.  It can be
-    sent again once some of that destination's messages are acknowledged."""
+    """The append was refused because a destination that would get messages from it is full. Nothing was logged. Send it
+    again once some of that destination's messages are acknowledged."""
 
     slug = "destination-full"
     retry_safe = True
 
 
 class NoSpace(VlsnLogError):
-    """The disk has no room for the next group; nothing of the append was logged."""
+    """The disk has no space for the next group. Nothing of the append was logged."""
 
     slug = "no-space"
     retry_safe = True
@@ -183,8 +184,8 @@ class NoSpace(VlsnLogError):
 
 
 class NoSegment(NoSpace):
-    """The next segment cannot be made, though there is room: no descriptors, an I/O error.  It is tried again, and what
-    fits the current one is taken; nothing of the append was logged."""
+    """The next segment cannot be made, though the disk has space: there are no descriptors, or an I/O error. Making it
+    is tried again, and appends that fit the current segment are accepted. Nothing of this append was logged."""
 
     slug = "no-segment"
     retry_safe = True
@@ -192,7 +193,7 @@ class NoSegment(NoSpace):
 
 
 class NotMaster(VlsnLogError):
-    """This node is not, or no longer, the master; nothing of the append was logged."""
+    """This node is not, or no longer, the master. Nothing of the append was logged."""
 
     slug = "no-master"
     retry_safe = True
@@ -200,7 +201,7 @@ class NotMaster(VlsnLogError):
 
 
 class InsufficientReplicas(VlsnLogError):
-    """Too few replicas are connected for the ack policy; refused before anything was logged."""
+    """Too few replicas are connected for the ack policy. The append was refused before anything was logged."""
 
     slug = "insufficient-replicas"
     retry_safe = True
@@ -208,61 +209,61 @@ class InsufficientReplicas(VlsnLogError):
 
 
 class OutOfSequence(VlsnLogError):
-    """A producer's submission does not follow on its last one, or is another than its sequence stands for. Nothing of
-    it was logged. Begin again as another producer."""
+    """A producer's submission does not have the next sequence, or differs from the submission logged with its sequence.
+    Nothing of it was logged. Begin again as a new producer."""
 
     slug = "out-of-sequence"
     retry_safe = True
 
 
 class StrongerDurability(VlsnLogError):
-    """An append asks for more durability than the group's setting; nothing of it was logged. Ask for less or for none,
-    or raise the setting."""
+    """An append asks for more durability than the group's setting. Nothing of it was logged. Ask for less durability,
+    or for none, or raise the setting."""
 
     slug = "stronger-durability"
     retry_safe = True
 
 
 class UnknownProducer(VlsnLogError):
-    """A submission of a producer that the log does not know, or no longer; nothing of it was logged now.  Its earlier
-    appends without an answer may be in the log."""
+    """The submission's producer is unknown to the log, or was forgotten. Nothing of the submission was logged now.
+    Earlier appends of the producer that got no answer may be in the log."""
 
     slug = "unknown-producer"
     retry_safe = False
 
 
 class DuplicateForgotten(VlsnLogError):
-    """A submission that was logged before, so long ago that where it lies is not remembered."""
+    """The submission was logged before, but so long ago that its place is no longer remembered."""
 
     slug = "duplicate-forgotten"
     retry_safe = False
 
 
 class OutcomeUnknown(VlsnLogError):
-    """The append was logged but not acknowledged in time: it may survive, or be rolled back."""
+    """The append was logged but not acknowledged in time, so it may be kept or rolled back."""
 
     slug = "outcome-unknown"
     retry_safe = False
 
 
 class TransactionGone(VlsnLogError):
-    """The transaction is not staged any more: it was aborted, idle for too long, or its master leads no longer.
-    Nothing of it was logged, nor ever will be. Run it again, in another one."""
+    """The transaction is no longer staged: it was aborted, was idle for too long, or its master no longer leads.
+    Nothing of it was logged, or ever will be. Run it again as a new transaction."""
 
     slug = "transaction-gone"
     retry_safe = True
 
 
 class TransactionClosed(VlsnLogError):
-    """The transaction's commit is under way or in the log: it takes no more entries, no abort, and no commit under
-    another name.  Nothing was changed.  The same commit, sent again, answers with its outcome."""
+    """The transaction's commit is under way or in the log. It accepts no more entries, no abort, and no commit under
+    another name. Nothing was changed. The same commit, sent again, is answered with its outcome."""
 
     slug = "transaction-closed"
     retry_safe = True
 
 
 class GroupBusy(VlsnLogError):
-    """Another change of the group is not durable yet, or the master's term has only begun; nothing was logged."""
+    """Another change of the group is not durable yet, or the master's term has only begun. Nothing was logged."""
 
     slug = "group-busy"
     retry_safe = True
@@ -273,7 +274,8 @@ class GroupBusy(VlsnLogError):
 
 
 class Damaged(VlsnLogError):
-    """Bytes that were once synced do not read back: where, and which VLSN, as far as known.  Errors of reads only."""
+    """Bytes that were once synced cannot be read back. The error has the place and the VLSN, as far as known. Only
+    reads raise this error."""
 
     slug = "damaged"
     retry_safe = True
@@ -286,21 +288,21 @@ class Damaged(VlsnLogError):
 
 
 class NoRegularFile(VlsnLogError, OSError):
-    """Something else stands where a file belongs: a FIFO, directory, socket, device or dangling link. Nothing was
-    touched."""
+    """There is something else in the place of a file: a FIFO, directory, socket, device or dangling link. Nothing was
+    changed."""
 
     retry_safe = True
 
 
 class Halted(VlsnLogError):
-    """The node has stopped taking part and needs a person; the message says what to do."""
+    """The node has stopped taking part, and needs a person. The message says what to do."""
 
     slug = "halted"
     retry_safe = True
 
 
 class RollbackProhibited(Halted):
-    """A rollback would undo what is durable; nothing was changed.  Compare the copies before anything else."""
+    """A rollback would undo durable entries. Nothing was changed. Compare the copies before doing anything else."""
 
     def __init__(self, message: str, *, matchpoint: int, durable: int) -> None:
         super().__init__(message)
@@ -309,8 +311,8 @@ class RollbackProhibited(Halted):
 
 
 class Restoring(VlsnLogError):
-    """A network restore of the directory has begun and is not over. It is no log until then; the node that owns it goes
-    on with it when it is started."""
+    """A network restore of the directory has begun and is not finished. Until then the directory holds no valid log.
+    The node that owns it continues the restore when it is started."""
 
     slug = "not-ready"
     retry_safe = True
@@ -318,8 +320,8 @@ class Restoring(VlsnLogError):
 
 
 class CopyNeeded(VlsnLogError):
-    """Too few other members are known to hold all that they acknowledged. This node's copy of the log is not given up,
-    nor counted on by one that would."""
+    """Too few other members are known to have everything that they acknowledged. So this node must not give up its copy
+    of the log, and no other node that gives up its copy may count on this one."""
 
     slug = "not-ready"
     retry_safe = True
@@ -327,8 +329,8 @@ class CopyNeeded(VlsnLogError):
 
 
 class ProducersMissing(VlsnLogError):
-    """The node lost what it knew of producers with its `state`, and no member has told it yet. It cannot say whether
-    this submission was here before. Nothing was logged; send it again."""
+    """The node lost its knowledge of producers with its ``state``, and no member has provided it yet. The node cannot
+    know whether this submission was logged before. Nothing was logged; send the submission again."""
 
     slug = "not-ready"
     retry_safe = True
@@ -336,14 +338,15 @@ class ProducersMissing(VlsnLogError):
 
 
 class LogFailed(VlsnLogError):
-    """A write or sync failed: the page cache is not to be trusted, the process must end.  The next open may find
-    unacknowledged appends in the log, or not."""
+    """A write or sync failed. The page cache must not be trusted, so the process must end. Unacknowledged appends may
+    or may not be in the log when it is next opened."""
 
     retry_safe = False
 
 
 class LogClosed(VlsnLogError):
-    """The log, or the client, was closed before this was taken; an append that was taken ends otherwise."""
+    """The log or the client was closed before this call was accepted. An append accepted before ends with another error
+    or an answer."""
 
     slug = "not-ready"
     retry_safe = True
@@ -367,7 +370,7 @@ class WrongDirectory(VlsnLogError):
 
 
 class FeedRefused(VlsnLogError):
-    """A feed or peer call that this node does not take; subclasses name why."""
+    """This node refuses a feed or a peer's call. Subclasses say why."""
 
     retry_safe = True
 
@@ -377,8 +380,8 @@ class WrongGroup(FeedRefused):
 
 
 class WrongVersion(FeedRefused):
-    """A file, a batch or a peer of a version that this binary does not read; nothing was changed.  Run a vlsnlog
-    that does.  Never raised for a version that its checksum does not vouch for: that is damage."""
+    """A file, a batch or a peer has a version that this binary does not read. Nothing was changed. Run a vlsnlog that
+    reads this version. A version with a wrong checksum never raises this error, since that is damage."""
 
     slug = "wrong-version"
 
@@ -396,14 +399,15 @@ class NotListed(FeedRefused):
 
 
 class StaleTerm(FeedRefused):
-    """The term is behind; or a consumer's commit starts from a position that another one has replaced. Nothing of it
-    was logged: the sender goes on from the present position, if at all."""
+    """The term is out of date. Or a consumer's commit starts from a position that was replaced since. Nothing of it was
+    logged. The sender may continue from the present position."""
 
     slug = "stale-term"
 
 
 class SinkRefused(VlsnLogError):
-    """A batch that does not follow on the last logged one of its sink; nothing was logged. A person decides."""
+    """The batch does not follow the last logged batch of its sink. Nothing was logged. A person has to decide what to
+    do."""
 
     slug = "sink-refused"
     retry_safe = True
@@ -414,9 +418,9 @@ class DuplicateFeed(FeedRefused):
 
 
 class ChannelClosed(VlsnLogError):
-    """The other side of a message channel is gone; it may have taken what was sent last.
+    """The other side of a message channel is gone. It may have received what was sent last.
 
-    ``code``: the one of its close, 0 where it has said none."""
+    ``code`` is the code with which it closed, or 0 if it gave none."""
 
     retry_safe = False
 
@@ -426,10 +430,10 @@ class ChannelClosed(VlsnLogError):
 
 
 class Unreachable(VlsnLogError):
-    """No connection to a peer could be made, or it gave no answer in time.  Of an append: it was never sent, for one
-    that was and got no answer ends as ``OutcomeUnknown``.
+    """No connection to a peer could be made, or the peer did not answer in time. An append that raises this was never
+    sent. An append that was sent and got no answer raises ``OutcomeUnknown``.
 
-    ``refused``: its host answered that nothing listens there, so its process has ended."""
+    With ``refused``, the peer's host answered that nothing listens on the port, so the peer's process has ended."""
 
     slug = "unreachable"
     retry_safe = True
@@ -441,9 +445,9 @@ class Unreachable(VlsnLogError):
 
 
 class IntegrityFault(VlsnLogError):
-    """Two copies that must be equal are not.
+    """Two copies differ that must be equal.
 
-    ``vlsn``: which both hold, each in another block; 0 where it is not one VLSN's."""
+    ``vlsn`` is in both copies, but in different blocks. It is 0 if the fault is not at a single VLSN."""
 
     slug = "integrity-fault"
     retry_safe = False
@@ -454,36 +458,37 @@ class IntegrityFault(VlsnLogError):
 
 
 def said_of(error: BaseException) -> str:
-    """Describes an error for a person. Of an ``OSError`` that is the file, where it names one, and the system's own
-    words; a library's may name what the system does not know."""
+    """Describes an error for a person. For an ``OSError``, names the file if the error does, and gives the system's own
+    text. A library's error may name something that the system does not know."""
     if not isinstance(error, OSError):
         return str(error) or type(error).__name__
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
-    named = isinstance(error.filename, str | bytes) and error.filename  # of a call on a descriptor: its number
+    # for a call on a descriptor, ``filename`` is a number
+    named = isinstance(error.filename, str | bytes) and error.filename
     return f"{error.filename}: {reason}" if named else reason or type(error).__name__
 
 
 def bare(error: E) -> E:
-    """Returns ``error`` itself, with no traceback, cause or context. For whoever keeps it: its frames hold what they
-    worked with, and a frame that holds the keeper makes a cycle, which stays until a collection."""
+    """Returns ``error`` itself, with no traceback, cause or context. Use it before an error is kept. Its frames hold
+    their local variables, and a frame that holds the keeper makes a cycle, which lives until a garbage collection."""
     error.__cause__ = error.__context__ = error.__traceback__ = None
     return error
 
 
 def anew(error: E) -> E:
-    """Returns another error that says the same: for one that is kept, and raised again and again. Each time that it is
-    raised itself, it keeps the frames of its raiser."""
+    """Returns a copy of the error, for an error that is kept and raised again and again. If the kept error itself is
+    raised, it keeps the frames of each raise."""
     return bare(copy.copy(error))
 
 
 def classes() -> dict[str, type[VlsnLogError]]:
-    """Returns the errors of this module by their names: what ``vlsn`` and ``repl`` give out as their own."""
+    """Returns the errors of this module by their names, for ``vlsn`` and ``repl`` to export."""
     found = {name: each for name, each in globals().items() if isinstance(each, type)}
     return {name: each for name, each in found.items() if issubclass(each, VlsnLogError)}
 
 
 def by_slug() -> dict[str, type[VlsnLogError]]:
-    """Returns each slug's class (the first defined wins), for a client that reads a problem document."""
+    """Returns the class of each slug (the first one defined), for a client that reads a problem document."""
     found: dict[str, type[VlsnLogError]] = {}
 
     def walk(kind: type[VlsnLogError]) -> None:

@@ -1,9 +1,9 @@
 """Seams: the system's services that the log and the node need, as small protocols that are passed in.
 
-Nothing above these calls ``open``, ``time``, ``random``, a thread, LMDB or a socket.  The real adapters
-(``disk.py``, ``threads.py``, ``clock.py``, ``lmdb_store.py``, ``repl/net``) take no decisions; the fakes
-(``tests/fakes``) pass the same suites.  Timers and tasks go through the running asyncio loop, which the
-simulation replaces by one of virtual time; nothing of ours asks for another source of time.
+No code above the seams calls ``open``, ``time``, ``random``, a thread, LMDB or a socket. The real adapters
+(``disk.py``, ``threads.py``, ``clock.py``, ``lmdb_store.py``, ``repl/net``) make no decisions. The fakes
+(``tests/fakes``) pass the same test suites. Timers and tasks use the running asyncio loop, which the simulation
+replaces with a loop of virtual time. The code uses no other source of time.
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ T = TypeVar("T")
 
 
 class File(Protocol):
-    """One open file.  Every failure is an ``OSError``."""
+    """One open file. Every failure raises ``OSError``."""
 
     def size(self) -> int: ...
 
     def read(self, offset: int, size: int) -> bytes:
-        """Reads ``size`` bytes at ``offset``; fewer only where the file ends."""
+        """Reads ``size`` bytes at ``offset``, or fewer if the file ends before."""
         ...
 
     def read_into(self, offset: int, into: memoryview) -> int:
-        """Reads as ``read``, into ``into``, and returns how many bytes."""
+        """Reads as ``read`` does into ``into``, and returns the number of bytes."""
         ...
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Writes ``buffers``, one after the other from ``offset`` on; not durable until ``sync``."""
+        """Writes ``buffers``, one after the other, from ``offset`` on. They are not durable until ``sync``."""
         ...
 
     def sync(self) -> None:
-        """Syncs: bytes and size are on stable media on return (fdatasync)."""
+        """Syncs the file: its bytes and its size are on stable media on return (fdatasync)."""
         ...
 
     def allocate(self, size: int) -> None:
-        """Reserves blocks up to ``size``, which the file has afterwards (fallocate)."""
+        """Reserves blocks up to ``size``, which is the file's size afterwards (fallocate)."""
         ...
 
     def allocated(self) -> int:
-        """Returns the bytes of disk that the file takes (st_blocks)."""
+        """Returns the bytes of disk space that the file takes (st_blocks)."""
         ...
 
     def punch(self, offset: int, size: int) -> None:
-        """Gives these bytes back to the file system, as far as they are whole blocks (FALLOC_FL_PUNCH_HOLE). They read
-        as zeros, and the file's size stays. ``EOPNOTSUPP`` where the file system cannot. Durable at its own time: until
-        then any part of it may be undone by a power cut."""
+        """Frees the disk space of these bytes, as far as they are whole blocks (FALLOC_FL_PUNCH_HOLE). The bytes then
+        read as zeros, and the file's size does not change. Raises ``EOPNOTSUPP`` if the file system cannot do this. The
+        change becomes durable at some later time. Until then a power cut may undo any part of it."""
         ...
 
     def drop_cache(self) -> None:
-        """Makes later reads come from the medium (posix_fadvise DONTNEED); unsynced bytes may stay cached."""
+        """Makes later reads come from the medium (posix_fadvise DONTNEED). Unsynced bytes may stay cached."""
         ...
 
     def close(self) -> None: ...
 
 
 Reading = Callable[[File, Sequence[tuple[int, int]]], Generator[Buffer, None, None]]
-"""Gives the bytes of each (offset, size) of a file in order, as ``File.read`` does. Each is good until the next one is
-asked for; closed before its end, it reads no more."""
+"""Yields the bytes of each (offset, size) of a file in order, as ``File.read`` returns them. Each buffer is valid until
+the next one is requested. If closed early, it reads no more."""
 
 
 def in_turn(file: File, ranges: Sequence[tuple[int, int]]) -> Generator[Buffer, None, None]:
-    """Reads each range when it is asked for."""
+    """Reads each range when it is requested."""
     for offset, size in ranges:
         yield file.read(offset, size)
 
@@ -77,11 +77,11 @@ class DirectoryLock(Protocol):
 
 
 class Disk(Protocol):
-    """A file system.  Names become durable with ``sync_directory`` only."""
+    """A file system. Names become durable only with ``sync_directory``."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Opens a file; with ``create`` it must not exist yet (and ``write`` is implied). Raises ``NoRegularFile`` at
-        once for whatever else stands there."""
+        """Opens a file. With ``create`` the file must not exist yet (and ``write`` is implied). Raises
+        ``NoRegularFile`` at once for anything else in its place."""
         ...
 
     def list(self, directory: str) -> list[str]:
@@ -89,11 +89,11 @@ class Disk(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Says whether the name is there, whatever it stands for."""
+        """Says whether the name exists, whatever it refers to."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Makes the directory with its parents; no error when it is there."""
+        """Makes the directory with its parents. An existing directory is no error."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...
@@ -105,11 +105,11 @@ class Disk(Protocol):
     def free_bytes(self, directory: str) -> int: ...
 
     def lock(self, path: str) -> DirectoryLock:
-        """Takes an exclusive lock that ends with the process. Raises ``LogInUse``."""
+        """Takes an exclusive lock that ends with the process. Raises ``LogInUse`` if another process has the lock."""
         ...
 
     def is_locked(self, path: str) -> bool:
-        """Says whether some process holds ``lock(path)``; never takes or changes it."""
+        """Says whether some process holds ``lock(path)``. Never takes or changes the lock."""
         ...
 
 
@@ -117,7 +117,7 @@ class Clock(Protocol):
     def monotonic_s(self) -> float: ...
 
     def wall_us(self) -> int:
-        """Microseconds since the epoch, 0 before it; may jump either way."""
+        """The microseconds since the epoch, or 0 before it. The clock may jump in either direction."""
         ...
 
 
@@ -130,7 +130,7 @@ class Random(Protocol):
 
 
 class Worker(Protocol):
-    """One thread that runs its jobs in order.  ``done`` or ``failed`` is called *on the owner's thread*: the event
+    """One thread that runs its jobs in order. ``done`` or ``failed`` is called *on the owner's thread*: the event
     loop's in a node, the worker's own in an embedded log."""
 
     def submit(
@@ -138,11 +138,11 @@ class Worker(Protocol):
     ) -> None: ...
 
     def pending(self) -> int:
-        """Jobs submitted whose ``done`` or ``failed`` has not been called yet."""
+        """The number of jobs submitted whose ``done`` or ``failed`` has not been called yet."""
         ...
 
     def close(self) -> None:
-        """Runs what was submitted, then ends; blocks until then, but for its own job that asks for it."""
+        """Runs all submitted jobs, then ends the thread. Blocks until then, unless one of its own jobs calls it."""
         ...
 
 
@@ -155,8 +155,8 @@ class Threads(Protocol):
 
 
 class KeyValue(Protocol):
-    """A small transactional, ordered store.  Each value is kept with a crc32c over key and value;
-    a get that finds it wrong raises ``Damaged``.  Reads are snapshots of the committed state."""
+    """A small transactional, ordered store. Each value is stored with a crc32c over key and value. Reading a value with
+    a wrong crc raises ``Damaged``. Each read is a snapshot of the committed state."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
@@ -169,7 +169,7 @@ class KeyValue(Protocol):
         ...
 
     def keys(self, start: bytes, end: bytes) -> list[bytes]:
-        """Returns the keys that ``items`` would give, whatever has become of their values."""
+        """Returns the keys of the range, even if their values are damaged."""
         ...
 
     def write(
@@ -178,13 +178,13 @@ class KeyValue(Protocol):
         deletes: Sequence[bytes] = (),
         delete_ranges: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """Commits one transaction: ranges (end exclusive) and deletes first, then puts in their order, which are gone
-        through again where the map has to grow. Durable on return. Always called on one and the same thread, never the
-        event loop's."""
+        """Commits one transaction: first deletes ranges (end exclusive) and keys, then puts in order. The puts are
+        iterated again if the map has to grow. Durable on return. The caller must always use the same thread, and never
+        the event loop's."""
         ...
 
     def close(self) -> None:
-        """Closes the store; harmless when done before. Reads that follow raise ``LogClosed``."""
+        """Closes the store. Closing it again does no harm. Later reads raise ``LogClosed``."""
         ...
 
 
@@ -192,46 +192,47 @@ class Stores(Protocol):
     """Opens key-value stores by path."""
 
     def open(self, path: str, *, map_bytes: int, read_only: bool = False) -> KeyValue:
-        """Raises ``Damaged`` when what is there cannot be read as a store, ``FileNotFoundError`` when
-        ``read_only`` and nothing is there."""
+        """Opens a store. Raises ``Damaged`` if the store cannot be read, and ``FileNotFoundError`` if it is missing and
+        ``read_only`` is set."""
         ...
 
     def open_copy(self, path: str, *, map_bytes: int) -> KeyValue:
-        """Opens a read-only copy of the state committed at one moment of the call, also beside a writer. Raises as
-        ``open`` with ``read_only`` does, and ``LogInUse`` when the writes never paused."""
+        """Opens a read-only copy of the state committed at one moment of the call, even if another process writes.
+        Raises as ``open`` with ``read_only`` does, and ``LogInUse`` if the writes never paused."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def set_aside(self, path: str) -> str:
-        """Renames the store to a free name beside it and returns that; no error when it is absent."""
+        """Renames the store to a free name beside it, and returns that name. A missing store is no error."""
         ...
 
 
 class Channel(Protocol):
-    """One connection of whole binary messages, both ways."""
+    """One connection that carries whole binary messages both ways."""
 
     async def send(self, message: Buffer) -> None:
-        """Waits while the peer's window is full.  Raises ``ChannelClosed``."""
+        """Sends a message. Waits while the peer's window is full. Raises ``ChannelClosed`` if the channel is gone."""
         ...
 
     def send_now(self, message: Buffer) -> bool:
-        """Hands a message over without waiting.  False, with nothing sent, while the peer's window is full or
-        the channel is gone: ``send`` then waits, or says so.  Not while a ``send`` is under way."""
+        """Sends a message without waiting. Returns False, with nothing sent, while the peer's window is full or the
+        channel is gone. In that case ``send`` waits or raises the error. Must not be called while a ``send`` is under
+        way."""
         ...
 
     def received_bytes(self) -> int:
-        """Counts the bytes that have come, of a message that is not whole yet, too."""
+        """Counts the received bytes, including those of a message that is not whole yet."""
         ...
 
     async def receive(self) -> bytes:
-        """Returns the next message. Raises ``ChannelClosed``."""
+        """Returns the next message. Raises ``ChannelClosed`` if the channel is gone."""
         ...
 
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
-        """Hands every message to ``take``, in order and as soon as it has come. Where the carrier can, no task stands
-        between the two. Returns when ``take`` wants no more for now. Raises ``ChannelClosed``, and what ``take``
-        raises. Nothing is taken before the call, nor after it has ended."""
+        """Calls ``take`` with every message, in order and as soon as it is received. If the carrier can, it calls
+        ``take`` directly, without a task in between. Returns when ``take`` returns False. Raises ``ChannelClosed``, and
+        any error that ``take`` raises. No message is taken before the call or after its end."""
         while take(await self.receive()):
             pass
 
@@ -240,7 +241,7 @@ class Channel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """All that a local log needs of the world."""
+    """Everything that a local log needs from its environment."""
 
     disk: Disk
     clock: Clock
@@ -248,4 +249,4 @@ class Seams:
     threads: Threads
     stores: Stores
     levels: Levels = LEVELS
-    """The levels that this binary reads and speaks; a test's binary of another day has others."""
+    """The levels that this binary reads and speaks. Tests use others for binaries of other versions."""

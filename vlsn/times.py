@@ -1,4 +1,4 @@
-"""Times as a person or a program gives them, in µs since the epoch as entries bear them."""
+"""Times as people or programs give them, in µs since the epoch, as in entries."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def time_us(at: datetime | int) -> int:
-    """Returns µs since the epoch of a ``datetime``, which is UTC where it has no zone, or of such µs. Times before the
-    epoch are 0. Raises ``BadArgument`` for a number out of range."""
+    """Converts a ``datetime``, which is UTC if it has no zone, to µs since the epoch. Returns a number of µs unchanged.
+    Times before the epoch become 0. Raises ``BadArgument`` for a number that is out of range."""
     if isinstance(at, datetime):
         aware = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         return max((aware - _EPOCH) // _MICROSECOND, 0)
@@ -24,12 +24,13 @@ def time_us(at: datetime | int) -> int:
 
 
 def text_of(time_us: int) -> str:
-    """Returns ISO 8601 of µs since the epoch, in whole seconds of UTC."""
+    """Formats µs since the epoch as ISO 8601, in UTC and whole seconds."""
     return f"{_EPOCH + timedelta(seconds=time_us // 1_000_000):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def time_of(text: str) -> int:
-    """Returns µs since the epoch of ISO 8601, UTC without an offset. Raises ``BadArgument``."""
+    """Converts ISO 8601 to µs since the epoch. Without an offset it is UTC. Raises ``BadArgument`` for any other
+    text."""
     try:
         return time_us(datetime.fromisoformat(text))
     except ValueError:

@@ -1,9 +1,9 @@
-"""Work side by side in one task's place: all of it ends before that task goes on.
+"""Runs parallel work in place of one task: all of the work ends before that task continues.
 
-``asyncio.TaskGroup`` cancels its own task when a part fails, and before Python 3.13 leaves that cancel counted
-(``Task.cancelling``) where the task was waiting for the parts already.  From then on ``asyncio.timeout`` of Python
-3.11.0 to 3.11.2, Debian 12's among them, lets its own cancel out in that task instead of a ``TimeoutError``; and a
-cancel from outside that meets a failing part is lost.  Here nobody cancels the task but others.
+``asyncio.TaskGroup`` cancels its own task when a part fails. If the task was already waiting for the parts, Python
+before 3.13 leaves that cancel counted (``Task.cancelling``). From then on, ``asyncio.timeout`` of Python 3.11.0 to
+3.11.2, which Debian 12 has, raises its own cancel in that task instead of a ``TimeoutError``. Also, a cancel from
+outside that coincides with a failing part is lost. This module never cancels the calling task.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 
 async def together(**parts: Coroutine[Any, Any, None]) -> None:
-    """Runs ``parts`` as tasks of these names until all have returned, or one has failed. The others are cancelled then,
-    and waited for. Raises ``ExceptionGroup`` of all that failed; ``CancelledError`` instead, once the parts have ended,
-    if this task was cancelled meanwhile."""
+    """Runs ``parts`` as tasks of these names until all have returned or one has failed. After a failure the other parts
+    are cancelled and awaited. Raises ``ExceptionGroup`` with the errors of all parts that failed. If this task was
+    cancelled meanwhile, raises ``CancelledError`` instead, once the parts have ended."""
     tasks = [asyncio.create_task(part, name=name) for name, part in parts.items()]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -28,7 +28,7 @@ async def together(**parts: Coroutine[Any, Any, None]) -> None:
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    """Passes on each cancel from outside, and raises it when all have ended."""
+    """Passes on each cancel from outside to the tasks, and raises it when all tasks have ended."""
     cancelled: asyncio.CancelledError | None = None
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
@@ -38,18 +38,18 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
         except asyncio.CancelledError as cancel:
             cancelled = cancel
     for task in tasks:
-        failure_of(task)  # nobody else may ask, and asyncio would say that nobody did
+        failure_of(task)  # retrieves the error, since asyncio would otherwise report that nothing did
     if cancelled is not None:
         try:
             raise cancelled
         finally:
-            del cancelled  # else this frame, which its traceback knows, would know it
+            del cancelled  # otherwise this frame, to which the error's traceback refers, would refer to the error
 
 
 def failure_of(task: asyncio.Future[Any]) -> BaseException | None:
-    """Returns why a task that has ended did, None if by returning or by a cancel. The question counts as seeing it, or
-    asyncio would report it on stderr."""
+    """Returns the error of a task that has ended, or None if it returned or was cancelled. Asking counts as retrieving
+    the error, which asyncio would otherwise report on stderr."""
     try:
         return task.exception()
-    except asyncio.CancelledError:  # taken out of the task: its traceback knows frames that know the task
+    except asyncio.CancelledError:  # retrieved, since its traceback refers to frames that refer to the task
         return None

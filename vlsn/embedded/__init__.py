@@ -1,1 +1,1 @@
-"""`vlsn.Log`: one directory, no cluster; blocking and thread-safe."""
+"""``vlsn.Log``: a log in one directory, without a cluster; blocking and thread-safe."""

@@ -1,11 +1,11 @@
-"""Calls of an embedded log that wait, and that a signal must not cut in two.
+"""Calls of an embedded log that wait, and whose work a signal must not interrupt.
 
     main thread     submit ─► waits ✗ Ctrl-C                  only the waiting ends
     vlsnlog-calls      └► begins it, under the latch ─► …     goes on to its end
 
-A signal's handler that raises may interrupt the main thread at any point.  So changes of the log's state in several
-steps (a checkpoint, a cleaning, a rollback, the end) are begun by a thread of their own.  Those that stop the sealing
-run there whole, one after the other.
+A signal's handler that raises an exception may interrupt the main thread at any point. So a separate thread begins
+every change of the log's state that takes several steps: a checkpoint, a cleaning, a rollback, or closing. Calls that
+stop the sealing run entirely on that thread, one after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vlsn.seams import Worker
 from vlsn.write.local_log import LocalLog
 
 LOOK_S = 0.5
-"""The seconds after which who waits looks whether the log has ended, or is out of room."""
+"""The seconds after which a waiting caller checks whether the log has ended, or is out of disk space."""
 T = TypeVar("T")
 
 
@@ -31,10 +31,10 @@ class LogCalls:
         self._latch = latch
         self._worker = worker
         self.gone: LogClosed | None = None
-        """The reason why there are no threads any more that could do anything."""
+        """The error that says why the log's threads no longer exist."""
 
     def begun(self, begin: Callable[[Answer[T]], None]) -> T:
-        """Calls ``begin`` under the latch and returns what its answer is given."""
+        """Calls ``begin`` under the latch, and returns the value that is given to its answer."""
         done: Answer[T] = Answer()
 
         def call() -> None:
@@ -47,16 +47,16 @@ class LogCalls:
         return self.wait(done)
 
     def in_turn(self, call: Callable[[], T]) -> T:
-        """Runs ``call`` after those before it and returns what it gives. Raises ``LogClosed`` after ``close``."""
+        """Runs ``call`` after the calls before it, and returns its result. Raises ``LogClosed`` after ``close``."""
         self.check_threads()
         done: Answer[T] = Answer()
         self._worker.submit(call, done.give, done.fail)
         return done.wait()
 
     def wait(self, done: Answer[T], *, for_room: bool = True) -> T:
-        """Returns the value of ``done``, or raises ``LogFailed`` or ``LogClosed`` when the log ends first. Unless
-        ``for_room``, raises ``NoSpace`` where what waits in the log's queue has no other segment; it is done when there
-        is one again."""
+        """Returns the value of ``done``. Raises ``LogFailed`` or ``LogClosed`` if the log ends first. Unless
+        ``for_room``, raises ``NoSpace`` if the entries in the log's queue wait for a segment that cannot be made. They
+        are logged once there is a segment again."""
         while True:
             try:
                 return done.wait(LOOK_S)
@@ -68,17 +68,17 @@ class LogCalls:
                     raise type(why)(f"{why}; what waits for it is logged when there is one") from None
 
     def check(self) -> None:
-        """Raises what ended the log, or left it without threads: to be asked before the latch is waited for."""
+        """Raises the error that ended the log or its threads. Call it before waiting for the latch."""
         self.check_threads()
         self._log.life.check_open()
 
     def check_threads(self) -> None:
-        """Raises ``LogClosed`` where there are none: the latch may be held by one of them, for ever."""
+        """Raises ``LogClosed`` if the threads no longer exist, since one of them may hold the latch for ever."""
         if self.gone is not None:
             raise self.gone
 
     def sync(self, vlsn: int | None = None) -> Vlsn:
-        """Syncs, as ``Log.sync`` says."""
+        """Syncs as described in ``Log.sync``."""
         log = self._log
         if vlsn is not None and vlsn <= log.view.range.last_sync:
             return log.view.range.last_sync
@@ -93,5 +93,5 @@ class LogCalls:
         return log.view.range.last_sync
 
     def close(self) -> None:
-        """Closes the worker, in the last of the calls."""
+        """Closes the worker. This is the last call."""
         self._worker.close()

@@ -1,4 +1,4 @@
-"""The end of an embedded log: asked for, or lost by its last user, or with the process.
+"""The end of an embedded log: it is closed, its last user is gone, or the process ends or forks.
 
     log.close()                     waits until it is over
     the log is garbage              a thread of its own ends it, with a ``ResourceWarning``: a signal's handler that
@@ -6,7 +6,7 @@
     the process ends                what is still open is ended before; its threads hold up nobody
     the process forks               the child has the log's memory and none of its threads: there it is closed
 
-Nothing that the log's threads hold leads to the ``Log`` that callers have, or it would never be garbage.
+The log's threads hold no reference to the ``Log`` that callers have, since otherwise it would never be garbage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vlsn.write.local_log import LocalLog
 
 
 class LogEnd:
-    """The end of one open log. ``ticker`` ends with it, once there is one."""
+    """Ends one open log. ``ticker`` is closed with the log, if there is one."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class LogEnd:
         atexit.register(self._at_exit)
 
     def close(self) -> None:
-        """Closes the log; finishes appends and a rollback under way first. Harmless when done before. Raises
-        ``LogFailed`` when the log fails meanwhile; everything is closed all the same."""
+        """Closes the log, after appends and a rollback under way are finished. Closing it again does no harm. Raises
+        ``LogFailed`` if the log fails meanwhile. Even then everything is closed."""
         failed = self._log.life.failure
         try:
             self._calls.in_turn(lambda: self._close(failed))
@@ -55,24 +55,24 @@ class LogEnd:
             return
 
     def lost(self) -> None:
-        """Ends a log that has no user any more; from any thread, at any point of its work."""
+        """Ends a log that no longer has a user. Any thread may call this, at any point of its work."""
         if self._log.life.closing or self._calls.gone is not None:
             return
         begin_apart(self._at_exit)
         warnings.warn(f"the log in {self._log.directory} was not closed", ResourceWarning, stacklevel=2)
 
     def forked(self) -> None:
-        """Lets go of the log in a child process, before that does anything else. Its parent goes on with the log, and
-        has its lock alone: else that would outlive the parent's close."""
+        """Gives up the log in a forked child process, before the child does anything else. The parent continues with
+        the log and keeps its lock. Otherwise the child would hold the lock after the parent has closed the log."""
         self._log.lock.release()
         self._calls.gone = LogClosed("the log was opened before this process was forked; open one behind the fork")
 
     def _at_exit(self) -> None:
-        with suppress(VlsnLogError):  # a disk that fails now has nobody to report to
+        with suppress(VlsnLogError):  # nothing is left that an error of the disk could be reported to
             self.close()
 
     def _close(self, failed: LogFailed | None) -> None:
-        """Closes the log; ``failed`` says why it had failed before that was asked for."""
+        """Closes the log. ``failed`` is the error with which the log had failed before, if any."""
         done: Answer[None] = Answer()
         with self._latch:
             if self._log.life.closed:

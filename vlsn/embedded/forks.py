@@ -1,8 +1,9 @@
-"""Forks: a child has its parent's memory, but none of its threads, so objects that need them are notified.
+"""Forks: a child process has its parent's memory but none of its threads, so objects that need threads are notified.
 
     gunicorn --preload, Celery, multiprocessing     opened in the parent, used in the child: ``LogClosed``, at once
 
-Things shared with the parent (a lock, sockets, an event loop's poll) stay as they are: the parent goes on with them.
+What the child shares with the parent (a lock, sockets, an event loop's poll) is not changed, since the parent continues
+to use it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from weakref import WeakSet
 
 class OfThreads(Protocol):
     def forked(self) -> None:
-        """Is called after the fork in the child, on its only thread; takes no lock, which may be held for ever."""
+        """Called after the fork in the child, on its only thread. It takes no lock, since a lock may be held for
+        ever."""
         ...
 
 
 def tell_of_forks(one: OfThreads) -> None:
-    """Tells ``one`` of each fork, for as long as it lives."""
+    """Notifies ``one`` of each fork, as long as ``one`` lives."""
     _told.add(one)
 
 
 _told: WeakSet[OfThreads] = WeakSet()
-"""The objects of this process that are notified."""
+"""The objects of this process that are notified of forks."""
 
 
 def _forked() -> None:

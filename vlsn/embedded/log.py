@@ -1,19 +1,19 @@
-"""The embedded log: ``vlsn.Log``, one directory, no cluster; blocking and thread-safe.
+"""The embedded log: ``vlsn.Log``, a log in one directory, without a cluster; blocking and thread-safe.
 
     with Log.open("DIR") as log:
         first, last = log.append([b"one", b"two"])        # both, atomically; on the medium on return
         for entry in log.read(from_vlsn=first): ...
 
-Concurrent appends share a sync: while one group is with the writer, the next gathers.  A log that is alone has its
-synced entries durable: the DTVLSN is its last synced VLSN, and nothing can be rolled back.  With copies elsewhere that
-decide that, open it with ``durable_when_synced=False``:
+Concurrent appends share a sync: while the writer has one group, the next group gathers. A log without copies treats its
+synced entries as durable: the DTVLSN is its last synced VLSN, and nothing can be rolled back. If copies elsewhere
+decide what is durable, open the log with ``durable_when_synced=False``:
 
     log.raise_durable(40)      a majority of my copies has everything up to 40
     log.rollback(40)           41 and later, synced here only, are abandoned; their VLSNs are given again
 
-An adapter: it turns the log's callbacks into calls that wait.  A signal whose handler raises (Ctrl-C) ends the waiting
-only: the work goes on.  A log that is still open at the end of the process is closed before, and so is one that nobody
-has any more (``end``).
+This class is an adapter that turns the log's callbacks into blocking calls. A signal whose handler raises (Ctrl-C) only
+ends the waiting; the work continues. A log that is still open at the end of the process is closed, and so is a log to
+which no reference is left (``end``).
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ logger = logging.getLogger("vlsnlog")
 TICK_S_MIN = 0.005
 TICK_S_MAX = 0.1
 TERM_RUNS_KEPT = 1_000
-"""Each open takes a term, and each checkpoint writes all runs that are kept."""
+"""The most term runs that are kept, since each opening takes a new term, and each checkpoint writes all runs."""
 
 
 class Log:
-    """See ``Log.open``."""
+    """An embedded log; see ``Log.open``."""
 
     _listener: ClassVar[type[WaitingAppends]] = WaitingAppends
 
@@ -95,18 +95,18 @@ class Log:
         self._calls = LogCalls(self._log, self._latch, seams.threads.worker("vlsnlog-calls"))
         self._reading = LogReading(self._log, self._calls)
         self._end = LogEnd(self._log, self._latch, self._calls, self._reading, (writer, keeper))
-        weakref.finalize(self, self._end.lost).atexit = False  # which ``LogEnd`` sees to, for any log
+        weakref.finalize(self, self._end.lost).atexit = False  # at exit, ``LogEnd`` closes every log
         if options.retention:
             self._log.care.checkpointer.after = self._log.care.cleaner.run
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], options: LogOptions | None = None) -> Log:
-        """Opens or makes the log in ``directory`` and takes a new term in it.  The directory is held from then on: to
-        rename it, or to change the working directory, does no harm.  A log that is lost instead of closed is closed
-        with a ``ResourceWarning``, and can be opened again a moment later. In a process that is forked from this one
-        it is closed.  Without room for a segment an older log is there to be read, and appends are refused with
-        ``NoSpace`` until there is.  Raises ``LogInUse``, ``WrongDirectory`` (a node's directory among them),
-        ``Damaged``, ``NoSpace`` or ``LogFailed``."""
+        """Opens or creates the log in ``directory``, and takes a new term in it. From then on the directory is held
+        open, so it may be renamed, and the working directory may change. If the log becomes garbage without being
+        closed, it is closed with a ``ResourceWarning``, and can be opened again a moment later. In a forked child
+        process the log is closed. If there is no disk space for a segment, an existing log can be read, and appends are
+        refused with ``NoSpace`` until there is space. Raises ``LogInUse``, ``WrongDirectory`` (also for a node's
+        directory), ``Damaged``, ``NoSpace`` or ``LogFailed``."""
         path = os.path.abspath(os.fspath(directory))
         return undisturbed(lambda: cls._open(path, options), lambda log: log.close())
 
@@ -154,7 +154,7 @@ class Log:
 
     @property
     def range(self) -> VlsnRange:
-        """First and last VLSN, and how far it is synced; immutable."""
+        """The first VLSN, the last VLSN, and how far the log is synced; immutable."""
         return self._log.view.range
 
     @property
@@ -163,33 +163,33 @@ class Log:
 
     @property
     def durable_vlsn(self) -> Vlsn:
-        """The durable end: up to here nothing is ever undone. After a reopen it is the highest that the log itself
-        knows, which may be lower than the last ``raise_durable``."""
+        """The durable end. Entries up to this VLSN are never rolled back. After the log is opened again, it is the
+        highest VLSN that the log itself states to be durable, which may be lower than the last ``raise_durable``."""
         return self._log.view.dtvlsn
 
     @property
     def queue_length(self) -> int:
-        """Entries that wait to be logged."""
+        """The number of entries that wait to be logged."""
         return self._log.queue.entries
 
     @property
     def active_logs(self) -> list[int]:
-        """Numbers of the current segment and the standby."""
+        """The numbers of the current segment and of the standby."""
         return self._log.placement.active_files()
 
     @property
     def stats(self) -> LogStats:
-        """The log's counters, live: groups, syncs and what shared them, rolls, the index's own."""
+        """The log's live counters: groups, syncs and how many appends share them, rolls, and those of the index."""
         return self._log.stats
 
     @property
     def failing(self) -> list[Fault]:
-        """Background work that fails now, and is tried again: none of it is what an acknowledged append rests on."""
+        """Background work that is failing now and is retried. No acknowledged append depends on it."""
         return self._log.life.background.faults()
 
     def synced_length(self, segment: int) -> int:
-        """Returns how many bytes of that segment are synced: another process may read its file so far. 0 when it is
-        not, or no longer, a segment of the log."""
+        """Returns how many bytes of ``segment`` are synced. Another process may read the file up to there. Returns 0 if
+        it is not, or no longer, a segment of the log."""
         return self._log.view.synced_end(segment)
 
     @overload
@@ -212,15 +212,15 @@ class Log:
         keys: Iterable[Buffer | None] | None = None,
         durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
-        """Appends ``values``, all or none, as they are at the call; returns their first and last VLSN. A bare
-        ``bytes``, ``bytearray`` or ``memoryview`` is one value, with ``key``; many have ``keys``, one for each or None.
-        An empty key is no key.
+        """Appends ``values``, all or none, as they are at the time of the call. Returns their first and last VLSN. A
+        bare ``bytes``, ``bytearray`` or ``memoryview`` is one value, with ``key``. Several values have ``keys``, one
+        for each or None. An empty key counts as no key.
 
-        On the medium on return; with ``WRITE_NO_SYNC`` written and synced within ``sync_interval_s``, with
-        ``NO_SYNC`` written within ``flush_interval_s`` (see ``Durability`` and ``LogOptions``).  Entries can be read
-        once they are synced.  Raises ``QueueFull`` (from 90 % of the queue on), ``NoSpace``, ``TooLarge``,
-        ``BadBody``, ``BadArgument``, ``TypeError`` (nothing was logged), or ``OutcomeUnknown`` and ``LogFailed`` when
-        the log ends (it may have been)."""
+        On return the entries are on the medium. With ``WRITE_NO_SYNC`` they are written, and synced within
+        ``sync_interval_s``. With ``NO_SYNC`` they are written within ``flush_interval_s`` (see ``Durability`` and
+        ``LogOptions``). Entries can be read once they are synced. Raises ``QueueFull`` (from 90 % of the queue on),
+        ``NoSpace``, ``TooLarge``, ``BadBody``, ``BadArgument`` or ``TypeError`` (nothing was logged). Raises
+        ``OutcomeUnknown`` or ``LogFailed`` if the log ends (the entries may have been logged)."""
         shot = OneShot()
         pending = self._submit(values, key, keys, durability, shot)
         shot.wait()
@@ -246,15 +246,16 @@ class Log:
         keys: Iterable[Buffer | None] | None = None,
         durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
-        """Appends as ``append`` does, for a coroutine. Cancelled, the entries are logged all the same."""
+        """Appends as ``append`` does, for a coroutine. If the coroutine is cancelled, the entries are logged all the
+        same."""
         shot = LoopShot(asyncio.get_running_loop())
         pending = self._submit(values, key, keys, durability, shot)
         await shot.future
         return Vlsn(pending.first), Vlsn(pending.last)
 
     def transaction(self, *, durability: Durability = Durability.SYNC) -> LogTransaction:
-        """Begins a transaction: its entries are logged whole or not at all, when its block ends or it is committed.
-        The first one of a log raises its level, and older binaries refuse it from then on.
+        """Begins a transaction. Its entries are logged together when its block ends or it is committed, or not at all.
+        A log's first transaction raises the log's level, and older binaries refuse the log from then on.
 
             with log.transaction() as txn:
                 txn.append(b"a")
@@ -272,7 +273,7 @@ class Log:
         return Vlsn(pending.first), Vlsn(pending.last)
 
     def _raise_level(self) -> None:
-        """Raises the level, in the node file first; readers of the log must know of transactions from now on."""
+        """Raises the level, first in the node file, since from now on readers of the log must support transactions."""
         log = self._log
         if log.view.history.level >= TRANSACTIONS:
             return
@@ -291,30 +292,33 @@ class Log:
         self._calls.wait(done, for_room=False)
 
     def sync(self, vlsn: int | None = None) -> Vlsn:
-        """Waits until everything up to ``vlsn`` is on the medium, and returns the last VLSN that is. The default is all
-        that was appended before the call; returns at once where it is already. Raises ``BadArgument`` for a VLSN not
-        given yet, ``NoSpace`` while some of it waits for room (it is logged when there is some), and ``LogFailed``."""
+        """Waits until everything up to ``vlsn`` is on the medium, and returns the last VLSN that is on the medium. By
+        default, waits for everything that was appended before the call. Returns at once if it is already synced. Raises
+        ``BadArgument`` for a VLSN not assigned yet. Raises ``NoSpace`` while entries wait for disk space (they are
+        logged once there is some), and ``LogFailed``."""
         return self._calls.sync(None if vlsn is None else index(vlsn))
 
     def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Generator[Entry, None]:
-        """Yields synced entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: the last synced one).
-        Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile ends it there; entries yielded before may be undone."""
+        """Yields synced entries from ``from_vlsn`` (0: the first in the log) to ``to_vlsn`` (0: the last synced one).
+        Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile ends the iteration at its matchpoint. Entries yielded
+        before may have been rolled back."""
         return self._reading.entries(index(from_vlsn), index(to_vlsn), None if all_kinds else DATA_ONLY, keeps=self)
 
     def pairs(self, *, from_vlsn: int = 0, to_vlsn: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Yields (VLSN, value) of the same entries, at less than half the cost. Raises as ``read`` does."""
+        """Yields (VLSN, value) of the entries that ``read`` yields, at less than half the cost. Raises as ``read``
+        does."""
         return self._reading.pairs(index(from_vlsn), index(to_vlsn), keeps=self)
 
     def find_time(self, at: datetime | int) -> Vlsn:
-        """Returns the first synced VLSN at which the highest block time so far is at or past ``at``: a ``datetime``
-        (UTC where it has no zone) or µs since the epoch. It is one past the last synced one where none is, to wait
-        there. Blocks bear the clock of the process that sealed them. Reads about a MiB, however long the log is.
-        Raises ``Damaged``, ``BadArgument``."""
+        """Returns the first synced VLSN at which the highest block time so far is at or past ``at``. ``at`` is a
+        ``datetime`` (UTC if it has no zone) or µs since the epoch. If there is none, returns the VLSN after the last
+        synced one, so that the caller can wait for it. The time of a block is by the clock of the process that sealed
+        it. The call reads about a MiB, whatever the length of the log. Raises ``Damaged`` or ``BadArgument``."""
         return self._reading.find_time(time_us(at))
 
     def wait_for(self, vlsn: int, timeout_s: float | None = None) -> bool:
-        """Says whether ``vlsn`` came (synced) within ``timeout_s``. Raises ``LogClosed`` or ``LogFailed`` when the log
-        ends first."""
+        """Says whether ``vlsn`` was appended and synced within ``timeout_s``. Raises ``LogClosed`` or ``LogFailed`` if
+        the log ends first."""
         reached: Answer[None] = Answer()
 
         def wake(error: VlsnLogError | None) -> None:
@@ -337,7 +341,7 @@ class Log:
         return True
 
     def checkpoint(self) -> Checkpoint:
-        """Runs a checkpoint: the next open reads from here on."""
+        """Runs a checkpoint, from which the next opening of the log starts to read."""
 
         def begin(done: Answer[Checkpoint]) -> None:
             self._log.care.checkpointer.run(done=done.give, failed=done.fail)
@@ -345,7 +349,8 @@ class Log:
         return self._calls.begun(begin)
 
     def rotate(self) -> int:
-        """Goes on in a new segment (unless the current one is empty); its number.  Raises as ``sync`` does."""
+        """Continues in a new segment, unless the current one is empty. Returns the segment's number. Raises as ``sync``
+        does."""
         done: Answer[int] = Answer()
         self._calls.check()
         with self._log.latch:
@@ -353,9 +358,9 @@ class Log:
         return self._calls.wait(done, for_room=False)
 
     def clean(self, *, dry_run: bool = False) -> CleaningReport:
-        """Removes what retention wants gone and nothing holds (``LogOptions.retention_bytes``, ``retention_age_s``);
-        the files are gone on return.  Every checkpoint of an embedded log does it too.  ``dry_run`` reports the
-        segments that would go, and the holds that keep the rest."""
+        """Removes the segments that retention (``LogOptions.retention_bytes``, ``retention_age_s``) would remove and no
+        hold keeps. The files are removed on return. Every checkpoint of an embedded log also does this. ``dry_run``
+        only reports the segments that would be removed, and the holds that keep others."""
 
         def begin(done: Answer[CleaningReport]) -> None:
             self._log.care.cleaner.run(done.give, dry_run=dry_run)
@@ -370,9 +375,10 @@ class Log:
         owner: Owner = Owner.CONSUMER,
         on_dropped: Callable[[Vlsn], None] = lambda _: None,
     ) -> LogHold:
-        """Keeps the log from ``vlsn`` on (0: all there is) until the hold is released, advanced or dropped. It is
-        dropped for lying more than ``hold_bytes_max`` behind; ``on_dropped`` then gets the first VLSN left, under the
-        log's latch. It does not outlive the process. An older hold of that owner and name ends. Raises ``Trimmed``."""
+        """Keeps the log from ``vlsn`` on (0: the whole log) until the hold is released, advanced or dropped. The hold
+        is dropped if it is more than ``hold_bytes_max`` behind. ``on_dropped`` is then called under the log's latch,
+        with the first VLSN that remains. The hold ends with the process. An older hold of the same owner and name ends.
+        Raises ``Trimmed`` if ``vlsn`` was cleaned away."""
         first = Vlsn(index(vlsn))
         self._calls.check()
         with self._log.latch:
@@ -382,9 +388,9 @@ class Log:
             return LogHold(holds, self._latch, hold, self._calls.check_threads)
 
     def raise_durable(self, vlsn: int) -> None:
-        """Declares everything up to ``vlsn`` durable: it is never rolled back from now on. Lower than before changes
-        nothing. The next block, the next checkpoint and a clean stop keep it. Raises ``BadArgument`` past what is
-        synced."""
+        """Declares everything up to ``vlsn`` durable, so that it is never rolled back. A lower VLSN than before is
+        ignored. The next block, the next checkpoint and a clean stop store this. Raises ``BadArgument`` for a VLSN that
+        is not synced."""
         durable = Vlsn(index(vlsn))
         self._calls.check_threads()
         with self._log.latch:
@@ -393,14 +399,15 @@ class Log:
             self._log.view.raise_dtvlsn(durable)
 
     def rollback(self, matchpoint: int) -> None:
-        """Abandons everything after ``matchpoint``, the last VLSN of a block (appends that waited together may share
-        one) or 0.  Durable on return; when the process ends on the way, the next open finishes it or nothing has
-        happened.  Then the log goes on in a new term, whose TERM entry takes the next VLSN.
+        """Rolls back everything after ``matchpoint``, which is 0 or the last VLSN of a block. Appends that waited
+        together may share a block. The rollback is durable on return. If the process ends before, the next opening of
+        the log finishes the rollback, or nothing has happened. Afterwards the log continues in a new term, whose TERM
+        entry takes the next VLSN.
 
-        Appends that wait for VLSNs, and those that come meanwhile, are refused with ``NotMaster``: nothing of them
-        was logged.  Raises, with nothing abandoned, ``RollbackProhibited`` below ``durable_vlsn`` (always, with
-        ``durable_when_synced``), ``BadArgument`` when no block ends there, ``Damaged`` when the blocks to abandon are
-        unreadable, ``NoSpace``; ``LogFailed``."""
+        Appends that have no VLSNs yet, and appends made meanwhile, are refused with ``NotMaster``, and nothing of them
+        was logged. Raises ``RollbackProhibited`` below ``durable_vlsn`` (always, with ``durable_when_synced``),
+        ``BadArgument`` if no block ends there, ``Damaged`` if the blocks after it cannot be read, or ``NoSpace``:
+        nothing is rolled back then. Also raises ``LogFailed``."""
         end = Vlsn(index(matchpoint))
         self._log.life.check_open()
         self._calls.in_turn(lambda: self._rollback(end))
@@ -420,12 +427,12 @@ class Log:
                 self._take_term()
 
     def close(self) -> None:
-        """Stops the log cleanly; finishes appends and a rollback under way first. Harmless when done before.
+        """Stops the log cleanly, after appends and a rollback under way are finished. Closing it again does no harm.
 
-        Raises ``LogFailed`` when the log fails meanwhile; everything is closed all the same."""
+        Raises ``LogFailed`` if the log fails meanwhile. Even then everything is closed."""
         self._end.close()
 
-    # Inside.
+    # Private methods.
 
     def _submit(
         self,
@@ -450,7 +457,8 @@ class Log:
         return pending
 
     def _take_term(self) -> None:
-        """Takes the next term; its TERM entry is synced, or, without room for a segment, the next to be logged."""
+        """Takes the next term. Its TERM entry is synced, or if there is no space for a segment, it is the next entry to
+        be logged."""
         log = self._log
         record = log.node_file.record
         term = Term(max(record.term, log.view.history.last_term) + 1)
@@ -467,7 +475,7 @@ class Log:
 
 
 def _tell(fault: Fault) -> None:
-    """Warns of the first of a row of failures, and of its second, fourth, eighth …"""
+    """Warns of the first, second, fourth, eighth … failure in a row."""
     if not fault.failures & (fault.failures - 1):
         level = logging.WARNING if fault.failures else logging.INFO
         count = f"failed {fault.failures} times" if fault.failures else "works again"

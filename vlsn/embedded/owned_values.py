@@ -1,11 +1,12 @@
-"""Values and keys as a caller gave them, made ``bytes`` that nobody can change any more.
+"""Makes ``bytes``, which cannot change any more, of the values and keys that a caller passes.
 
     b"a", [b"a", b"b"]                     as they are: one look at all their types, in C
     bytearray(b"a"), memoryview(b"a")      copied, each one value: a buffer may change once the call has returned
     "a", 5, [b"a", ["b"]]                  ``TypeError``
 
-To be called before anything is queued: from the queue to the seal nothing that a caller gave may fail, for then it
-would fail for everybody.  A subclass of ``bytes`` is copied, too: whatever its methods say, its bytes are what counts.
+Values are converted before anything is queued. Between queue and seal a caller's value must not cause an error, since
+that would fail all appends in the group. A subclass of ``bytes`` is copied, too, since only its bytes count, whatever
+its methods return.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NO_KEYS = frozenset({type(None)})
 
 
 def owned(piece: object) -> bytes:
-    """Makes ``bytes`` of one value, or key. Raises ``TypeError``."""
+    """Makes ``bytes`` of one value or key. Raises ``TypeError`` for any other type."""
     if type(piece) is bytes:
         return piece
     _check(type(piece))
@@ -31,12 +32,12 @@ def owned(piece: object) -> bytes:
 
 
 def owned_values(values: Buffer | Iterable[Buffer]) -> list[bytes]:
-    """Makes ``bytes`` of one value, or of each of many, as ``owned_list``."""
+    """Makes ``bytes`` of one value, or of each of several, as ``owned_list`` does."""
     return [owned(values)] if isinstance(values, _BUFFERS) else owned_list(values)
 
 
 def owned_list(values: Iterable[Buffer]) -> list[bytes]:
-    """Makes ``bytes`` of many values, of which at most one more than may be is looked at. Raises ``TypeError``."""
+    """Makes ``bytes`` of several values. At most one value more than the limit is read. Raises ``TypeError``."""
     if not _is_many(values):
         _check(type(values))
     pieces = _listed(values)
@@ -49,7 +50,7 @@ def owned_list(values: Iterable[Buffer]) -> list[bytes]:
 
 
 def owned_keys(keys: Iterable[Buffer | None] | None) -> Sequence[bytes | None] | None:
-    """Makes ``bytes`` of the keys; None for none. Raises ``TypeError``."""
+    """Makes ``bytes`` of the keys. Returns None if there are no keys. Raises ``TypeError``."""
     if keys is None:
         return None
     if isinstance(keys, _BUFFERS) or not _is_many(keys):
@@ -77,10 +78,10 @@ def _is_many(values: object) -> bool:
 
 
 def _listed(pieces: Iterable[Any]) -> list[Any]:
-    """Copies the pieces into a list of their own: the caller's may change."""
+    """Copies the pieces into a new list, since the caller's list may change."""
     if type(pieces) is list or type(pieces) is tuple:
         return list(pieces)
-    return list(islice(pieces, BATCH_ENTRIES_MAX + 1))  # an iterator may have no end
+    return list(islice(pieces, BATCH_ENTRIES_MAX + 1))  # an iterator may be endless
 
 
 def _check(kind: type) -> None:

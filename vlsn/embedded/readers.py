@@ -1,8 +1,8 @@
-"""Reads of an embedded log, from any thread: each borrows a reader, which keeps its segments open.
+"""Reads of an embedded log, from any thread. Each read borrows a reader, which keeps its segments open.
 
-A reader of one VLSN after another at random keeps up to ``SEGMENTS_OPEN`` segments open; one that goes on from segment
-to segment leaves behind none.  ``READERS_KEPT`` wait for the next reads, so that so many times ``SEGMENTS_OPEN`` files
-are open at most, and one or two more for each thread that reads just then.
+A reader of VLSNs at random keeps up to ``SEGMENTS_OPEN`` segments open. A reader that moves from segment to segment
+closes each segment that it leaves. ``READERS_KEPT`` readers are kept for the next reads. So at most ``READERS_KEPT``
+times ``SEGMENTS_OPEN`` files stay open, and one or two more for each thread that is reading.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _Run = TypeVar("_Run", EntryRun, PairRun, TimeRun)
 
 
 class LogReading:
-    """``keeps``: an object to keep alive as long as the iterator, since its loss would end the log."""
+    """The reads of one log. ``keeps`` is an object to keep alive as long as the iterator, since the log would end
+    without it."""
 
     def __init__(self, log: LocalLog, calls: LogCalls) -> None:
         self._log = log
@@ -40,9 +41,9 @@ class LogReading:
     def entries(
         self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None = DATA_ONLY, *, keeps: object = None
     ) -> Generator[Entry, None]:
-        """Yields synced entries of these ``kinds`` (None: all) from ``from_vlsn`` to ``to_vlsn``. 0 stands for the
-        first there is, and for the last that is synced now. Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile
-        ends it there."""
+        """Yields synced entries of these ``kinds`` (None: all) from ``from_vlsn`` to ``to_vlsn``. 0 means the first
+        VLSN in the log, and the last that is synced now. Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile ends
+        the iteration at its matchpoint."""
 
         def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> EntryRun:
             limit = min(wanted - at + 1, READ_ENTRIES)
@@ -63,8 +64,8 @@ class LogReading:
         return chain.from_iterable(run.pairs for run in self._runs(from_vlsn, to_vlsn, some, keeps))
 
     def find_time(self, time_us: int) -> Vlsn:
-        """Finds the first synced VLSN at which the highest block time so far is at or past ``time_us``, one past the
-        last where none is. Raises ``Damaged``."""
+        """Finds the first synced VLSN at which the highest block time so far is at or past ``time_us``, or the VLSN
+        after the last if there is none. Raises ``Damaged``."""
         log = self._log
         while True:
             search = TimeSearch(log.view.index, time_us, log.view.range.first, log.view.range.last_sync)
@@ -72,7 +73,7 @@ class LogReading:
                 while (part := search.part()) is not None:
                     looked = next(self._runs(*part, partial(_sealed_at, time_us)), None)
                     if looked is None:
-                        break  # a rollback meanwhile took it away
+                        break  # a rollback has removed these blocks meanwhile
                     search.looked(looked)
                 else:
                     return search.result
@@ -90,7 +91,7 @@ class LogReading:
         some: Callable[[LogReader, Vlsn, Lsn, int, int], _Run],
         keeps: object = None,
     ) -> Iterator[_Run]:
-        """Yields one run of the log after the other, until all up to ``to_vlsn`` was looked at."""
+        """Yields one run of the log after another, until everything up to ``to_vlsn`` was looked at."""
         log = self._log
         epoch = log.view.index.epoch
         upto = log.view.range.last_sync
@@ -99,20 +100,22 @@ class LogReading:
         wanted = min(to_vlsn, upto) if to_vlsn else upto
         start: Lsn | None = None
         settled: tuple[Vlsn, int] | None = None
-        """The VLSN before which all that was under way was waited for, at the last reading again. With it stands how
-        many rollbacks had begun or ended by then."""
+        """Set when a failed read is repeated: the VLSN, once all work that was under way then is finished. The second
+        number is how many rollbacks had begun or ended by then."""
         with self._reader() as (reader, scanner):
             while at and at <= wanted:
-                if epoch != log.view.index.epoch:  # a rollback, a cleaning: places, and the ends, are others now
+                # after a rollback or a cleaning, the places and the ends have changed
+                if epoch != log.view.index.epoch:
                     epoch, start = log.view.index.epoch, None
                     self._check_first(at)
                     upto = min(upto, log.view.range.last_sync)
                     wanted = min(wanted, upto)
                     continue
                 if start is None:
-                    stored = at <= log.view.index.levels.covered  # memory answers past it, from a growing bucket
+                    # past the covered VLSNs the tracker answers, from a bucket that still grows
+                    stored = at <= log.view.index.levels.covered
                     mapping = (scanner if stored else log.view.index).at_or_before(at)
-                    if mapping is None:  # a cleaning or a rollback is just taking it away
+                    if mapping is None:  # a cleaning or a rollback is just removing this VLSN
                         self._check_first(at)
                         wanted = min(wanted, log.view.range.last)
                         continue
@@ -120,8 +123,8 @@ class LogReading:
                 try:
                     run = some(reader, at, start, upto, wanted)
                 except (Damaged, OSError):
-                    # A failed write may have taken the page with it in which it began; it is written again elsewhere.
-                    # A rollback sets flags before the index, and with it what may be read, is cut.
+                    # A failed write may have destroyed the page in which it began, which is written again elsewhere. A
+                    # rollback sets flags before it cuts the index, which limits what may be read.
                     if settled == (at, log.view.rollbacks):
                         raise
                     try:
@@ -129,7 +132,7 @@ class LogReading:
                             self._calls.in_turn(lambda: None)
                         self._calls.sync()
                         settled = at, log.view.rollbacks - log.view.rollbacks % 2
-                    except VlsnLogError:  # of a log that has ended: then the failed read is the answer
+                    except VlsnLogError:  # the log has ended, so the failed read is the result
                         settled = at, log.view.rollbacks
                     start = None
                     continue
@@ -145,7 +148,7 @@ class LogReading:
 
     @contextmanager
     def _reader(self) -> Iterator[tuple[LogReader, ForwardScanner]]:
-        """Lends a reader, which is kept for the next read with its segments and a bucket of the index."""
+        """Lends a reader. It is kept for the next read, with its segments and a bucket of the index."""
         try:
             reader = self._readers.pop()
         except IndexError:

@@ -1,9 +1,9 @@
-"""A transaction of an embedded log: kept in memory until it commits, logged whole or not at all.
+"""A transaction of an embedded log. It is kept in memory until it commits, and logged whole or not at all.
 
     append ─► parts, in memory ─► commit ─► one submission, one block ─► synced: first and last VLSN
                      └► abort, an exception, the process ends: nothing was logged
 
-Used by one thread at a time.
+Only one thread at a time may use it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from vlsn.seams import Buffer
 
 
 class LogTransaction:
-    """See ``Log.transaction``."""
+    """A transaction; see ``Log.transaction``."""
 
     def __init__(self, commit: Callable[[Transaction], tuple[Vlsn, Vlsn]]) -> None:
         self._commit = commit
         self._parts: list[Values] = []
         self._over = ""
-        """The end that it has come to; empty while it is open."""
+        """How the transaction has ended; empty while it is open."""
         self.first: Vlsn = NULL_VLSN
-        """The first VLSN, once it is committed; the transaction's id."""
+        """The transaction's first VLSN, which is its id, once it is committed."""
         self.last: Vlsn = NULL_VLSN
-        """The VLSN of its COMMIT."""
+        """The VLSN of the transaction's COMMIT."""
 
     @overload
     def append(self, values: Buffer, *, key: Buffer | None = None) -> LogTransaction: ...
@@ -45,8 +45,9 @@ class LogTransaction:
         key: Buffer | None = None,
         keys: Iterable[Buffer | None] | None = None,
     ) -> LogTransaction:
-        """Takes entries as ``Log.append`` does, as they are at the call; nothing is logged yet. Raises ``TooLarge``
-        past what one transaction may hold, ``BadBody``, ``BadArgument``, ``TypeError``: earlier entries stay."""
+        """Takes entries as ``Log.append`` does, as they are at the time of the call. Nothing is logged yet. Raises
+        ``TooLarge`` past the limits of one transaction, ``BadBody``, ``BadArgument`` or ``TypeError``. Entries taken
+        before are kept."""
         self._check_open()
         part = values_of(*owned_with_keys(values, key, keys))
         whole = Transaction([*self._parts, part])
@@ -55,15 +56,16 @@ class LogTransaction:
         return self
 
     def commit(self) -> tuple[Vlsn, Vlsn]:
-        """Logs all of it, and returns its first VLSN and that of its COMMIT; on the medium as the log's ``append`` is.
-        Raises as that does; refused with nothing logged it is open still, and may be committed again."""
+        """Logs the transaction, and returns its first VLSN and that of its COMMIT. It is then as durable as after
+        ``Log.append``. Raises as ``Log.append`` does. If nothing was logged, the transaction is still open, and may be
+        committed again."""
         self._check_open()
         self.first, self.last = self._commit(Transaction(self._parts))
         self._end("committed")
         return self.first, self.last
 
     def abort(self) -> None:
-        """Gives it up: nothing of it is ever logged. Harmless where it is over."""
+        """Aborts the transaction. None of its entries is ever logged. Aborting after its end does no harm."""
         if not self._over:
             self._end("aborted")
 
@@ -72,7 +74,7 @@ class LogTransaction:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Commits it, unless it is over; aborts it where the block has failed."""
+        """Commits the transaction, unless it has ended. Aborts it if the ``with`` block has raised an error."""
         if kind is not None:
             self.abort()
         elif not self._over:

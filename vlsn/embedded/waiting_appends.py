@@ -1,9 +1,9 @@
-"""Appends of an embedded log whose callers wait: when each gets which answer.
+"""Appends of an embedded log whose callers wait: decides when each append gets which answer.
 
     sealed ─► waiting, in log order ─► synced(last) ─► those up to ``last``, each once, by a relay
                     └► failed ─► ``OutcomeUnknown``
 
-On the owner's thread, under the log latch.
+All calls are made on the owner's thread, under the log latch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class WaitingAppend(Pending):
-    """An append whose caller is answered once, through ``shot``."""
+    """An append whose caller gets one answer, through ``shot``."""
 
     __slots__ = ("_told", "shot")
 
@@ -40,7 +40,7 @@ class WaitingAppend(Pending):
             self.shot.give(error)
 
     def tell_by_relay(self) -> OneShot | None:
-        """Tells as ``tell`` does, but leaves a thread that waits to the caller."""
+        """Answers as ``tell`` does. If a thread waits, returns its shot, and the caller wakes the thread."""
         if self._told or not isinstance(self.shot, OneShot):
             self.tell()
             return None
@@ -52,7 +52,7 @@ class WaitingAppend(Pending):
 
 
 class WaitingAppends(LogListener):
-    """The listener of the ``log``, which is set before the first append."""
+    """The listener of ``log``, which is set before the first append."""
 
     log: LocalLog
 
@@ -80,7 +80,7 @@ class WaitingAppends(LogListener):
         self._tell(self._for_sync, last_vlsn)
 
     def failed(self, error: LogFailed) -> None:
-        with self._latch:  # what is synced meanwhile is told that, once
+        with self._latch:  # appends that are synced meanwhile get that answer, and only one
             self._failed(error)
 
     def _failed(self, error: LogFailed) -> None:
@@ -94,8 +94,8 @@ class WaitingAppends(LogListener):
             pending.tell(unknown)
 
     def _tell(self, waiting: deque[WaitingAppend], last_vlsn: Vlsn) -> None:
-        """Answers all up to ``last_vlsn``, and those that the relay before has not reached yet.  While this thread has
-        another group to write, it wakes one of those who wait, who wake the others."""
+        """Answers all appends up to ``last_vlsn``, and those that the previous relay has not reached yet. While this
+        thread has another group to write, it wakes only one of the waiting threads, and these wake the others."""
         if not waiting or waiting[0].last > last_vlsn:
             return
         self._relay.finish()

@@ -1,1 +1,1 @@
-"""The bytes of every layout, built and read; no I/O."""
+"""Builds and reads the bytes of every layout, without I/O."""

@@ -1,12 +1,12 @@
-"""A client's batch: a producer sends it, and the master seals it untouched when it is alone in its group.
+"""A client's batch: a producer sends it, and the master seals it unchanged if it is the only submission in its group.
 
     0    4       5     6 8     12        16          20         24       28         32
     |VLB1|version|flags|0|count|key_bytes|value_bytes|body_bytes|body_crc|header_crc| key_offsets | value_offsets | …
 
-The body is laid out exactly as a block's (``columns.py``) with no kinds and no transactions, which a client
-never sets by hand.  A producer's batch begins with the producer columns of its one submission.  Both headers are
-multiples of 8 bytes, so the body's bytes and its crc are a block's.  ``header_crc`` is over bytes 0–27.  An empty
-key is no key.
+The body is laid out exactly as a block's (``columns.py``), with no kinds and no transactions, which a client never sets
+itself. A producer's batch begins with the producer columns of its one submission. Both headers are multiples of 8
+bytes, so the bytes of the body and their crc can become a block's unchanged. ``header_crc`` covers bytes 0–27. An empty
+key counts as no key.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BATCH_BYTES = 32
 MAGIC = b"VLB1"
 VERSION = 1
 ENTRY_OVERHEAD_BYTES = 8
-"""Bytes that an entry adds to a block beside its own: an offset in each of two columns."""
+"""The bytes that an entry takes in a block beside its key and value: an offset in each of two columns."""
 
 _HEAD = Struct("<4sBBHIIIII")
 _COVERED = BATCH_BYTES - 4
@@ -50,7 +50,7 @@ assert _HEAD.size == _COVERED
 
 
 class Batch(Record, frozen=True, gc=False):
-    """A batch that passed every check; ``body`` is a view into what was received."""
+    """A batch that passed every check. ``body`` is a view into the received bytes."""
 
     count: int
     flags: int
@@ -59,12 +59,12 @@ class Batch(Record, frozen=True, gc=False):
     body_crc: int
     body: memoryview
     producer: int = 0
-    """0: none; and then no sequence."""
+    """The producer's id, or 0 for none; without a producer there is no sequence."""
     sequence: int = 0
 
     @property
     def bytes(self) -> int:
-        """The most bytes that the batch takes of a block and of the queue."""
+        """The most bytes that the batch takes in a block and in the queue."""
         size = self.key_bytes + self.value_bytes + ENTRY_OVERHEAD_BYTES * self.count
         return size + producer_columns.PRODUCER_BYTES if self.producer else size
 
@@ -74,23 +74,23 @@ class Batch(Record, frozen=True, gc=False):
 
     @property
     def layout(self) -> Layout:
-        """Its columns, counted from 64 bytes before ``body``, as in a block."""
+        """The places of the batch's columns, counted from 64 bytes before ``body``, as in a block."""
         return layout(self.flags, self.count, self.key_bytes, self.value_bytes, 1)
 
 
 def encode(
     values: Sequence[bytes], keys: Sequence[bytes | None] | None = None, *, producer: tuple[int, int] | None = None
 ) -> bytes:
-    """Encodes one batch; ``producer`` is its id, from 1, and this submission's sequence. Raises ``BadBody`` for no
-    values, or keys of another number, ``TooLarge`` past the limits on its count and size; the limits on one entry and
-    one key are its receiver's."""
+    """Encodes one batch. ``producer`` is the producer's id, from 1, and this submission's sequence. Raises ``BadBody``
+    if there are no values, or another number of keys. Raises ``TooLarge`` past the limits on count and size. The
+    receiver checks the limits on a single entry and key."""
     return b"".join(encode_parts(values, keys, producer=producer))
 
 
 def encode_parts(
     values: Sequence[bytes], keys: Sequence[bytes | None] | None = None, *, producer: tuple[int, int] | None = None
 ) -> list[Buffer]:
-    """Encodes as ``encode`` does, but in pieces, for a sender that gathers them itself."""
+    """Encodes as ``encode`` does, but in pieces, for a sender that can send several buffers."""
     if not values or (keys is not None and len(keys) != len(values)):
         raise BadBody(f"a batch of {len(values)} values and {len(keys or ())} keys")
     columns = columns_of(values, key_column(keys))
@@ -99,7 +99,7 @@ def encode_parts(
 
 
 def encode_columns(columns: Columns) -> bytes:
-    """Encodes a batch of columns as they are: no key column where all keys are empty. Raises as ``encode``."""
+    """Encodes a batch from columns, without a key column if all keys are empty. Raises as ``encode`` does."""
     if not columns.count:
         raise BadBody("a batch of 0 values")
     lengths = columns.flags, columns.count, len(columns.keys), len(columns.values)
@@ -107,8 +107,8 @@ def encode_columns(columns: Columns) -> bytes:
 
 
 def of_producer(parts: Sequence[Buffer], producer: tuple[int, int]) -> list[Buffer]:
-    """Rewrites a batch as a submission of ``producer``. ``parts`` begin with a header that names none; the bytes behind
-    the header stay as they are."""
+    """Rewrites a batch as a submission of ``producer``. The header in ``parts`` must name no producer. The bytes after
+    the header do not change."""
     _, _, flags, _, count, key_bytes, value_bytes, _, _, _ = BATCH.unpack_from(parts[0])
     assert not flags & PRODUCERS
     body = [memoryview(parts[0])[BATCH_BYTES:], *parts[1:]]
@@ -133,7 +133,7 @@ def _with_header(
 
 
 def key_column(keys: Sequence[bytes | None] | None) -> list[bytes] | None:
-    """Keys with the absent ones as empty; None when no entry has one."""
+    """Returns the keys with empty ones for the absent, or None if no entry has a key."""
     if keys is None or not any(keys):
         return None
     return [key or b"" for key in keys]
@@ -147,8 +147,8 @@ def decode(
     body_bytes_max: int = BODY_BYTES_MAX,
     entries_max: int = BATCH_ENTRIES_MAX,
 ) -> Batch:
-    """Decodes the batch that fills ``data`` exactly: every check is made and nothing copied. Raises ``BadBody`` for
-    bytes of another format, ``TooLarge`` for a batch over a limit, ``WrongVersion``."""
+    """Decodes the batch that fills ``data`` exactly. Makes every check and copies nothing. Raises ``BadBody`` for bytes
+    of another format, ``TooLarge`` for a batch over a limit, ``WrongVersion``."""
     if len(data) < BATCH_BYTES:
         raise BadBody(f"{len(data)} bytes are no batch")
     magic, version, flags, zero, count, *lengths, body_crc, header_crc = BATCH.unpack_from(data)
@@ -177,20 +177,20 @@ def decode(
 
 
 def _in_body(lay: Layout) -> Layout:
-    """Counts the columns from the body's start; one that is absent stays negative."""
+    """Converts the places of the columns to places in the body. An absent column stays negative."""
     return Layout(*[at - BODY_AT for at in lay])
 
 
 def decode_columns(batch: Batch, skip: int = 0, most: int | None = None) -> tuple[list[bytes] | None, list[bytes]]:
-    """Returns the keys, None where no entry has one, and the values, copied, of ``most`` entries behind the first
-    ``skip``. An empty key is none."""
+    """Returns copies of the keys (None if no entry has one) and the values of at most ``most`` entries after the first
+    ``skip``. An empty key counts as no key."""
     lay, count = _in_body(batch.layout), batch.count - skip if most is None else most
     values = cut(batch.body, lay.value_offsets, lay.values, count, skip)
     return (None if lay.keys < 0 else cut(batch.body, lay.key_offsets, lay.keys, count, skip)), values
 
 
 def decode_entries(batch: Batch) -> list[tuple[bytes | None, bytes]]:
-    """Returns (key, value) of each entry, copied."""
+    """Returns copies of the (key, value) of each entry."""
     keys, values = decode_columns(batch)
     if keys is None:
         return [(None, value) for value in values]

@@ -1,16 +1,16 @@
-"""The block, the replicated unit: byte for byte the same on every node and on the wire.
+"""The block, the unit of replication. It is the same, byte for byte, on every node and on the wire.
 
     0       1     2    3 4     8    16         24     32       40
     |version|flags|kind|0|count|term|first_vlsn|dtvlsn|clock_us|
     40          44        48          52         56       60         64
     |submissions|key_bytes|value_bytes|body_bytes|body_crc|header_crc| body …
 
-Then the body, the columns of ``columns.py``; a column of kinds is there if and only if ``kind`` is 255.
-``header_crc`` is over bytes 0–59, ``body_crc`` over the body.  One content has one encoding: a column that says
-nothing is refused.
+The header is followed by the body, the columns of ``columns.py``. The column of kinds exists only if ``kind`` is 255.
+``header_crc`` covers bytes 0–59, and ``body_crc`` covers the body. The same content always has the same encoding, so a
+column that is not needed is refused.
 
-A block is named by (term, first_vlsn), and no two blocks ever have one name.  Three entries ``a``, ``bc``, ``""``
-from VLSN 7 on: offsets 0 1 3 3 at 64, values at 80, body_bytes 19, last_vlsn 9.
+The name of a block is (term, first_vlsn), and no two blocks ever have the same name. Example: three entries ``a``,
+``bc``, ``""`` from VLSN 7 on have offsets 0 1 3 3 at 64, values at 80, body_bytes 19, and last_vlsn 9.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _PAIR = Struct("<ii")
 
 
 class BlockHeader(Record, frozen=True, gc=False):
-    """The 64 bytes before a body; VLSNs from ``first_vlsn`` to ``last_vlsn`` inclusive."""
+    """The 64 bytes before a body. The block holds the VLSNs ``first_vlsn`` to ``last_vlsn``, inclusive."""
 
     version: int
     flags: int
@@ -118,7 +118,7 @@ class BlockHeader(Record, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole block, header included, padding left out."""
+        """The bytes of the whole block, with the header and without padding."""
         return BLOCK_BYTES + self.body_bytes
 
     @property
@@ -127,12 +127,13 @@ class BlockHeader(Record, frozen=True, gc=False):
 
     @property
     def layout(self) -> Layout:
-        """The places of its columns, counted from the block's start."""
+        """The places of the block's columns, counted from the block's start."""
         return layout(self.flags, self.count, self.key_bytes, self.value_bytes, self.submissions)
 
 
 class Entry(Record, frozen=True, gc=False):
-    """One entry as a reader sees it; ``time`` in µs since the epoch, by the master's clock when it sealed."""
+    """One entry as a reader sees it. ``time`` is when the master sealed it, by the master's clock, in µs since the
+    epoch."""
 
     vlsn: Vlsn
     term: Term
@@ -143,14 +144,14 @@ class Entry(Record, frozen=True, gc=False):
     value: bytes
 
     def text(self) -> str:
-        """Returns the value as the UTF-8 that it is. Raises ``ValueError`` where it is none."""
+        """Returns the value decoded as UTF-8. Raises ``ValueError`` if it is not UTF-8."""
         try:
             return decode_text(self.value)
         except ValueError as error:
             raise ValueError(f"VLSN {self.vlsn} is no text: {error}") from None
 
     def json(self) -> Any:
-        """Returns what the value says in JSON. Raises ``ValueError`` where it is none."""
+        """Returns the value decoded as JSON. Raises ``ValueError`` if it is not JSON."""
         try:
             return decode_json(self.value)
         except ValueError as error:
@@ -170,9 +171,9 @@ def decode(block: Buffer) -> BlockHeader:
 
 
 def decode_header(buf: Buffer, at: int = 0) -> BlockHeader:
-    """Reads the header at ``buf[at]`` and checks it alone: its crc, its limits, and that its lengths add up. Takes
-    constant time and space whatever the bytes say. Raises ``BadBody``; ``WrongVersion`` where the crc is right, for a
-    header of any version has 64 bytes, the version first and the crc last."""
+    """Reads the header at ``buf[at]``, and checks only the header: its crc, its limits, and that its lengths add up.
+    Takes constant time and space, whatever the bytes are. Raises ``BadBody``, or ``WrongVersion`` if the crc is
+    correct. A header of any version has 64 bytes, with the version first and the crc last."""
     if at < 0 or len(buf) - at < BLOCK_BYTES:
         raise BadBody(f"{max(len(buf) - at, 0)} bytes are no block header")
     version, flags, kind, zero, count, *rest = BLOCK.unpack_from(buf, at)
@@ -214,8 +215,8 @@ def decode_header(buf: Buffer, at: int = 0) -> BlockHeader:
 
 
 def check_body(block: Buffer, header: BlockHeader) -> None:
-    """Checks everything that ``decode_header`` could not see. ``block`` starts at its header and may go on past its
-    end. Raises ``BadBody``."""
+    """Checks everything that ``decode_header`` could not check. ``block`` starts at its header, and may be longer than
+    the block. Raises ``BadBody``."""
     end = BLOCK_BYTES + header.body_bytes
     if len(block) < end:
         raise BadBody(f"a block of {end} bytes in {len(block)}")
@@ -225,7 +226,7 @@ def check_body(block: Buffer, header: BlockHeader) -> None:
 
 
 def check_contents(block: Buffer, header: BlockHeader) -> None:
-    """Checks what the columns of a block say, whose checksums are right. Raises ``BadBody``."""
+    """Checks the content of a block's columns, whose checksums are correct. Raises ``BadBody``."""
     lay = header.layout
     check_columns(block, lay, header.count, header.key_bytes, header.value_bytes)
     if header.flags & (KINDS | TXNS):
@@ -235,8 +236,8 @@ def check_contents(block: Buffer, header: BlockHeader) -> None:
 
 
 def check_kinds_and_transactions(block: Buffer, header: BlockHeader, lay: Layout) -> None:
-    """Checks what these two columns of a block say. Raises ``BadBody``, or ``BadTransaction`` for a transaction that is
-    not whole in it."""
+    """Checks the columns of kinds and transactions of a block. Raises ``BadBody``, or ``BadTransaction`` if a
+    transaction is not whole in the block."""
     count = header.count
     if lay.kinds >= 0:
         kinds = bytes(block[lay.kinds : lay.kinds + count])
@@ -255,7 +256,7 @@ def _after_kinds(lay: Layout) -> int:
 
 
 def check_producers(block: Buffer, header: BlockHeader) -> None:
-    """Checks that the producer columns of this block, which has them, can be read. Raises ``BadBody``."""
+    """Checks that the producer columns of this block, which has such columns, can be read. Raises ``BadBody``."""
     producer_columns.check(block, header.layout.producers, header.submissions, header.count)
 
 
@@ -270,8 +271,8 @@ def producers(block: Buffer, header: BlockHeader) -> list[producer_columns.Produ
 def entries(
     block: Buffer, header: BlockHeader, *, from_vlsn: int = 0, kinds: frozenset[int] | None = None
 ) -> list[Entry]:
-    """Returns the entries of a checked block from ``from_vlsn`` on, of these ``kinds`` (None: all), values copied
-    out."""
+    """Returns the entries of a checked block from ``from_vlsn`` on, of these ``kinds`` (None: all), with copies of
+    their values."""
     skip = max(from_vlsn - header.first_vlsn, 0)
     if skip >= header.count or _unwanted(header, kinds):
         return []
@@ -282,9 +283,9 @@ def entries(
 def take(
     block: Buffer, header: BlockHeader, *, from_vlsn: int, limit: int, bytes_max: int, kinds: frozenset[int] | None
 ) -> tuple[list[Entry], Vlsn, int]:
-    """Takes at most ``limit`` entries from ``from_vlsn`` on, with at most ``bytes_max`` bytes of keys and values.
-    Returns the entries (at least one), the VLSN after the last one looked at, and the bytes of all looked at. Costs
-    what is looked at, whatever else the block holds."""
+    """Returns at most ``limit`` entries from ``from_vlsn`` on, with at most ``bytes_max`` bytes of keys and values, but
+    at least one entry. Also returns the VLSN after the last entry looked at, and the bytes of all entries looked at.
+    The cost depends only on the entries looked at, whatever else the block holds."""
     skip = from_vlsn - header.first_vlsn
     assert 0 <= skip < header.count and limit > 0
     if _unwanted(header, kinds):
@@ -322,7 +323,7 @@ def _entries(
 
 
 def entry(block: Buffer, header: BlockHeader, vlsn: Vlsn) -> Entry:
-    """Returns the entry of a checked block at ``vlsn``, which it holds."""
+    """Returns the entry at ``vlsn`` of a checked block, which must contain it."""
     number = vlsn - header.first_vlsn
     lay = header.layout
     kind, txn, key = header.kind, 0, None
@@ -351,7 +352,7 @@ def build(
     columns: Columns,
     submissions: int,
 ) -> bytes:
-    """Builds a whole block. ``kind`` is one for all entries, or one for each."""
+    """Builds a whole block. ``kind`` is the kind of all entries, or a sequence with the kind of each."""
     flags, kinds = columns.flags, b""
     if not isinstance(kind, int):
         kinds = bytes(kind)
@@ -387,8 +388,8 @@ def seal_body(
     key_bytes: int,
     value_bytes: int,
 ) -> bytes:
-    """Builds a block from a body that is laid out already, in any pieces. The body is copied once; its ``body_crc`` is
-    made here where it is not given."""
+    """Builds a block from the pieces of a body that is already laid out. The body is copied once. If ``body_crc`` is
+    not passed, it is computed here."""
     assert dtvlsn < first_vlsn and term >= 1 and 1 <= count <= BATCH_ENTRIES_MAX and submissions <= count
     size = 0
     for part in body:

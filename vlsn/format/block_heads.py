@@ -1,7 +1,7 @@
-"""Block headers by column: the check of ``block.decode_header`` on one header, for thousands at once.
+"""Checks block headers by column: does the check of ``block.decode_header`` for thousands of headers at once.
 
-The rule is written twice, here and there, since a field of many headers costs what it costs of one; a test holds the
-two against each other over headers that nobody meant.  Only the crc is its caller's, who has the bytes.
+The rule is written twice, in both modules, since checking one field of many headers by column costs as little as of one
+header. A test compares both over random headers. Only the crc is checked by the caller, which has the bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KINDS_END = len(EntryKind)
 
 
 def heads_good(heads: Heads) -> Mask:
-    """Marks the headers that ``decode_header`` takes, if their crcs are right."""
+    """Marks the headers that ``decode_header`` accepts, if their crcs are correct."""
     flags, kinds, firsts, terms = heads["flags"], heads["kind"], heads["first_vlsn"], heads["term"]
     counts, submissions = heads["count"], heads["submissions"]
     good: Mask = (heads["version"] == VERSION) & (heads["zero"] == 0)

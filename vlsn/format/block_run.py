@@ -1,8 +1,8 @@
-"""Blocks from another node, checked before any of them is written.
+"""Blocks from another node, which are checked before any of them is written.
 
-The check covers both checksums of every block, and that blocks follow on one another. Their terms lie between the log's
-and the feed's. The log's own entries in them can be read. Many small blocks are checked by column, few large ones one
-by one."""
+The check covers both checksums of every block, and that the blocks are consecutive. The terms of the blocks must be
+between the log's last term and the feed's. The log's own entries in the blocks must be readable. Many small blocks are
+checked by column, and a few large blocks one by one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FEW = 16
 
 @dataclass(frozen=True, slots=True)
 class BlockRun:
-    """Blocks that follow on one another, verified; the columns are as long as ``blocks``."""
+    """Verified, consecutive blocks. The columns have the same length as ``blocks``."""
 
     blocks: Sequence[Buffer]
     firsts: list[int]
@@ -45,16 +45,17 @@ class BlockRun:
     terms: list[int]
     kinds: list[int]
     clocks: list[int]
-    """When each was sealed."""
+    """The time at which each block was sealed."""
     bytes: int
     produced: dict[int, list[Produced]] = field(default_factory=dict)
-    """The submissions of producers in those that have producer columns, by index, ascending."""
+    """The submissions of producers, by the index of their block, ascending. Only blocks with producer columns have
+    any."""
     own: dict[int, OwnEntries] = field(default_factory=dict)
-    """The log's own entries in those that are not of DATA alone, by index, ascending: read here, so that the log need
-    not read them again once they have their place."""
+    """The log's own entries, by the index of their block, ascending, for blocks that hold more than DATA. They are read
+    here, so that the log need not read them again once the blocks are placed."""
 
     level: int = 0
-    """The highest that an entry in them sets for the group; 0 for none."""
+    """The highest level that an entry in the blocks sets for the group; 0 for none."""
 
     @property
     def first_vlsn(self) -> int:
@@ -68,13 +69,14 @@ class BlockRun:
 def run_of(
     data: bytes, starts: list[int], sizes: list[int], *, expected_first: int, term_min: int, term_max: int
 ) -> BlockRun:
-    """Checks the blocks that lie in ``data`` at ``starts``, at least one. The first must be VLSN ``expected_first``,
-    and terms go from ``term_min`` on to at most ``term_max``. The run has views into ``data``. Raises ``BadBody``."""
+    """Checks the blocks in ``data`` at ``starts``, of which there is at least one. The first block must begin with VLSN
+    ``expected_first``, and the terms must be from ``term_min`` to ``term_max``. The run contains views into ``data``.
+    Raises ``BadBody`` if a check fails."""
     count = len(starts)
     view = memoryview(data)
     blocks = [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
     headers: list[BlockHeader] = []
-    if count == 1:  # what a message brings most often
+    if count == 1:  # the most frequent number of blocks in a message
         header = _checked(blocks[0])
         headers = [header]
         run = BlockRun(
@@ -114,9 +116,9 @@ def run_of(
 
 
 def _read(run: BlockRun, index: int, header: BlockHeader) -> int:
-    """Reads what the log notes of a block whose checksums are right: submissions of producers, and its own entries.
-    Returns the level that they set, 0 for none. Raises ``BadBody`` for blocks that cannot be read, or cannot follow on
-    one another."""
+    """Reads the submissions of producers and the log's own entries in a block whose checksums are correct. Returns the
+    level that the entries set, or 0 for none. Raises ``BadBody`` if the block cannot be read, or cannot follow the
+    block before it."""
     block, level = run.blocks[index], 0
     if header.kind == EntryKind.DATA:
         check_producers(block, header)
@@ -137,8 +139,8 @@ def _read(run: BlockRun, index: int, header: BlockHeader) -> int:
 
 
 def _checked(block: memoryview) -> BlockHeader:
-    """Checks that header and body are byte for byte what a master sealed. It checked what the columns say before it
-    sealed them."""
+    """Checks that header and body are, byte for byte, as a master sealed them. The master has checked the columns'
+    content before it sealed the block."""
     header = decode_header(block)
     if len(block) != header.size or crc32c(block[BLOCK_BYTES:]) != header.body_crc:
         raise BadBody(f"block {header.name}: body crc")
@@ -148,8 +150,8 @@ def _checked(block: memoryview) -> BlockHeader:
 def _check_many(
     message: bytes, blocks: Sequence[memoryview], starts: list[int], sizes: list[int]
 ) -> tuple[BlockRun, list[int]]:
-    """Checks headers by column, checksums in a tight loop (about 0.6 µs a block). Returns, too, the indices of the
-    blocks that have more than plain DATA."""
+    """Checks headers by column, and checksums in a tight loop (about 0.6 µs for each block). Also returns the indices
+    of the blocks that hold more than plain DATA."""
     at = np.array(starts, dtype=np.int64)
     rows = np.frombuffer(message, dtype=np.uint8)[at[:, None] + np.arange(BLOCK_BYTES)]
     heads = rows.tobytes()
@@ -167,7 +169,7 @@ def _check_many(
     good[1:] &= (firsts[1:] == lasts[:-1] + 1) & (terms[1:] >= terms[:-1])
     if not good.all():
         bad = int(good.argmin())
-        decode(blocks[bad])  # names what is wrong when it is wrong by itself
+        decode(blocks[bad])  # raises the exact fault, if the block is wrong by itself
         raise BadBody(f"block {bad} of {len(blocks)} (VLSN {int(firsts[bad])}) does not follow, or is damaged")
     special = np.flatnonzero((headers["flags"] & PRODUCERS) | headers["kind"]).tolist()
     kinds, clocks = headers["kind"].tolist(), headers["clock_us"].tolist()

@@ -1,7 +1,8 @@
-"""CRC32C (Castagnoli), the one checksum of every layout.
+"""CRC32C (Castagnoli), the only checksum in the layouts.
 
-In hardware: 6–25 GB/s, 0.2 µs a call. Any buffer will do; ``crc(b, crc(a)) == crc(a + b)``. Comparisons between nodes
-add a second sum of another polynomial (``zlib.crc32``), made where it is needed.
+The hardware computes it at 6–25 GB/s, with 0.2 µs for each call. Any buffer can be passed, and ``crc(b, crc(a)) ==
+crc(a + b)``. Comparisons between nodes add a second checksum with another polynomial (``zlib.crc32``), computed when it
+is needed.
 """
 
 from __future__ import annotations

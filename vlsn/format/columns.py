@@ -1,6 +1,7 @@
-"""Columns, the body of a block and of a client's batch.
+"""Columns: the body of a block and of a client's batch.
 
-In this order, each at a multiple of 8 from the block's start, zeros between, none after the last:
+The columns have this order. Each begins at a multiple of 8 from the block's start, with zeros between, and none after
+the last:
 
     kinds         u8[count]       with KINDS: when entries are of more than one kind
     txns          u64[count]      with TXNS: when any is not 0 (auto-commit)
@@ -9,9 +10,9 @@ In this order, each at a multiple of 8 from the block's start, zeros between, no
     value_offsets i32[count+1]
     keys | values
 
-Offsets rise from 0 to the column's length, as Arrow lays them out.  Three entries ``a``, ``bc``, ``""``: offsets
-0 1 3 3 at 64, values at 80, the body's end at 83.  Columns are handled by the column: one of up to 64 entries with a
-cached ``Struct``, a longer one with NumPy, whose every call costs 1–3 µs however long the column.
+Offsets rise from 0 to the length of their column, as in Arrow. Example: three entries ``a``, ``bc``, ``""`` have
+offsets 0 1 3 3 at 64, values at 80, and the body ends at 83. Columns of up to 64 entries are handled with a cached
+``Struct``. Longer columns are handled with NumPy, where every call costs 1–3 µs, whatever the length.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from vlsn.errors import BadBody
 from vlsn.seams import Buffer
 
 BODY_AT = 64
-"""The body's place in a block. A batch's starts elsewhere, but at a multiple of 8 too: the same bytes."""
+"""The offset of the body in a block. A batch's body starts at another multiple of 8, but has the same bytes."""
 SMALL_COLUMN = 64
 I64 = npt.NDArray[np.int64]
 
@@ -48,13 +49,13 @@ class BlockFlag(IntFlag):
     KEYS = 8
 
 
-KINDS, TXNS, PRODUCERS, KEYS = 1, 2, 4, 8  # plain ints: an IntFlag operation costs a microsecond
+KINDS, TXNS, PRODUCERS, KEYS = 1, 2, 4, 8  # plain ints, since an operation on an IntFlag takes a microsecond
 
 assert tuple(BlockFlag) == (KINDS, TXNS, PRODUCERS, KEYS)
 
 
 class Layout(NamedTuple):
-    """Places of the columns, from the block's start; -1 for one that is absent."""
+    """The places of the columns, from the block's start; -1 for an absent column."""
 
     kinds: int
     txns: int
@@ -67,7 +68,7 @@ class Layout(NamedTuple):
 
 
 class Columns(Record, frozen=True, gc=False):
-    """The columns of a body to be built, already laid out as bytes; ``key_offsets`` is empty without keys."""
+    """The columns of a body to be built, already laid out as bytes. Without keys, ``key_offsets`` is empty."""
 
     count: int
     value_offsets: Buffer
@@ -76,7 +77,7 @@ class Columns(Record, frozen=True, gc=False):
     keys: Buffer = b""
     txns: Buffer = b""
     producers: Buffer = b""
-    """Padded."""
+    """The producer columns, with their padding."""
 
     @property
     def flags(self) -> int:
@@ -92,7 +93,7 @@ def producer_bytes(submissions: int) -> int:
 
 
 def layout(flags: int, count: int, key_bytes: int, value_bytes: int, submissions: int = 0) -> Layout:
-    """Computes where everything lies, by arithmetic alone; ``submissions`` matter with PRODUCERS."""
+    """Computes the place of each column by arithmetic alone. ``submissions`` is used only with PRODUCERS."""
     at = BODY_AT
     kinds = txns = producers = key_offsets = keys = -1
     if flags & KINDS:
@@ -117,7 +118,7 @@ def layout(flags: int, count: int, key_bytes: int, value_bytes: int, submissions
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """``Layout`` of many blocks, by column, counted from each block's start; a column that is absent has no bytes."""
+    """The ``Layout`` of many blocks, by column, counted from each block's start. An absent column has no bytes."""
 
     kinds: I64
     txns: I64
@@ -130,7 +131,7 @@ class Layouts:
 
 
 def layouts(headers: npt.NDArray[np.void]) -> Layouts:
-    """Computes where everything lies in the blocks of these headers (``BLOCK_DTYPE``), by arithmetic alone."""
+    """Computes the places of the columns of the blocks with these headers (``BLOCK_DTYPE``), by arithmetic alone."""
     flags, count = headers["flags"], headers["count"].astype(np.int64)
     at = np.full(len(headers), BODY_AT, np.int64)
     if not flags.any():
@@ -153,8 +154,8 @@ def _aligned(at: I64) -> I64:
 
 
 def check_columns(buf: Buffer, lay: Layout, count: int, key_bytes: int, value_bytes: int) -> tuple[int, int]:
-    """Offsets rise from 0 to the length, padding is zero.  The longest key and the longest value; a client's
-    batch is held to limits by them.  Raises ``BadBody``."""
+    """Checks that the offsets rise from 0 to the length, and that the padding is zero. Returns the lengths of the
+    longest key and of the longest value, which are compared with the limits on a client's batch. Raises ``BadBody``."""
     longest_value = _check_offsets(buf, lay.value_offsets, count, value_bytes)
     longest_key = 0
     offsets_end = lay.value_offsets + 4 * count + 4
@@ -181,7 +182,8 @@ def _check_offsets(buf: Buffer, at: int, count: int, length: int) -> int:
         return max(lengths)
     many = np.frombuffer(buf, "<i4", count + 1, at)
     starts, ends = many[:-1], many[1:]
-    # Compared before they are subtracted: a difference of two i32 may wrap round to a length that looks right.
+    # The offsets are compared, not subtracted, since a difference of two i32 may wrap round to a length that looks
+    # right.
     if many[0] or many[-1] != length or np.count_nonzero(ends < starts):
         raise BadBody("offsets do not rise from 0 to the length")
     return int((ends - starts).max())
@@ -193,7 +195,7 @@ def check_zero(buf: Buffer, start: int, end: int) -> None:
 
 
 def cut(buf: Buffer, offsets_at: int, data_at: int, count: int, skip: int = 0) -> list[bytes]:
-    """Cuts ``count`` pieces of one column after the first ``skip``, copied; looks at nothing else of it."""
+    """Copies ``count`` pieces of one column, after the first ``skip``, without reading the others."""
     offsets: Sequence[int]
     if count <= SMALL_COLUMN:
         offsets = i32(count + 1).unpack_from(buf, offsets_at + 4 * skip)
@@ -207,8 +209,8 @@ def cut(buf: Buffer, offsets_at: int, data_at: int, count: int, skip: int = 0) -
 
 
 def fitting(buf: Buffer, lay: Layout, skip: int, count: int, bytes_max: int) -> tuple[int, int]:
-    """Counts how many of the ``count`` entries after the first ``skip`` fit ``bytes_max`` bytes of keys and values.
-    Returns at least 1, and their bytes."""
+    """Counts how many of the ``count`` entries after the first ``skip`` have together at most ``bytes_max`` bytes of
+    keys and values. Returns that number, at least 1, and the bytes of these entries."""
     ends = _ends(buf, lay.value_offsets, skip, count)
     if lay.key_offsets >= 0:
         ends = ends + _ends(buf, lay.key_offsets, skip, count)
@@ -223,7 +225,7 @@ def _ends(buf: Buffer, offsets_at: int, skip: int, count: int) -> npt.NDArray[np
 
 
 def body_parts(columns: Columns, kinds: bytes = b"") -> list[Buffer]:
-    """Lists the pieces of the body in its order, with the padding between; nothing is copied."""
+    """Lists the pieces of the body in order, with the padding between; copies nothing."""
     parts: list[Buffer] = []
     if kinds:
         parts += (kinds, bytes(-len(kinds) & 7))
@@ -231,7 +233,8 @@ def body_parts(columns: Columns, kinds: bytes = b"") -> list[Buffer]:
         parts.append(columns.txns)
     if columns.producers:
         parts.append(columns.producers)
-    odd = (columns.count & 1) == 0  # count + 1 offsets of 4 bytes: even counts leave half a word
+    # there are count + 1 offsets of 4 bytes, so an even count ends in the middle of a word
+    odd = (columns.count & 1) == 0
     if columns.key_offsets:
         parts.append(columns.key_offsets)
         if odd:
@@ -246,14 +249,14 @@ def body_parts(columns: Columns, kinds: bytes = b"") -> list[Buffer]:
 
 
 def columns_of(values: Sequence[Buffer], keys: Sequence[Buffer] | None = None) -> Columns:
-    """Makes the columns of plain values; keys stay empty where no entry has one."""
+    """Makes the columns of plain values. The key columns stay empty if no entry has a key."""
     if keys is None:
         return Columns(len(values), offsets_of(values), b"".join(values))
     return Columns(len(values), offsets_of(values), b"".join(values), offsets_of(keys), b"".join(keys))
 
 
 def offsets_of(pieces: Sequence[Buffer]) -> bytes:
-    """Packs an offsets column: 0, then where each piece ends."""
+    """Packs a column of offsets: 0, and then the end of each piece."""
     count = len(pieces)
     if count <= SMALL_COLUMN:
         return i32(count + 1).pack(0, *accumulate(map(len, pieces)))
@@ -264,11 +267,11 @@ def offsets_of(pieces: Sequence[Buffer]) -> bytes:
 
 @lru_cache(maxsize=SMALL_COLUMN + 1)
 def u64(count: int) -> Struct:
-    """Returns the layout of ``count`` ids."""
+    """Returns the ``Struct`` of ``count`` ids."""
     return Struct(f"<{count}Q")
 
 
 @lru_cache(maxsize=SMALL_COLUMN + 1)
 def i32(count: int) -> Struct:
-    """Returns the layout of ``count`` offsets."""
+    """Returns the ``Struct`` of ``count`` offsets."""
     return Struct(f"<{count}i")

@@ -1,6 +1,6 @@
-"""The feed's messages, shared by both of its sides.
+"""The feed's messages, which both sides of a feed use.
 
-One WebSocket message is one message here, little-endian, its type in the first byte:
+Each message is one WebSocket message, little-endian, with its type in the first byte:
 
     SYNCUP      replica → master   JSON: the replica's range, term runs and stored term
     MATCHPOINT  master → replica   JSON: the highest VLSN both have under one term, and that block's checksums
@@ -16,14 +16,15 @@ One WebSocket message is one message here, little-endian, its type in the first 
     ACK                 |type|0    |0|0    |term     |received|synced |written|
     ROUND               |type|0    |0|0    |term     |number |
 
-``flags`` of BLOCKS, 0 but where appends ask for less than a sync (``durability``): bit 0 (UNHURRIED) nobody waits for a
-sync of these blocks, so they are synced by time; bit 1 (RECEIPT) somebody waits for their receipt, so that is
-acknowledged at once.  A master sets them in a group of level 2 alone.
+``flags`` of BLOCKS are 0 unless appends ask for less than a sync (``durability``). Bit 0 (UNHURRIED) means that no
+append waits for a sync of these blocks, so they are synced by time. Bit 1 (RECEIPT) means that an append waits for
+their receipt, so that is acknowledged at once. A master sets flags only in a group of level 2 or higher.
 
-A BLOCKS message is checked whole before anything of it is written: its lengths here, its blocks as ``block_run`` says.
+A BLOCKS message is checked whole before any of it is written: the lengths in this module, the blocks as described in
+``block_run``.
 
-Every number in a message lies in 0 to 2^63 − 1. A term that a node may store leaves room for the next one, in which a
-later master has to seal a block.
+Every number in a message is from 0 to 2^63 − 1. A stored term must leave space for a higher one, in which a later
+master can seal a block.
 """
 
 from __future__ import annotations
@@ -48,17 +49,17 @@ from vlsn.limits import BODY_BYTES_MAX, MIB
 from vlsn.seams import Buffer
 
 MESSAGE_BYTES_MAX = BODY_BYTES_MAX + MIB
-"""A message carries about 1 MiB of blocks, or one block that is larger."""
+"""The most bytes of a message: about 1 MiB of blocks, or one larger block."""
 FEED_BYTES = MIB
 BLOCKS_MAX = 65_536
 TERM_RUNS_MAX = 1_000_000
 STORED_TERM_MAX = NUMBER_MAX - 1
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
-"""A VLSN or a term, from outside."""
+"""A VLSN or a term in a message from another node."""
 StoredTerm = Annotated[int, Meta(ge=0, le=STORED_TERM_MAX)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,32}\Z")]
 Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
-"""An incarnation, a process or a session."""
+"""The number of an incarnation, a process or a session, 16 hex digits."""
 Checksum = Annotated[int, Meta(ge=0, le=U32_MAX)]
 BLOCKS_HEADER = Struct("<BBHIQQQQ")
 ACK = Struct("<BBHIQQQ")
@@ -68,7 +69,7 @@ RECEIPT = 2
 ROUND = Struct("<BBHIQQ")
 _LENGTH = Struct("<I")
 _LENGTH_AT = 52
-_BLOCKS = 5  # MessageType.BLOCKS
+_BLOCKS = 5  # the value of MessageType.BLOCKS
 _ZEROS = [bytes(size) for size in range(8)]
 
 assert BLOCKS_HEADER.size == 40 and ACK.size == 32 and LONG_ACK.size == 40 and ROUND.size == 24
@@ -87,7 +88,7 @@ class MessageType(IntEnum):
 
 
 class TermRun(msgspec.Struct, frozen=True, array_like=True):
-    """VLSNs ``first`` to ``last`` of the visible log were all sealed under ``term``."""
+    """A run of terms: VLSNs ``first`` to ``last`` of the visible log were all sealed in ``term``."""
 
     term: Number
     first: Number
@@ -95,7 +96,7 @@ class TermRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Syncup(msgspec.Struct, frozen=True):
-    """A replica's range and terms; an empty log is first = last = 0."""
+    """A replica's range and terms. For an empty log, first = last = 0."""
 
     first: Number
     last: Number
@@ -105,8 +106,8 @@ class Syncup(msgspec.Struct, frozen=True):
 
 
 class Matchpoint(msgspec.Struct, frozen=True):
-    """The block that ends at ``vlsn`` on the master: its name and two checksums over all its bytes.  ``vlsn`` 0:
-    the replica is empty and the master's range begins at 1; there is nothing to compare."""
+    """The name of the master's block that ends at ``vlsn``, and two checksums over all its bytes. With ``vlsn`` 0, the
+    replica is empty and the master's range begins at 1, so that there is nothing to compare."""
 
     vlsn: Number
     feed_term: StoredTerm
@@ -117,7 +118,7 @@ class Matchpoint(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Stream from ``from_vlsn`` on."""
+    """Asks the master to stream from ``from_vlsn`` on."""
 
     from_vlsn: Number
 
@@ -126,11 +127,11 @@ class Refuse(msgspec.Struct, frozen=True):
     slug: str
     detail: str
     vlsn: Number = 0
-    """The VLSN of an integrity fault, which each log holds in another block."""
+    """The VLSN of an integrity fault, at which the two logs have different blocks."""
 
 
 def refusal(error: VlsnLogError) -> Refuse:
-    """Makes the REFUSE that tells the other side of a feed of ``error``."""
+    """Makes the REFUSE message that reports ``error`` to the other side of a feed."""
     return Refuse(error.slug, str(error), error.vlsn if isinstance(error, IntegrityFault) else 0)
 
 
@@ -146,8 +147,8 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
-    """The header of BLOCKS and HEARTBEAT: where the master's log ends and is durable, its clock (µs), its term, and
-    what is asked of the blocks (``UNHURRIED``, ``RECEIPT``)."""
+    """The header of BLOCKS and HEARTBEAT: the master's last VLSN, its durable end, its clock (µs), its term, and flags
+    for the blocks (``UNHURRIED``, ``RECEIPT``)."""
 
     last_vlsn: int
     dtvlsn: int
@@ -157,8 +158,8 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ack(msgspec.Struct, frozen=True, gc=False):
-    """``received``: in the replica's queue; ``synced``: on stable media; ``written``: with its operating system, None
-    where it does not say.  Each the last VLSN of a block."""
+    """An acknowledgement. ``received`` is in the replica's queue, ``synced`` is on stable media, and ``written`` is
+    with the replica's operating system, or None if the replica does not report it. Each is the last VLSN of a block."""
 
     term: int
     received: int
@@ -167,7 +168,7 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
 
 
 def message_type(message: bytes) -> MessageType:
-    """Raises ``BadBody`` for an empty message or an unknown type."""
+    """Returns the type of a message. Raises ``BadBody`` for an empty message or an unknown type."""
     try:
         return _TYPES[message[0]]
     except (IndexError, KeyError):
@@ -180,7 +181,7 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def decode_json(message: bytes, kind: type[_S]) -> _S:
-    """Decodes a message that must be of ``kind``; the caller looks for a REFUSE in its place first."""
+    """Decodes a message that must be of ``kind``. The caller has checked before whether it is a REFUSE."""
     wanted = _TYPE_OF[kind]
     if message_type(message) != wanted:
         raise BadBody(f"a feed message of type {message[0]} where {wanted.name} was due")
@@ -191,7 +192,7 @@ def decode_json(message: bytes, kind: type[_S]) -> _S:
 
 
 def check_syncup(syncup: Syncup) -> None:
-    """Checks that a range and its term runs can be one log's. Raises ``BadBody``."""
+    """Checks that a range and its term runs can belong to one log. Raises ``BadBody`` if not."""
     if len(syncup.term_runs) > TERM_RUNS_MAX:
         raise BadBody(f"{len(syncup.term_runs)} term runs")
     if syncup.first > syncup.last or syncup.last_sync > syncup.last or (not syncup.first and syncup.last):
@@ -208,7 +209,7 @@ def check_syncup(syncup: Syncup) -> None:
 
 
 def blocks_message(position: Position, blocks: Sequence[Buffer]) -> bytes:
-    """Joins the blocks to one message, each padded to 8 bytes; copies them once."""
+    """Joins the blocks into one message, each padded to 8 bytes. Copies them once."""
     head = BLOCKS_HEADER.pack(
         _BLOCKS, position.flags, 0, len(blocks), position.last_vlsn, position.dtvlsn, position.clock_us, position.term
     )
@@ -228,7 +229,7 @@ def heartbeat_message(position: Position) -> bytes:
 
 
 def decode_position(message: bytes) -> Position:
-    """Decodes the header of a BLOCKS message, or all of a HEARTBEAT. Raises ``BadBody``."""
+    """Decodes the header of a BLOCKS message, or a whole HEARTBEAT. Raises ``BadBody``."""
     if len(message) < BLOCKS_HEADER.size:
         raise BadBody(f"a feed message of {len(message)} bytes")
     kind, flags, zero, count, last_vlsn, dtvlsn, clock_us, term = BLOCKS_HEADER.unpack_from(message)
@@ -253,7 +254,7 @@ def ack_message(ack: Ack) -> bytes:
 
 
 def decode_ack(message: bytes) -> Ack:
-    """Raises ``BadBody``."""
+    """Decodes an ACK. Raises ``BadBody``."""
     if len(message) == ACK.size:
         kind, a, b, c, term, received, synced = ACK.unpack(message)
         written: int | None = None
@@ -273,7 +274,7 @@ def round_message(term: int, number: int) -> bytes:
 
 
 def decode_round(message: bytes) -> tuple[int, int]:
-    """Decodes term and number. Raises ``BadBody``."""
+    """Decodes the term and the number of a ROUND. Raises ``BadBody``."""
     if len(message) != ROUND.size:
         raise BadBody(f"{len(message)} bytes where a ROUND was due")
     kind, a, b, c, term, number = ROUND.unpack(message)
@@ -283,14 +284,15 @@ def decode_round(message: bytes) -> tuple[int, int]:
 
 
 def split_blocks(message: bytes, *, expected_first: int, term_min: int, term_max: int) -> BlockRun:
-    """Finds and checks the blocks of a BLOCKS message, as views into it. They must begin at VLSN ``expected_first`` and
-    bear terms from ``term_min``, the log's last, to ``term_max``, none below one another. Raises ``BadBody``."""
+    """Finds and checks the blocks of a BLOCKS message, as views into it. The blocks must begin at VLSN
+    ``expected_first``. Their terms must not decrease, and be from ``term_min``, the log's last, to ``term_max``. Raises
+    ``BadBody``."""
     starts, sizes = _walk(message, BLOCKS_HEADER.unpack_from(message)[3])
     return run_of(message, starts, sizes, expected_first=expected_first, term_min=term_min, term_max=term_max)
 
 
 def _walk(message: bytes, count: int) -> tuple[list[int], list[int]]:
-    """Finds where blocks start and how long they are; the message ends with the last one's padding."""
+    """Finds the starts and the lengths of the blocks. The message must end with the padding of the last block."""
     if not 1 <= count <= BLOCKS_MAX:
         raise BadBody(f"a BLOCKS message of {count} blocks")
     total = len(message)

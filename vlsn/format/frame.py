@@ -1,4 +1,4 @@
-"""The frame, the envelope in which one node's segment keeps a block or a record of its own.
+"""The frame: the envelope in which a node's segment keeps a block or a local record.
 
     0     2    3    4        8      12       16      20      24
     |magic|kind|flag| length | prev | synced |  salt |  crc  | payload … | padding to 8
@@ -42,9 +42,9 @@ FRAME_DTYPE = np.dtype(
 MAGIC = 0x564C
 OVERMARKED = 0xA5
 FLAG_AT = 3
-"""The place of the flag byte in a frame."""
+"""The offset of the flag byte in a frame."""
 
-# The header without flag and crc, in its order: exactly the bytes that the crc covers.
+# The header without flag and crc, in order, which is exactly what the crc covers.
 _COVERED = Struct("<HBIIII")
 
 assert FRAME.size == FRAME_DTYPE.itemsize == FRAME_BYTES
@@ -63,7 +63,7 @@ _KIND_MAX = max(FrameKind)
 
 
 class FrameHeader(Record, frozen=True, gc=False):
-    """A header as it lies in the file; ``salt`` is the field, not the segment's salt."""
+    """A header as it is in the file. ``salt`` is the header's field, not the segment's salt."""
 
     kind: int
     flag: int
@@ -75,7 +75,7 @@ class FrameHeader(Record, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes from this frame to where the next one starts."""
+        """The bytes from this frame to the start of the next."""
         return FRAME_BYTES + ((self.length + 7) & ~7)
 
     @property
@@ -84,7 +84,7 @@ class FrameHeader(Record, frozen=True, gc=False):
 
 
 def build_header(kind: int, payload: Buffer, *, offset: int, prev: int, synced: int, salt: int) -> bytes:
-    """Builds the 24 bytes before ``payload`` at ``offset`` of a segment whose salt is ``salt``."""
+    """Builds the 24 bytes before ``payload``, for a frame at ``offset`` of a segment with this ``salt``."""
     length = len(payload)
     field = salt ^ offset
     total = crc(payload, crc(_COVERED.pack(MAGIC, kind, length, prev, synced, field)))
@@ -92,9 +92,9 @@ def build_header(kind: int, payload: Buffer, *, offset: int, prev: int, synced: 
 
 
 def decode_header(buf: Buffer, at: int, *, offset: int, salt: int) -> FrameHeader | None:
-    """Reads the header at ``buf[at]``, which is ``offset`` of the file; None where no frame of this segment starts.
-    That is so where magic, kind, flag or salt are wrong, or fewer than 24 bytes are left. ``check_frame`` checks the
-    crc, and whether ``length`` stays inside the file: until then trust nothing else here."""
+    """Reads the header at ``buf[at]``, which is at ``offset`` of the file. Returns None if no frame of this segment
+    starts there. That is so if magic, kind, flag or salt are wrong, or fewer than 24 bytes are left. ``check_frame``
+    checks the crc, and whether the frame ends inside the buffer. Before that, no other field may be trusted."""
     if at < 0 or len(buf) - at < FRAME_BYTES:
         return None
     magic, kind, flag, length, prev, synced, field, total = FRAME.unpack_from(buf, at)
@@ -104,14 +104,14 @@ def decode_header(buf: Buffer, at: int, *, offset: int, salt: int) -> FrameHeade
 
 
 def claimed_size(head: Buffer) -> int:
-    """Returns the bytes to the next frame as this header of any version claims, 0 where it is none."""
+    """Returns the bytes to the next frame according to this header, of any version, or 0 if it is not a header."""
     magic, _, _, length, *_ = FRAME.unpack(head)
     return FRAME_BYTES + ((length + 7) & ~7) if magic == MAGIC else 0
 
 
 def later_kind(buf: Buffer, at: int, *, offset: int, salt: int) -> int | None:
-    """Returns the kind of a whole frame at ``buf[at]`` that this version does not have, else None. Its crc is right, so
-    a later version wrote it."""
+    """Returns the kind of a whole frame at ``buf[at]``, if this version does not know the kind, or else None. The
+    frame's crc is correct, so a later version wrote it."""
     if at < 0 or len(buf) - at < FRAME_BYTES:
         return None
     magic, kind, flag, length, prev, synced, field, total = FRAME.unpack_from(buf, at)
@@ -121,7 +121,7 @@ def later_kind(buf: Buffer, at: int, *, offset: int, salt: int) -> int | None:
 
 
 def check_frame(buf: Buffer, at: int, header: FrameHeader) -> bool:
-    """Says whether ``buf`` holds the frame at ``at`` whole, its crc is right and its padding zero."""
+    """Says whether ``buf`` holds the whole frame at ``at``, with a correct crc and zero padding."""
     start = at + FRAME_BYTES
     end = start + header.length
     if at + header.size > len(buf):

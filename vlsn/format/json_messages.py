@@ -1,4 +1,4 @@
-"""JSON from another node, read as the type that it should be; ``BadBody`` names what does not fit."""
+"""Decodes JSON from another node as a given type. ``BadBody`` names what does not match."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def read_object(body: object, kind: type[T], what: str) -> T:
-    """Converts ``body``, decoded JSON, to a ``kind``. Raises ``BadBody``."""
+    """Converts ``body``, decoded JSON, to the type ``kind``. Raises ``BadBody`` if it does not match."""
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
@@ -21,7 +21,7 @@ def read_object(body: object, kind: type[T], what: str) -> T:
 
 
 def read_json(body: bytes, kind: type[T], what: str) -> T:
-    """Decodes the JSON in ``body`` to a ``kind``. Raises ``BadBody``."""
+    """Decodes the JSON in ``body`` to the type ``kind``. Raises ``BadBody`` if it does not match."""
     try:
         return msgspec.json.decode(body, type=kind)
     except JSON_FAULTS as error:

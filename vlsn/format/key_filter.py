@@ -1,9 +1,10 @@
-"""A reader's filter by key, applied to the entries of many blocks at once.
+"""A reader's filter by key. It is applied to the entries of many blocks at once.
 
     keys    | order-1 | order-22 |  | orders |      KeyFilter(b"order-", prefix=True)  →  1 1 0 0
                                                     KeyFilter(b"")                     →  0 0 1 0: entries without a key
 
-Lengths decide most rows; of those left the bytes are compared in strides that only the rows still equal go through.
+For most rows the length of the key decides. For the others, the bytes are compared in steps, each only for the rows
+that are still equal.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ _STRIDE_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class KeyFilter:
-    """The one key that is wanted, or with ``prefix`` all that begin so; an entry without a key has an empty one."""
+    """Wants one key, or with ``prefix`` all keys that begin with it. An entry without a key counts as having an empty
+    one."""
 
     key: bytes
     prefix: bool = False
 
     @classmethod
     def of(cls, key: bytes | None, key_prefix: bytes | None) -> KeyFilter | None:
-        """Makes the filter for what was asked; None where every key is wanted. Raises ``BadArgument`` for both, and for
-        a key over 64 KiB, which no entry can have."""
+        """Makes the filter for a reader's arguments. Returns None if every key is wanted. Raises ``BadArgument`` if
+        both are passed, or for a key over 64 KiB, which no entry can have."""
         if key is not None and key_prefix is not None:
             raise BadArgument("key and key_prefix: a reader asks for one key, or for a prefix, not for both")
         wanted = key_prefix if key is None else key
@@ -47,7 +49,7 @@ class KeyFilter:
         return held.startswith(self.key) if self.prefix else held == self.key
 
     def mask(self, rows: Rows) -> Mask:
-        """Marks the entries that are wanted."""
+        """Marks the wanted entries."""
         wanted = self.key
         if not rows.has(KEYS).any():
             return np.full(rows.rows, not wanted)
@@ -57,7 +59,7 @@ class KeyFilter:
 
 
 def begin_with(buf: Buffer, starts: I64, sizes: I64, wanted: bytes) -> Mask:
-    """Marks the pieces of ``buf``, each from its start on and so many bytes long, that begin with ``wanted``."""
+    """Marks the pieces of ``buf``, given by ``starts`` and ``sizes``, that begin with ``wanted``."""
     mask: Mask = sizes >= len(wanted)
     left = np.flatnonzero(mask)
     for low in range(0, len(wanted), _STRIDE_BYTES):

@@ -1,12 +1,13 @@
-"""The messages of a destination among the entries of a log: the one rule for delivery, paging and depth.
+"""Which entries of a log are messages of a destination: the only rule for delivery, paging and depth.
 
     key begins with the prefix               a message
     … and it is this destination's letter    none: one that nobody can take would beget others for ever
 
     dead letter    key "dead_letter"    value {"destination":"orders","vlsn":41,"attempts":5,"reason":"…"}
 
-A letter names its destination, so those of others are messages like any entry: a destination may take all dead letters
-of a group.  The master alone writes letters, always in this form, so their first bytes tell whose they are.
+A letter names its destination, so the letters of other destinations are messages like any entry. A destination may thus
+take all dead letters of a group. Only the master writes letters, always in this form, so their first bytes show whose
+letters they are.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _DATA = int(EntryKind.DATA)
 
 
 def dead_letter(destination: str, vlsn: int, attempts: int, reason: str) -> bytes:
-    """Encodes the letter of the message at ``vlsn``."""
+    """Encodes the dead letter for the message at ``vlsn``."""
     return msgspec.json.encode({"destination": destination, "vlsn": vlsn, "attempts": attempts, "reason": reason})
 
 
 class MessageFilter:
-    """The messages of destination ``name``: those with a key that begins with ``prefix``, but for its own letters,
-    which lie under the key ``letters`` (empty: it has none)."""
+    """The messages of destination ``name``: entries with a key that begins with ``prefix``, except the destination's
+    own letters. Their key is ``letters`` (empty: there are no letters)."""
 
     def __init__(self, name: str, prefix: bytes, letters: bytes) -> None:
         self._prefix, self._letters = prefix, letters
@@ -52,14 +53,14 @@ class MessageFilter:
         return mask
 
     def has(self, key: bytes | None, value: bytes) -> bool:
-        """Says whether an entry of a user is a message."""
+        """Says whether a user's entry is a message."""
         held = key or b""
         if not held.startswith(self._prefix):
             return False
         return self._letter_keys is None or held != self._letters or not value.startswith(self._head)
 
     def of_part(self, part: Batch | Values) -> tuple[I64, Mask]:
-        """Returns the bytes of each entry of what is submitted, and marks the messages."""
+        """Returns the bytes of each entry in a submitted part, and marks the messages."""
         return self._of_batch(part) if isinstance(part, Batch) else self._of_values(part)
 
     def _of_values(self, part: Values) -> tuple[I64, Mask]:

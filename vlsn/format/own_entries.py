@@ -1,6 +1,7 @@
-"""The log's own entries in a block, the source of its history, read by the column.
+"""Reads the log's own entries in a block by column. The log's history is made from them.
 
-The TERM entry at VLSN 1 founds a log, and names it ``INCARNATION-TERM`` by its writer: no other log has that name.
+The TERM entry at VLSN 1 founds a log, and gives it the name ``INCARNATION-TERM`` of its writer. No other log has that
+name.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.seams import Buffer
 
 FOUNDING_FIELD: Final = "Vlsnlog-Founding"
-"""The header of a call that is meant for one log alone: its name."""
+"""The header of a call that is meant for one log only. Its value is the log's name."""
 _COMMIT = int(EntryKind.COMMIT)
 Kinds = npt.NDArray[np.uint8]
 Ends = npt.NDArray[np.int32]
 
 
 class OwnEntries(NamedTuple):
-    """The log's own entries of a block that say something, and the last COMMIT of a transaction in it, 0 for none."""
+    """The log's own entries of a block that have a value, and the last COMMIT of a transaction in it, 0 for none."""
 
     entries: list[Entry]
     txn_end: Vlsn
 
 
 def own_entries(block: Buffer, header: BlockHeader) -> OwnEntries:
-    """Reads the log's own entries of a checked block, by the column. A COMMIT without a value only ends its
-    transaction."""
+    """Reads the log's own entries of a checked block, by column. A COMMIT without a value only ends its transaction,
+    and is left out."""
     lay, count = header.layout, header.count
     if count <= SMALL_COLUMN:
         return OwnEntries(_few(block, header, lay), _txn_end(block, header, lay))
@@ -73,7 +74,7 @@ def _entries(block: Buffer, header: BlockHeader, lay: Layout, rows: I64, kinds: 
 
 
 def founding_of(entries: Iterable[Entry]) -> str:
-    """Finds the entry that founds the log among those of its own; the log's name, empty where none is there."""
+    """Returns the log's name, if one of ``entries`` founds the log, or else ""."""
     first = next((each for each in entries if each.vlsn == 1 and each.kind == EntryKind.TERM), None)
     try:
         return TermEntry.decode(first.value).founding if first is not None else ""
@@ -84,7 +85,8 @@ def founding_of(entries: Iterable[Entry]) -> str:
 def _txn_end(block: Buffer, header: BlockHeader, lay: Layout) -> Vlsn:
     if lay.txns < 0:
         return NULL_VLSN
-    if any(block[lay.txns + 8 * header.count - 8 : lay.txns + 8 * header.count]):  # the last row's is its own end
+    # the last row's transaction ends with that row
+    if any(block[lay.txns + 8 * header.count - 8 : lay.txns + 8 * header.count]):
         return header.last_vlsn
     inside = np.frombuffer(block, "<u8", header.count, lay.txns).nonzero()[0]
     return Vlsn(header.first_vlsn + int(inside[-1]))

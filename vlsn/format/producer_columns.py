@@ -1,13 +1,13 @@
-"""The producer columns: whose each submission of a block is, and which of its producer's.
+"""The producer columns: the producer of each submission of a block, and the submission's sequence.
 
     0                  8 s                16 s              20 s, padded to 8
     | id u64[s]         | sequence u64[s]  | count u32[s]    |                   s = submissions
 
-Their place is after ``txns`` (``columns.py``); they are there if and only if some submission has a producer. A
-submission without a producer has id 0 and sequence 0. Counts are of entries, add up to the block's, and are at least 1.
-A producer's sequences begin at 0 and rise by one with each of its submissions.
+They are placed after ``txns`` (``columns.py``), and exist only if a submission has a producer. A submission without a
+producer has id 0 and sequence 0. Counts are numbers of entries, at least 1 each, and add up to the block's count. A
+producer's sequences begin at 0 and rise by one with each of its submissions.
 
-    ids 7 0 7, sequences 4 0 5, counts 1 3 2, from VLSN 10 on:  7/4 is VLSN 10, 7/5 is 14 and 15
+    Example: ids 7 0 7, sequences 4 0 5, counts 1 3 2, from VLSN 10 on: 7/4 is VLSN 10, and 7/5 is VLSNs 14 and 15.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from vlsn.seams import Buffer
 
 SEQUENCE_MAX = NUMBER_MAX - 2
 HANDLE_SEQUENCE = NUMBER_MAX - 1
-"""The sequence of a transaction that is named by its handle, which stands where a producer's id does. No client's is as
-high."""
+"""The sequence of a transaction with a handle. The handle is in the place of the producer's id. No client uses a
+sequence that high."""
 PRODUCER_BYTES = 24
-"""Bytes that the columns of one submission take, padding included; each one more takes less."""
+"""The bytes of the producer columns of one submission, with padding. Each further submission takes less."""
 _ONE = Struct("<QQII")
 
 assert _ONE.size == PRODUCER_BYTES == producer_bytes(1)
 
 
 Produced: TypeAlias = tuple[int, int, int, int, int]
-"""One submission of a producer as it lies in the log: producer, sequence, first and last VLSN, term.  A plain tuple: a
+"""One submission of a producer in the log: producer, sequence, first and last VLSN, term. It is a plain tuple, since a
 block may hold thousands."""
 
 
 def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence[int]) -> bytes:
-    """Packs the three columns of a block, or of a batch, whose only submission is its own."""
+    """Packs the three columns of a block, or of a batch, which has only one submission."""
     submissions = len(counts)
     assert submissions and any(producers), "columns that say nothing"
     if submissions == 1:
@@ -55,8 +55,8 @@ def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence
 
 
 def one(buf: Buffer, at: int, count: int, sequence_max: int = HANDLE_SEQUENCE) -> tuple[int, int]:
-    """Reads producer and sequence of one submission of ``count`` entries whose columns are at ``at``. Raises
-    ``BadBody``."""
+    """Reads the producer and the sequence of a single submission of ``count`` entries, whose columns are at ``at``.
+    Raises ``BadBody``."""
     producer, sequence, entries, zero = _ONE.unpack_from(buf, at)
     if not producer or sequence > sequence_max or entries != count or zero:
         raise BadBody(f"producer {producer:#x}, sequence {sequence}, of {entries} entries in {count}")
@@ -64,7 +64,7 @@ def one(buf: Buffer, at: int, count: int, sequence_max: int = HANDLE_SEQUENCE) -
 
 
 def check(buf: Buffer, at: int, submissions: int, count: int) -> None:
-    """Raises ``BadBody`` for columns that a block of ``count`` entries cannot have."""
+    """Checks the columns. Raises ``BadBody`` if a block of ``count`` entries cannot have them."""
     if submissions == 1:
         one(buf, at, count)
         return
@@ -77,7 +77,7 @@ def check(buf: Buffer, at: int, submissions: int, count: int) -> None:
 
 
 def _of_nobody(producers: Sequence[int], sequences: Sequence[int]) -> bool:
-    """Says whether nobody's submission has a sequence."""
+    """Says whether no submission without a producer has a sequence."""
     return any(sequence for producer, sequence in zip(producers, sequences, strict=True) if not producer)
 
 
@@ -92,8 +92,8 @@ def produced(buf: Buffer, at: int, submissions: int, first_vlsn: int, term: int)
 
 
 def produced_of(buf: bytes, at: npt.NDArray[np.int64], headers: npt.NDArray[np.void]) -> list[Produced]:
-    """Lists the submissions of many blocks, all with producers, by column. Their columns lie at ``at`` (multiples of 8,
-    ascending) of ``buf``; ``headers`` are theirs (``BLOCK_DTYPE``)."""
+    """Lists the submissions of many blocks, all with producers, by column. Their columns are at ``at`` (multiples of 8,
+    ascending) of ``buf``, and ``headers`` are their headers (``BLOCK_DTYPE``)."""
     submissions = headers["submissions"].astype(np.int64)
     begins = np.cumsum(submissions) - submissions
     number = np.arange(int(submissions.sum())) - np.repeat(begins, submissions)

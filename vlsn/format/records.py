@@ -1,14 +1,14 @@
-"""Records: the payloads of local frames, and the values of the log's own entries.
+"""The payloads of local frames, and the values of the log's own entries.
 
-Local frames (fixed layouts, every field a u64 but ``flags`` and the zero after it, u32 each):
+Local frames have fixed layouts. Every field is a u64, except ``flags`` and the zero after it, which are u32:
 
     CHECKPOINT_START  id, first_vlsn, last_vlsn, dtvlsn, clock_us                                        40 bytes
     CHECKPOINT_END    id, start_lsn, flags, 0, first_vlsn, last_vlsn, dtvlsn, clock_us                   56
     ROLLBACK_START    matchpoint, matchpoint_lsn, first_lsn, end_lsn, last_vlsn, clock_us                48
     ROLLBACK_END      start_lsn, clock_us                                                                16
 
-Their checksum is the frame's.  TERM, GROUP and COMMIT entries are replicated, so their values are JSON: a later version
-may add fields, which this one passes over.  Raised for what does not fit: ``BadBody``.
+The frame's checksum also covers the payload. TERM, GROUP and COMMIT entries are replicated, so their values are JSON. A
+later version may add fields, which this version ignores. ``BadBody`` is raised for bytes that do not match.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _URL = re.compile(r"https?://[!-~]{1,256}\Z")
 MEMBERS_MAX = 64
 PRIORITY_MAX = 10
 VALUE_BYTES_MAX = 64 << 10
-"""A TERM or GROUP value above this is refused before it is read."""
+"""The largest value of a TERM or GROUP entry. A larger one is refused unread."""
 
 
 class _Fixed:
@@ -52,7 +52,7 @@ class _Fixed:
 
     @classmethod
     def decode(cls, payload: Buffer) -> Self:
-        """Raises ``BadBody`` for another size or for fields that cannot be together."""
+        """Decodes a payload. Raises ``BadBody`` for another size or for fields that contradict each other."""
         if len(payload) != cls.LAYOUT.size:
             raise BadBody(f"{cls.__name__} of {len(payload)} bytes, not {cls.LAYOUT.size}")
         record = cls(*cls.LAYOUT.unpack(payload))
@@ -69,7 +69,7 @@ class _Fixed:
 
 class CheckpointFlag(IntFlag):
     CLEAN = 1
-    """The node stopped cleanly right after: the next open may go on in the same segment."""
+    """The node stopped cleanly right after this record, so the next opening may continue in the same segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ class CheckpointStart(_Fixed):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEnd(_Fixed):
-    """``start_lsn`` is where its CHECKPOINT_START lies; the range and DTVLSN are the log's at this frame."""
+    """The end of a checkpoint. ``start_lsn`` is the LSN of its CHECKPOINT_START. The range and the DTVLSN are the log's
+    at this frame."""
 
     LAYOUT: ClassVar[Struct] = Struct("<QQIxxxxQQQQ")
 
@@ -112,8 +113,8 @@ class CheckpointEnd(_Fixed):
 
 @dataclass(frozen=True, slots=True)
 class RollbackStart(_Fixed):
-    """Blocks after ``matchpoint`` up to ``last_vlsn`` are abandoned: the frames from ``first_lsn`` to before
-    ``end_lsn``.  A matchpoint of 0, with LSN 0, abandons the whole log."""
+    """The start of a rollback. Blocks after ``matchpoint`` up to ``last_vlsn`` are abandoned, which are the frames from
+    ``first_lsn`` to before ``end_lsn``. A matchpoint of 0, with LSN 0, abandons the whole log."""
 
     LAYOUT: ClassVar[Struct] = Struct("<QQQQQQ")
 
@@ -134,7 +135,7 @@ class RollbackStart(_Fixed):
 
 @dataclass(frozen=True, slots=True)
 class RollbackEnd(_Fixed):
-    """The rollback whose ROLLBACK_START lies at ``start_lsn`` is complete."""
+    """The end of the rollback whose ROLLBACK_START is at ``start_lsn``."""
 
     LAYOUT: ClassVar[Struct] = Struct("<QQ")
 
@@ -155,7 +156,7 @@ _OF_KIND: dict[FrameKind, type[LocalRecord]] = {
 
 
 def decode_record(kind: FrameKind, payload: Buffer) -> LocalRecord:
-    """Decodes what a frame of ``kind``, not a block, carries. Raises ``BadBody``."""
+    """Decodes the payload of a frame of ``kind``, which is not BLOCK. Raises ``BadBody``."""
     return _OF_KIND[kind].decode(payload)
 
 
@@ -188,7 +189,7 @@ class _OwnValue(msgspec.Struct, frozen=True):
 
 
 class TermEntry(_OwnValue, frozen=True):
-    """The first entry of a term; ``incarnation`` of the master, 16 hex digits."""
+    """The first entry of a term. ``incarnation`` is the master's, 16 hex digits."""
 
     term: int
     master: str
@@ -196,7 +197,7 @@ class TermEntry(_OwnValue, frozen=True):
 
     @property
     def founding(self) -> str:
-        """The name of the log that this entry founds where it is the first one; no other log has it."""
+        """The name of the log that this entry founds, if it is the log's first. No other log has the same name."""
         return f"{self.incarnation}-{self.term}"
 
     def _fault(self) -> str | None:
@@ -206,8 +207,8 @@ class TermEntry(_OwnValue, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One node of the group; only an electable one counts for majorities.  ``priority``: a lower one stands later.
-    ``joining``: it is to become electable once it has caught up."""
+    """One node of the group. Only electable nodes count for majorities. A node with a lower ``priority`` stands for
+    election later. A ``joining`` node becomes electable once it has caught up."""
 
     name: str
     url: str
@@ -218,7 +219,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class GroupEntry(_OwnValue, frozen=True):
-    """The group's members from this entry on; ``previous`` is the VLSN of the GROUP entry before, 0 for none."""
+    """The group's members from this entry on. ``previous`` is the VLSN of the previous GROUP entry, 0 for none."""
 
     group: str
     members: list[Member]
@@ -238,57 +239,58 @@ class GroupEntry(_OwnValue, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Settings of the whole group from an entry on; settings left out stay as they were."""
+    """Settings of the whole group from an entry on. A setting that is None does not change."""
 
     level: Level | None = None
-    """The level that members may write from there on, once that is durable (``levels``)."""
+    """The level that members may write from this entry on, once the entry is durable (``levels``)."""
     producers: Annotated[int, msgspec.Meta(ge=PRODUCERS_MIN, le=PRODUCERS_MAX)] | None = None
-    """How many exactly-once producers the log knows behind it; of more, those heard of longest ago are forgotten."""
+    """How many exactly-once producers the log knows after this entry. Beyond that, those with the oldest submissions
+    are forgotten."""
     durability: GroupDurability | None = None
-    """The durability of appends that ask for none, and the most that one may ask for."""
+    """The durability of appends that do not ask for one, and the most that an append may ask for."""
 
 
 class AckNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A note of one destination's acknowledgements (``state/acks``); sets of VLSNs are packed (``vlsn_set``)."""
+    """A note of one destination's acknowledgements (``state/acks``). Sets of VLSNs are packed (``vlsn_set``)."""
 
     begin: int | None = None
-    """The first VLSN to be delivered, 0 for the one behind this COMMIT: of a destination that is made, or moved."""
+    """For a destination that is made or moved: the first VLSN to be delivered, or 0 for the VLSN after this COMMIT."""
     over: bool = False
-    """The destination is gone."""
+    """True if the destination is deleted."""
     again: bytes = b""
-    """Not acknowledged any more, nor dead."""
+    """VLSNs that are no longer acknowledged, nor dead."""
     done: bytes = b""
-    """Acknowledged."""
+    """VLSNs that are acknowledged."""
     tries: dict[int, bytes] = {}
-    """Delivered so many times, from two on."""
+    """The delivered VLSNs, by their number of deliveries, from two on."""
     dead: bytes = b""
-    """Those of ``done`` that are dead."""
+    """The VLSNs in ``done`` that are dead."""
 
 
 class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A COMMIT, and the settings that take effect with it. Alone in its block it commits nothing else. An empty value
-    sets nothing."""
+    """A COMMIT entry, and the settings that take effect with it. A COMMIT alone in its block commits no other entry. An
+    empty value sets nothing."""
 
     set: Settings = Settings()
     put: dict[str, msgspec.Raw] = {}
-    """Names of the small state with their values from here on, any JSON; ``null`` removes a name
+    """Names of the small state with their new values from this entry on, any JSON. ``null`` removes a name
     (``state/small_state``)."""
     acks: dict[str, AckNote] = {}
-    """Acknowledgements by the uuids of their destinations; from level 3 on."""
+    """Notes of acknowledgements by the uuids of their destinations; from level 3 on."""
 
     @classmethod
     def putting(cls, puts: Mapping[str, Any]) -> Self:
-        """Makes one that sets these names, each to a JSON value; None removes a name."""
+        """Makes an entry that sets these names, each to a JSON value. None removes a name."""
         return cls(put={name: msgspec.Raw(msgspec.json.encode(value)) for name, value in puts.items()})
 
     @property
     def puts(self) -> dict[str, bytes | None]:
-        """Copies what is put, as JSON; None for what is to be gone."""
+        """Copies the values that are put, as JSON. None is for a name to be removed."""
         texts = {name: bytes(value) for name, value in self.put.items()}
         return {name: None if text == b"null" else text for name, text in texts.items()}
 
     def encode(self) -> bytes:
-        """Encodes it. Raises ``BadBody`` past ``VALUE_BYTES_MAX``."""
+        """Encodes the entry. Raises ``BadBody`` if the value is larger than ``VALUE_BYTES_MAX``."""
         value = msgspec.json.encode(self)
         _refuse(f"a COMMIT of {len(value)} bytes; at most {VALUE_BYTES_MAX}" if len(value) > VALUE_BYTES_MAX else None)
         return value
@@ -299,7 +301,7 @@ class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 JSON_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors that msgspec raises for bytes that are not the JSON they should be; the last for a deep nest."""
+"""The errors that msgspec raises for bytes that are not the expected JSON. The last is for JSON nested too deeply."""
 _Value = TypeVar("_Value")
 
 

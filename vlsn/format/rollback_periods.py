@@ -2,9 +2,9 @@
 
     LSN   100  200  300  400 START(200–301)  500          200 and 300; never 400 or 500, whatever the record says
 
-A record knows nothing that lies behind it: one whose end lies past itself abandons what lies before it, and no more.
-Which blocks are visible is anybody's guess where periods cross, or where a ROLLBACK_END speaks of a START that is not
-there: an open refuses such a log.
+A record cannot know anything after itself. So a record whose end is past itself abandons only what is before it. If
+periods cross, or a ROLLBACK_END names a START that does not exist, it is unclear which blocks are visible. Such a log
+cannot be opened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vlsn.ids import Lsn
 Mask = npt.NDArray[np.bool_]
 Lsns = npt.NDArray[np.int64]
 Started = tuple[Lsn, RollbackStart]
-"""A record and its place."""
+"""A rollback record and its LSN."""
 Ended = tuple[Lsn, RollbackEnd]
 
 
@@ -37,7 +37,7 @@ def end_of(at: Lsn, record: RollbackStart) -> Lsn:
 
 
 def contradictions(started: Sequence[Started]) -> list[tuple[Lsn, str]]:
-    """Lists what contradicts itself among the records of one log, and the record that does."""
+    """Lists the records of one log that contradict themselves or others, each with the contradiction."""
     past = [
         (at, f"its period ends at {record.end_lsn:#x}, past the record itself")
         for at, record in started
@@ -47,11 +47,11 @@ def contradictions(started: Sequence[Started]) -> list[tuple[Lsn, str]]:
 
 
 def crossings(started: Sequence[Started]) -> list[tuple[Lsn, str]]:
-    """Lists the records whose periods cross earlier ones. A later period lies behind an earlier one, before it where
-    nothing was logged between them, or around all of it. No part of an abandoned period is abandoned again."""
+    """Lists the records whose periods cross earlier ones. A later period must be after an earlier one, around the whole
+    of it, or before it if nothing was logged between. No part of an abandoned period is abandoned again."""
     found: list[tuple[Lsn, str]] = []
     periods: list[Started] = []
-    """Those that no later one holds, ascending, as far as they do not cross."""
+    """The periods that no later one contains, ascending, without those that cross others."""
     for at, record in sorted(started, key=lambda one: one[0]):
         begin, end = record.first_lsn, end_of(at, record)
         first = bisect_right(periods, begin, key=lambda one: end_of(*one))
@@ -67,7 +67,8 @@ def crossings(started: Sequence[Started]) -> list[tuple[Lsn, str]]:
 
 
 def unstarted(started: Sequence[Started], ended: Sequence[Ended], first: Lsn) -> list[tuple[Lsn, str]]:
-    """Lists the ends whose starts are not there, though they would lie at or behind ``first``, where reading began."""
+    """Lists the ends whose starts are missing, though the starts would be at or after ``first``, where reading
+    began."""
     known = {at for at, _ in started}
     return [
         (at, f"it ends the rollback at {record.start_lsn:#x}, where none begins")

@@ -1,12 +1,12 @@
-"""The entries of many blocks at once, by column, for scans.
+"""Handles the entries of many blocks at once, by column, for scans.
 
-The blocks lie in one buffer, verified, in log order; where their columns begin is arithmetic on their headers,
-so the offsets columns of all of them are gathered in one step, as places in the buffer:
+The blocks are in one buffer, verified, in log order. The places of their columns follow from their headers by
+arithmetic. So the offsets of all blocks are gathered in one step, as places in the buffer:
 
     bytes    … |hdr|offsets| a | bc |  | hdr |offsets| d |      starts  s0 s1 s2 s3
                                                                 ends    e0 e1 e2 e3
 
-A window of blocks costs some thirty NumPy calls and an entry about 0.05 µs; cutting a value out another 0.1 µs.
+A window of blocks costs about thirty NumPy calls, and an entry about 0.05 µs. Cutting out a value costs another 0.1 µs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ assert (BlockFlag.KINDS, BlockFlag.TXNS, BlockFlag.KEYS) == (KINDS, TXNS, KEYS)
 
 
 class Rows:
-    """Entries of the blocks at ``at`` (multiples of 8, ascending) of ``buf``; ``headers`` are the blocks'
+    """The entries of the blocks at ``at`` (multiples of 8, ascending) of ``buf``. ``headers`` are the blocks' headers
     (``BLOCK_DTYPE``)."""
 
     def __init__(self, buf: Buffer, at: I64, headers: npt.NDArray[np.void]) -> None:
@@ -42,11 +42,11 @@ class Rows:
         self.layouts = layouts(headers)
 
     def only(self, which: slice) -> Rows:
-        """Keeps some of the blocks, in the same buffer."""
+        """Returns the rows of some of the blocks, in the same buffer."""
         return Rows(self.buf, self.at[which], self.headers[which])
 
     def spread(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Repeats a value of each block for every entry of it."""
+        """Repeats each block's value for every entry of the block."""
         return column if self.rows == len(column) else np.repeat(column, self.count)
 
     def column(self, name: str) -> I64:
@@ -54,7 +54,7 @@ class Rows:
         return self.spread(self.headers[name].astype(np.int64))
 
     def numbers(self) -> I64:
-        """Numbers the entries within their blocks, from 0."""
+        """Numbers the entries within their blocks, starting at 0."""
         if self.rows == len(self.count):
             return np.zeros(self.rows, np.int64)
         numbers: I64 = np.arange(self.rows, dtype=np.int64) - self.spread(np.cumsum(self.count) - self.count)
@@ -65,7 +65,7 @@ class Rows:
         return vlsns
 
     def has(self, flag: int) -> Mask:
-        """Marks the blocks that have the column."""
+        """Marks the blocks that have the column of ``flag``."""
         mask: Mask = self.headers["flags"] & np.uint8(flag) != 0
         return mask
 
@@ -76,15 +76,16 @@ class Rows:
         return self.body(TXNS, self.layouts.txns, "<i8", np.zeros(self.rows, np.int64))
 
     def value_cuts(self) -> tuple[I64, I64]:
-        """Returns where each value starts and ends in ``buf``."""
+        """Returns the start and the end of each value in ``buf``."""
         return self._cuts(self.layouts.value_offsets, self.layouts.values, None)
 
     def key_cuts(self) -> tuple[I64, I64]:
-        """Returns where each key starts and ends; blocks without keys give empty ones at their start."""
+        """Returns the start and the end of each key in ``buf``. Entries of blocks without keys get empty keys at the
+        block's start."""
         return self._cuts(self.layouts.key_offsets, self.layouts.keys, self.has(KEYS))
 
     def body(self, flag: int, columns: I64, dtype: str, absent: I64) -> I64:
-        """Reads a column of the blocks with ``flag``; entries of the others keep ``absent``."""
+        """Reads a column of the blocks with ``flag``. For entries of other blocks, takes the value from ``absent``."""
         has = self.has(flag)
         if has.any():
             width = np.dtype(dtype).itemsize
@@ -94,7 +95,8 @@ class Rows:
         return absent
 
     def offsets(self, columns: I64, has: Mask | None) -> tuple[I64, I64]:
-        """Reads an offsets column for each entry; 0 and 0 for those of blocks without."""
+        """Reads the start and the end in an offsets column for each entry; 0 and 0 for entries of blocks without the
+        column."""
         places = self.spread((self.at + columns) >> 2) + self.numbers()
         words = np.frombuffer(self.buf, "<i4", len(self.buf) // 4)
         if has is None or has.all():
@@ -105,8 +107,8 @@ class Rows:
         return starts, ends
 
     def rising(self) -> Mask:
-        """Marks the blocks whose offsets rise from 0 to the length of what they point into. Of others nothing may be
-        cut."""
+        """Marks the blocks whose offsets rise from 0 to the length of the data. Nothing may be cut out of other
+        blocks."""
         values = self._rise(self.layouts.value_offsets, self.headers["value_bytes"], None)
         keyed = self.has(KEYS)
         if keyed.any():
@@ -133,11 +135,11 @@ class Rows:
 
 
 class EntryRows(Rows):
-    """The entries of blocks that follow on one another, as Python objects."""
+    """The entries of consecutive blocks, as Python objects."""
 
     @classmethod
     def joined(cls, blocks: Sequence[Buffer]) -> EntryRows:
-        """Makes the rows of checked blocks that lie apart, in a copy of their bytes."""
+        """Makes the rows of checked blocks in separate buffers, by copying their bytes into one."""
         pieces: list[Buffer] = []
         at: list[int] = []
         end = 0
@@ -157,8 +159,8 @@ class EntryRows(Rows):
     def chosen(
         self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None, wanted: Mask | None = None
     ) -> slice | I64:
-        """Chooses the entries with VLSNs of this range (inclusive) and one of these ``kinds``; of these the ``wanted``
-        ones, where they are marked."""
+        """Chooses the entries with VLSNs in this range (inclusive) and of one of these ``kinds``. With ``wanted``, only
+        marked entries are chosen."""
         first = self.first_vlsn
         span = slice(max(from_vlsn - first, 0), max(to_vlsn - first + 1, 0))
         every_kind = kinds is None or (kinds == _DATA_ONLY and not self.headers["kind"].any())
@@ -177,7 +179,7 @@ class EntryRows(Rows):
         return zip(self._vlsns(chosen), self._cut(starts[chosen], ends[chosen]), strict=True)
 
     def sizes(self) -> I64:
-        """Returns the bytes of key and value, for every entry."""
+        """Returns the bytes of key and value together, for every entry."""
         sizes = self.offsets(self.layouts.value_offsets, None)
         keys = self.offsets(self.layouts.key_offsets, self.has(KEYS)) if self.has(KEYS).any() else (0, 0)
         return sizes[1] - sizes[0] + keys[1] - keys[0]
@@ -195,7 +197,7 @@ class EntryRows(Rows):
         return list(map(Entry, self._vlsns(chosen), *columns, kinds, txns, keys, values))
 
     def block_of(self, row: int) -> int:
-        """Returns the number of the block that an entry belongs to."""
+        """Returns the index of the block that contains an entry."""
         return int(np.searchsorted(np.cumsum(self.count), row, side="right"))
 
     def _vlsns(self, chosen: slice | I64) -> Sequence[int]:

@@ -1,7 +1,7 @@
-"""Equality of two submissions: keys and values, entry by entry, however each is laid out.
+"""Compares two submissions entry by entry, keys and values, however each submission is laid out.
 
-Submissions are compared by the column, as bytes and without hashes: equal ones are equal in every byte. A submission
-lies in one block, so the block that holds its first VLSN holds all of it.
+Submissions are compared by column, as bytes and without hashes, so equal ones are equal in every byte. A submission is
+in one block, so the block that holds its first VLSN holds all of its entries.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from vlsn.seams import Buffer
 
 
 class _Column(NamedTuple):
-    """Some entries of a keys or values column. Their offsets lie in ``offsets_in`` at ``offsets``, the data that those
-    count into in ``data_in`` at ``data``."""
+    """Some entries of a keys or values column. Their offsets are in ``offsets_in`` from ``offsets`` on. The data to
+    which they refer are in ``data_in`` from ``data`` on."""
 
     offsets_in: Buffer
     offsets: int
@@ -65,7 +65,8 @@ def same(one: Submission, other: Submission) -> bool:
 
 
 def _commits_as(block: Buffer, header: BlockHeader, skip: int, submission: Submission) -> bool:
-    """Says whether the rows from ``skip`` on are one transaction if ``submission`` is, and no transaction otherwise."""
+    """Says whether the rows from ``skip`` on are a transaction if ``submission`` is one, and belong to no transaction
+    otherwise."""
     txn = header.first_vlsn + skip if isinstance(submission, Transaction) else 0
     if not header.flags & TXNS:
         return not txn

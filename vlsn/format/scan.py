@@ -1,16 +1,16 @@
-"""The walk through a segment's bytes: lengths in a tight loop, all else by column.
+"""Walks through a segment's bytes: follows the lengths in a tight loop, and does all other checks by column.
 
-A buffer holds a segment from file offset ``base`` (a multiple of 8) on. Its frames are found by their lengths alone,
-small ones by magic and salt, a column of all places at a time. Then every header field but the crc is checked for all
-of them at once. So a NumPy call is paid once a window, not once a frame.
+A buffer holds a segment from file offset ``base`` (a multiple of 8) on. Frames are found by their lengths alone. Small
+frames are found by magic and salt, for all places at once. Then every header field except the crc is checked for all
+frames at once. So the cost of a NumPy call is paid once for each window, not for each frame.
 
     base = 4096          4184           4272     4272+24
       |BLOCK 64 B, prev 0 |BLOCK 60 B, prev 88   |000000…
       offsets = [4096, 4184]   end = 4272   reason = ZEROS
 
-The walk ends before the first thing that is no frame, and says what that was; whether it is the end, a torn
-tail or damage is for its callers to judge.  Checksums are apart (``check_crcs``), because a segment with a
-sidecar is proven by one pass over all of its bytes instead.
+The walk ends before the first thing that is not a frame, and says what that is. The caller decides whether it is the
+end, a torn tail or damage. Checksums are checked separately (``check_crcs``), since a segment with a sidecar is proved
+by a single pass over all its bytes.
 """
 
 from __future__ import annotations
@@ -47,20 +47,21 @@ Headers = npt.NDArray[np.void]
 
 _SEARCH_BYTES = MIB
 _CLAIMS_MAX = 256
-"""The limit on bytes read in search of a segment's first frame, in multiples of its own, whatever frames claim."""
+"""The limit on the bytes read while searching for a segment's first frame, as a multiple of the segment's own bytes,
+whatever lengths are claimed."""
 _COVERED = [*range(FLAG_AT), *range(FLAG_AT + 1, FRAME_BYTES - 4)]
 _TABLE_FROM = 100
-"""Frames from which header checksums are cheaper by table, a column of all frames at a time."""
+"""The number of frames from which on header checksums are cheaper by table, by column."""
 _MARKS_FRAME_BYTES = 1024
-"""The largest first frame of a window that is searched for magic and salt, at 0.1 ns a byte. In a window of larger
-frames a step from length to length, 0.13 µs a frame, costs less."""
+"""The largest first frame for which a window is searched for magic and salt, at 0.1 ns for each byte. With larger
+frames, following the lengths costs less, at 0.13 µs for each frame."""
 _MARKS_BYTES_MIN = 8 * KIB
 _CRC_RUN = 2048
-"""Pieces whose places are lists at once."""
+"""The number of pieces whose places are converted to lists at once."""
 _VIEW_FROM = 4 * KIB
-"""Frames longer than this on the average are not copied for their checksum."""
+"""The average frame size above which frames are not copied for their checksums."""
 _BLOCK, _KIND_LAST = int(FrameKind.BLOCK), int(max(FrameKind))
-"""Plain numbers: for each member of an enum NumPy asks anew what it is."""
+"""Plain numbers, since NumPy inspects each enum member again on every use."""
 
 
 class Stop(StrEnum):
@@ -71,15 +72,15 @@ class Stop(StrEnum):
     ZEROS = "zeros"
     """The place of the next header is all zeros."""
     BAD = "bad"
-    """A header that is none: magic, kind, flag, length, salt or prev is wrong."""
+    """The next header is not valid: magic, kind, flag, length, salt or prev is wrong."""
     SHORT = "short"
     """The next frame (or header) does not end within the bytes read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The frames found: their offsets in the file, their headers (``FRAME_DTYPE``), where the walk ended and why. Their
-    checksums have not been looked at."""
+    """The frames found: their offsets in the file, their headers (``FRAME_DTYPE``), and where and why the walk ended.
+    Their checksums are not checked yet."""
 
     offsets: Offsets
     headers: Headers
@@ -90,11 +91,11 @@ class Walk:
         return len(self.offsets)
 
     def before(self, count: int) -> Walk:
-        """Keeps the first ``count`` frames, as if the next one were none."""
+        """Keeps the first ``count`` frames, as if the next one were not a frame."""
         return Walk(self.offsets[:count], self.headers[:count], int(self.offsets[count]), Stop.BAD)
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> Walk:
-        """Keeps the frames that ``chosen`` marks, which need not be consecutive any more."""
+        """Keeps the frames that ``chosen`` marks, which may be apart."""
         return Walk(self.offsets[chosen], self.headers[chosen], self.end, self.reason)
 
     def visible(self) -> Walk:
@@ -103,8 +104,9 @@ class Walk:
 
 
 def walk(buf: Buffer, *, base: int, start: int, end: int, salt: int) -> Walk:
-    """Walks the frames from file offset ``start`` to ``end`` (exclusive), both within ``buf``, whose first byte is
-    ``base``. A walk from anywhere but the segment's first frame takes its first frame's ``prev`` on trust."""
+    """Walks the frames from file offset ``start`` to ``end`` (exclusive), both within ``buf``, whose first byte is at
+    offset ``base``. If the walk does not begin with the segment's first frame, it does not check ``prev`` of its first
+    frame."""
     assert base % 8 == 0
     assert start % 8 == 0
     assert base <= start
@@ -127,7 +129,7 @@ def walk(buf: Buffer, *, base: int, start: int, end: int, salt: int) -> Walk:
 
 
 def at_offsets(buf: Buffer, *, base: int, offsets: Offsets, end: int, salt: int) -> Walk:
-    """Walks as ``walk`` does, where ``offsets`` (ascending, of a sidecar) say where frames begin. It ends before the
+    """Walks as ``walk`` does, but the frames begin at ``offsets`` (ascending, from a sidecar). The walk ends before the
     first place without a frame, or with a frame that does not reach to the next place."""
     headers = frame_headers(buf, base, offsets)
     first_prev = 0 if len(offsets) and offsets[0] == FIRST_FRAME else None
@@ -143,20 +145,20 @@ def at_offsets(buf: Buffer, *, base: int, offsets: Offsets, end: int, salt: int)
 
 
 def frame_ends(offsets: Offsets, headers: Headers) -> Offsets:
-    """Returns for each frame the file offset behind its padding."""
+    """Returns the file offset after each frame's padding."""
     return offsets + FRAME_BYTES + ((headers["length"].astype(np.int64) + 7) & ~7)
 
 
 def joined(headers: Sequence[Headers]) -> Headers:
-    """Joins arrays of one type as bytes: NumPy joins structures field by field, slowly."""
+    """Joins arrays of the same type as bytes, since NumPy joins structured arrays field by field, slowly."""
     plain = np.dtype((np.void, headers[0].dtype.itemsize))
     whole: Headers = np.concatenate([each.view(plain) for each in headers]).view(headers[0].dtype)
     return whole
 
 
 def frame_offsets(buf: Buffer, base: int, start: int, end: int, salt: int) -> Offsets:
-    """Returns where frames begin from ``start`` on, as their lengths say and nothing else; the last one may be none, or
-    end past ``end``."""
+    """Returns where frames begin from ``start`` on, by their lengths alone. At the last place there may be no frame, or
+    one that ends past ``end``."""
     offsets = _by_marks(buf, base, start, end, salt)
     return _by_length(buf, base, start, end) if offsets is None else offsets
 
@@ -167,18 +169,19 @@ def frame_headers(buf: Buffer, base: int, offsets: Offsets) -> Headers:
 
 
 def block_headers(buf: Buffer, base: int, offsets: Offsets) -> npt.NDArray[np.void]:
-    """Returns the block headers (``BLOCK_DTYPE``) of the frames at ``offsets``, each a BLOCK of at least 64 bytes."""
+    """Returns the block headers (``BLOCK_DTYPE``) of the frames at ``offsets``. Each must be a BLOCK of at least 64
+    bytes."""
     return _rows(buf, offsets - base + FRAME_BYTES, BLOCK_DTYPE)
 
 
 def check_crcs(buf: Buffer, base: int, found: Walk) -> int | None:
-    """Returns the index in ``found`` of the first frame whose checksum or padding is wrong, else None."""
+    """Returns the index in ``found`` of the first frame with a wrong checksum or padding, or None."""
     bad = bad_frames(buf, base, found)
     return int(bad.argmax()) if bad.any() else None
 
 
 def bad_frames(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.bool_]:
-    """Marks the frames with a wrong checksum, or padding that is not zero."""
+    """Marks the frames with a wrong checksum or non-zero padding."""
     if not len(found):
         return np.zeros(0, dtype=np.bool_)
     bad: npt.NDArray[np.bool_] = frame_crcs(buf, base, found) != found.headers["crc"]
@@ -186,7 +189,7 @@ def bad_frames(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.bool_]:
 
 
 def frame_crcs(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.uint32]:
-    """Computes the checksum that each frame's bytes call for (about 0.25 µs a frame, and 0.05 µs a KiB)."""
+    """Computes the correct checksum of each frame's bytes (about 0.25 µs for each frame, and 0.05 µs for each KiB)."""
     starts = found.offsets - base + FRAME_BYTES
     ends = starts + found.headers["length"]
     values = np.empty(len(found), dtype=np.uint32)
@@ -199,7 +202,7 @@ def frame_crcs(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.uint32]:
 def piece_crcs(
     buf: Buffer, starts: Offsets, ends: Offsets, seeds: npt.NDArray[np.uint32] | None = None
 ) -> npt.NDArray[np.uint32]:
-    """Computes the crc32c of each ``buf[start:end]``, going on from its seed where there are seeds."""
+    """Computes the crc32c of each ``buf[start:end]``, starting from its seed if ``seeds`` are passed."""
     count = len(starts)
     values = np.empty(count, dtype=np.uint32)
     for low in range(0, count, _CRC_RUN):
@@ -215,7 +218,7 @@ def piece_crcs(
 
 
 def check_kind(buf: Buffer, base: int, at: int, salt: int, name: str) -> None:
-    """Checks that no frame of a later version lies at ``at``, where a walk of segment ``name`` has ended. Raises
+    """Checks that there is no frame of a later version at ``at``, where a walk of segment ``name`` has ended. Raises
     ``WrongVersion``."""
     kind = later_kind(buf, at - base, offset=at, salt=salt)
     if kind is not None:
@@ -223,8 +226,8 @@ def check_kind(buf: Buffer, base: int, at: int, salt: int, name: str) -> None:
 
 
 def check_versions(heads: Headers, offsets: Offsets, name: str) -> None:
-    """Checks that no block of a later version is among these of segment ``name``. ``heads`` (``BLOCK_DTYPE``) and
-    ``offsets`` are those of frames with right checksums. Raises ``WrongVersion``."""
+    """Checks that none of these blocks of segment ``name`` is of a later version. ``heads`` (``BLOCK_DTYPE``) and
+    ``offsets`` belong to frames with correct checksums. Raises ``WrongVersion``."""
     for index in np.flatnonzero(heads["version"] != VERSION).tolist():
         if header_crcs(heads[index : index + 1])[0] == heads["header_crc"][index]:
             error = unread("a block", int(heads["version"][index]), VERSION)
@@ -233,7 +236,7 @@ def check_versions(heads: Headers, offsets: Offsets, name: str) -> None:
 
 def find_frame_after(buf: Buffer, base: int, start: int, salt: int) -> int | None:
     """Finds the first offset ≥ ``start`` (rounded up to 8) with a whole frame of this segment in ``buf``. Magic, salt
-    and crc are right; whatever a bad frame's length said plays no part."""
+    and crc must be correct. The length in a bad frame is not used."""
     view = memoryview(buf)
     at = padded(max(start, base))
     limit = base + (len(buf) & ~7)
@@ -248,7 +251,7 @@ def find_frame_after(buf: Buffer, base: int, start: int, salt: int) -> int | Non
 
 
 def islands(buf: Buffer, base: int, start: int, salt: int) -> Iterator[Walk]:
-    """Yields every run of whole frames (checksums right) at or after ``start``, whatever lies between them."""
+    """Yields every run of whole frames (with correct checksums) at or after ``start``, whatever is between them."""
     at: int | None = start
     end = base + len(buf)
     while at is not None and at < end:
@@ -262,8 +265,8 @@ def islands(buf: Buffer, base: int, start: int, salt: int) -> Iterator[Walk]:
 
 
 def salt_of(buf: Buffer, base: int, start: int) -> int | None:
-    """Finds the salt of the first whole frame from ``start`` on, for a segment whose header page cannot be read. None
-    when there is no frame at all (an unused standby), or only claims of some without end."""
+    """Finds the salt of the first whole frame from ``start`` on, for a segment whose header page cannot be read.
+    Returns None if there is no frame at all (an unused standby), or too many places that only look like a frame."""
     view = memoryview(buf)
     limit = base + (len(buf) & ~7)
     halves = np.frombuffer(view[start - base : limit - base], dtype="<u2")[::4]
@@ -272,7 +275,7 @@ def salt_of(buf: Buffer, base: int, start: int) -> int | None:
         salt = (int.from_bytes(view[position - base + 16 : position - base + 20], "little") ^ position) & U32_MAX
         if is_frame(buf, base, position, salt):
             return salt
-        # Any salt goes here, so magic numbers in a client's bytes may each claim all that lies behind them.
+        # Any salt is accepted here, so magic numbers in a client's bytes may each claim all bytes after them.
         left -= min(int.from_bytes(view[position - base + 4 : position - base + 8], "little"), limit - position)
         if left < 0:
             return None
@@ -280,15 +283,16 @@ def salt_of(buf: Buffer, base: int, start: int) -> int | None:
 
 
 def is_frame(buf: Buffer, base: int, offset: int, salt: int) -> bool:
-    """Says whether a whole frame of this segment lies at ``offset``: magic, salt, crc and padding are right."""
+    """Says whether there is a whole frame of this segment at ``offset``, with correct magic, salt, crc and padding."""
     header = decode_header(buf, offset - base, offset=offset, salt=salt)
     return header is not None and check_frame(buf, offset - base, header)
 
 
 def _by_length(buf: Buffer, base: int, start: int, end: int) -> Offsets:
-    """Follows the lengths alone to where frames begin; the last may be none, or end past ``end``."""
+    """Finds where frames begin by following the lengths alone. At the last place there may be no frame, or one that
+    ends past ``end``."""
     words = memoryview(buf).cast("B")[: (end - base) & ~7].cast("I")
-    at = (start - base) // 4 + 1  # in words of 4 bytes: the place of a header's length
+    at = (start - base) // 4 + 1  # the index, in words of 4 bytes, of a header's length
     stop = len(words) - 5
     found: list[int] = []
     add = found.append
@@ -302,8 +306,8 @@ def _by_length(buf: Buffer, base: int, start: int, end: int) -> Offsets:
 
 
 def _by_marks(buf: Buffer, base: int, start: int, end: int, salt: int) -> Offsets | None:
-    """Searches for magic and salt, where small frames follow on one another as their lengths say. None where they do
-    not, or are few or large."""
+    """Searches for magic and salt, and checks by the lengths that the small frames found are consecutive. Returns None
+    if they are not, or are few or large."""
     if end - start < _MARKS_BYTES_MIN:
         return None
     if int.from_bytes(buf[start - base + 4 : start - base + 8], "little") > _MARKS_FRAME_BYTES:
@@ -330,7 +334,7 @@ def _by_marks(buf: Buffer, base: int, start: int, end: int, salt: int) -> Offset
 
 
 def _rows(buf: Buffer, positions: Offsets, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """Gathers what lies at each position (a multiple of 8) of ``buf``, read as ``dtype``, in one go."""
+    """Gathers a value of ``dtype`` at each position (a multiple of 8) of ``buf``, in one step."""
     size = dtype.itemsize
     places = max(0, (len(buf) - size) // 8 + 1)
     every: npt.NDArray[np.void] = np.ndarray(places, dtype=f"V{size}", buffer=buf, strides=(8,))
@@ -339,17 +343,17 @@ def _rows(buf: Buffer, positions: Offsets, dtype: np.dtype[np.void]) -> npt.NDAr
 
 
 def header_crcs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
-    """Computes the crc32c that each block header (``BLOCK_DTYPE``) calls for."""
+    """Computes the correct crc32c of each block header (``BLOCK_DTYPE``)."""
     return _crcs(headers.view(np.uint8).reshape(-1, BLOCK_BYTES), range(BLOCK_BYTES - 4))
 
 
 def head_crcs(headers: Headers) -> npt.NDArray[np.uint32]:
-    """Computes the crc32c of each frame's header as its crc covers it, to go on from with the payload."""
+    """Computes the crc32c of the covered part of each frame's header. The payload's crc continues from there."""
     return _crcs(headers.view(np.uint8).reshape(-1, FRAME_BYTES), _COVERED)
 
 
 def _crcs(raw: npt.NDArray[np.uint8], columns: Sequence[int]) -> npt.NDArray[np.uint32]:
-    """Computes the crc32c of these columns of each row."""
+    """Computes the crc32c of the given byte columns of each row."""
     width = len(columns)
     if len(raw) < _TABLE_FROM:
         data = raw[:, columns].tobytes()
@@ -363,8 +367,8 @@ def _crcs(raw: npt.NDArray[np.uint8], columns: Sequence[int]) -> npt.NDArray[np.
 
 @lru_cache(maxsize=2)
 def _tables(width: int) -> npt.NDArray[np.uint32]:
-    """Tabulates what each value of each byte changes in the crc32c of ``width`` zeros. A crc is linear over its bytes:
-    the crc of any bytes is that of zeros with all these changes."""
+    """Tabulates, for each value of each byte, the change that it makes to the crc32c of ``width`` zeros. A crc is
+    linear over its bytes, so the crc of any bytes is that of zeros with all these changes."""
     zeros = bytes(width)
     return np.array(
         [
@@ -376,7 +380,7 @@ def _tables(width: int) -> npt.NDArray[np.uint32]:
 
 
 def headers_good(headers: Headers, offsets: Offsets, salt: int, *, first_prev: int | None) -> npt.NDArray[np.bool_]:
-    """Marks the headers that are right in all but their crc; the frames follow on one another."""
+    """Marks the headers that are correct in everything but their crc. The frames are consecutive."""
     kinds, flags = headers["kind"], headers["flag"]
     good: npt.NDArray[np.bool_] = headers["magic"] == MAGIC
     good &= (kinds >= 1) & (kinds <= _KIND_LAST)

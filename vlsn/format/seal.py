@@ -1,10 +1,11 @@
-"""Sealing: submissions become blocks, in their order, by the block and never by the entry.
+"""Sealing: turns submissions into blocks, in order, by block and never by entry.
 
-Small submissions are merged greedily while the block stays within ``block_bytes_max`` and 65 536 entries; one of
-32 KiB or more is a block of its own, for copying it costs more than a block does.  None is ever split.  A batch
-alone in its block keeps its body bytes and their crc; only the 64 bytes before them are new.  A block in which any
-submission has a producer has the producer columns, and in them a row for each submission.  A transaction is one
-submission, so one block holds all of it: its entries bear the VLSN of its first, and a COMMIT ends it.
+Small submissions are merged greedily while the block has at most ``block_bytes_max`` bytes and 65 536 entries. A
+submission of 32 KiB or more gets a block of its own, since copying it costs more than a block. A submission is never
+split. A batch that is alone in its block keeps its body's bytes and crc. Only the 64 bytes before them are new. A block
+in which any submission has a producer has the producer columns, with a row for each submission. A transaction is one
+submission, so one block holds all of it. Its entries have the VLSN of its first entry as their id, and a COMMIT ends
+it.
 
     [Values(2), Values(1), Batch(3)] from VLSN 10  ->  one block, 10 … 15, submissions 3
     [Values(1), Transaction(2 entries)] from VLSN 10  ->  one block, 10 … 13: txns 0 11 11 11, the last one a COMMIT
@@ -31,29 +32,29 @@ from vlsn.limits import BATCH_ENTRIES_MAX, BLOCK_BYTES_MAX, KIB
 from vlsn.seams import Buffer
 
 ALONE_BYTES = 32 * KIB
-"""Submissions from this size on are not merged: the copy (0.1 ms for 100 KiB) costs more than a block."""
+"""The size from which on submissions are not merged, since the copy (0.1 ms for 100 KiB) costs more than a block."""
 
 MIXED_ENTRIES_MAX = 64
-"""Entries up to which plain submissions share a block with transactions, whose columns they then have too."""
+"""The number of entries up to which plain submissions share a block with transactions, and so get columns for them."""
 
 _PRODUCER, _KEYED = attrgetter("producer"), attrgetter("keyed")
 _DATA = int(EntryKind.DATA)
 _COMMIT = int(EntryKind.COMMIT)
 _PADDING_BYTES_MAX = BLOCK_BYTES + 5 * 8
-"""The most that a block takes beside its entries: header, one more offset in two columns, padding."""
+"""The most bytes that a block takes beside its entries: the header, one more offset in two columns, and padding."""
 
 
 class Sealed(Record, frozen=True, gc=False):
-    """A whole block with its name's VLSNs; ``submissions`` of those given went into it, the next ones in order."""
+    """A whole block with its VLSNs. It contains the next ``submissions`` of the given submissions, in order."""
 
     data: bytes
     first_vlsn: Vlsn
     last_vlsn: Vlsn
     submissions: int
     txn_end: Vlsn = NULL_VLSN
-    """The last COMMIT of a transaction in it, 0 for none."""
+    """The last COMMIT of a transaction in the block, 0 for none."""
     says: bool = False
-    """The COMMIT of one of its transactions has a value."""
+    """True if the COMMIT of one of its transactions has a value."""
 
 
 def seal(
@@ -65,8 +66,8 @@ def seal(
     clock_us: int,
     block_bytes_max: int = BLOCK_BYTES_MAX,
 ) -> list[Sealed]:
-    """Seals all of ``submissions`` as blocks of DATA with VLSNs from ``first_vlsn`` on, at least one block. There is at
-    least one submission, and ``dtvlsn`` is below ``first_vlsn``. Cost: 10 µs for 64 single values."""
+    """Seals all ``submissions`` as blocks of DATA, at least one block, with VLSNs from ``first_vlsn`` on. There must be
+    at least one submission, and ``dtvlsn`` must be below ``first_vlsn``. This costs 10 µs for 64 single values."""
     if len(submissions) == 1 and isinstance(submissions[0], Batch):
         return [_seal_alone(submissions[0], term, first_vlsn, dtvlsn, clock_us)]
     bytes_max = block_bytes_max - _PADDING_BYTES_MAX
@@ -86,13 +87,13 @@ def seal(
 def seal_local(
     kinds: Sequence[int], values: Sequence[bytes], *, term: int, first_vlsn: int, dtvlsn: int, clock_us: int
 ) -> Sealed:
-    """Seals one block of the log's own entries (TERM, GROUP), which belong to no submission."""
+    """Seals one block of the log's own entries (TERM, GROUP), which are not part of a submission."""
     return _seal_columns(columns_of(values), 0, term, first_vlsn, dtvlsn, clock_us, kinds)
 
 
 def _gather(submissions: Sequence[Submission], bytes_max: int) -> Columns | None:
-    """Gathers the columns of small submissions in one pass, if they fit one block together, else None. Small are
-    values, or batches of one entry without a key, as in most groups."""
+    """Gathers the columns of small submissions in one pass. Returns None if they do not fit one block together, or are
+    not small. Small submissions are values, or batches of one entry without a key, as in most groups."""
     values: list[Buffer] = []
     plain = True
     for one in submissions:
@@ -103,7 +104,7 @@ def _gather(submissions: Sequence[Submission], bytes_max: int) -> Columns | None
         elif isinstance(one, Transaction):
             return None
         elif one.count == 1 and not one.flags:
-            values.append(one.body[8:])  # past its two offsets
+            values.append(one.body[8:])  # the value begins after the two offsets
         elif one.count == 1 and one.flags == PRODUCERS:
             values.append(one.body[PRODUCER_BYTES + 8 :])
             plain = False
@@ -138,8 +139,8 @@ def _keys_of(submissions: Sequence[Submission]) -> list[bytes]:
 def _runs(
     submissions: Sequence[Submission], bytes_max: int, named: bool, mixed: bool
 ) -> Iterator[Sequence[Submission]]:
-    """Cuts the submissions into the runs that make one block each. ``named``: some have a producer; ``mixed``: some are
-    transactions."""
+    """Cuts the submissions into runs, each for one block. With ``named``, some have a producer. With ``mixed``, some
+    are transactions."""
     row = producer_bytes(1) if named else 0
     start, size, count = 0, 0, 0
     for at, one in enumerate(submissions):
@@ -237,7 +238,7 @@ def _seal_alone(batch: Batch, term: int, first_vlsn: int, dtvlsn: int, clock_us:
 
 
 def merge(run: Sequence[Submission]) -> Columns:
-    """Merges many submissions into one set of columns, in order, without producers and transactions' ids."""
+    """Merges many submissions into one set of columns, in order, without the columns for producers and transactions."""
     keyed = any(map(_KEYED, run))
     values, keys = _Column(), _Column() if keyed else None
     count = 0
@@ -263,7 +264,7 @@ def _add(one: Values | Batch, values: _Column, keys: _Column | None) -> None:
             keys.add_pieces(one.keys if one.keys is not None else [b""] * one.count)
         return
     body = one.body
-    if not one.flags:  # offsets and values are all there is
+    if not one.flags:  # the body consists of offsets and values only
         values.add_column(body, 0, len(body) - one.value_bytes, one.count, one.value_bytes)
         if keys is not None:
             keys.add_pieces([b""] * one.count)
@@ -279,17 +280,17 @@ def _add(one: Values | Batch, values: _Column, keys: _Column | None) -> None:
 
 
 class _Column:
-    """One variable-length column being put together from loose pieces and whole columns."""
+    """A variable-length column that is built from single pieces and whole columns."""
 
     __slots__ = ("_data", "_lengths", "_offsets", "_size")
 
     def __init__(self) -> None:
         self._offsets: list[Buffer] = [bytes(4)]
         self._lengths: list[int] = []
-        """The lengths of the pieces that are in ``_data`` but not in ``_offsets`` yet."""
+        """The lengths of the pieces in ``_data`` that are not in ``_offsets`` yet."""
         self._data: list[Buffer] = []
         self._size = 0
-        """Bytes that ``_offsets`` has counted."""
+        """The number of bytes that ``_offsets`` covers."""
 
     def add_pieces(self, pieces: Sequence[bytes]) -> None:
         self._lengths += map(len, pieces)
@@ -300,7 +301,7 @@ class _Column:
         self._data.append(piece)
 
     def add_column(self, body: memoryview, offsets_at: int, data_at: int, count: int, size: int) -> None:
-        """Adds a batch's column, which lies at these places of its body."""
+        """Adds a batch's column, which is at these places of its body."""
         self._data.append(body[data_at : data_at + size])
         if count == 1:
             self._lengths.append(size)

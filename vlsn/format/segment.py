@@ -1,14 +1,14 @@
-"""A segment's name and its header, the first 4 KiB of the file.  No I/O.
+"""A segment's name and its header, the first 4 KiB of the file. This module does no I/O.
 
     0        8       10    12   16     20   24          32         40
     |VLSNLOG1|version|state|salt|number|size|incarnation|created_us|
     40          44       48             56    88   120     4092
     |prev_number|prev_end|prev_last_vlsn|group|node| zeros |crc|
 
-Frames start at 4096, then zeros. ``prev_*`` describe the end of the segment before: its number, the offset up to which
-it was synced, its last VLSN. Bytes past that offset there are dead. A standby (PREPARED) does not know them yet: 0.
-Names are padded with zeros. ``crc`` is over bytes 0–4091; in a header of any version, magic, version and crc lie where
-they do here.
+Frames start at 4096, and are followed by zeros. ``prev_*`` describe the end of the previous segment: its number, the
+offset up to which it was synced, and its last VLSN. Bytes of that segment past this offset are dead. In a standby
+(PREPARED) these fields are 0, since they are not known yet. Names are padded with zeros. ``crc`` covers bytes 0–4091.
+In a header of any version, magic, version and crc are at the same offsets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEADER_PAGE = 4096
 FIRST_FRAME = HEADER_PAGE
 MAGIC = b"VLSNLOG1"
 NUMBER_MAX = 99_999_999
-"""Eight digits, so that names sort as numbers do."""
+"""The highest number has eight digits, so that names sort by number."""
 
 _HEADER = Struct("<8sHHIIIQQIIQ32s32s")
 _CRC_AT = HEADER_PAGE - 4
@@ -43,7 +43,7 @@ assert _HEADER.size == 120
 
 class SegmentState(IntEnum):
     PREPARED = 1
-    """A standby: named, numbered and zeroed, not yet part of the log."""
+    """A standby, which is named, numbered and zeroed, but not part of the log yet."""
     ACTIVE = 2
 
 
@@ -61,14 +61,14 @@ def sidecar_name(number: int) -> str:
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Parses the number out of a segment file's name; None for any other file."""
+    """Returns the number in a segment file's name, or None for any other file."""
     match = _NAME.match(name)
     return int(match[1]) or None if match else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentHeader:
-    """A segment's header; ``size`` in bytes is what was allocated for it."""
+    """A segment's header. ``size`` is the number of bytes allocated for the segment."""
 
     group: str
     node: str
@@ -82,10 +82,10 @@ class SegmentHeader:
     prev_end: int = 0
     prev_last_vlsn: int = 0
     level: int = 1
-    """The header's version: the group's level, durable, when the segment was prepared."""
+    """The header's version. It is the group's level that was durable when the segment was prepared."""
 
     def encode(self) -> bytes:
-        """Encodes the whole page."""
+        """Encodes the whole header page."""
         fault = self._fault()
         assert fault is None, fault
         head = _HEADER.pack(
@@ -108,7 +108,7 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, page: Buffer) -> SegmentHeader:
-        """Decodes the header in the first 4096 bytes of ``page``. Raises ``BadBody``, ``WrongVersion``."""
+        """Decodes the header in the first 4096 bytes of ``page``. Raises ``BadBody`` or ``WrongVersion``."""
         if len(page) < HEADER_PAGE:
             raise BadBody(f"a segment header of {len(page)} bytes")
         page = bytes(page[:HEADER_PAGE])
@@ -156,5 +156,5 @@ class SegmentHeader:
 
 
 def decode_name(field: bytes) -> str:
-    """Decodes what a field of 32 bytes holds before the zeros; ``is_name`` checks whether that is a name."""
+    """Decodes the text before the zeros in a field of 32 bytes. ``is_name`` checks whether it is a valid name."""
     return field.rstrip(b"\0").decode("ascii", "replace")

@@ -1,12 +1,13 @@
-"""A segment's sidecar: derived, written when the segment is sealed, deleted before anything in it is overmarked.
+"""A segment's sidecar. It is derived from the segment, written when the segment is sealed, and deleted before any frame
+in the segment is overmarked.
 
     0        8       12     16   20  24     28          32         40        48      56            56 + 4 * frames
     |VLSNIDX1|version|number|salt|end|frames|content_crc|first_vlsn|last_vlsn|entries| offsets u32 … |crc|
 
-``offsets`` of every frame, rising, from 4096; ``end`` is where the last one ends.  ``content_crc`` is the crc32c of
-the segment's bytes from 0 to ``end``, accumulated as they were written, every flag byte taken as 0.  ``crc`` is over
-all that goes before it.  First, last and entries are of the
-blocks that are not overmarked; 0 when there are none.
+``offsets`` are those of every frame, rising, from 4096 on. ``end`` is the offset where the last frame ends.
+``content_crc`` is the crc32c of the segment's bytes from 0 to ``end``, computed as they were written, with every flag
+byte taken as 0. ``crc`` covers all bytes before it. ``first_vlsn``, ``last_vlsn`` and ``entries`` are those of the
+blocks that are not overmarked, or 0 if there are none.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ assert _HEADER.size == 56
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sidecar:
-    """The facts of one sealed segment; ``crc`` is the segment's ``content_crc``."""
+    """The facts of one sealed segment. ``crc`` is the segment's ``content_crc``."""
 
     number: int
     salt: int
@@ -67,7 +68,7 @@ class Sidecar:
 
     @classmethod
     def decode(cls, data: Buffer) -> Sidecar:
-        """Decodes the sidecar that fills ``data`` exactly; its offsets are a view into it. Raises ``BadBody``,
+        """Decodes the sidecar that fills ``data`` exactly. Its offsets are a view into ``data``. Raises ``BadBody`` or
         ``WrongVersion``."""
         if not _HEADER.size + 4 <= len(data) <= SIDECAR_BYTES_MAX:
             raise BadBody(f"a sidecar of {len(data)} bytes")
@@ -105,8 +106,8 @@ class Sidecar:
 
 
 def content_crc(segment: Buffer, offsets: NDArray[np.uint32]) -> int:
-    """Computes the crc32c of ``segment``, the file's bytes from 0 to its end, with every frame's flag taken as 0.
-    ``offsets`` say where frames begin. Copies the bytes only where a flag is set."""
+    """Computes the crc32c of ``segment``, the file's bytes from 0 to the log's end, with every frame's flag taken as 0.
+    ``offsets`` are the places where frames begin. The bytes are copied only if a flag is set."""
     view = np.frombuffer(segment, np.uint8)
     flags_at = offsets.astype(np.int64) + FLAG_AT
     if not view[flags_at].any():

@@ -1,11 +1,11 @@
-"""Transactions in a block: rows that bear the VLSN of their first one, the last of them a COMMIT.
+"""Transactions in a block: rows that have the VLSN of their first row as their id, the last of them a COMMIT.
 
     vlsn   10    11    12      13      14
     txn     0    11    11      11      14
     kind  DATA  DATA  DATA  COMMIT  COMMIT        10 is no transaction's; 11 … 13 are one, 14 commits nothing but itself
 
-One block holds all of a transaction, so a log has no open transactions. Torn tails, rollbacks, cleanings and a reader's
-end go by whole blocks, and so cut none.
+One block holds all of a transaction, so a log never contains an open transaction. Torn tails, rollbacks, cleanings and
+the end of a read are always between whole blocks, so none of them splits a transaction.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from vlsn.errors import BadTransaction
 from vlsn.format.columns import SMALL_COLUMN, u64
 
 DATA, COMMIT = 0, 3
-"""The two kinds of entries that a transaction is made of, as ``block.EntryKind`` has them."""
+"""The two kinds of entries in a transaction, as in ``block.EntryKind``."""
 
 
 def check_transactions(txns: bytes, kinds: bytes, first_vlsn: int) -> None:
-    """Checks that each transaction of a block is whole in it: its id, its DATA, one COMMIT at its end. ``txns`` are u64
-    each, ``kinds`` a byte. Raises ``BadTransaction``."""
-    if txns != _all_whole(kinds, first_vlsn):  # most often every row is in one
+    """Checks that each transaction of a block is whole in the block: its id, its DATA entries, and one COMMIT at its
+    end. ``txns`` has a u64 for each entry, and ``kinds`` a byte. Raises ``BadTransaction`` if one is not whole."""
+    if txns != _all_whole(kinds, first_vlsn):  # most often every row belongs to a transaction
         _check_rows(np.frombuffer(txns, "<u8"), np.frombuffer(kinds, np.uint8), first_vlsn)
 
 
 def _all_whole(kinds: bytes, first_vlsn: int) -> bytes:
-    """Returns the column of ids of a block that is nothing but whole transactions, which these kinds tell; empty where
-    it is another one."""
+    """Returns the ids' column of a block of these kinds in which every row belongs to a whole transaction. Returns b""
+    if the kinds cannot be such a block's."""
     if len(kinds) <= SMALL_COLUMN:
         return _few_whole(kinds, first_vlsn)
     ends = np.frombuffer(kinds, np.uint8).nonzero()[0] + 1

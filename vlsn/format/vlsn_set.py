@@ -7,8 +7,8 @@
              length   VLSNs of the interval − 2, of those that are longer
              here: 3 ‖ 1 6 3 ‖ 1 0
 
-A set is immutable: each change makes another. Packing, unpacking and all operations go by columns; no VLSN costs
-Python. A VLSN of a window of 10,000 that is acknowledged at random packs into one byte or two.
+A set is immutable, so each change makes another set. Packing, unpacking and all operations work by column, without a
+Python step for each VLSN. If VLSNs in a window of 10,000 are acknowledged at random, each packs into one or two bytes.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from vlsn.errors import BadBody
 
 Vlsns: TypeAlias = npt.NDArray[np.int64]
 Span: TypeAlias = tuple[int, int]
-"""First and last VLSN, inclusive."""
+"""The first and the last VLSN, inclusive."""
 _LAST: Final = 1 << 62
-"""The VLSN that no set reaches, and no log."""
+"""A VLSN that no set and no log reaches."""
 _VARINT_BYTES_MAX: Final = 10
 _SMALL_BYTES: Final = 24
-"""Bytes of packed sets of one interval, which are read in plain Python; larger ones are wrong."""
+"""The most bytes of a packed set of one interval, which is unpacked in plain Python. Larger ones are invalid."""
 _STEPS: Final = np.array([1 << 7 * size for size in range(1, _VARINT_BYTES_MAX)], np.uint64)
 
 
 @dataclass(frozen=True, eq=False)
 class VlsnSet:
-    """A set of VLSNs from 1 on: ``firsts`` and ``lasts`` of its intervals, ascending, none next to another."""
+    """A set of VLSNs from 1 on. ``firsts`` and ``lasts`` are the ends of its intervals, ascending, with a gap between
+    any two."""
 
     firsts: Vlsns = field(default_factory=lambda: np.empty(0, np.int64))
     lasts: Vlsns = field(default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
     def of(cls, vlsns: npt.ArrayLike) -> VlsnSet:
-        """Makes the set of these, in any order, some of them twice."""
+        """Makes the set of these VLSNs, in any order, with duplicates allowed."""
         column = np.asarray(vlsns, np.int64)
         if not (column[1:] > column[:-1]).all():
             column = np.unique(column)
@@ -53,12 +54,12 @@ class VlsnSet:
 
     @classmethod
     def between(cls, first: int, last: int) -> VlsnSet:
-        """Makes the set of ``first`` to ``last``; empty where ``last`` is less."""
+        """Makes the set of the VLSNs from ``first`` to ``last``, or the empty set if ``last`` is less."""
         return cls.covering([first], [last]) if first <= last else cls()
 
     @classmethod
     def covering(cls, firsts: npt.ArrayLike, lasts: npt.ArrayLike) -> VlsnSet:
-        """Makes the union of intervals in any order, of which none is empty."""
+        """Makes the union of non-empty intervals in any order."""
         begins, ends = np.asarray(firsts, np.int64), np.asarray(lasts, np.int64)
         order = np.argsort(begins, kind="stable")
         return cls(begins[order], np.maximum.accumulate(ends[order]))._joined() if len(order) else cls()
@@ -71,7 +72,7 @@ class VlsnSet:
 
     @classmethod
     def covering_all(cls, sets: Sequence[VlsnSet]) -> VlsnSet:
-        """Makes the union of all these."""
+        """Makes the union of all these sets."""
         there = [each for each in sets if each]
         if len(there) < 2:
             return there[0] if there else cls()
@@ -80,15 +81,15 @@ class VlsnSet:
         )
 
     def head(self, intervals: int) -> VlsnSet:
-        """Returns its first ``intervals`` ones."""
+        """Returns the set of the first ``intervals`` intervals."""
         return VlsnSet(self.firsts[:intervals], self.lasts[:intervals])
 
     def behind(self, intervals: int) -> VlsnSet:
-        """Returns all of it but its first ``intervals`` ones."""
+        """Returns the set without its first ``intervals`` intervals."""
         return VlsnSet(self.firsts[intervals:], self.lasts[intervals:])
 
     def _joined(self) -> VlsnSet:
-        """Joins intervals that overlap or touch; ``firsts`` ascend and ``lasts`` do not fall."""
+        """Joins intervals that overlap or touch. ``firsts`` must ascend, and ``lasts`` must not decrease."""
         begins = np.empty(len(self.firsts), np.bool_)
         begins[:1] = True
         np.greater(self.firsts[1:] - 1, self.lasts[:-1], out=begins[1:])
@@ -113,21 +114,21 @@ class VlsnSet:
 
     @cached_property
     def count(self) -> int:
-        """The VLSNs in it."""
+        """The number of VLSNs in the set."""
         return int((self.lasts - self.firsts).sum()) + len(self.firsts)
 
     @property
     def floor(self) -> int:
-        """The VLSN up to which all are in it; 0 where VLSN 1 is not."""
+        """The VLSN up to which the set contains all VLSNs, or 0 if VLSN 1 is not in the set."""
         return int(self.lasts[0]) if len(self.firsts) and self.firsts[0] == 1 else 0
 
     @property
     def last(self) -> int:
-        """The highest VLSN in it, 0 for none."""
+        """The highest VLSN in the set, 0 for an empty set."""
         return int(self.lasts[-1]) if len(self.lasts) else 0
 
     def has(self, vlsns: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Marks those of ``vlsns`` that are in it."""
+        """Marks those of ``vlsns`` that are in the set."""
         asked = np.asarray(vlsns, np.int64)
         if not len(self.firsts):
             return np.zeros(asked.shape, np.bool_)
@@ -136,15 +137,15 @@ class VlsnSet:
         return found
 
     def covers(self, first: int, last: int) -> bool:
-        """Says whether every VLSN from ``first`` to ``last`` is in it."""
+        """Says whether every VLSN from ``first`` to ``last`` is in the set."""
         return not self.left([(first, last)])
 
     def count_in(self, first: int, last: int) -> int:
-        """Counts its VLSNs from ``first`` to ``last``."""
+        """Counts the set's VLSNs from ``first`` to ``last``."""
         return int(np.maximum(np.minimum(self.lasts, last) - np.maximum(self.firsts, first) + 1, 0).sum())
 
     def left(self, spans: Iterable[Span]) -> list[Span]:
-        """Returns the parts of ``spans`` that are not in it."""
+        """Returns the parts of ``spans`` that are not in the set."""
         found: list[Span] = []
         for at, last in spans:
             low, high = np.searchsorted(self.lasts, at), np.searchsorted(self.firsts, last, side="right")
@@ -157,11 +158,11 @@ class VlsnSet:
         return found
 
     def spans(self) -> list[Span]:
-        """Returns its intervals, ascending."""
+        """Returns the set's intervals, ascending."""
         return list(zip(self.firsts.tolist(), self.lasts.tolist(), strict=True))
 
     def vlsns(self) -> Vlsns:
-        """Returns them one by one, ascending: for small sets."""
+        """Returns the VLSNs of the set one by one, ascending. Meant for small sets."""
         sizes = self.lasts - self.firsts + 1
         starts = np.repeat(self.firsts - np.cumsum(sizes) + sizes, sizes)
         return np.asarray(starts + np.arange(int(sizes.sum())), np.int64)
@@ -177,7 +178,8 @@ class VlsnSet:
         return VlsnSet.covering(firsts, lasts)
 
     def _with_last(self, first: np.int64, last: np.int64) -> VlsnSet:
-        """Adds an interval that begins behind the last one's beginning: acknowledgements in order are such."""
+        """Adds an interval that begins at or after the beginning of the last interval, as acknowledgements in order
+        do."""
         if first > self.lasts[-1] + 1:
             return VlsnSet(np.append(self.firsts, first), np.append(self.lasts, last))
         if last <= self.lasts[-1]:
@@ -185,27 +187,27 @@ class VlsnSet:
         return VlsnSet(self.firsts, np.append(self.lasts[:-1], last))
 
     def minus(self, other: VlsnSet) -> VlsnSet:
-        """Returns those that are not in ``other``."""
+        """Returns the VLSNs of the set that are not in ``other``."""
         if not (self and other) or other.firsts[0] > self.lasts[-1] or self.firsts[0] > other.lasts[-1]:
             return self
         return self._others().union(other)._others()
 
     def upto(self, last: int) -> VlsnSet:
-        """Returns those up to ``last``."""
+        """Returns the VLSNs of the set up to ``last``."""
         keep = int(np.searchsorted(self.firsts, last, side="right"))
         return VlsnSet(self.firsts[:keep], np.minimum(self.lasts[:keep], last))
 
     def _others(self) -> VlsnSet:
-        """Returns all VLSNs that are not in it."""
+        """Returns all VLSNs that are not in the set."""
         firsts = np.concatenate(([1], self.lasts + 1))
         lasts = np.concatenate((self.firsts - 1, [_LAST]))
         there = firsts <= lasts
         return VlsnSet(firsts[there].astype(np.int64), lasts[there].astype(np.int64))
 
-    # Packed.
+    # The packed form.
 
     def pack(self) -> bytes:
-        """Packs the set; an empty one gives no bytes."""
+        """Packs the set. An empty set gives no bytes."""
         if not self:
             return b""
         if len(self.firsts) == 1:
@@ -216,7 +218,7 @@ class VlsnSet:
         return _varints(np.concatenate((np.array([len(heads)], np.uint64), heads, sizes[sizes > 0] - np.uint64(1))))
 
     def _pack_one(self) -> bytes:
-        """Packs one interval, as an acknowledgement in order has."""
+        """Packs a set of one interval, as acknowledgements in order have."""
         first, more = int(self.firsts[0]), int(self.lasts[0] - self.firsts[0])
         packed = bytearray(b"\x01")
         for number in ((first - 1) << 1 | (more > 0), *([more - 1] if more else ())):
@@ -228,7 +230,7 @@ class VlsnSet:
 
     @classmethod
     def unpack(cls, packed: bytes) -> VlsnSet:
-        """Raises ``BadBody`` for bytes that ``pack`` has not made."""
+        """Unpacks a set. Raises ``BadBody`` for bytes that ``pack`` has not made."""
         if not packed:
             return cls()
         if len(packed) <= _SMALL_BYTES and packed[0] == 1:
@@ -242,7 +244,7 @@ class VlsnSet:
             raise BadBody(f"a set of VLSNs: {len(numbers)} numbers are not {count} intervals")
         sizes = np.zeros(count, np.uint64)
         sizes[longer] = lengths
-        # In floats first, so that no sum goes round.
+        # The sums are checked in floats first, so that no integer sum overflows.
         if float(heads.sum(dtype=np.float64)) / 2 + float(sizes.sum(dtype=np.float64)) + 2 * count >= _LAST:
             raise BadBody("a set of VLSNs that goes past the last one")
         spans = sizes.astype(np.int64) + longer
@@ -254,7 +256,7 @@ class VlsnSet:
 
     @classmethod
     def _unpack_one(cls, packed: bytes) -> VlsnSet:
-        """Unpacks one interval, as an acknowledgement in order has."""
+        """Unpacks a set of one interval, as acknowledgements in order have."""
         numbers, number, shift = list[int](), 0, 0
         for byte in packed[1:]:
             number |= (byte & 0x7F) << shift

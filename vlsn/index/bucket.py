@@ -1,17 +1,18 @@
-"""Buckets: runs of mappings from a block's first VLSN to its LSN, one segment each.
+"""Buckets: runs of mappings from a block's first VLSN to its LSN. Each bucket covers one segment only.
 
-1. A bucket covers ``first`` … ``last`` of one segment; its mappings rise in VLSN and in offset.
-2. The first mapping is ``first`` itself; the last one is the bucket's last block, which ends at ``last``
-   (or, where a cut did not know that block, the closest mapping before it: ``last`` may then be of the
-   next segment, its mappings never).
-3. The mappings between are sparse: a reader takes the closest mapping at or before and walks block headers.
-4. Only a current bucket is written; ``freeze`` makes the bucket that lasts, on disk as
+1. A bucket covers ``first`` … ``last`` of one segment, and its mappings rise in VLSN and in offset.
+2. The first mapping is that of ``first``, and the last mapping is that of the bucket's last block, which ends at
+   ``last``. If a cut did not know that block, the last mapping is the closest one before it. In this case ``last`` may
+   be in the next segment, but no mapping is.
+3. The mappings between are sparse, so a reader takes the closest mapping at or before a VLSN and walks the block
+   headers from there.
+4. Only the current bucket is changed. ``freeze`` makes the permanent bucket, whose form on disk is
 
     0       2   4       8       12          16      24              24+4n      24+8n
     |version| 0 |  file | count | last_delta| first | u32 deltas[n] | u32 offsets[n] |
 
-under the key ``b`` and ``first`` as a big-endian u64.  A mapping's VLSN is ``first`` + delta, its LSN is
-``file`` << 32 | offset.  Source: JE ``VLSNBucket``, without its strides: deltas are stored.
+under the key ``b`` and ``first`` as a big-endian u64. A mapping's VLSN is ``first`` + delta, its LSN is ``file`` << 32
+| offset. The model is JE's ``VLSNBucket``, but without its strides, since deltas are stored.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def bucket_key(first: Vlsn) -> bytes:
 
 
 class Bucket(msgspec.Struct, frozen=True, gc=False):
-    """A bucket that is not written any more.  A Struct because one is made for every lookup in the store."""
+    """A bucket that is not changed any more. It is a Struct because every lookup in the store makes one."""
 
     file: int
     first: Vlsn
@@ -62,7 +63,7 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
         return self._mapping(bisect_right(self.deltas, vlsn - self.first) - 1)
 
     def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
-        """Returns the closest mapping at or after ``vlsn``; ``None`` past the last one."""
+        """Returns the closest mapping at or after ``vlsn``, or None if ``vlsn`` is past the last mapping."""
         at = bisect_left(self.deltas, vlsn - self.first)
         return self._mapping(at) if at < len(self.deltas) else None
 
@@ -70,7 +71,8 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
         return map(self._mapping, range(len(self.deltas)))
 
     def cut_tail(self, last: Vlsn, cap: Mapping | None) -> Bucket:
-        """Keeps what lies up to ``last``, closed by ``cap``, the block that ends there, where that is known."""
+        """Keeps the mappings up to ``last``. If the block that ends at ``last`` is known, ``cap`` is its mapping, and
+        becomes the last one."""
         keep = bisect_left(self.deltas, (cap[0] if cap else last + 1) - self.first)
         deltas, offsets = list(self.deltas[:keep]), list(self.offsets[:keep])
         if cap:
@@ -79,7 +81,7 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
         return Bucket(self.file, self.first, last, deltas, offsets)
 
     def cut_head(self, cap: Mapping) -> Bucket:
-        """Keeps what lies from ``cap`` (the first block that is kept) on."""
+        """Keeps the mappings from ``cap`` on, the mapping of the first block that is kept."""
         first, at = cap
         skip = bisect_right(self.deltas, first - self.first)
         shift = first - self.first
@@ -91,7 +93,7 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
         return header + array("I", self.deltas).tobytes() + array("I", self.offsets).tobytes()
 
     def verify(self) -> None:
-        """Raises ``Damaged`` unless the mappings rise and lie within the bucket.  O(n)."""
+        """Raises ``Damaged`` unless the mappings rise and lie within the bucket. Takes O(n) time."""
         for column in (self.deltas, self.offsets):
             rising = np.asarray(column)
             if (rising[1:] <= rising[:-1]).any():
@@ -102,13 +104,13 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
 
 
 def single(block_first: Vlsn, last: Vlsn, at: Lsn) -> Bucket:
-    """Makes the bucket of one block."""
+    """Makes a bucket of one block."""
     return Bucket(lsn_file(at), block_first, last, [0], [lsn_offset(at)])
 
 
 def decode(key: bytes, value: bytes) -> Bucket:
-    """Decodes the bucket under ``key``; its columns stay views of ``value``. Checks all that is O(1). Raises
-    ``Damaged``, ``WrongVersion``: its checksum was right."""
+    """Decodes the bucket stored under ``key``. Its columns are views of ``value``. Makes all checks that take O(1)
+    time. Raises ``Damaged``, or ``WrongVersion`` for a later version, since the checksum was correct."""
     if len(key) != KEY.size or len(value) < HEADER.size:
         raise Damaged(f"no index bucket: key {key.hex()} with {len(value)} bytes")
     version, zero, file, count, last_delta, first = HEADER.unpack_from(value)
@@ -126,7 +128,7 @@ def decode(key: bytes, value: bytes) -> Bucket:
 
 
 class CurrentBucket:
-    """The one bucket that is written: the mappings that are kept, and apart from them the last block."""
+    """The bucket that is being filled. It keeps some mappings, and separately the last block."""
 
     __slots__ = ("block_first", "block_lsn", "file", "first", "kept_lsn", "kept_vlsn", "last", "lsns", "vlsns")
 
@@ -139,7 +141,7 @@ class CurrentBucket:
         self.lsns = [at]
 
     def takes(self, vlsn: Vlsn, at: Lsn, mappings_max: int) -> bool:
-        """Says whether a mapping can be kept here, with room left for the one that closes the bucket."""
+        """Says whether a mapping fits into this bucket and leaves space for the mapping that closes the bucket."""
         return at >> 32 == self.file and len(self.vlsns) < mappings_max - 1 and vlsn - self.first <= U32_MAX
 
     def at_or_before(self, vlsn: Vlsn) -> Mapping:

@@ -1,7 +1,8 @@
-"""Flushes: the changes that one transaction brings into the index's store.
+"""Flushes: the changes that one transaction makes to the index's store.
 
-*Commit point*: that transaction's own.  Before it the store is as it was, and recovery tracks the rest again
-from the checkpoint's start; after it the buckets, the range and the checkpoint's id are there together.
+The *commit point* is the commit of that transaction. Before the commit, the store is unchanged, and recovery would
+track the rest again from the checkpoint's start. After it, the buckets, the range and the checkpoint's id are stored
+together.
 """
 
 from __future__ import annotations
@@ -15,20 +16,21 @@ from vlsn.seams import KeyValue
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """A snapshot of the data to write; ``run`` on the store's thread."""
+    """A snapshot of the data to write. ``run`` is called on the store's thread."""
 
     store: KeyValue
     record: Record
     tracked: tuple[Bucket, ...]
-    """The tracker's, ascending: they leave it when the flush is finished."""
+    """The tracker's buckets, ascending. They are removed from the tracker when the flush is finished."""
     patches: tuple[Bucket, ...] = ()
-    """Others, in place of the dropped ones."""
+    """Buckets that replace dropped ones."""
     drops: tuple[tuple[bytes, bytes], ...] = ()
-    """Ranges of keys that the store has too much, end exclusive."""
+    """Ranges of keys to delete from the store, with exclusive ends."""
     times: tuple[tuple[bytes, bytes], ...] = ()
-    """The records of the time index that changed."""
+    """The changed records of the time index."""
 
     def run(self) -> None:
-        """Writes the flush in one transaction. Blocking; durable on return. Raises ``LogFailed``."""
+        """Writes the flush in one transaction. The call blocks, and the flush is durable on return. Raises
+        ``LogFailed`` if the store cannot be written."""
         puts = [(bucket_key(bucket.first), bucket.encode()) for bucket in (*self.patches, *self.tracked)]
         self.store.write([*puts, *self.times, (RECORD_KEY, self.record.encode())], delete_ranges=self.drops)

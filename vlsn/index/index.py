@@ -1,17 +1,19 @@
-"""The VLSN index: where each VLSN's block lies in this node's log.
+"""The VLSN index: the LSN of each VLSN's block in this node's log.
 
-1. First and last of the range always have a mapping: at-or-before and at-or-after answer everywhere in it.
-2. Mappings lie in the tracker until a flush, then in the store: store, then tracker, never interleaved.
-3. Only checkpoint, close, truncation and merge write; a put never does.
-4. Blocks are put in the log's order; those put before are passed over.
-5. The log is right where both differ: the index is derived, and ``Damaged`` from here means *clear and rebuild*.
-   Lookups never raise it (``lookup``).
+1. The first and the last VLSN of the range always have a mapping, so every VLSN in the range has a mapping at or before
+   and one at or after it.
+2. Mappings are in the tracker until a flush, then in the store. All of the store's mappings are before those of the
+   tracker.
+3. Only checkpoint, close, truncation and merge write to the store; a put never does.
+4. Blocks are put in the log's order. Blocks that were put before are ignored.
+5. If the log and the index differ, the log is right, since the index is derived. ``Damaged`` raised by the index means
+   *clear and rebuild*. Lookups never raise ``Damaged`` (``lookup``).
 
-    put(1–10), put(21–30) → range {1, 30}: 15 is found through the mapping of 1; then put(11–20): passed over.
+    put(1–10), put(21–30) → range {1, 30}: 15 is found through the mapping of 1. A put(11–20) afterwards is ignored.
 
-Home threads call it under the log latch, which it takes itself as well.  ``Flush.run`` and the methods that
-say *blocking* belong on the store's one thread; flushes, truncations and merges exclude each other.
-Source: JE ``VLSNIndex``.
+The owner's threads call the index under the log latch, which the index also takes itself. ``Flush.run`` and the methods
+described as *blocking* are called on the store's thread. Flushes, truncations and merges exclude one another. The model
+is JE's ``VLSNIndex``.
 """
 
 from __future__ import annotations
@@ -36,34 +38,35 @@ from vlsn.seams import KeyValue
 
 
 class IndexHole(Damaged):
-    """VLSNs between the end of the loaded index and the first block that recovery found: rebuild it."""
+    """Raised if VLSNs are missing between the end of the loaded index and the first block that recovery found, so the
+    index has to be rebuilt."""
 
 
 class VlsnIndex(Lookups):
-    """``load`` it, ``merge`` what recovery finds; or ``clear`` it and put the whole log.  ``settings`` are the
-    tracker's."""
+    """The index. After ``load``, recovery calls ``merge`` with what it found, or else ``clear``, and puts the whole
+    log. ``settings`` are those of the tracker."""
 
     def __init__(self, store: KeyValue, latch: AbstractContextManager[object], **settings: int) -> None:
         super().__init__(store, latch, **settings)
         self.owner = 0
-        """The incarnation of the store whose log this is the index of; every flush stores it."""
+        """The incarnation of the store whose log is indexed. Every flush stores it."""
         self._waiters = Waiters()
         self._times = TimeIndex()
         self.checkpoint_id: int | None = None
-        """The id of the last flush, or of the loaded one; ``None`` while the store holds nothing."""
+        """The id of the last flush, or of the loaded index, or None while the store is empty."""
 
     @property
     def waiting(self) -> int:
-        """Waits that have not ended."""
+        """The number of waits that have not ended."""
         return len(self._waiters)
 
-    # Putting.
+    # Adding blocks.
 
     def put_run(
         self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int], clocks: Sequence[int] = ()
     ) -> None:
-        """Maps many blocks, ascending, and passes over those at or below the range's last. ``clocks``: when each was
-        sealed, empty where that is not known."""
+        """Adds many blocks, ascending, and ignores those at or below the range's last VLSN. ``clocks`` are the times at
+        which the blocks were sealed, or empty if they are not known."""
         with self._latch:
             start = bisect_right(firsts, self.range.last) if firsts and firsts[0] <= self.range.last else 0
             if start:
@@ -85,7 +88,8 @@ class VlsnIndex(Lookups):
             wake(None)
 
     def note_synced(self, vlsn: Vlsn) -> None:
-        """Notes that everything up to ``vlsn``, which was put before, is synced; never lowers."""
+        """Records that everything up to ``vlsn``, which was put before, is synced. A lower ``vlsn`` than before is
+        ignored."""
         with self._latch:
             held = self.range
             assert vlsn <= held.last, f"VLSN {vlsn} was synced, but {held.last} is the last one put"
@@ -93,17 +97,19 @@ class VlsnIndex(Lookups):
                 self.range = VlsnRange(held.first, held.last, vlsn, held.last_txn_end)
 
     def note_txn_end(self, vlsn: Vlsn) -> None:
-        """Notes that ``vlsn``, which was put before, is the last COMMIT of a transaction; 0: none is known."""
+        """Records that ``vlsn``, which was put before, is the last COMMIT of a transaction; 0 means that none is
+        known."""
         with self._latch:
             held = self.range
             assert vlsn <= held.last, f"VLSN {vlsn} ends a transaction, but {held.last} is the last one put"
             self.range = VlsnRange(held.first, held.last, held.last_sync, vlsn)
 
-    # Waiting.
+    # Waiting for VLSNs.
 
     def wait_for(self, vlsn: Vlsn, wake: Wake) -> Cancel:
-        """Calls ``wake(None)`` when ``vlsn`` is in the index, at once if it is already, in the thread that adds it.
-        Calls ``wake(error)`` when the wait ends without it; either once, and never after the returned call."""
+        """Calls ``wake(None)`` when ``vlsn`` is in the index, in the thread that adds it, or at once if it is already
+        there. Calls ``wake(error)`` if the wait ends before. ``wake`` is called only once, and never after the returned
+        call has cancelled the wait."""
         with self._latch:
             if vlsn > self.range.last:
                 number = self._waiters.add(vlsn, wake)
@@ -122,28 +128,28 @@ class VlsnIndex(Lookups):
         with self._latch:
             self._waiters.remove(number)
 
-    # Writing the store.
+    # Writing to the store.
 
     def start_flush(self, checkpoint_id: int) -> Flush:
-        """Returns the data that a checkpoint writes, on the owner's thread; ``run`` comes next, on the store's thread,
-        then ``finish_flush``."""
+        """Returns the data that a checkpoint writes, on the owner's thread. The caller then calls ``run`` on the
+        store's thread, and ``finish_flush``."""
         with self._latch:
             flush = self.levels.start_flush(Record(checkpoint_id, self.range, self.owner))
             times, drops = self._times.flush(checkpoint_id, self.levels.tail(flush))
             return replace(flush, times=tuple(times), drops=(*flush.drops, *drops))
 
     def finish_flush(self, flush: Flush) -> None:
-        """Takes the written buckets out of the tracker, on the owner's thread, after ``run``."""
+        """Removes the written buckets from the tracker, on the owner's thread, after ``run``."""
         with self._latch:
             self.levels.finish_flush(flush)
             self.checkpoint_id = flush.record.checkpoint_id
             self.stats.flushes += 1
 
     def truncate_tail(self, matchpoint: Vlsn, matchpoint_lsn: Lsn, *, block_first: Vlsn = NULL_VLSN) -> None:
-        """Drops what lies after ``matchpoint`` from the range. Its block, ``block_first`` … ``matchpoint`` at
-        ``matchpoint_lsn``, becomes the last mapping; where ``block_first`` is not given, the closest one at or before
-        does. Before the range's first the range becomes empty; at or past its last nothing changes. Blocking; durable
-        on return."""
+        """Removes everything after ``matchpoint`` from the range. Its block, ``block_first`` … ``matchpoint`` at
+        ``matchpoint_lsn``, becomes the last mapping. If ``block_first`` is not passed, the closest mapping at or before
+        becomes the last. If ``matchpoint`` is before the range's first VLSN, the range becomes empty. If it is at or
+        past the range's last, nothing changes. The call blocks, and the change is durable on return."""
         with self._latch:
             if matchpoint >= self.range.last:
                 return
@@ -151,13 +157,14 @@ class VlsnIndex(Lookups):
         self._commit()
 
     def truncate_head(self, first_kept: Vlsn, first_lsn: Lsn) -> None:
-        """Lets the range begin at ``first_kept``, for a cleaning: the first VLSN of the visible block at ``first_lsn``.
-        That block becomes the first mapping, wherever in a bucket or a gap it lies. Durable on return: only then may
-        files go that lie before ``first_lsn``.
+        """Makes the range begin at ``first_kept``, for a cleaning. This is the first VLSN of the visible block at
+        ``first_lsn``. That block becomes the first mapping, whether it is inside a bucket or in a gap. The change is
+        durable on return. Only then may files with log before ``first_lsn`` be removed.
 
-        On the store's thread, blocking, while checkpoints and rollbacks are held (``Checkpointer.hold``); puts
-        and lookups may go on.  At or before the range's first it changes nothing, so that a cleaning that was
-        stopped can be done again.  Raises ``BadArgument`` past the range's last, ``LogFailed``."""
+        Call it on the store's thread; it blocks. Checkpoints and rollbacks are held meanwhile (``Checkpointer.hold``),
+        but puts and lookups may continue. If ``first_kept`` is at or before the range's first VLSN, nothing changes, so
+        that a cleaning that was stopped can be repeated. Raises ``BadArgument`` if ``first_kept`` is past the range's
+        last VLSN, and ``LogFailed``."""
         with self._latch:
             if first_kept <= self.range.first:
                 return
@@ -170,9 +177,9 @@ class VlsnIndex(Lookups):
         self._commit()
 
     def relocate(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
-        """Moves blocks up to the range's last, ascending, to their new places; passes over what was not put yet. The
-        range stays. On the owner's thread, while no flush, cut or merge is under way. The next flush brings it to the
-        store; without one the merge of the next open does."""
+        """Moves blocks up to the range's last VLSN, ascending, to their new LSNs. Blocks that were not put yet are
+        ignored. The range does not change. Call it on the owner's thread, while no flush, cut or merge is under way.
+        The next flush stores the change. Without a flush, the merge at the next opening of the log does."""
         with self._latch:
             held = self.range
             known = bisect_right(lasts, held.last)
@@ -194,16 +201,16 @@ class VlsnIndex(Lookups):
         lsns: Sequence[int],
         clocks: Sequence[int] = (),
     ) -> None:
-        """Merges what recovery read again: the log goes up to ``base`` and then on with these blocks. They are
-        ascending and synced, without overmarked ones. All that was loaded past ``base`` goes. Raises ``IndexHole``
-        where what was loaded ends before ``base``. Blocking; durable on return."""
+        """Merges what recovery read again: the log reaches ``base`` and then continues with these blocks. The blocks
+        are ascending and synced, and none is overmarked. Everything that was loaded past ``base`` is removed. Raises
+        ``IndexHole`` if the loaded index ends before ``base``. The call blocks, and the result is durable on return."""
         with self._latch:
             self.levels.check_idle()
             loaded = self.range
             if loaded.last < base:
                 raise IndexHole(f"the index ends at VLSN {loaded.last}, the log goes on after {base}", vlsn=base)
             below = bisect_left(firsts, loaded.first)
-            if below:  # trimmed
+            if below:  # the log was trimmed
                 base = Vlsn(lasts[below - 1])
                 firsts, lasts, lsns, clocks = firsts[below:], lasts[below:], lsns[below:], clocks[below:]
             if base < loaded.last:
@@ -214,8 +221,8 @@ class VlsnIndex(Lookups):
             self._commit()
 
     def load(self) -> int | None:
-        """Loads the store: its checkpoint's id and its owner, ``None`` when it holds nothing.
-        Raises ``Damaged``.  The buckets between the first and the last are checked when they are read."""
+        """Loads the range from the store. Returns its checkpoint's id, or None if the store is empty. Raises
+        ``Damaged``. Buckets other than the first and the last are checked only when they are read."""
         record = self._stored.record()
         head = self._stored.at_or_after(NULL_VLSN)
         tail = self._stored.at_or_before(record.range.last) if record is not None else None
@@ -234,20 +241,20 @@ class VlsnIndex(Lookups):
             return record.checkpoint_id
 
     def save(self, checkpoint_id: int) -> None:
-        """Runs a whole flush at once. Blocking; durable on return."""
+        """Runs a whole flush in one call. The call blocks, and the flush is durable on return."""
         flush = self.start_flush(checkpoint_id)
         flush.run()
         self.finish_flush(flush)
 
     def clear(self) -> None:
-        """Empties range and store.  Blocking; durable on return."""
+        """Empties the range and the store. The call blocks, and the change is durable on return."""
         with self._latch:
             self.levels.check_idle()
             self._forget()
         self._store.write(deletes=[RECORD_KEY], delete_ranges=[(FIRST_KEY, END_KEY), (TIMES_FIRST, TIMES_END)])
 
     def buckets(self) -> Iterator[Bucket]:
-        """Yields all buckets, ascending, those in the store first; nothing may truncate meanwhile."""
+        """Yields all buckets, ascending, those in the store first. No truncation may run meanwhile."""
         for bucket in self._stored.all():
             if bucket.first > self.levels.covered:
                 break
@@ -257,32 +264,32 @@ class VlsnIndex(Lookups):
             tracked = [*self._tracker.buckets, *([current.freeze()] if current else ())]
         yield from tracked
 
-    # Times.
+    # The time index.
 
     def step_reaching(self, time_us: int, from_vlsn: Vlsn) -> tuple[Vlsn, Vlsn] | None:
-        """Returns first and last VLSN of the first step at or after ``from_vlsn`` that may hold a block sealed at
-        ``time_us`` or later; None where none may (``time_index``)."""
+        """Returns the first and the last VLSN of the first step at or after ``from_vlsn`` that may hold a block sealed
+        at ``time_us`` or later, or None if there is no such step (``time_index``)."""
         with self._latch:
             return self._times.reaching(time_us, from_vlsn)
 
     def lower_bound(self, first: Vlsn, last: Vlsn, clock_us: int) -> None:
-        """Notes that blocks ``first`` to ``last``, of one step, were read and sealed at ``clock_us`` at the latest. The
-        caller has seen that no rollback came meanwhile (``epoch``)."""
+        """Records that blocks ``first`` to ``last``, of one step, were read, and that the latest was sealed at
+        ``clock_us``. The caller has checked that there was no rollback meanwhile (``epoch``)."""
         with self._latch:
             self._times.lower(first, last, clock_us)
 
     def time_steps(self) -> list[tuple[int, int, int]]:
-        """Returns first VLSN, last VLSN and bound of every step, for tests and tools."""
+        """Returns the first VLSN, the last VLSN and the bound of every step, for tests and tools."""
         with self._latch:
             return self._times.steps()
 
     def check_keys(self) -> None:
-        """Raises ``Damaged`` where not even the keys of the store can be read: nothing is to be mended there."""
+        """Raises ``Damaged`` if not even the keys of the store can be read, so that the store cannot be mended."""
         self._store.keys(FIRST_KEY, END_KEY)
 
     def replace_stored(self, keys: tuple[bytes, bytes], buckets: Sequence[Bucket]) -> None:
-        """Replaces the store's buckets under ``keys`` (end exclusive) with ``buckets``. Blocking; durable on
-        return."""
+        """Replaces the store's buckets under ``keys`` (a range with an exclusive end) with ``buckets``. The call
+        blocks, and the change is durable on return."""
         self._store.write([(bucket_key(each.first), each.encode()) for each in buckets], delete_ranges=[keys])
         with self._latch:
             self.epoch += 1
@@ -293,7 +300,7 @@ class VlsnIndex(Lookups):
         self._store.close()
 
     def _commit(self) -> None:
-        """Saves what was cut, and all that is tracked, under the checkpoint that the store is of."""
+        """Saves all cuts, and everything that is tracked, under the id of the store's checkpoint."""
         if self.checkpoint_id is None:
             self.levels.nothing_stored()
             return

@@ -1,12 +1,12 @@
-"""The index's two levels: buckets in the store, and past them the tracker's.
+"""The two levels of the index: the buckets in the store, and after them those of the tracker.
 
     store                          | tracker
     1–400   401–780   …   covered  |  covered+1 …   current
 
-1. The store answers for VLSNs up to ``covered``, the tracker for those after; a bucket is in one of them only.
-2. A cut changes the tracker at once and notes what the store is to lose (``drops``) and to gain (``patches``);
-   the next flush, which the cutter runs at once, carries both.
-3. Until then lookups are right all the same: below ``covered`` nothing in the store has changed.
+1. The store answers for VLSNs up to ``covered``, and the tracker for those after it. A bucket is in only one of them.
+2. A cut changes the tracker at once, and records what has to be deleted from the store (``drops``) and added to it
+   (``patches``). The next flush, which the cutter runs at once, writes both.
+3. Lookups are right even before the flush, since below ``covered`` nothing in the store has changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vlsn.seams import KeyValue
 
 
 class Levels:
-    """Every method under the log latch."""
+    """The two levels. Every method is called under the log latch."""
 
     __slots__ = (
         "_drops",
@@ -52,11 +52,11 @@ class Levels:
         self.stored.wounded = False
         self.covered: Vlsn = NULL_VLSN
         self.head: Mapping = NULL_VLSN, NULL_LSN
-        """The range's first mapping: it answers where nothing before a VLSN can be read in the store."""
+        """The range's first mapping. It answers if no mapping before a VLSN can be read from the store."""
         self.tail_lsn: Lsn = NULL_LSN
-        """The place of the last mapping, as of the last flush."""
+        """The LSN of the last mapping, as of the last flush."""
         self.flushing = False
-        """A flush is under way, of a checkpoint or of a cut."""
+        """True while a flush of a checkpoint or of a cut is under way."""
         self._patches: list[Bucket] = []
         self._drops: list[tuple[bytes, bytes]] = []
 
@@ -72,7 +72,7 @@ class Levels:
         return flush
 
     def tail(self, flush: Flush) -> Lsn:
-        """Returns where the last mapping leads once ``flush`` has run."""
+        """Returns the LSN of the last mapping after ``flush`` has run."""
         for bucket in (*flush.patches, *flush.tracked):
             if bucket.last == flush.record.range.last:
                 self.tail_lsn = bucket.at_or_before(bucket.last)[1]
@@ -84,14 +84,14 @@ class Levels:
         self.flushing = False
 
     def nothing_stored(self) -> None:
-        """Forgets what cuts noted for the store: it needs no flush, or is in one."""
+        """Forgets what cuts recorded for the store, since no flush is needed, or a flush already includes it."""
         self._patches, self._drops = [], []
 
     def check_idle(self) -> None:
         assert not self.flushing, "flushes, truncations and merges exclude each other"
 
     def cut_tail(self, last: Vlsn, cap: Mapping | None) -> None:
-        """Drops what lies after ``last``; ``cap`` is the block that ends there, where that is known."""
+        """Removes everything after ``last``. If the block that ends at ``last`` is known, ``cap`` is its mapping."""
         self.check_idle()
         tracker = self.tracker
         tracker.close_current()
@@ -116,7 +116,7 @@ class Levels:
         self._drop_from(NULL_VLSN)
 
     def cut_head(self, first: Vlsn, at: Lsn) -> None:
-        """Drops what lies before ``first``, whose block lies at ``at``."""
+        """Removes everything before ``first``, whose block is at ``at``."""
         self.check_idle()
         tracker = self.tracker
         tracker.close_current()
@@ -143,7 +143,7 @@ class Levels:
 
 
 def _cut_bucket(bucket: Bucket, last: Vlsn, cap: Mapping | None) -> list[Bucket]:
-    """Keeps what lies of ``bucket`` up to ``last``, and the cap, which may lie in a later segment."""
+    """Keeps the part of ``bucket`` up to ``last``, and the cap, which may be in a later segment."""
     if cap is None or lsn_file(cap[1]) == bucket.file:
         return [bucket.cut_tail(last, cap)]
     _check_before(bucket, *cap)
@@ -161,7 +161,7 @@ def _cap_head(bucket: Bucket | None, first: Vlsn, at: Lsn) -> Bucket:
 
 
 def _check_before(bucket: Bucket, vlsn: Vlsn, at: Lsn) -> None:
-    """Checks that a bucket of another segment than ``at`` maps nothing from ``vlsn`` on. It may cover some of it, where
-    a cut did not know its last block."""
+    """Checks that a bucket of another segment than that of ``at`` has no mapping from ``vlsn`` on. The bucket may cover
+    such VLSNs, if a cut did not know its last block."""
     if bucket.file > lsn_file(at) or bucket.at_or_after(vlsn) is not None:
         raise Damaged(f"the index has VLSN {vlsn} in segment {bucket.file}, the log at {at:#x}", vlsn=vlsn)

@@ -1,9 +1,9 @@
-"""Wounds: buckets of the store that cannot be read, and the buckets that take their place.
+"""Wounds: buckets of the store that cannot be read, and the buckets that replace them.
 
     1–400 │ 401–780, rotten │ 781–1200         start: the last mapping at or before 400   end: the mapping of 781
           └ tracked from the log again ┘
 
-One transaction a wound: it is there as before, or healed.  The range and the record stay as they are.
+Each wound takes one transaction, which either heals it or changes nothing. The range and the record do not change.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Columns = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Wound:
-    """VLSNs after ``after`` and before ``before`` have no readable bucket."""
+    """A part of the store without readable buckets: the VLSNs after ``after`` and before ``before``."""
 
     after: Vlsn
     before: Vlsn
     start: Lsn
-    """Their blocks lie from here on."""
+    """The LSN from which on the blocks of these VLSNs are."""
     end: Lsn
-    """The end of the wound, exclusive; 0 where nothing later is known."""
+    """The exclusive end LSN of the wound; 0 if no later mapping is known."""
 
 
 def find_wounds(index: VlsnIndex) -> list[Wound]:
-    """Finds every run of buckets in the store that cannot be read or reach into others. O(n)."""
+    """Finds every run of buckets in the store that cannot be read or overlap others. Takes O(n) time."""
     wounds: list[Wound] = []
     good: Bucket | None = None
     open_wound, levels = False, index.levels
@@ -49,8 +49,8 @@ def find_wounds(index: VlsnIndex) -> list[Wound]:
 
 
 def heal(index: VlsnIndex, wound: Wound, runs: Iterable[Columns]) -> None:
-    """Replaces a wound's buckets; ``runs`` are the log's visible blocks from ``start`` to ``end``. Blocking; durable on
-    return."""
+    """Replaces a wound's buckets. ``runs`` are the log's visible blocks from ``start`` to ``end``. The call blocks, and
+    the change is durable on return."""
     tracker = index.levels.tracker.scratch()
     for firsts, lasts, lsns, _ in runs:
         inside = [at for at, first in enumerate(firsts) if wound.after < first and lasts[at] < wound.before]

@@ -1,7 +1,7 @@
-"""The range: which VLSNs this node holds, with the landmarks that elections and syncup read.
+"""The range: the VLSNs that this node holds, and the marks within it that elections and syncups read.
 
-``{first, last, last_sync, last_txn_end}``, all 0 when the log is empty; immutable, replaced whole, so that a
-reader without the latch never sees half of a change.  Source: JE ``VLSNRange``.
+A range is ``{first, last, last_sync, last_txn_end}``, all 0 if the log is empty. It is immutable and replaced whole, so
+that a reader without the latch never sees half of a change. The model is JE's ``VLSNRange``.
 
 A put of 11–20      {1, 10, 10, 0} → {1, 20, 10, 0}       the last rises, what is synced does not yet
 the sync after it   {1, 20, 10, 0} → {1, 20, 20, 0}
@@ -18,14 +18,14 @@ from vlsn.ids import NULL_VLSN, Vlsn
 
 
 class VlsnRange(msgspec.Struct, frozen=True, gc=False):
-    """A contiguous run of VLSNs, inclusive.  A Struct because one is made for every put."""
+    """A contiguous run of VLSNs, with inclusive ends. It is a Struct because every put makes one."""
 
     first: Vlsn = NULL_VLSN
     last: Vlsn = NULL_VLSN
     last_sync: Vlsn = NULL_VLSN
-    """The last VLSN synced here."""
+    """The last VLSN synced on this node."""
     last_txn_end: Vlsn = NULL_VLSN
-    """The last COMMIT or ABORT in the range, 0 where none is known."""
+    """The last COMMIT or ABORT in the range, 0 if none is known."""
 
     @property
     def empty(self) -> bool:
@@ -45,7 +45,8 @@ class VlsnRange(msgspec.Struct, frozen=True, gc=False):
             raise Damaged(f"a VLSN range cannot be {self}")
 
     def cut_tail(self, last: Vlsn) -> VlsnRange:
-        """Keeps the range up to ``last``. A transaction's end beyond it leaves none known."""
+        """Keeps the range up to ``last``. If the last transaction's end is beyond ``last``, no end is known any
+        more."""
         if last < self.first or last == NULL_VLSN:
             return EMPTY
         assert last <= self.last
@@ -53,7 +54,7 @@ class VlsnRange(msgspec.Struct, frozen=True, gc=False):
         return VlsnRange(self.first, last, min(self.last_sync, last), txn_end)
 
     def cut_head(self, first: Vlsn) -> VlsnRange:
-        """Keeps the range from ``first`` on, which must be in it."""
+        """Keeps the range from ``first`` on, which must be in the range."""
         assert self.first <= first <= self.last
         txn_end = self.last_txn_end if self.last_txn_end >= first else NULL_VLSN
         return VlsnRange(first, self.last, self.last_sync, txn_end)

@@ -1,6 +1,7 @@
-"""A report on an index's store, for ``vlsnlog index``: range, buckets, how sparse it is, and its faults.
+"""A report on an index's store, for ``vlsnlog index``: the range, the buckets, how sparse the index is, and its faults.
 
-Read only; of a running node a copy, as of its last flush.  Nothing is held against the log: ``verify`` does that.
+The store is only read. For a running node, a copy as of its last flush is read. The index is not compared with the log;
+``verify`` does that.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from vlsn.seams import KeyValue, Stores
 
 @dataclass(frozen=True, slots=True)
 class BucketRow:
-    """One bucket; sizes in bytes."""
+    """One bucket. Sizes are in bytes."""
 
     first: int
     last: int
     file: int
     mappings: int
     bytes: int
-    """The size of its value in the store."""
+    """The size of the bucket's value in the store."""
     distance_max: int
-    """The farthest that two neighbouring mappings lie apart in the segment: the most that a lookup has to walk."""
+    """The largest distance of two neighbouring mappings in the segment, which is the most that a lookup has to walk."""
 
 
 @dataclass(slots=True)
 class IndexReport:
     checkpoint: int | None = None
-    """The id of the checkpoint that it was flushed for."""
+    """The id of the checkpoint for which the index was flushed."""
     unfinished: bool = False
-    """The index was being built anew: the next open begins again."""
+    """True if the index was being rebuilt. The next opening begins the rebuild again."""
     owner: int = 0
-    """The incarnation of the store whose log it is of."""
+    """The incarnation of the store whose log is indexed."""
     range: VlsnRange = EMPTY
     buckets: list[BucketRow] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
@@ -50,13 +51,13 @@ class IndexReport:
 
     @property
     def vlsns_per_mapping(self) -> float:
-        """Sparseness; 0 for an empty index."""
+        """The sparseness of the index; 0 if it is empty."""
         vlsns = self.range.last - self.range.first + 1
         return round(vlsns / self.mappings, 2) if self.mappings else 0.0
 
     @property
     def bytes(self) -> int:
-        """The bytes of all buckets, which the page cache holds when all of it is in use."""
+        """The bytes of all buckets. The page cache holds that much if the whole index is in use."""
         return sum(bucket.bytes for bucket in self.buckets)
 
     @property
@@ -65,8 +66,8 @@ class IndexReport:
 
 
 def read_report(stores: Stores, path: str, *, live: bool = False) -> IndexReport:
-    """Reads the index at ``path``. Raises ``FileNotFoundError`` where there is none, ``LogInUse`` when a running node
-    wrote to it each time that it was copied; each unreadable part is a finding."""
+    """Reads the index at ``path``. Each unreadable part is reported as a finding. Raises ``FileNotFoundError`` if there
+    is no index, and ``LogInUse`` if a running node wrote to it during every attempt to copy it."""
     try:
         if live:
             store = stores.open_copy(path, map_bytes=INDEX_MAP_BYTES)
@@ -123,7 +124,7 @@ def _row(bucket: Bucket) -> BucketRow:
 
 
 def check_follows(bucket: Bucket, end: int) -> None:
-    """Raises ``Damaged`` unless ``bucket`` is right in itself and begins after ``end``."""
+    """Raises ``Damaged`` unless ``bucket`` is valid and begins after ``end``."""
     bucket.verify()
     if bucket.first <= end:
         raise Damaged(f"the index bucket at {bucket.first} begins before {end}, where one ends", vlsn=end)

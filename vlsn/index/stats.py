@@ -1,4 +1,4 @@
-"""Counters of one index, since it was made."""
+"""The counters of one index, since it was made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class IndexStats:
-    """Hits and misses are exact on one thread; two threads at once may lose one."""
+    """The counters of an index. Hits and misses are exact with one thread. If two threads count at once, one count may
+    be lost."""
 
     hits: int = 0
     """Lookups that the tracker answered."""
@@ -16,6 +17,6 @@ class IndexStats:
     buckets_created: int = 0
     buckets_deleted: int = 0
     flushes: int = 0
-    """Transactions: of checkpoints, truncations and merges."""
+    """The transactions of checkpoints, truncations and merges."""
     mended: int = 0
-    """Parts of the store that could not be read, and were tracked from the log again."""
+    """The parts of the store that could not be read and were tracked again from the log."""

@@ -1,13 +1,13 @@
-"""The buckets that are in the store, and the record over them.
+"""The buckets in the store, and the record that describes them.
 
 Keys: ``b`` + first VLSN (big-endian u64) → bucket; ``r`` → the record:
 
     0       2   4   8       16              24      32     40          48
     |version| 0 | 0 | owner | checkpoint id | first | last | last_sync | last_txn_end |
 
-The record holds the range as of the flush that wrote it and the id of that flush's checkpoint; the buckets
-begin at ``first`` and end at ``last``, exactly.  ``owner`` is the incarnation of the store whose log this is the
-index of: LSNs are each node's own, so another node's index is of no use.
+The record holds the range as of the flush that wrote it, and the id of that flush's checkpoint. The buckets begin
+exactly at ``first`` and end exactly at ``last``. ``owner`` is the incarnation of the store whose log is indexed. LSNs
+differ between nodes, so another node's index is of no use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ assert RECORD.size == 56
 assert END_KEY < RECORD_KEY
 
 UNFINISHED = U64_MAX
-"""The id while an index is built anew: no checkpoint has it, so half of one is never used."""
+"""The id while an index is being rebuilt. No checkpoint has this id, so half an index is never used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,8 @@ class Record:
 
 
 def decode_record(value: bytes) -> Record:
-    """Raises ``Damaged``, also for an older one; ``WrongVersion`` for a later one: its checksum was right."""
+    """Decodes the record. Raises ``Damaged``, also for an older version, and ``WrongVersion`` for a later one, since
+    the checksum was correct."""
     version = int.from_bytes(value[:2], "little")
     if version > VERSION:
         raise unread("a VLSN index", version, VERSION)
@@ -65,17 +66,19 @@ def decode_record(value: bytes) -> Record:
 
 
 class StoredBuckets:
-    """Reads: each is one short transaction, of the state committed at that moment, from any thread."""
+    """Reads the buckets in the store. Each read is one short transaction, sees the state committed at that moment, and
+    may be on any thread."""
 
     __slots__ = ("_store", "wounded")
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store
         self.wounded = False
-        """A bucket could not be read: lookups pass it over, until it is tracked from the log again."""
+        """True if a bucket could not be read. Lookups skip it until it is tracked again from the log."""
 
     def record(self) -> Record | None:
-        """Reads the record and holds its range against the first and the last bucket. Raises ``Damaged``."""
+        """Reads the record, and compares its range with the first and the last bucket. Raises ``Damaged`` if they
+        differ."""
         value = self._store.get(RECORD_KEY)
         low, high = self.at_or_after(Vlsn(0)), self._before(LAST_KEY)
         if value is None:
@@ -102,7 +105,7 @@ class StoredBuckets:
         return decode(*item) if item is not None and item[0] < END_KEY else None
 
     def readable_at_or_before(self, vlsn: Vlsn) -> Bucket | None:
-        """Answers as ``at_or_before``, but passes over a bucket that cannot be read: a gap."""
+        """Answers as ``at_or_before`` does, but skips a bucket that cannot be read, like a gap."""
         try:
             return self.at_or_before(vlsn)
         except Damaged:
@@ -110,7 +113,7 @@ class StoredBuckets:
             return self._first_readable(reversed(self._keys(FIRST_KEY, bucket_key(vlsn) + b"\0")))
 
     def readable_at_or_after(self, vlsn: Vlsn) -> Bucket | None:
-        """Answers as ``at_or_after``, but passes over a bucket that cannot be read."""
+        """Answers as ``at_or_after`` does, but skips a bucket that cannot be read, like a gap."""
         try:
             return self.at_or_after(vlsn)
         except Damaged:
@@ -118,8 +121,8 @@ class StoredBuckets:
             return self._first_readable(self._keys(bucket_key(vlsn), END_KEY))
 
     def each(self, upto: Vlsn) -> Iterator[Bucket | None]:
-        """Yields the buckets that begin at or before ``upto``, ascending. ``None`` stands for each that cannot be read
-        or whose mappings do not rise."""
+        """Yields the buckets that begin at or before ``upto``, ascending. Yields None for each bucket that cannot be
+        read or whose mappings do not rise."""
         for key in self._keys(FIRST_KEY, bucket_key(upto) + b"\0"):
             bucket = self._readable(key)
             try:
@@ -130,8 +133,8 @@ class StoredBuckets:
             yield bucket
 
     def all(self, first: int = 0, last: int = U64_MAX) -> Iterator[Bucket]:
-        """Yields the buckets that begin at ``first`` to ``last``, ascending, one read each, so that a long walk holds
-        no snapshot."""
+        """Yields the buckets that begin at ``first`` to ``last``, ascending. Each is read separately, so that a long
+        walk holds no snapshot."""
         bucket = self.at_or_after(Vlsn(first))
         while bucket is not None and bucket.first <= last:
             yield bucket

@@ -1,16 +1,18 @@
-"""The time index: how late the blocks of each step of the log were sealed at most, so that a time is searched for.
+"""The time index: the latest time at which the blocks of each step of the log were sealed, so that a time can be
+searched for.
 
     VLSNs        1–400    401–790   791–1200   1201–…       about a MiB of log each
     bound        10:02     13:40     10:09      10:11        the master of 401–790 had a clock hours ahead
 
     12:00 →  the first step whose bound is not before it: its blocks are read, no others
 
-1. The steps cover the range without a gap, each from its first VLSN to the next one's.
-2. No visible block of a step bears a time past the step's bound.  A bound may be too high: behind a rollback, or
-   ``UNKNOWN``, where an earlier version wrote the log.  A reader that read such a step for nothing lowers it
-   (``lower``).
-3. So an index that knows nothing gives the right places, too, later.
-4. Past ``STEPS_MAX`` every two steps become one: memory stays at 2 MiB, and 64 GiB of log at a MiB a step.
+1. The steps cover the range without a gap. Each step reaches from its first VLSN to the next step's.
+2. No visible block of a step has a later time than the step's bound. A bound may be too high after a rollback. It is
+   ``UNKNOWN`` if an earlier version wrote the log. A reader that finds no block of that time in a step lowers the
+   step's bound (``lower``).
+3. So an index that knows nothing also leads to the right places, only later.
+4. Above ``STEPS_MAX`` steps, every two steps are merged. So memory stays at 2 MiB, for up to 64 GiB of log with a step
+   for each MiB.
 
 In the index's store: ``t`` and a record's first VLSN (big-endian u64) → some steps; ``t`` → which flush they are of:
 
@@ -19,8 +21,8 @@ In the index's store: ``t`` and a record's first VLSN (big-endian u64) → some 
     0       2   4   8               16     24            32
     |version| 0 | 0 | checkpoint id | last | its mapping |
 
-An earlier version passes over them, and changes the log without them: then the record over the buckets is of another
-checkpoint, or ends elsewhere, or the last mapping (its LSN) is another, and all is unknown.
+An earlier version ignores these keys, and changes the log without them. This is detected if the record over the buckets
+has another checkpoint or another end, or if the last mapping (its LSN) differs. All bounds are unknown then.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from vlsn.seams import KeyValue
 
 UNKNOWN = NUMBER_MAX
 STEP_SHIFT = 20
-"""A step ends where the next block begins in another MiB of its segment."""
+"""A step ends at the first block that begins in another MiB of its segment."""
 STEPS_MAX = 131_072
 STEPS_A_RECORD = 256
 VERSION = 1
@@ -61,39 +63,41 @@ def step_key(first: int) -> bytes:
 
 
 class TimeIndex:
-    """Every method under the log latch.  ``last``: the last VLSN that is covered, ``NULL_VLSN`` for none."""
+    """The time index. Every method is called under the log latch. ``last`` is the last VLSN that is covered,
+    ``NULL_VLSN`` if there is none."""
 
     __slots__ = ("_bounds", "_dirty", "_firsts", "_mebibyte", "_stored", "last")
 
     def __init__(self) -> None:
         self.forget()
         self._stored: list[int] = []
-        """The first VLSNs of the records in the store, as of the last flush."""
+        """The first VLSN of each record in the store, as of the last flush."""
 
     def __len__(self) -> int:
         return len(self._firsts)
 
     def forget(self) -> None:
-        """Forgets all steps; the next flush deletes them in the store."""
+        """Forgets all steps. The next flush deletes them from the store."""
         self.last: Vlsn = NULL_VLSN
         self._firsts = array("q")
         self._bounds = array("q")
         self._mebibyte = -1
-        """The MiB of the log, as LSNs count, in which the last block begins; -1 where that is not known."""
+        """The MiB of the log, as LSNs count, in which the last block begins; -1 if it is not known."""
         self._dirty = 0
-        """The first step that the store does not have as it is."""
+        """The index of the first step that differs from the store."""
 
     def steps(self) -> list[tuple[int, int, int]]:
-        """Returns first VLSN, last VLSN and bound of every step."""
+        """Returns the first VLSN, the last VLSN and the bound of every step."""
         return [
             (first, self._end(at), bound)
             for at, (first, bound) in enumerate(zip(self._firsts, self._bounds, strict=True))
         ]
 
-    # Adding and dropping steps.
+    # Adding and removing steps.
 
     def extend(self, first: int, last: int, lsns: tuple[int, int], clock_us: int) -> None:
-        """Adds blocks past all others, sealed at ``clock_us`` at the latest. ``lsns``: of the first and the last."""
+        """Adds blocks after all others. The latest of them was sealed at ``clock_us``. ``lsns`` are those of the first
+        and the last block."""
         if self._firsts and lsns[0] >> STEP_SHIFT == self._mebibyte:
             if clock_us > self._bounds[-1]:
                 self._bounds[-1] = clock_us
@@ -109,8 +113,10 @@ class TimeIndex:
     def extend_run(
         self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int], clocks: Sequence[int]
     ) -> None:
-        """Adds many blocks, ascending; ``clocks``: each one's, or empty where they are not known."""
-        if clocks and lsns[-1] >> STEP_SHIFT == self._mebibyte:  # so are all: most groups go on in the last step
+        """Adds many blocks, ascending. ``clocks`` has the time of each block, or is empty if the times are not
+        known."""
+        # then all blocks are in this MiB, as most groups continue in the last step
+        if clocks and lsns[-1] >> STEP_SHIFT == self._mebibyte:
             clock_us, at = max(clocks), len(self._bounds) - 1
             if clock_us > self._bounds[at]:
                 self._bounds[at] = clock_us
@@ -122,14 +128,15 @@ class TimeIndex:
             self.extend(firsts[0], lasts[-1], (lsns[0], lsns[-1]), max(clocks, default=UNKNOWN))
             return
         cuts, low = [0], 0
-        while low < len(lsns):  # from the first block of one MiB to that of the next
+        while low < len(lsns):  # one step for the blocks of each MiB
             low = bisect_left(lsns, (lsns[low] >> STEP_SHIFT) + 1 << STEP_SHIFT, low)
             cuts.append(low)
         for low, high in pairwise(cuts):
             self.extend(firsts[low], lasts[high - 1], (lsns[low], lsns[high - 1]), max(clocks[low:high]))
 
     def lower(self, first: int, last: int, clock_us: int) -> None:
-        """Lowers the bound of VLSNs ``first`` to ``last``, of one step, to ``clock_us``, the latest of their blocks."""
+        """Lowers the bound of VLSNs ``first`` to ``last``, of one step, to ``clock_us``, the time of their latest
+        block."""
         if not self._firsts or not self._firsts[0] <= first <= last <= self.last:
             return
         at = bisect_right(self._firsts, first) - 1
@@ -148,23 +155,24 @@ class TimeIndex:
             self._halve()
 
     def cut_tail(self, last: Vlsn) -> None:
-        """Drops what lies after ``last``; bounds stay."""
+        """Removes the steps after ``last``. Bounds do not change."""
         keep = bisect_right(self._firsts, last)
         del self._firsts[keep:], self._bounds[keep:]
         self.last, self._mebibyte = (last if keep else NULL_VLSN), -1
-        self._dirty = min(self._dirty, max(keep - 1, 0))  # its record is to lose those behind it
+        self._dirty = min(self._dirty, max(keep - 1, 0))  # the steps after it have to be removed from its record
 
     def cut_head(self, first: Vlsn) -> None:
-        """Drops steps that lie before ``first`` altogether; the one that holds it stays as it is."""
+        """Removes the steps that are entirely before ``first``. The step that contains ``first`` does not change."""
         gone = max(bisect_right(self._firsts, first) - 1, 0)
         del self._firsts[:gone], self._bounds[:gone]
         self._dirty = max(self._dirty - gone, 0)
 
-    # The search.
+    # Searching.
 
     def reaching(self, clock_us: int, from_vlsn: int) -> tuple[Vlsn, Vlsn] | None:
-        """Returns first and last VLSN of the first step at or after ``from_vlsn`` that may hold a block of ``clock_us``
-        or later; None where none may. A column of bounds in one call: 30 µs where there are most."""
+        """Returns the first and the last VLSN of the first step at or after ``from_vlsn`` that may hold a block of
+        ``clock_us`` or later, or None if there is no such step. Searches the column of bounds in one call, which takes
+        30 µs with the most steps."""
         if from_vlsn > self.last:
             return None
         start = max(bisect_right(self._firsts, from_vlsn) - 1, 0)
@@ -174,11 +182,11 @@ class TimeIndex:
         at = start + int(late.argmax())
         return Vlsn(self._firsts[at]), Vlsn(self._end(at))
 
-    # The store.
+    # Storing.
 
     def flush(self, checkpoint_id: int, mapping: int) -> tuple[Puts, Ranges]:
-        """Returns what a flush writes, and the ranges of keys that it drops first: the steps that changed, a record at
-        a time. ``mapping``: the LSN that the index has for its last VLSN."""
+        """Returns the records of changed steps that a flush writes, and the ranges of keys that it deletes first.
+        ``mapping`` is the LSN that the index has for its last VLSN."""
         drops: Ranges = []
         puts: Puts = [(META_KEY, _META.pack(VERSION, 0, 0, checkpoint_id, self.last, mapping))]
         if not self._firsts:
@@ -200,8 +208,8 @@ class TimeIndex:
         return puts, drops
 
     def load(self, store: KeyValue, checkpoint_id: int, first: Vlsn, last: Vlsn, mapping: int) -> None:
-        """Loads the store's steps of the range ``first`` to ``last``; one step of an unknown bound where that is
-        nothing, is of another flush, or cannot be read. Raises ``WrongVersion``."""
+        """Loads the steps of the range ``first`` to ``last`` from the store. If they are missing, unreadable or of
+        another flush, makes one step with an unknown bound. Raises ``WrongVersion``."""
         self.forget()
         try:
             self._stored = [int.from_bytes(key[1:], "big") for key in store.keys(step_key(0), END_KEY)]
@@ -243,7 +251,7 @@ class TimeIndex:
         return self._firsts[at + 1] - 1 if at + 1 < len(self._firsts) else int(self.last)
 
     def _halve(self) -> None:
-        """Makes every two steps one."""
+        """Merges every two steps into one."""
         bounds = np.array(self._bounds, dtype=np.int64)
         if len(bounds) % 2:
             bounds = np.append(bounds, 0)
@@ -253,7 +261,7 @@ class TimeIndex:
 
 
 def _checked(value: bytes, layout: Struct) -> tuple[int, ...]:
-    """Unpacks what follows the version. Raises ``Damaged``, ``WrongVersion``."""
+    """Unpacks the bytes after the version. Raises ``Damaged`` or ``WrongVersion``."""
     if len(value) < layout.size:
         raise Damaged(f"a record of the time index of {len(value)} bytes")
     version, *fields = layout.unpack_from(value)

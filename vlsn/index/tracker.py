@@ -1,12 +1,15 @@
-"""The tracker: the buckets that are not in the store yet.
+"""The tracker: the buckets that are not stored yet.
 
-1. Its buckets are in order and do not overlap; gaps are allowed.  Only the current one, the last, is written.
-2. All of them lie past what the store covers.
-3. A mapping is kept at a bucket's start, then when at least ``stride`` VLSNs *and* ``mapping_bytes_min`` bytes
-   past the last one, always past ``max_distance`` bytes; a bucket has at most ``max_mappings``.
+1. The tracker's buckets are in order and do not overlap, but there may be gaps. Only the current bucket, the last one,
+   is changed.
+2. All buckets are after the VLSNs that the store covers.
+3. A mapping is kept at a bucket's start. The next is kept once it is at least ``stride`` VLSNs *and*
+   ``mapping_bytes_min`` bytes past the last mapping, or more than ``max_distance`` bytes. A bucket has at most
+   ``max_mappings``.
 
-With stride 10, 4 KiB and blocks of one 1 KiB entry: 1 → kept, 2 … 10 → not (stride), 11 → kept (10 KiB past).
-A step into the next segment is over ``max_distance`` as LSNs go, and opens a bucket.  Source: JE ``VLSNTracker``.
+With stride 10, 4 KiB and blocks of one 1 KiB entry, the mapping of 1 is kept, those of 2 … 10 are not (stride), and
+that of 11 is kept (10 KiB past). A step into the next segment is more than ``max_distance`` by LSNs, and begins a new
+bucket. The model is JE's ``VLSNTracker``.
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ from vlsn.index.bucket import Bucket, CurrentBucket, Mapping
 from vlsn.index.stats import IndexStats
 
 WINDOW = 128
-"""Blocks that are searched at once: a bisection of all of them would leave the caches."""
+"""The number of blocks that are searched at once, since bisecting all of them would leave the processor's caches."""
 
 
 class Tracker:
-    """Every method under the log latch."""
+    """The tracker. Every method is called under the log latch."""
 
     __slots__ = ("_bytes_min", "_far", "_mappings_max", "_stride", "buckets", "current", "stats")
 
@@ -46,7 +49,7 @@ class Tracker:
         self.clear()
 
     def scratch(self) -> Tracker:
-        """Makes an empty tracker that keeps mappings by the same rules."""
+        """Makes an empty tracker with the same settings."""
         empty = Tracker(
             stride=self._stride,
             mapping_bytes_min=self._bytes_min,
@@ -62,13 +65,13 @@ class Tracker:
 
     @property
     def first(self) -> Vlsn | None:
-        """The first VLSN that is tracked here."""
+        """The first VLSN that the tracker covers."""
         if self.buckets:
             return self.buckets[0].first
         return self.current.first if self.current else None
 
     def track(self, first: Vlsn, last: Vlsn, at: Lsn) -> None:
-        """Tracks a block that lies past all that is tracked."""
+        """Tracks a block that is after all tracked blocks."""
         current = self.current
         if current is None:
             self._open(first, last, at)
@@ -85,7 +88,8 @@ class Tracker:
         current.block_first, current.block_lsn, current.last = first, at, last
 
     def track_run(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
-        """Tracks many blocks in order, as ``track`` one by one; it leaps from one that is kept to the next."""
+        """Tracks many blocks in order, with the same result as calls of ``track``. It jumps from one kept mapping to
+        the next."""
         at, end = 0, len(firsts)
         while at < end:
             self.track(Vlsn(firsts[at]), Vlsn(lasts[at]), Lsn(lsns[at]))
@@ -94,7 +98,8 @@ class Tracker:
             if at + 1 == end:
                 return
             following = self._next_kept(current, firsts, lsns, at + 1)
-            if following > at + 1:  # the blocks between are not kept, but the last of them may end the bucket
+            # blocks between two kept ones have no mapping, but the last of them may end the bucket
+            if following > at + 1:
                 at = following - 1
                 assert lsns[at] > current.block_lsn, f"LSN {lsns[at]:#x} is not past {current.block_lsn:#x}"
                 current.block_first, current.block_lsn, current.last = Vlsn(firsts[at]), Lsn(lsns[at]), Vlsn(lasts[at])
@@ -120,7 +125,7 @@ class Tracker:
             self.current = None
 
     def forget(self, count: int) -> None:
-        """Drops the first ``count`` buckets, which are in the store."""
+        """Removes the first ``count`` buckets, which are stored now."""
         del self.buckets[:count]
 
     def at_or_before(self, vlsn: Vlsn) -> Mapping | None:
@@ -131,7 +136,7 @@ class Tracker:
         return None if bucket is None else bucket.at_or_before(vlsn)
 
     def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
-        """Returns the closest mapping at or after ``vlsn``; ``None`` past the last one."""
+        """Returns the closest mapping at or after ``vlsn``, or None past the last mapping."""
         start = max(0, bisect_right(self.buckets, vlsn, key=lambda bucket: bucket.first) - 1)
         for bucket in self.buckets[start : start + 2]:
             found = bucket.at_or_after(vlsn)

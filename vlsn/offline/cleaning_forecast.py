@@ -1,9 +1,9 @@
-"""The forecast of a cleaning: the segments that would go of a stopped node's directory, and the holds on the rest.
-Writes nothing.
+"""The forecast of a cleaning: which segments of a stopped node's directory would be removed, and which holds keep the
+rest. The forecast writes nothing.
 
-Holds do not outlive the process that they were placed in, so a stopped node has only those of its own: how far its log
-is known durable, its state record with the positions of consumers, its checkpoint.  Once it runs, replicas may hold
-more, and consumers have come further.
+Holds exist only while their process runs. So a stopped node only has the limits of its own: how far its log is known
+durable, its state record with the positions of consumers, and its checkpoint. Once the node runs, replicas may hold
+more of the log, and consumers may have advanced.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _RECOVERY = f"{Owner.CHECKPOINT} {RECOVERY}"
 
 
 def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *, now_us: int) -> CleaningReport:
-    """Reports what ``retention`` wants gone of the log in ``directory``. Raises ``LogInUse`` for a running node's,
-    ``BadArgument`` where there is no state to go by, ``Damaged``."""
+    """Reports which parts of the log in ``directory`` ``retention`` would remove. Raises ``LogInUse`` if the node is
+    running, ``BadArgument`` if there is no state record, and ``Damaged``."""
     if disk.is_locked(f"{directory}/{LOCK_NAME}"):
         raise LogInUse(f"{directory} belongs to a running node; ask it by its URL (`vlsnlog clean --help`)")
     limits, first_segment, trimmed_to = _limits(stores, directory)
@@ -42,13 +42,14 @@ def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *
     reader = LogReader(disk, directory, lambda _: 0)
 
     def sealed(segment: Segment) -> int:
-        """Returns when ``segment`` was sealed; reads it through, for no index is at hand."""
+        """Returns when ``segment`` was sealed. The whole segment is read, since the index is not available."""
         if segment.last <= trimmed_to:
             return 1
         start = next(each.number for each in segments if each.last >= segment.last)
         return sealed_us(reader, segment.last, lsn(start, FIRST_FRAME), segment.last)
 
-    belief = Belief(0, Allowance().left(len(numbers) - 1, retention.age_s, 0.0))  # of the next open
+    # the allowance that the next opening of the log has
+    belief = Belief(0, Allowance().left(len(numbers) - 1, retention.age_s, 0.0))
     try:
         found = wanted(segments, retention, total_bytes=total, sealed_us=sealed, now_us=now_us)
         aged = believed(segments, found, sealed, retention.age_s, belief)
@@ -67,7 +68,7 @@ def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *
 
 
 def _limits(stores: Stores, directory: str) -> tuple[list[Limit], int, Vlsn]:
-    """Returns what keeps the log, the segment that it begins in, and the VLSN before its first."""
+    """Returns what keeps the log, the segment in which the log begins, and the VLSN before its first."""
     try:
         state = StateStore(stores.open(f"{directory}/{STATE_NAME}", map_bytes=STATE_MAP_BYTES, read_only=True))
     except FileNotFoundError:

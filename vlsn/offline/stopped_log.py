@@ -1,14 +1,15 @@
-"""The entries of a log that nobody has open, read from its segments alone: a stopped node's directory.
+"""Reads the entries of a log that is not open, a stopped node's, from its segments alone.
 
     segments ─► whole frames ─► visible blocks ─► must follow on exactly ─► entries
 
-1. The *durable end* is the highest DTVLSN that the directory states: in a block's header, a checkpoint, or ``state``.
-   After a clean stop it is all that the node knew; after a kill it lags a block or two behind what was acknowledged.
-   Entries past it may be on no other node, and are read only on request (``undurable``).
-2. A block is visible unless it is overmarked, or a rollback that was not finished abandons it.
-3. Where the next VLSN due cannot be read that is ``Damaged``, with the VLSN to go on from; never a gap in silence.
+1. The *durable end* is the highest DTVLSN stated in the directory: in a block's header, a checkpoint, or ``state``.
+   After a clean stop, it is everything that the node knew to be durable. After a kill, it is a block or two behind what
+   was acknowledged. Entries past the durable end may be on no other node, and are read only on request (``undurable``).
+2. A block is visible unless it is overmarked, or abandoned by an unfinished rollback.
+3. If the next VLSN cannot be read, ``Damaged`` is raised, with the VLSN from which to continue. No gap is skipped
+   silently.
 
-Nothing is written, locked or mapped; a segment is held at a time.
+Nothing is written, locked or mapped. Only one segment is held in memory at a time.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ from vlsn.verify.inspection import inspected
 from vlsn.verify.segment_chain import Link, log_chain, read_stated
 
 TAIL_BYTES = 8 * MIB
-"""Bytes of log before its end that are looked through for the durable end."""
+"""The bytes before the log's end that are searched for the durable end."""
 WINDOW_BYTES = 4 * MIB
-"""Bytes of a segment whose entries are taken by column at once, at least one block."""
+"""The bytes of a segment whose entries are taken by column at once, but at least one block."""
 ROWS_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Visible:
-    """The visible, whole blocks of one segment, by column; ``places`` are their frames' offsets."""
+    """The visible, whole blocks of one segment, by column. ``places`` are the offsets of their frames."""
 
     places: npt.NDArray[np.int64]
     firsts: npt.NDArray[np.int64]
@@ -56,13 +57,14 @@ class _Visible:
         return len(self.places)
 
     def window(self, low: int) -> int:
-        """Returns the end (exclusive) of the blocks from ``low`` on that are taken at once."""
+        """Returns the exclusive end of the blocks from ``low`` on that are taken at once."""
         return max(low + 1, int(np.searchsorted(self.places, self.places[low] + WINDOW_BYTES)))
 
 
 class StoppedLog:
-    """Raises ``LogInUse`` for a directory that is open, ``Restoring`` for one half restored, ``BadArgument`` for one
-    without a log.  ``first`` and ``last`` visible VLSN, ``durable``: NULL_VLSN where there is none."""
+    """The log of a stopped node. Raises ``LogInUse`` if the directory is in use, ``Restoring`` if a restore is
+    unfinished, and ``BadArgument`` if there is no log. ``first`` and ``last`` are the first and last visible VLSNs, and
+    ``durable`` is the durable end. Each is NULL_VLSN if there is none."""
 
     def __init__(self, disk: Disk, stores: Stores, directory: str) -> None:
         check_no_restore(disk, directory)
@@ -90,8 +92,9 @@ class StoppedLog:
         undurable: bool = False,
         keys: KeyFilter | None = None,
     ) -> Iterator[list[Entry]]:
-        """Yields entries from ``from_vlsn`` (0: the first there is) to ``to_vlsn`` (0: the durable end, or the log's),
-        of these ``keys`` (None: all). Raises ``Trimmed``, and ``Damaged`` behind all that comes before it."""
+        """Yields entries from ``from_vlsn`` (0: the log's first) to ``to_vlsn`` (0: the durable end, or the log's end
+        with ``undurable``), of these ``keys`` (None: all). Raises ``Trimmed``. Raises ``Damaged`` after yielding
+        everything before the damage."""
         kinds = None if all_kinds else DATA_ONLY
         for rows, at, end in self.rows(from_vlsn, to_vlsn, undurable=undurable):
             chosen = rows.chosen(at, end, kinds, None if keys is None else keys.mask(rows))
@@ -103,9 +106,9 @@ class StoppedLog:
     def rows(
         self, from_vlsn: int = 0, to_vlsn: int = 0, *, undurable: bool = False, keep: bool = False
     ) -> Iterator[tuple[EntryRows, int, int]]:
-        """Yields the blocks that hold what ``entries`` gives, whole, by column, with the first and the last VLSN of
-        them that were asked for. Their bytes are used again for the next segment, unless ``keep``: then each segment
-        has its own, for as long as anybody holds them. Raises as ``entries``."""
+        """Yields the whole blocks, by column, that hold the entries which ``entries`` yields, with the first and last
+        VLSN in them that were asked for. The buffer of the blocks is used again for the next segment. With ``keep``,
+        each segment gets its own buffer, which lives as long as it is referenced. Raises as ``entries`` does."""
         end = max(self.last, self.durable) if undurable else self.durable
         end = Vlsn(min(end, to_vlsn)) if to_vlsn else end
         if not end and not self._ends_in_damage:
@@ -141,8 +144,8 @@ class StoppedLog:
             raise self._lost(at, self._links[-1], 0)
 
     def at_time(self, time_us: int) -> Vlsn:
-        """Returns the first VLSN at which the highest block time so far is at or past ``time_us``, or one past the end.
-        Segments are read whole: those alone that may hold it, as far as the stored time index tells."""
+        """Returns the first VLSN at which the highest block time so far is at or past ``time_us``, or the VLSN after
+        the end. Segments are read whole, but only those that may contain that time, by the stored time index."""
         header = self._links[-1].header
         times = read_times(self._stores, self._directory, header.incarnation if header is not None else 0)
         at = self.first
@@ -157,7 +160,7 @@ class StoppedLog:
             at = Vlsn(max(at, int(blocks.lasts[-1]) + 1)) if len(blocks) else at
         return Vlsn(self.last + 1)
 
-    # Inside.
+    # Private methods.
 
     def _lost(self, vlsn: int, link: Link, resume: int) -> Damaged:
         upto = f" to {resume - 1}" if resume > vlsn + 1 else ""
@@ -166,13 +169,13 @@ class StoppedLog:
         return Damaged(text, file=link.name, vlsn=vlsn)
 
     def _may_hold(self, position: int, vlsn: int) -> bool:
-        """Says whether the segment may hold ``vlsn``. Nothing visible in it lies above the log's last VLSN when the
-        next one was taken."""
+        """Says whether the segment may hold ``vlsn``. No visible VLSN in it is above the log's last VLSN when the next
+        segment was begun."""
         following = self._links[position + 1].prev_last_vlsn if position + 1 < len(self._links) else 0
         return not 0 < following < vlsn
 
     def _visible(self, link: Link) -> _Visible:
-        """Returns the visible blocks; the segment's bytes are in the buffer afterwards."""
+        """Returns the visible blocks. The segment's bytes are in the buffer afterwards."""
         found, _ = inspected(self._disk, link, self._stated, self._buf)
         wrong = np.array(sorted({fault.offset for fault in found.faults}), dtype=np.int64)
         keep = ~found.marked & ~np.isin(found.block_offsets, wrong)
@@ -184,7 +187,7 @@ class StoppedLog:
         return _Visible(places, found.firsts[keep], found.lasts[keep], heads)
 
     def _look_at_end(self) -> None:
-        """Finds the rollbacks that an open would read, the last VLSN, and the durable end."""
+        """Finds the rollbacks that opening the log would read, the last VLSN, and the durable end."""
         scan_file, seen = lsn_file(self._stated.scan_from), 0
         looked: list[Link] = []
         last_block = last_fault = 0
@@ -197,7 +200,7 @@ class StoppedLog:
             last_fault = max([last_fault, *(lsn(link.number, fault.offset) for fault in found.faults)])
             looked.append(link)
             seen += size
-        for link in looked:  # now that the rollbacks are known
+        for link in looked:  # a second pass, now that the rollbacks are known
             blocks = self._visible(link)
             if len(blocks):
                 self.last = max(self.last, Vlsn(int(blocks.lasts[-1])))

@@ -1,4 +1,4 @@
-"""Truncation by an operator: a stopped node's log ends at a VLSN that a person names, whatever was durable.
+"""Truncation by an operator: a stopped node's log is cut after a VLSN that a person names, even if more was durable.
 
     0  what would be lost is shown (``loss_of``, which reads only)
     1  the directory is opened as at any start: lock, torn tail, a rollback that was begun; what its entries add up to
@@ -8,12 +8,14 @@
     4  the rollback to that VLSN (``rollback``), whose ROLLBACK_START is the commit point; the next open finishes it
     5  a clean stop
 
-Stopped before 4 nothing is lost: the log still reaches its floor, and a DTVLSN that is too low is raised again. The
-blocks are overmarked, not erased; a dump shows them. Refused: a truncation into a block, or of the GROUP entry that
-lists the members, or of a log that is damaged where it is read. Refused for a cleaned log with a later state record:
-one where any metadata has changed since, whose earlier value the log has no more (``derived_history``).
+If the truncation is stopped before step 4, nothing is lost. The log still reaches its floor, and a DTVLSN that is too
+low is raised again. The blocks are overmarked, not erased, and a dump shows them. A truncation is refused inside a
+block, if it would remove the GROUP entry that lists the members, or if the part of the log to be read is damaged. For a
+cleaned log with a later state record, a truncation is also refused if any metadata has changed since that VLSN, since
+the log no longer has the earlier values (``derived_history``).
 
-``accept_floor`` is for the node whose floor nobody can reach any more: it leads and votes by the log that it has.
+``accept_floor`` is for a node whose floor no log can reach any more. Afterwards the node leads and votes by the log
+that it has.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ _KINDS = frozenset(kind.name for kind in FrameKind if "ROLLBACK" not in kind.nam
 
 @dataclass(slots=True)
 class Loss:
-    """The loss of a truncation after VLSN ``after``, from a log whose visible blocks end at ``last``. It is ``entries``
-    in ``blocks`` of ``bytes``, from ``first`` on (0: nothing)."""
+    """The loss if a log whose visible blocks end at ``last`` is truncated after VLSN ``after``. Lost are ``entries``
+    entries in ``blocks`` blocks of ``bytes`` bytes, from VLSN ``first`` on (0: nothing)."""
 
     after: int
     first: int = 0
@@ -59,19 +61,19 @@ class Loss:
     blocks: int = 0
     bytes: int = 0
     dtvlsn: int = 0
-    """The highest DTVLSN that this copy knows. A majority had synced the lost entries up to it."""
+    """The highest DTVLSN that this copy knows. A majority had synced the lost entries up to that VLSN."""
     terms: list[TermRun] = field(default_factory=list)
 
     @property
     def durable(self) -> int:
-        """Entries that are lost though they had been durable."""
+        """The number of lost entries that had been durable."""
         return max(0, min(self.last, self.dtvlsn) - self.first + 1) if self.first else 0
 
 
 def loss_of(disk: Disk, stores: Stores, directory: str, after: int) -> Loss:
-    """Computes the loss; reads only, from the segment that holds ``after`` on. Raises ``LogInUse``, ``Damaged``, and
-    ``BadArgument`` for a VLSN that is not in the log or not a block's last, or where more would be lost than entries
-    (``derived_history.check_unchanged``)."""
+    """Computes the loss. Only reads, from the segment that holds ``after`` on. Raises ``LogInUse`` or ``Damaged``.
+    Raises ``BadArgument`` if the VLSN is not in the log or not the last of a block, or if more than entries would be
+    lost (``derived_history.check_unchanged``)."""
     check_stopped(disk, directory)
     first, last = span_of(disk, stores, directory)
     if not first <= after <= last or not last:
@@ -104,7 +106,7 @@ def loss_of(disk: Disk, stores: Stores, directory: str, after: int) -> Loss:
 
 
 def span_of(disk: Disk, stores: Stores, directory: str) -> tuple[int, int]:
-    """Returns first and last visible VLSN, 0 and 0 where there is none."""
+    """Returns the first and last visible VLSN, or 0 and 0 if there is none."""
     blocks = DumpFilter(kinds=frozenset(("BLOCK",)))
     first = next(dump_rows(disk, stores, directory, blocks), None)
     last = next(dump_rows(disk, stores, directory, blocks, reverse=True), None)
@@ -131,11 +133,11 @@ def _add(loss: Loss, row: DumpRow) -> None:
 
 
 class Truncation:
-    """One truncation; made on any thread, it runs on its own two. ``done`` gets the node's record, with the floor that
-    was written, once the log ends at ``after`` and is closed; ``failed`` gets the error, on the owner's thread. Then
-    ``close``.
+    """One truncation. It is made on any thread, and runs on two threads of its own. Once the log ends at ``after`` and
+    is closed, ``done`` gets the node's record, with the floor that was written. ``failed`` gets the error. Both are
+    called on the owner's thread. Afterwards ``close`` must be called.
 
-    Raises ``LogInUse``, ``Damaged`` or ``FileNotFoundError`` when there is nothing to open."""
+    Raises ``LogInUse``, ``Damaged`` or ``FileNotFoundError`` if there is no log to open."""
 
     def __init__(
         self,
@@ -167,7 +169,7 @@ class Truncation:
         )
 
     def close(self) -> None:
-        """Ends the threads; after ``done`` or ``failed``, and not from within them."""
+        """Ends the threads. Call it after ``done`` or ``failed``, and not from within them."""
         self._writer.close()
         self._keeper.close()
 
@@ -189,7 +191,7 @@ class Truncation:
         keeper.submit(lambda: self._promise(log), lambda _: self._cut(log), self._give_up)
 
     def _promise(self, log: LocalLog) -> None:
-        """Steps 2 and 3; on the keeper's thread.  Everything that can be refused is, before."""
+        """Does steps 2 and 3, on the keeper's thread. Everything that can be refused is refused before."""
         abandoned = find_abandoned(log.view, self._after)
         if not abandoned.frames:
             return
@@ -230,8 +232,8 @@ class Truncation:
             log.close(lambda: self._closed(log, error))
 
     def _closed(self, log: LocalLog, error: BaseException | None) -> None:
-        """Ends the truncation, once. A failure after the cut, in the clean stop, is reported too, though the log is cut
-        by then."""
+        """Reports the end of the truncation, once. A failure after the cut, during the clean stop, is reported too,
+        though the log is already cut."""
         if self._told:
             return
         self._told = True
@@ -246,7 +248,7 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A node's vote floor, beside the end of its log."""
+    """A node's vote floor, and the end of its log."""
 
     term: int
     vlsn: int
@@ -255,12 +257,12 @@ class Floor:
 
     @property
     def holds(self) -> bool:
-        """True while the log still ends below the floor."""
+        """True while the log ends below the floor."""
         return (self.term, self.vlsn) > (self.last_term, self.last) and self.last < self.vlsn
 
 
 def floor_of(disk: Disk, stores: Stores, directory: str) -> Floor:
-    """Reads the floor, and nothing else. Raises ``LogInUse``, ``Damaged``, ``FileNotFoundError``."""
+    """Reads the floor and the log's end. Changes nothing. Raises ``LogInUse``, ``Damaged`` or ``FileNotFoundError``."""
     check_stopped(disk, directory)
     record = node_file.read(disk, f"{directory}/{NODE_FILE_NAME}")
     blocks = DumpFilter(kinds=frozenset(("BLOCK",)))
@@ -270,13 +272,14 @@ def floor_of(disk: Disk, stores: Stores, directory: str) -> Floor:
 
 
 def accept_floor(disk: Disk, directory: str) -> None:
-    """Lifts the vote floor, in a new term; durable on return.  Raises ``LogInUse``, ``Damaged``, ``LogFailed``."""
+    """Removes the vote floor, in a new term; durable on return. Raises ``LogInUse``, ``Damaged`` or ``LogFailed``."""
     lock = disk.lock(f"{directory}/{LOCK_NAME}")
     try:
         with closing(NodeFile.open(disk, f"{directory}/{NODE_FILE_NAME}")) as node_file:
             if node_file.record.floor_vlsn:
                 record = node_file.record
-                # In a new term: members that are up remember what was acknowledged in it (``repl.group.old_images``).
+                # The term must be new, since running members remember what was acknowledged in the old term
+                # (``repl.group.old_images``).
                 node_file.replace(replace(record, floor_term=0, floor_vlsn=0, term=record.term + 1))
     finally:
         lock.release()

@@ -1,1 +1,1 @@
-"""The adapters: the real disk, threads, clock and key-value store."""
+"""The adapters to the real disk, threads, clock and key-value store."""

@@ -1,11 +1,11 @@
-"""The real disk: POSIX calls, one for one, without decisions.
+"""The real disk: POSIX calls, one for each method, without decisions.
 
-Linux only: ``pwritev``, ``fdatasync``, ``fallocate``, open-file-description locks.  Every failure but a close's is the
-``OSError`` of the call; nothing is retried, logged or remembered here.  A file is used by one thread at a
-time, or by many that only read.
+Linux only: ``pwritev``, ``fdatasync``, ``fallocate``, open-file-description locks. Every failure, except of a close, is
+raised as the call's ``OSError``. Nothing is retried, logged or remembered here. Either one thread uses a file at a
+time, or several threads that only read.
 
-The lock is an ``F_OFD_SETLK`` write lock on the whole file, not ``flock``: its holder can be *asked for*
-(``F_OFD_GETLK``), so that a look at a directory never gets in the way of a node that starts just then.
+The lock is an ``F_OFD_SETLK`` write lock on the whole file, not ``flock``, since it can be *queried* (``F_OFD_GETLK``).
+So a look at a directory never disturbs a node that is just starting.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from vlsn.seams import Buffer
 
 IOV_MAX = os.sysconf("SC_IOV_MAX")
 READ_MAX = 0x7FFF_F000
-"""Linux moves no more than this in one call."""
+"""The most bytes that Linux transfers in one call."""
 STAT_BLOCK_BYTES = 512
 KEEP_SIZE, PUNCH_HOLE = 1, 2
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
-"""Python's own has no mode."""
+"""Python's own ``posix_fallocate`` has no mode argument."""
 _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _FLOCK = Struct("@hhqqi4x")  # struct flock: type, whence, start, len, pid
 
 
 class PosixFile:
-    """One open descriptor; closed twice is closed once, used after that is ``EBADF``."""
+    """One open descriptor. Closing it twice does no harm, and using it afterwards raises ``EBADF``."""
 
     __slots__ = ("_fd",)
 
@@ -88,11 +88,12 @@ class PosixFile:
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            with suppress(OSError):  # of a write that nobody has synced, and so nobody counts on
+            with suppress(OSError):  # the error of a write that was not synced, so nothing depends on it
                 os.close(fd)
 
     def _write_in_pieces(self, offset: int, views: list[memoryview]) -> None:
-        """Writes from the start, in as many calls as it takes: too many buffers, or the kernel stopped early."""
+        """Writes from the start, in as many calls as needed, since there are too many buffers, or the kernel stopped
+        early."""
         at = 0
         while at < len(views):
             written = os.pwritev(self._fd, views[at : at + IOV_MAX], offset)
@@ -108,7 +109,7 @@ class PosixFile:
 
 
 class _Held:
-    """A directory that is held open, so that it may be renamed meanwhile.  Closed with its last user."""
+    """A directory that is held open, so that it can be renamed meanwhile. It is closed when its last user closes it."""
 
     def __init__(self, directory: str) -> None:
         self.fd = os.open(directory or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -124,7 +125,8 @@ class _Held:
                 raise
 
     def unlock(self) -> None:
-        """Unlocks; the lock is the descriptor's, not the process's, and a forked child leaves its parent's alone."""
+        """Unlocks. The lock belongs to the descriptor, not to the process. A forked child does not unlock its parent's
+        lock."""
         if os.getpid() == self._process:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
 
@@ -134,7 +136,7 @@ class _Held:
 
 
 _NO_FLOCK = errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP
-"""Errors of a file system (NFS) that locks no directory: the lock file alone is the lock there."""
+"""The errors of a file system (NFS) that cannot lock directories. The lock file is the only lock there."""
 
 
 class PosixLock:
@@ -155,8 +157,9 @@ class PosixLock:
 
 
 class PosixDisk:
-    """The machine's file systems.  A directory that is locked through it is held by a descriptor: until the lock is
-    released, names in it are looked up there, wherever the process's working directory, or it, is moved to."""
+    """The file systems of the machine. A directory that is locked through this object is held by a descriptor. Until
+    the lock is released, names in the directory are looked up through the descriptor, even if the directory or the
+    process's working directory is moved."""
 
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
@@ -211,7 +214,8 @@ class PosixDisk:
         return found.f_bavail * found.f_frsize
 
     def lock(self, path: str) -> PosixLock:
-        """Takes two locks: on the file, which older releases know, and on its directory, for files can be removed."""
+        """Takes two locks: one on the file, which older releases check, and one on its directory, since the file can be
+        removed."""
         directory = os.path.dirname(path)
         try:
             fd = open_regular(path, os.O_RDWR)
@@ -232,7 +236,7 @@ class PosixDisk:
         return PosixLock(self._held, directory, held, file)
 
     def _of(self, path: str) -> _Held | None:
-        """Returns the directory that ``path`` lies in, where it is held."""
+        """Returns the directory that contains ``path``, if it is held."""
         return self._held.get(os.path.dirname(path)) if self._held else None
 
     def is_locked(self, path: str) -> bool:
@@ -257,8 +261,8 @@ def _name(path: str) -> str:
 
 
 def _is_flocked(directory: str) -> bool:
-    """Says whether the kernel lists a lock on the directory. Asking for the lock itself might keep it from a process
-    that starts just then."""
+    """Says whether the kernel lists a lock on the directory. Trying to take the lock might make a process fail that is
+    just starting."""
     try:
         found = os.stat(directory or ".")
         with open("/proc/locks", encoding="ascii") as locks:

@@ -1,7 +1,7 @@
-"""A copy of an LMDB environment that another process may be writing; the environment itself is never opened.
+"""Copies an LMDB environment that another process may be writing. The environment itself is never opened.
 
-LMDB writes only pages that its newest two meta pages do not reach, and a meta page last.  So a copy between two
-looks at equal meta pages is one committed state, whatever was being written meanwhile.
+LMDB writes only pages that its two newest meta pages do not reach, and writes a meta page last. So if the meta pages
+are equal before and after copying, the copy is one committed state, whatever was written meanwhile.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from vlsn.errors import LogInUse
 from vlsn.real.regular_files import open_regular
 
 ATTEMPTS: Final = 5
-"""Tries, each of which met a commit; a checkpoint or idle end comes at most once a second."""
+"""The number of attempts if each meets a commit. A checkpoint or idle end is written at most once a second."""
 _METAS_BYTES: Final = 2 * mmap.PAGESIZE
 
 
 def copy_environment(source: str, target: str) -> None:
-    """Copies the data file ``source`` to ``target``.  Raises ``FileNotFoundError``, or ``LogInUse`` when it was
-    written to during each of ``ATTEMPTS``."""
+    """Copies the data file ``source`` to ``target``. Raises ``FileNotFoundError``, or ``LogInUse`` if the file was
+    written to during each of ``ATTEMPTS`` attempts."""
     for _ in range(ATTEMPTS):
         before = _metas(source)
         shutil.copyfile(source, target)

@@ -1,17 +1,18 @@
-"""The pages of an LMDB data file, held against its format before LMDB itself maps them.
+"""Checks the pages of an LMDB data file against its format before LMDB itself maps them.
 
-LMDB believes its pages.  A flipped bit in a page number, a size or a flag makes it read outside of its map or end the
-process, at each start again.  So whoever opens one first walks both trees here, with plain reads: every page number
-within the file, every page of the kind and in the place it is named for and in one tree once, every node within its
-page, keys in order, counts as the meta page has them, free pages not in use.  Free ones at the file's end need not be
-there: LMDB never writes what one transaction took and gave back.  A fault is ``Damaged``: the file is to be set aside.
-The values' bytes are the store's own checksums' matter.
+LMDB trusts its pages. A flipped bit in a page number, a size or a flag makes LMDB read outside of its map or end the
+process, at every start. So before a file is opened, both trees are walked here with plain reads. Every page number must
+be within the file. Every page must have the right kind and number, and be in one tree once. Every node must be within
+its page. Keys must be in order, the counts must be those in the meta page, and free pages must not be in use. Free
+pages at the file's end need not exist, since LMDB never writes pages that one transaction took and freed. A fault
+raises ``Damaged``, and the file is then set aside. The bytes of values are protected by the store's own checksums.
 
     meta 0 | meta 1 | pages …       of two commits that follow on each other; the later one's trees are walked
 
-A page (64-bit, little-endian, LMDB 0.9): ``pgno u64 | pad u16 | flags u16 | lower u16 | upper u16``, then u16 places
-of nodes up to ``lower``.  A node: ``lo u16 | hi u16 | flags u16 | key bytes u16 | key | data``; a branch's page
-number is lo, hi and flags; a leaf's data size lo and hi, and its data lies in overflow pages where flags say so.
+A page (64-bit, little-endian, LMDB 0.9): ``pgno u64 | pad u16 | flags u16 | lower u16 | upper u16``, then u16 places of
+nodes up to ``lower``. A node is ``lo u16 | hi u16 | flags u16 | key bytes u16 | key | data``. In a branch, lo, hi and
+flags make the page number. In a leaf, lo and hi make the size of the data, which are in overflow pages if the flags say
+so.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ assert (PAGE.size, META.size, TREE.size, TAIL.size, NODE.size) == (16, 24, 48, 1
 
 
 class _Bad(Exception):
-    """A fault of the file, in words."""
+    """A fault of the file, described in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class _Meta:
 
 
 def check_pages(path: str) -> None:
-    """Raises ``Damaged`` unless LMDB can read the data file ``path``; a file without a byte is a new one.  Reads the
-    trees' pages only, not what overflowed them."""
+    """Raises ``Damaged`` unless LMDB can read the data file ``path``. An empty file is a new one. Reads only the pages
+    of the trees, not overflow pages."""
     descriptor = open_regular(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
@@ -124,7 +125,7 @@ class _Walk:
         self._meta = meta
         self._used: set[int] = set()
         self._spans: list[tuple[int, int]] = []
-        """Overflow pages: the first and how many."""
+        """The runs of overflow pages: the first page and the number of pages."""
         self._free: list[bytes] = []
         self._counts = [0, 0, 0, 0]
 
@@ -140,7 +141,7 @@ class _Walk:
             )
 
     def free_pages(self) -> None:
-        """Checks that no page is free twice, or free and in use. A page past the file's end must be free."""
+        """Checks that no page is twice free, or both free and in use. A page past the file's end must be free."""
         taken = set(self._used)
         for first, count in self._spans:
             taken.update(range(first, first + count))
@@ -197,7 +198,8 @@ class _Walk:
         return page[place + NODE.size : place + NODE.size + size]
 
     def _ordered(self, keys: list[bytes], low: bytes | None, high: bytes | None, number: int, *, is_free: bool) -> None:
-        """Keys rise, from ``low`` on and below ``high``; those of the free tree are transactions' numbers."""
+        """Checks that the keys rise, from ``low`` on and below ``high``. Keys of the free tree are transaction
+        numbers."""
         if is_free:
             if any(len(key) != NUMBER.size or NUMBER.unpack(key)[0] > self._meta.transaction for key in keys):
                 raise _Bad(f"page {number} has keys that are no transactions")
@@ -220,7 +222,7 @@ class _Walk:
         head = self._read(first)
         pgno, _, kind, low, high = PAGE.unpack_from(head)
         count, needed = low | high << 16, -(-(PAGE.size + size) // self._meta.page_bytes)
-        # A value that was written over a longer one in the same transaction keeps that one's pages.
+        # A value that replaced a longer one in the same transaction keeps the longer one's pages.
         if pgno != first or kind != OVERFLOW or count < needed or first + count - 1 > self._meta.last_page:
             raise _Bad(f"page {first} does not hold the {size} bytes of page {number}")
         if (first + count) * self._meta.page_bytes > self._size:

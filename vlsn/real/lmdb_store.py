@@ -1,19 +1,20 @@
 """The key-value store on LMDB.
 
-An environment is a directory of its own (``data.mdb``, ``lock.mdb``).  Each value lies behind a crc32c over
-key and value, so that a rotted or misplaced one is ``Damaged`` and never an answer:
+An environment is a directory of its own (``data.mdb``, ``lock.mdb``). Each value is stored after a crc32c over key and
+value, so that a rotted or misplaced value raises ``Damaged`` and is never returned:
 
     0     4
     | crc | value …
 
-1. One environment object a path and process (LMDB's locks end with the first descriptor closed).
-2. One thread runs every write transaction from begin to commit: the first that wrote (asserted).
-3. The map is explicit and doubled on ``MapFull`` while no transaction is open; that is what the gate is for.
-4. No buffer leaves its transaction; every read is one short transaction.
-5. The page cache of an environment is synced and dropped before it is opened for writing.
-6. The pages are held against LMDB's format before LMDB maps them (``lmdb_pages``): a bad one would end the
-   process, at each start again.
-7. Offline tools open with ``read_only``, which takes no lock: only where no process writes; else a copy.
+1. There is one environment object for each path and process, since LMDB's locks end when the first descriptor is
+   closed.
+2. One thread runs every write transaction from begin to commit: the thread that wrote first (asserted).
+3. The map size is explicit. It is doubled on ``MapFull`` while no transaction is open, which the gate ensures.
+4. No buffer is used after its transaction, and every read is one short transaction.
+5. The page cache of an environment is synced and dropped before the environment is opened for writing.
+6. The pages are checked against LMDB's format before LMDB maps them (``lmdb_pages``), since a bad page would end the
+   process at every start.
+7. Offline tools open with ``read_only``, which takes no lock, only if no process writes. Otherwise they open a copy.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _SYSTEM_FAULTS = (
     *(lmdb.Error, lmdb.DiskError, lmdb.MemoryError, lmdb.LockError, lmdb.ReadonlyError),
     *(lmdb.ReadersFullError, lmdb.TlsFullError, lmdb.MapResizedError),
 )
-"""``Error`` itself stands for any other number of the system's."""
+"""``Error`` itself is raised for any other error number of the system."""
 
 _open_paths: set[str] = set()
 _open_paths_guard = threading.Lock()
@@ -80,7 +81,7 @@ class LmdbStores:
 
     def exists(self, path: str) -> bool:
         data = os.path.join(path, DATA_FILE)
-        return check_regular(data) and os.path.getsize(data) > 0  # without a byte it was never written to
+        return check_regular(data) and os.path.getsize(data) > 0  # an empty file was never written to
 
     def set_aside(self, path: str) -> str:
         path = os.path.realpath(path)
@@ -96,14 +97,14 @@ class LmdbStores:
 
 
 class LmdbStore:
-    """One environment; ``LmdbStores.open`` makes it."""
+    """One environment. ``LmdbStores.open`` makes it."""
 
     def __init__(self, path: str, *, map_bytes: int, read_only: bool) -> None:
         self.path = path
         self.read_only = read_only
         self.growths = 0
         self.temporary: tempfile.TemporaryDirectory[str] | None = None
-        """The directory of a copy, which goes with it."""
+        """The directory of a copy, which is removed when the copy is closed."""
         self._writer = 0
         self._failed = False
         self._gate = threading.Lock()
@@ -176,7 +177,7 @@ class LmdbStore:
                 raise LogFailed(f"{self.path}: {fault}") from fault
 
     def close(self) -> None:
-        """Closes the environment, once; no write may be under way or follow."""
+        """Closes the environment, once. No write may be under way or follow."""
         with self._gate:
             if self._faults.closed:
                 return
@@ -200,9 +201,9 @@ class LmdbStore:
 
 
 class _ReadFaults:
-    """A context that makes ``Damaged`` of what LMDB cannot read. Around the gate and the transaction, which are C's
-    own: a signal whose handler raises may come between any two steps of Python's, and would leave what they had just
-    taken."""
+    """A context manager that raises ``Damaged`` if LMDB cannot read something. It surrounds the gate and the
+    transaction, which are implemented in C. A signal whose handler raises may interrupt Python code between any two
+    steps, and would leave the gate or the transaction taken."""
 
     __slots__ = ("_path", "closed")
 
@@ -231,7 +232,7 @@ def _apply(
         there = cursor.set_range(start)
         while there and bytes(cursor.key()) < end:
             cursor.delete()
-            there = len(cursor.key()) > 0  # the next item, or none
+            there = len(cursor.key()) > 0  # true if there is a next item
     for key in deletes:
         transaction.delete(key)
     for key, value in puts:
@@ -255,15 +256,16 @@ def _open_environment(path: str, map_bytes: int, read_only: bool) -> lmdb.Enviro
         )
     except lmdb.Error as fault:
         _unreadable(path, fault)
-    if not read_only:  # also where another process made it, which may not have lived to do so
+    if not read_only:  # even if another process made it, since that process may have died before syncing
         _sync_directory(path)
         _sync_directory(os.path.dirname(path))
     return environment
 
 
 def _settle(data: str) -> None:
-    """Brings what an earlier process wrote onto the medium, or out of the page cache. It may not have lived to sync it,
-    or have failed to: this read gives the state that a power cut would leave."""
+    """Syncs what an earlier process wrote to the medium, and drops it from the page cache. That process may have died
+    before it synced, or its sync may have failed. After this call, a read shows the state that a power cut would
+    leave."""
     descriptor = open_regular(data, os.O_RDWR)
     try:
         os.fdatasync(descriptor)
@@ -275,8 +277,8 @@ def _settle(data: str) -> None:
 
 
 def _unreadable(path: str, fault: lmdb.Error) -> NoReturn:
-    """Raises ``Damaged`` for what LMDB cannot read, which is then set aside; ``LogFailed`` for what the system would
-    not give. Without descriptors, memory or room the environment is as good as it was."""
+    """Raises ``Damaged`` for a file that LMDB cannot read, which is then set aside. Raises ``LogFailed`` if the system
+    refused a resource. A lack of descriptors, memory or disk space does not damage the environment."""
     if type(fault) in _SYSTEM_FAULTS:
         raise LogFailed(f"{path}: {fault}") from fault
     raise Damaged(f"{path}: {fault}", file=path) from fault

@@ -1,16 +1,17 @@
-"""The real threads: a worker is one thread behind a ``queue.SimpleQueue``.
+"""The real threads: a worker is one thread that takes its jobs from a ``queue.SimpleQueue``.
 
 1. A worker's jobs run one after the other, in the order of ``submit``.
 2. Each job ends in exactly one call, ``done(result)`` or ``failed(error)``, on the owner's thread, in the same order.
-3. Completions that pile up while the loop is busy go home together: one ``call_soon_threadsafe`` a wake-up.
-4. A completion that raises is a bug of its owner: reported (``loop.call_exception_handler``,
-   ``threading.excepthook``), and the next one runs.
+3. Completions that gather while the loop is busy are delivered together, with one ``call_soon_threadsafe`` for each
+   wake-up.
+4. A completion that raises is a bug of its owner. The error is reported (``loop.call_exception_handler``,
+   ``threading.excepthook``), and the next completion runs.
 
                         home (loop's thread)          worker's thread
     submit(job) ──────► SimpleQueue.put ────────────► get, job()
     done(result) ◄───── drain the deque ◄──────────── deque.append, call_soon_threadsafe if none is due
 
-Neither the queue nor the deque has a maximum here: the submitter bounds its jobs.
+Neither the queue nor the deque is bounded here, since the submitter limits its jobs.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from vlsn.errors import LogClosed
 from vlsn.seams import Buffer, File
 
 READ_AHEAD = 3
-"""Pieces of a file that are in memory at once: one looked at, one that waits, one being read."""
+"""The pieces of a file that are in memory at once: one in use, one waiting, one being read."""
 T = TypeVar("T")
 Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], None]]
 
 
 class CallerWorker:
-    """A worker whose home is its own thread: for a log without an event loop.  ``daemon``: the end of the process does
-    not wait for it to be closed."""
+    """A worker whose completions run on its own thread, for a log without an event loop. With ``daemon``, the process
+    can end without closing the worker."""
 
     def __init__(self, name: str, *, daemon: bool = True) -> None:
         self._name = name
@@ -71,12 +72,12 @@ class CallerWorker:
             job, done, failed = taken
             try:
                 result = job()
-            except BaseException as error:  # the boundary of a thread: the owner decides what it means
+            except BaseException as error:  # the boundary of a thread: the owner decides what the error means
                 go_home(failed, error)
             else:
                 go_home(done, result)
                 del result
-            del taken, job, done, failed  # a waiting worker keeps no group's bytes alive
+            del taken, job, done, failed  # so that a waiting worker does not keep a group's bytes in memory
 
     def _go_home(self, call: Callable[[Any], None], argument: object) -> None:
         self._count_down()
@@ -96,17 +97,17 @@ def _report(error: BaseException) -> None:
 
 
 class LoopWorker(CallerWorker):
-    """A worker whose home is an event loop's thread."""
+    """A worker whose completions run on an event loop's thread."""
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._finished: deque[tuple[Callable[[Any], None], object]] = deque()
-        self._due = False  # a drain is on its way to the loop
+        self._due = False  # true while a drain is scheduled on the loop
         super().__init__(name, daemon=False)
 
     def close(self) -> None:
-        """Closes the worker. On the owner's thread, or with the loop not running, runs the last completions in this
-        call."""
+        """Closes the worker. If called on the owner's thread, or while the loop is not running, it runs the remaining
+        completions in this call."""
         super().close()
         if asyncio._get_running_loop() is self._loop or not self._loop.is_running():
             self._drain()
@@ -117,11 +118,11 @@ class LoopWorker(CallerWorker):
             self._due = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop is closed: the remaining completions run in ``close``
+            except RuntimeError:  # the loop is closed, so ``close`` runs the remaining completions
                 self._due = False
 
     def _drain(self) -> None:
-        self._due = False  # before the deque is read: a completion that comes now asks for another drain
+        self._due = False  # set before the deque is read, so that a completion added now schedules another drain
         finished = self._finished
         while finished:
             call, argument = finished.popleft()
@@ -137,7 +138,7 @@ class LoopWorker(CallerWorker):
 
 
 class OneShot:
-    """A value that one thread waits for and another gives, once: a lock, cheaper than a future."""
+    """A single result that one thread waits for and another gives. It is a lock, which is cheaper than a future."""
 
     __slots__ = ("_error", "_lock", "left", "relay")
 
@@ -147,17 +148,17 @@ class OneShot:
         self._lock.acquire()
         self.relay: Relay | None = None
         self.left = False
-        """Its thread was interrupted, and passes nothing on."""
+        """True if the waiting thread was interrupted, and so does not pass the relay on."""
 
     def give(self, error: BaseException | None = None) -> None:
         self._error = error
         self._lock.release()
 
     def wait(self) -> None:
-        """Returns once the answer is there; raises it when it is an error."""
+        """Returns once the result is given, or raises it if it is an error."""
         try:
             self._lock.acquire()
-        except BaseException:  # of a signal's handler
+        except BaseException:  # raised by a signal's handler
             self.left = True
             raise
         finally:
@@ -168,11 +169,11 @@ class OneShot:
 
 
 class Relay:
-    """Many shots given by those who wait for them: each thread that is woken wakes the next one.
+    """Many shots that the waiting threads give to one another: each thread that is woken wakes the next.
 
-    Waking a thread costs its waker 5 to 10 µs, and all who are awake want the interpreter's lock at once, the waker
-    with them.  So the thread that has the next sync to start wakes one, and the others are woken while it runs.
-    A thread that was interrupted, before or after the relay came to be, does not hold it up.
+    Waking a thread costs its waker 5 to 10 µs. All threads that are awake compete for the interpreter's lock at once,
+    including the waker. So the thread that has to start the next sync wakes only one thread, and the others are woken
+    while the sync runs. A thread that was interrupted, before or after the relay was made, does not hold up the relay.
     """
 
     __slots__ = ("_shots",)
@@ -183,7 +184,7 @@ class Relay:
             shot.relay = self
 
     def pass_on(self) -> None:
-        """Gives the next one.  From any thread."""
+        """Gives the next shot. Any thread may call this."""
         shots = self._shots
         while True:
             try:
@@ -195,13 +196,14 @@ class Relay:
                 return
 
     def finish(self) -> None:
-        """Gives all that are left."""
+        """Gives all remaining shots."""
         while self._shots:
             self.pass_on()
 
 
 class LoopShot:
-    """The same for a coroutine of ``loop``; ``future`` is done there.  It reaches nobody once the loop is closed."""
+    """A result for a coroutine of ``loop``, whose ``future`` is set there. After the loop is closed, the result is
+    dropped."""
 
     __slots__ = ("_loop", "future")
 
@@ -217,7 +219,7 @@ class LoopShot:
 
     def _settle(self, error: BaseException | None) -> None:
         if self.future.done():
-            return  # its waiter was cancelled
+            return  # the waiting coroutine was cancelled
         if error is None:
             self.future.set_result(None)
         else:
@@ -225,8 +227,9 @@ class LoopShot:
 
 
 class Answer(Generic[T]):
-    """A value, or an error, that one thread waits for and another gives, once.  A ``Future`` waits behind a lock of its
-    own, and a signal may come while that is let go: its waiter is then told of the lock, not of the signal."""
+    """A single value or error that one thread waits for and another gives. A ``Future`` uses a lock of its own while it
+    waits. If a signal comes while that lock is released, the waiter gets an error about the lock instead of the
+    signal's."""
 
     __slots__ = ("_error", "_given", "_value")
 
@@ -248,7 +251,7 @@ class Answer(Generic[T]):
         self._given.release()
 
     def wait(self, timeout_s: float | None = None) -> T:
-        """Waits for the answer, in one thread; again only after a ``TimeoutError``."""
+        """Waits for the answer, in one thread. It may be called again only after a ``TimeoutError``."""
         if not self._given.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0)):
             raise TimeoutError
         if self._error is not None:
@@ -257,16 +260,16 @@ class Answer(Generic[T]):
 
 
 def undisturbed(call: Callable[[], T], abandoned: Callable[[T], object]) -> T:
-    """Runs ``call`` in a thread of its own and returns or raises what it does. A signal whose handler raises then
-    interrupts the waiting, and nothing else. ``abandoned`` gets what nobody waits for any more."""
+    """Runs ``call`` in a thread of its own, and returns its result or raises its error. A signal whose handler raises
+    then interrupts only the waiting. ``abandoned`` gets the result if the waiting was interrupted."""
     results: list[T] = []
     answer: Answer[None] = Answer()
-    over = threading.Lock()  # taken by the first to finish: the call, or the wait that was interrupted
+    over = threading.Lock()  # taken by the first to finish, which is the call or the interrupted wait
 
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # the boundary of a thread: the caller gets it
+        except BaseException as error:  # the boundary of a thread: the caller gets the error
             answer.fail(error)
             return
         answer.give(None)
@@ -274,7 +277,8 @@ def undisturbed(call: Callable[[], T], abandoned: Callable[[T], object]) -> T:
             abandoned(results[0])
 
     try:
-        _thread.start_new_thread(run, ())  # not ``Thread.start``, which leaves half a thread behind when interrupted
+        # not ``Thread.start``, which leaves a half-started thread behind if interrupted
+        _thread.start_new_thread(run, ())
         answer.wait()
         return results[0]
     except BaseException:
@@ -284,13 +288,14 @@ def undisturbed(call: Callable[[], T], abandoned: Callable[[T], object]) -> T:
 
 
 def begin_apart(call: Callable[[], object]) -> None:
-    """Runs ``call`` in a thread that nobody waits for; from a finalizer, too, which may run anywhere."""
+    """Runs ``call`` in a thread for which nothing waits. A finalizer, which may run anywhere, can call this, too."""
     _thread.start_new_thread(call, ())
 
 
 class ReadAhead:
-    """A ``Reading`` on a thread of its own, while its user works on the piece before. It reads into the same
-    ``READ_AHEAD`` buffers again and again, for one user at a time. Raises what a read raised, in its turn."""
+    """Reads the next pieces of a file on a thread of its own, while the caller works on the previous piece. The same
+    ``READ_AHEAD`` buffers are used again and again, for one caller at a time. An error of a read is raised when its
+    piece is due."""
 
     def __init__(self) -> None:
         self._buffers = [bytearray() for _ in range(READ_AHEAD)]
@@ -308,7 +313,7 @@ class ReadAhead:
                     if over:
                         return
                     read.put(self._read(file, number % READ_AHEAD, offset, size))
-            except BaseException as error:  # the boundary of a thread: the caller gets it
+            except BaseException as error:  # the boundary of a thread: the caller gets the error
                 last = error
             read.put(last)
 
@@ -343,7 +348,7 @@ class Ticker:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread; no tick is under way on return."""
+        """Ends the thread. No tick is running on return."""
         self._over.set()
         self._thread.join()
 
@@ -351,12 +356,12 @@ class Ticker:
         while not self._over.wait(self._period_s):
             try:
                 self._tick()
-            except BaseException as error:  # rule 4: the next tick may do what this one could not
+            except BaseException as error:  # rule 4: the next tick may succeed where this one failed
                 _report(error)
 
 
 class LoopThreads:
-    """Workers of a node: completions run on the thread of ``loop``."""
+    """The workers of a node. Their completions run on the thread of ``loop``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -369,7 +374,7 @@ class LoopThreads:
 
 
 class CallerThreads:
-    """Workers of an embedded log: completions run on each worker's own thread, any thread may call."""
+    """The workers of an embedded log. Their completions run on each worker's own thread, and any thread may call."""
 
     def worker(self, name: str) -> CallerWorker:
         return CallerWorker(name)

@@ -1,1 +1,1 @@
-"""An open: from a directory as a crash left it to a log that takes appends."""
+"""Opens a log: turns a directory that a crash has left into a log that takes appends."""

@@ -1,10 +1,12 @@
-"""The sum of the entries, made again at an open: term runs, groups, producers, the DTVLSN.
+"""Rebuilds what the entries add up to when a log is opened: term runs, groups, producers, the DTVLSN.
 
-The log wins over the state record.  Where that does not go on into what was read, it is a ``Misfit``: ``state`` is of
-another log or of another time, and the whole log is read instead.  The index has its own rules: ``stored_index``.
+If log and state record contradict each other, the log is right. If the state record does not fit the blocks that were
+read, a ``Misfit`` is raised: ``state`` belongs to another log or another time. The whole log is read instead. The index
+has its own rules (``stored_index``).
 
-A truncation needs the sum as of a VLSN before the record's (``record_before``). A log that begins at VLSN 1 is read
-from there. Only the record knows the entries that were cleaned away, so a cleaned log may have no change since:
+A truncation needs the history as of a VLSN before the record's (``record_before``). If the log begins at VLSN 1, it is
+read from there. Only the record knows the entries that were cleaned away, so a cleaned log is refused if anything has
+changed since that VLSN:
 
     cleaned to 40, record of 90, cut after 60     61–90 set ``a`` and hold producer 7: refused, for what ``a`` was at
                                                   60, and where 7 was, may have been in 1–40
@@ -42,19 +44,19 @@ from vlsn.state.history import History
 from vlsn.state.state_store import StateRecord
 
 NAMED_MAX = 10
-"""Names of one kind that an error lists."""
+"""The most names of one kind that an error lists."""
 
 
 class Misfit(VlsnLogError):
-    """The state record does not go on into the log that was read."""
+    """Raised if the state record does not fit the log that was read."""
 
     retry_safe = True
 
 
 def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int, *, level: int) -> History:
-    """Derives term runs and groups: the state record's, then those of the blocks read. Producers and transactions are
-    as of the record yet (see ``note_producers``). ``level``: the level at the begin of a cleaned log without a record
-    (``level_before``). Raises ``Misfit``."""
+    """Derives term runs and groups from the state record, then from the blocks read. Producers and transactions are
+    still as of the record (see ``note_producers``). ``level`` is the level at the beginning of a cleaned log without a
+    record (``level_before``). Raises ``Misfit`` if the record does not fit the blocks."""
     history = History(record)
     known = int(record.vlsn) if record is not None else 0
     if known > last_visible:
@@ -79,8 +81,8 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
 
 
 def read_founding(disk: Disk, directory: str, ends: Mapping[int, int]) -> str:
-    """Reads the log's name from the first block of the segments in ``ends``, for a state record of before there were
-    names; empty where that block does not say it. Damage there is for others to tell."""
+    """Reads the log's name from the first block of the segments in ``ends``, for a state record that is older than
+    names. Returns "" if that block does not contain the name. Damage in that block is reported by other code."""
     try:
         _, at = first_block(disk, directory, ends)
         segment = SegmentFile(disk, directory, lsn_file(at))
@@ -99,8 +101,8 @@ def read_founding(disk: Disk, directory: str, ends: Mapping[int, int]) -> str:
 
 
 def level_before(blocks: Blocks, headers: Iterable[SegmentHeader]) -> int:
-    """Returns the level that the log is seen to have had before the first entry in it that sets one. A segment bears
-    the level that was durable when it was prepared. A logged transaction shows that the level for transactions was
+    """Returns the level that the log evidently had before its first entry that sets a level. A segment's header has the
+    level that was durable when the segment was prepared. A logged transaction shows that the level for transactions was
     durable."""
     logged = logged_levels(blocks)
     upto = logged[0][0] if logged else blocks.highest_vlsn + 1
@@ -111,7 +113,7 @@ def level_before(blocks: Blocks, headers: Iterable[SegmentHeader]) -> int:
 
 
 def logged_levels(blocks: Blocks) -> list[tuple[Vlsn, int]]:
-    """Returns the levels that visible blocks set, and at which VLSNs."""
+    """Returns the levels that visible blocks set, each with its VLSN."""
     read = History()
     for at in blocks.lsns[blocks.visible].tolist() if blocks.others else ():
         if at in blocks.others:
@@ -120,8 +122,8 @@ def logged_levels(blocks: Blocks) -> list[tuple[Vlsn, int]]:
 
 
 def note_producers(disk: Disk, directory: str, record: StateRecord | None, blocks: Blocks, history: History) -> None:
-    """Notes the producers and transactions of the blocks read; blocks that have some are read again. It goes by
-    windows, so that memory does not grow with the log. Raises ``Damaged``."""
+    """Notes the producers and transactions of the blocks read. Blocks that have some are read again. They are read in
+    windows, so that memory does not grow with the log. Raises ``Damaged`` for a block that cannot be read any more."""
     known = int(record.vlsn) if record is not None else 0
     visible = blocks.visible & (blocks.lasts > known)
     if not known and visible.any():
@@ -133,8 +135,8 @@ def note_producers(disk: Disk, directory: str, record: StateRecord | None, block
 
 
 def record_before(disk: Disk, directory: str, record: StateRecord, blocks: Blocks, vlsn: Vlsn) -> StateRecord:
-    """Returns a record as of ``vlsn`` or earlier, which lies before that of ``record`` and in ``blocks``, the whole
-    log. Raises ``BadArgument`` where the log alone does not say what it is, ``Damaged``."""
+    """Returns a record as of ``vlsn`` or earlier. ``vlsn`` is before that of ``record``, and ``blocks`` are the whole
+    log. Raises ``BadArgument`` if the log alone cannot provide such a record, and ``Damaged``."""
     if not record.trimmed_to:
         return StateRecord(vlsn=NULL_VLSN, first_segment=record.first_segment)
     between = blocks.visible & (blocks.lasts > vlsn) & (blocks.firsts <= record.vlsn)
@@ -144,8 +146,9 @@ def record_before(disk: Disk, directory: str, record: StateRecord, blocks: Block
 
 
 def check_unchanged(disk: Disk, directory: str, record: StateRecord, vlsn: Vlsn, lsns: Column | Sequence[int]) -> None:
-    """Checks that ``record``, of a cleaned log, says of ``vlsn`` what it says of its own. ``lsns``: of all visible
-    blocks behind ``vlsn`` up to that one. Raises ``BadArgument``, which names what has changed, and ``Damaged``."""
+    """Checks that nothing in ``record``, of a cleaned log, has changed since ``vlsn``. ``lsns`` are the LSNs of all
+    visible blocks after ``vlsn``, up to the record's VLSN. Raises ``BadArgument``, which names the changes, or
+    ``Damaged``."""
     changed = _Changed()
     for window in _windows(disk, directory, np.asarray(lsns, np.int64)):
         changed.note(window)
@@ -159,7 +162,7 @@ def check_unchanged(disk: Disk, directory: str, record: StateRecord, vlsn: Vlsn,
 
 @dataclass(slots=True)
 class _Changed:
-    """The changes that some blocks make to the sum of a log's entries."""
+    """The metadata that some blocks change."""
 
     names: set[str] = field(default_factory=set)
     destinations: set[str] = field(default_factory=set)
@@ -183,7 +186,7 @@ class _Changed:
                     self.settings |= commit.set != Settings()
 
     def said(self) -> str:
-        """Names all of it; empty for nothing."""
+        """Names all changes, or returns "" if there are none."""
         parts = [_several("the name", self.names), _several("the acknowledgements of destination", self.destinations)]
         parts += ["the settings of the group"] * self.settings + ["its members"] * self.members
         parts.append(_several("the producer", {f"{producer:016x}" for producer in self.producers}))
@@ -199,14 +202,14 @@ def _several(what: str, names: set[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Some blocks of a window of a segment: where they begin in its bytes, and their headers."""
+    """Some blocks in a window of a segment: the places in its bytes where they begin, and their headers."""
 
     buf: bytes
     begins: scan.Offsets
     heads: scan.Headers
 
     def submissions(self) -> list[Produced]:
-        """Lists the submissions that have names, of producers and of transactions."""
+        """Lists the submissions of producers and of transactions with handles."""
         named = self.heads["flags"] & np.uint8(PRODUCERS) != 0
         return produced_of(self.buf, self.begins[named], self.heads[named]) if named.any() else []
 
@@ -216,7 +219,8 @@ class _Window:
 
 
 def _windows(disk: Disk, directory: str, lsns: Column) -> Iterator[_Window]:
-    """Reads the blocks at ``lsns``, ascending. Raises ``Damaged`` where one is not there any more."""
+    """Reads the blocks at ``lsns``, ascending, in windows. Raises ``Damaged`` if one of the blocks is no longer
+    there."""
     for number in np.unique(lsns >> 32).tolist():
         with closing(SegmentFile(disk, directory, number)) as segment:
             yield from _windows_of(segment, lsns[lsns >> 32 == number] & U32_MAX)
@@ -235,8 +239,8 @@ def _windows_of(segment: SegmentFile, offsets: Column) -> Iterator[_Window]:
 
 
 def durable_end(blocks: Blocks, *, stated: int, last_visible: int) -> Vlsn:
-    """Finds the highest DTVLSN that visible blocks, checkpoints or ``state`` name. A rollback behind a checkpoint (an
-    operator's truncation) lowers the checkpoint's DTVLSN to its matchpoint."""
+    """Finds the highest DTVLSN that visible blocks, checkpoints or ``state`` state. A rollback to before a checkpoint
+    (an operator's truncation) lowers the checkpoint's DTVLSN to the rollback's matchpoint."""
     named = [
         min([end.dtvlsn, *(rollback.matchpoint for start, rollback in blocks.rollbacks if start > at)])
         for at, end in blocks.checkpoint_ends

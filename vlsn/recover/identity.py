@@ -1,11 +1,12 @@
-"""The identity of the store in a directory: its node file, and what a lost one means.
+"""The identity of the store in a directory: its node file, and what follows if the node file is lost.
 
     readable, its term at or above the log's      that incarnation goes on
     missing, or neither slot readable             a new incarnation, however full the log
     its term below that of a block in the log     an older image of the file (a vote may be forgotten): the same
 
-A new incarnation's stored term starts at the highest found in the log, cut and overmarked frames included, so that it
-never seals under a name that was used. A file that could not be used is kept aside.
+The stored term of a new incarnation starts at the highest term found in the log, cut and overmarked frames included. So
+the incarnation never seals a block with a term and VLSN that were used before. A file that could not be used is kept
+aside.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ NODE_FILE_NAME = "node.id"
 
 
 def open_node_file(seams: Seams, directory: str, notes: list[str]) -> NodeFile | None:
-    """Returns the node file, read from the medium, or None when it is lost: then ``new_identity`` makes another."""
+    """Returns the node file, read from the medium. Returns None if it is lost, and ``new_identity`` then makes
+    another."""
     path = f"{directory}/{NODE_FILE_NAME}"
     try:
         return NodeFile.open(seams.disk, path)
@@ -43,7 +45,7 @@ def open_node_file(seams: Seams, directory: str, notes: list[str]) -> NodeFile |
 
 
 def check_identity(node_file: NodeFile | None, directory: str, *, group: str, node: str) -> None:
-    """Raises ``WrongDirectory`` when the file names somebody else."""
+    """Raises ``WrongDirectory`` if the file names another group or node."""
     if node_file is None:
         return
     record = node_file.record
@@ -56,8 +58,8 @@ def check_identity(node_file: NodeFile | None, directory: str, *, group: str, no
 def drop_old_image(
     seams: Seams, directory: str, node_file: NodeFile, known_term: int, notes: list[str]
 ) -> NodeFile | None:
-    """Sets a node file aside that is older than its log, and returns None then. A block is written only in a term that
-    was stored and synced before."""
+    """Sets the node file aside if it is older than its log, and then returns None. That can be seen, since a block is
+    written only in a term that was stored and synced before."""
     term = node_file.record.term
     if term >= known_term:
         return node_file
@@ -71,8 +73,8 @@ def drop_old_image(
 
 
 def highest_term(disk: Disk, directory: str, segments: Sequence[SegmentInfo]) -> int:
-    """Finds the highest term of all whole frames, and of block headers in cut bytes that were kept aside. By windows,
-    at the speed of the disk."""
+    """Finds the highest term of all whole frames, and of the block headers in cut bytes that were kept aside. The
+    segments are read in windows, at the speed of the disk."""
     highest = 0
     for info in segments:
         if not info.active:
@@ -88,7 +90,7 @@ def highest_term(disk: Disk, directory: str, segments: Sequence[SegmentInfo]) ->
 
 
 def new_identity(seams: Seams, directory: str, *, group: str, node: str, term: int) -> NodeFile:
-    """Returns a new incarnation, durable on return."""
+    """Makes a new incarnation's node file, durable on return."""
     incarnation = seams.random.u64() or 1
     fresh = NodeRecord(group=group, node=node, incarnation=incarnation, term=term)
     return node_file.create(seams.disk, f"{directory}/{NODE_FILE_NAME}", fresh)

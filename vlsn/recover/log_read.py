@@ -1,7 +1,7 @@
-"""The reading of a log at an open: every segment from a place on, examined. Changes nothing.
+"""Reads a log when it is opened: every segment from a given place on is examined. Reading changes nothing.
 
-All files were synced before, and dropped from the page cache. So a write that an earlier process did not sync is either
-on the medium, or not seen.
+All files were synced and dropped from the page cache before. So a write that an earlier process did not sync is either
+on the medium or not seen.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from vlsn.segments.directory import SegmentInfo, check_size, segment_numbers, su
 
 @dataclass(slots=True)
 class LogRead:
-    """The findings of one reading of the segments."""
+    """The results of one reading of the segments."""
 
     segments: list[SegmentInfo]
-    """All of them that are log, as their headers are on the medium."""
+    """All segments that belong to the log, as described by their headers on the medium."""
     found: list[Found]
     blocks: Blocks
     untaken: list[tuple[SegmentInfo, Cut]]
-    """Segments whose first group was never synced."""
+    """The segments whose first group was never synced."""
     unused: list[SegmentInfo]
-    """Standbys that were never taken."""
+    """The standbys that were never used."""
 
     @property
     def active(self) -> list[SegmentInfo]:
@@ -47,11 +47,11 @@ class LogRead:
 
 
 def last_before(log: LogRead, scan_from: Lsn, checkpoint_last: Vlsn) -> Vlsn:
-    """Returns the last VLSN before ``scan_from``, where the checkpoint at ``checkpoint_last`` says that reading may
-    begin.
+    """Returns the last VLSN before ``scan_from``, the place from which the checkpoint at ``checkpoint_last`` lets the
+    log be read.
 
-    A replacement may have left that place: the reading then begins where the next segment does, whose header says what
-    lies before it."""
+    If a replacement has moved that place, reading begins in the next segment, whose header states the last VLSN before
+    it."""
     for segment, behind in pairwise(log.active):
         if segment.number == lsn_file(scan_from) and segment.live_end is not None and behind.header is not None:
             left = lsn_offset(scan_from) > segment.live_end
@@ -60,10 +60,10 @@ def last_before(log: LogRead, scan_from: Lsn, checkpoint_last: Vlsn) -> Vlsn:
 
 
 def check_last(log: LogRead, before: Vlsn, stated_last: Vlsn) -> None:
-    """Checks that the log goes on to ``stated_last``, which was synced and durable.
+    """Checks that the log reaches ``stated_last``, which was synced and durable.
 
-    Blocks that a replacement wrote again may have no frame behind them that says they were synced: only this check
-    knows it. Raises ``Damaged``."""
+    Blocks that a replacement wrote again may have no frame after them that says they were synced, so only this check
+    detects their loss. Raises ``Damaged`` if the log ends before."""
     last = max(before, log.blocks.highest_vlsn)
     if last < stated_last and log.active:
         end = log.found[-1].end if log.found else FIRST_FRAME
@@ -77,8 +77,8 @@ def check_last(log: LogRead, before: Vlsn, stated_last: Vlsn) -> None:
 
 
 def read_log(disk: Disk, directory: str, *, scan_from: Lsn, first_segment: int, stated: Sequence[Lsn]) -> LogRead:
-    """Reads from ``scan_from`` on (0: all).  Segments before ``first_segment`` are no log any more; ``stated`` are
-    the ends that ``state`` says were synced.  Raises ``Damaged``."""
+    """Reads the log from ``scan_from`` on (0: the whole log). Segments before ``first_segment`` no longer belong to the
+    log. ``stated`` are the ends up to which, according to ``state``, the log was synced. Raises ``Damaged``."""
     first = max(lsn_file(scan_from), first_segment)
     sync_and_forget(disk, directory, [name for number, name in segment_numbers(disk, directory) if number >= first])
     segments = [segment for segment in survey(disk, directory) if segment.number >= first_segment]
@@ -104,7 +104,8 @@ def read_log(disk: Disk, directory: str, *, scan_from: Lsn, first_segment: int, 
         if segment.number >= first:
             start = lsn_offset(scan_from) if segment.number == lsn_file(scan_from) else FIRST_FRAME
             if segment.live_end is not None:
-                start = min(start, segment.live_end)  # past it: what lay there was written again in the next one
+                # ``start`` is past the live end: the blocks there were written again in the next segment
+                start = min(start, segment.live_end)
             found.append(examine(disk, segment, start=start, last=segment.number == last, stated=stated))
     return LogRead(segments, found, gather(found, scan_from), unsynced, unused)
 
@@ -128,7 +129,7 @@ def check_chain(active: Sequence[SegmentInfo]) -> None:
 
 
 def check_stated(active: Sequence[SegmentInfo], stated: Sequence[Lsn]) -> None:
-    """Checks that all synced segments are there, those behind the last one too."""
+    """Checks that all synced segments exist, including those after the last segment found."""
     last = active[-1].number if active else 0
     for at in stated:
         if lsn_file(at) > last:

@@ -1,12 +1,13 @@
-"""The start of a log: the decision of the last cleaning, and the steps that an open has still to do.
+"""The start of a log: what the last cleaning has decided, and which of its steps the opening still has to do.
 
     state record   trimmed_to 300, first_segment 2         segment 1 is no log any more, there or not
     index          range 1–950, or 301–950                 cut to 301 if it is not yet
     files          1, 2, 3, or 2, 3                        1 goes; only then is the cleaning over
 
-The record is written before the index is cut, the index before a file goes, and files go the oldest first, each made
-durable before the next.  So a log that begins later than its record says has lost segments: that is damage, and is
-never taken for a cleaning.  Unless the record is an older image than the index: then the index is believed.
+The record is written before the index is cut, and the index is cut before a file is removed. Files are removed oldest
+first, and each removal is made durable before the next. So if a log begins later than its record says, segments are
+lost. That is damage, and never counts as a cleaning. The exception is a record that is an older image than the index:
+the index is believed then.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ def state_fits(
     *,
     restoring: bool,
 ) -> bool:
-    """Says whether the ACTIVE ``segments`` begin where ``record`` says. False when the record is from before a
-    cleaning, as ``index``, the stored one, shows. Raises ``Damaged`` when segments are missing. ``restoring``: the
-    record is that of this restore, whose log may begin later than it says: each open burns the number of a standby."""
+    """Says whether the ACTIVE ``segments`` begin where ``record`` says. Returns False if the record is older than a
+    cleaning, as ``index``, the stored index, shows. Raises ``Damaged`` if segments are missing. With ``restoring``, the
+    record is that of the present restore. Its log may begin in a later segment than the record says, since each opening
+    uses up the number of a standby."""
     if record is None or not segments:
         return True
     first = segments[0]
@@ -60,7 +62,7 @@ def state_fits(
 
 
 def kept_segments(segments: Sequence[SegmentInfo], record: StateRecord | None) -> list[SegmentInfo]:
-    """Returns the ``segments`` that are log."""
+    """Returns the ``segments`` that still belong to the log."""
     first = record.first_segment if record is not None else 0
     return [segment for segment in segments if segment.number >= first]
 
@@ -68,8 +70,8 @@ def kept_segments(segments: Sequence[SegmentInfo], record: StateRecord | None) -
 def finish_cleaning(
     disk: Disk, directory: str, index: VlsnIndex, segments: Sequence[SegmentInfo], record: StateRecord | None
 ) -> bool:
-    """Finishes the cleaning that ``record`` tells of, and says whether there was anything left to do. ``segments`` are
-    those kept. On the store's thread, blocking; durable on return."""
+    """Finishes the cleaning described in ``record``, and says whether anything was left to do. ``segments`` are the
+    segments that are kept. Must be called on the store's thread, and blocks. The cleaning is durable on return."""
     if record is None or not record.first_segment:
         return False
     due = not index.range.empty and index.range.first <= record.trimmed_to
@@ -83,8 +85,8 @@ def finish_cleaning(
 
 
 def first_block(disk: Disk, directory: str, ends: Mapping[int, int]) -> tuple[Vlsn, Lsn]:
-    """Finds first VLSN and LSN of the first visible block of the segments in ``ends``. Raises ``Damaged`` when it
-    cannot be read, or there is none."""
+    """Finds the first VLSN and the LSN of the first visible block of the segments in ``ends``. Raises ``Damaged`` if
+    that block cannot be read, or there is none."""
     for number, end in ends.items():
         with closing(SegmentFile(disk, directory, number)) as segment:
             at = FIRST_FRAME
@@ -104,7 +106,8 @@ def first_block(disk: Disk, directory: str, ends: Mapping[int, int]) -> tuple[Vl
 
 
 def leftovers(disk: Disk, directory: str, first_number: int) -> list[list[str]]:
-    """Returns the names of all files of segments before ``first_number``, a list a segment, the oldest first."""
+    """Returns the names of all files of segments before ``first_number``: one list for each segment, the oldest
+    first."""
     found: dict[int, list[str]] = {}
     for name in disk.list(directory):
         match = _FILES.match(name)
@@ -114,8 +117,8 @@ def leftovers(disk: Disk, directory: str, first_number: int) -> list[list[str]]:
 
 
 def remove(disk: Disk, directory: str, names: Sequence[str]) -> None:
-    """Removes one segment's files; durable on return, so that no later segment goes before it. Harmless when done
-    again."""
+    """Removes one segment's files. The removal is durable on return, so that no later segment is removed before it.
+    Calling it again does no harm."""
     for name in names:
         with suppress(FileNotFoundError):
             disk.remove(f"{directory}/{name}")
@@ -123,8 +126,8 @@ def remove(disk: Disk, directory: str, names: Sequence[str]) -> None:
 
 
 class Removal:
-    """The removal of the files of all segments before ``first_number``, one segment a call. Called again after a
-    failure it goes on where that was. On the keeper's thread."""
+    """Removes the files of all segments before ``first_number``, one segment with each call. If called again after a
+    failure, it continues with the segment that failed. The calls are made on the keeper's thread."""
 
     def __init__(self, disk: Disk, directory: str, first_number: int) -> None:
         self._disk = disk
@@ -133,7 +136,7 @@ class Removal:
         self._groups: deque[list[str]] | None = None
 
     def __call__(self) -> bool:
-        """Removes one segment's files, and says whether nothing is left."""
+        """Removes one segment's files, and says whether no segment is left."""
         if self._groups is None:
             self._groups = deque(leftovers(self._disk, self._directory, self._first_number))
         elif self._groups:

@@ -1,8 +1,8 @@
-"""The blocks that an open has read, and which of them are visible.
+"""The blocks that were read when a log was opened, and which of them are visible.
 
-The rollback records are the truth: the frames from a ROLLBACK_START's first LSN to before its end LSN, and before
-itself (``rollback_periods``), are abandoned.  A flag that none of them explains is damage; one that is missing is set
-again.  Visible blocks must follow on exactly, and terms never fall.
+The rollback records decide: the frames from a ROLLBACK_START's first LSN to before its end LSN, and before the record
+itself (``rollback_periods``), are abandoned. A flag that no record explains is damage. A flag that is missing is set
+again. The VLSNs of visible blocks must be consecutive, and their terms never decrease.
 
     LSN   100  200  300  400 START(200–301)  500  600
     VLSN    1    2    3                        2    3
@@ -43,18 +43,18 @@ class Blocks:
     clocks: Column
     lsns: Column
     produced: Mask
-    """Marks of blocks with producers."""
+    """Marks the blocks with producers."""
     committed: Mask
-    """Marks of blocks with transactions."""
+    """Marks the blocks with transactions."""
     marked: Mask
-    """Overmarked on the medium."""
+    """Marks the blocks that are overmarked on the medium."""
     abandoned: Mask
-    """Named by a rollback record; the others are visible."""
+    """Marks the blocks that a rollback record abandons; the others are visible."""
     others: dict[Lsn, bytes]
-    """The blocks that may hold GROUP entries or settings, by LSN; none with transactions."""
+    """The blocks that may hold GROUP entries or settings, by LSN; blocks with transactions are not among them."""
     rollbacks: list[tuple[Lsn, RollbackStart]] = field(default_factory=list)
     unfinished: list[RollbackStart] = field(default_factory=list)
-    """Those without a ROLLBACK_END."""
+    """The rollbacks without a ROLLBACK_END."""
     checkpoint_starts: list[CheckpointStart] = field(default_factory=list)
     checkpoint_ends: list[tuple[Lsn, CheckpointEnd]] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ class Blocks:
 
     @property
     def highest_term(self) -> int:
-        """Abandoned ones included."""
+        """The highest term of all blocks, including abandoned ones."""
         return int(self.terms.max()) if len(self.terms) else 0
 
     @property
@@ -72,13 +72,13 @@ class Blocks:
         return int(self.lasts.max()) if len(self.lasts) else 0
 
     def due_flags(self) -> list[Lsn]:
-        """Lists the blocks that are abandoned, but not overmarked yet."""
+        """Lists the blocks that are abandoned but not overmarked yet."""
         return [Lsn(at) for at in self.lsns[self.abandoned & ~self.marked].tolist()]
 
     def reread(self, scan_from: Lsn, checkpoint_last: Vlsn) -> Reread:
-        """Takes the visible blocks for the index; ``scan_from`` is where this reading began. ``checkpoint_last`` is the
-        last VLSN at the checkpoint that points to that place. Its CHECKPOINT_START may lie in dead bytes of a replaced
-        segment."""
+        """Takes the visible blocks for the index. ``scan_from`` is the place where reading began. ``checkpoint_last``
+        is the last VLSN at the checkpoint that points to that place. That checkpoint's CHECKPOINT_START may be in dead
+        bytes of a replaced segment."""
         visible = self.visible
         columns = Columns(*(column[visible].tolist() for column in (self.firsts, self.lasts, self.lsns, self.clocks)))
         matchpoints = [rollback.matchpoint for _, rollback in self.rollbacks]
@@ -88,9 +88,9 @@ class Blocks:
 
 
 def gather(found: Sequence[Found], scan_from: Lsn = NULL_LSN) -> Blocks:
-    """Gathers what was read from ``scan_from`` on (0: from the log's beginning). Raises ``Damaged`` for an unreadable
-    record, rollbacks that cross, an end of a rollback that never began, a flag without a record, or blocks out of
-    order."""
+    """Gathers the blocks that were read from ``scan_from`` on (0: from the log's beginning). Raises ``Damaged`` for an
+    unreadable record, for rollbacks that cross, for the end of a rollback that never began, for a flag without a
+    record, and for blocks out of order."""
 
     def column(name: str, kind: type[np.int64 | np.bool_]) -> Any:
         return np.concatenate([np.zeros(0, kind), *(getattr(each, name) for each in found)])

@@ -1,4 +1,4 @@
-"""Opening a directory: the node file, the stores, the segments from the last checkpoint on.
+"""Opens a directory: the node file, the stores, and the segments from the last checkpoint on.
 
      0  lock the directory; no file in it is of a later version                 versions
      1  open the node file, ``state`` and ``index``      identity, state_opening, stored_index
@@ -10,10 +10,10 @@
      6  set the flags that a rollback's record asks for; delete standbys that were never taken
      7  the blocks go into the index, or it is built anew where it does not fit the log (``stored_index``)
 
-Stopped anywhere, the next open does the same again: nothing here makes the log shorter on the medium; the next
-segment's header will, by naming the end.  All of it runs on the keeper's thread, the one that may write to LMDB.
+If the opening is stopped anywhere, the next one does the same again. No step makes the log shorter on the medium; the
+next segment's header will, by stating the end. All steps run on the keeper's thread, which may write to LMDB.
 
-Read is what lies after the last checkpoint; all of it where ``state`` cannot say which that was.
+The log is read from the last checkpoint on, or whole if ``state`` does not say which checkpoint that was.
 """
 
 from __future__ import annotations
@@ -88,21 +88,21 @@ class Recovered:
     ends: dict[int, int]
     cuts: int
     begins_after: Vlsn
-    """The VLSN before an empty log's first: not 0 only where a restore has just begun."""
+    """The VLSN before the first VLSN of an empty log. It is not 0 only if a restore has just begun."""
     cleaned: bool
-    """Segments before the first one are gone, or never were here."""
+    """True if segments before the first one were removed, or were never in this directory."""
     settled: Vlsn | None
-    """The VLSN that the state record is of; None when the sum of the entries is not known. That is so where ``state``
-    was lost, and the log does not begin at 1. The node then does not clean, and does not use a group that may still be
-    rolled back."""
+    """The VLSN that the state record is as of, or None if the history is not known. It is unknown if ``state`` was lost
+    and the log does not begin at VLSN 1. In that case the node does not clean, and does not use a group that may still
+    be rolled back."""
     empty_store: bool
-    """The node file was made by this open: a new incarnation."""
+    """True if this opening has made the node file, as a new incarnation."""
     notes: list[str] = field(default_factory=list)
-    """Notes on unusual findings, for the node's log."""
+    """Messages about unusual findings, for the node's log."""
 
     @property
     def last_vlsn(self) -> Vlsn:
-        """The VLSN that the next block follows on."""
+        """The VLSN before the next block's first."""
         return Vlsn(self.index.range.last or self.begins_after)
 
 
@@ -118,12 +118,13 @@ def recover(
     restoring: bool = False,
     exact_from: Vlsn | None = None,
 ) -> Recovered:
-    """Opens (or founds) the directory of ``node`` of ``group``.  Raises ``LogInUse``, ``WrongDirectory``,
-    ``WrongVersion`` (nothing was changed), ``Damaged``, ``LogFailed`` or ``OSError``; nothing stays open or locked
-    then.  ``Restoring`` while a network restore is not over there, which alone opens it ``restoring``.
+    """Opens (or creates) the directory of ``node`` of ``group``. Raises ``LogInUse``, ``WrongDirectory``,
+    ``WrongVersion`` (nothing was changed), ``Damaged``, ``LogFailed`` or ``OSError``. After an error nothing stays open
+    or locked. Raises ``Restoring`` if a network restore of the directory is not finished, unless that restore itself
+    opens it (``restoring``).
 
-    With ``exact_from`` the sum of the entries can be taken back to that VLSN, whatever the state record is of. Raises
-    ``BadArgument`` (nothing was changed) where the log alone is not enough for that (``record_before``)."""
+    With ``exact_from`` the history can be rolled back to that VLSN, even if the state record is as of a later one.
+    Raises ``BadArgument`` (nothing was changed) if the log alone is not enough for that (``record_before``)."""
     opening = _Opening(directory, seams, group, node, index_map_bytes, state_map_bytes, restoring, exact_from)
     try:
         return opening.run()
@@ -134,7 +135,7 @@ def recover(
 
 @dataclass
 class _Opening:
-    """One open, step by step; ``held`` closes what it holds when it fails."""
+    """One opening, step by step. After a failure, ``held`` closes everything that the opening holds."""
 
     _directory: str
     _seams: Seams
@@ -150,7 +151,7 @@ class _Opening:
     _state: OpenState = field(init=False)
     _index: StoredIndex = field(init=False)
     _scan_from: Lsn = field(init=False)
-    """0: the whole log is read."""
+    """The LSN from which the log is read; 0: the whole log is read."""
     _log: LogRead = field(init=False)
     _blocks: Reread = field(init=False)
     _history: History = field(init=False)
@@ -180,7 +181,7 @@ class _Opening:
         self._derive()
         self._check_record()
         self._check_age_of_node_file()
-        # Until here nothing of the log was changed.
+        # Up to here nothing of the log was changed.
         empty_store = self._node_file is None
         node_file = self._node_file or self._new_identity()
         self._promise_level(node_file)
@@ -190,7 +191,7 @@ class _Opening:
         index = self._fit_index(node_file)
         return self._recovered(lock, node_file, index, next_number, empty_store)
 
-    # What there is besides the segments.
+    # The files beside the segments.
 
     def _open_stores(self) -> None:
         seams, directory, notes = self._seams, self._directory, self._notes
@@ -204,8 +205,8 @@ class _Opening:
         self.held.callback(lambda: self._index.index.close())
 
     def _use_state(self, segments: Sequence[SegmentInfo]) -> None:
-        """Replaces ``state`` when it is from before a cleaning.  Raises ``Damaged`` when a segment was lost that it
-        points at."""
+        """Replaces ``state`` if it is older than a cleaning. Raises ``Damaged`` if ``state`` points at a segment that
+        was lost."""
         state = self._state
         active = [segment for segment in segments if segment.active]
         index = self._index.index
@@ -223,24 +224,24 @@ class _Opening:
         )
 
     def _indexed_first(self) -> int:
-        """Returns the VLSN that the log begins with, as its stored index says; 0 where that says nothing."""
+        """Returns the VLSN with which the log begins according to its stored index, or 0 if the index does not say."""
         index = self._index.index
         ours = self._node_file is None or index.owner == self._node_file.record.incarnation
         return int(index.range.first) if self._index.loaded is not None and ours else 0
 
     @property
     def _first_segment(self) -> int:
-        """The segment that the log begins in; 0 for all there are."""
+        """The segment in which the log begins, or 0 if it includes all segments."""
         return self._state.record.first_segment if self._state.record is not None else 0
 
     @property
     def _trimmed_to(self) -> Vlsn:
         return self._state.record.trimmed_to if self._state.record is not None else NULL_VLSN
 
-    # The log, as it is on the medium.
+    # The log as it is on the medium.
 
     def _read(self) -> None:
-        """Raises ``Damaged``."""
+        """Reads the segments. Raises ``Damaged``."""
         self._log = read_log(
             self._disk,
             self._directory,
@@ -264,7 +265,7 @@ class _Opening:
         self._node_file = drop_old_image(self._seams, self._directory, self._node_file, known_term, self._notes)
 
     def _check_level(self) -> None:
-        """Raises ``WrongVersion``: nothing was changed yet."""
+        """Checks that this binary can read the log's level. Raises ``WrongVersion`` before anything was changed."""
         record = self._state.record
         if not self._log.active:
             return
@@ -275,11 +276,11 @@ class _Opening:
         self._seams.levels.check_log(level, self._directory)
 
     def _is_late(self, record: StateRecord | None) -> TypeGuard[StateRecord]:
-        """Says whether the state record is of a VLSN behind the one that is asked for."""
+        """Says whether the state record is as of a later VLSN than the one asked for."""
         return record is not None and self._exact_from is not None and record.vlsn > self._exact_from
 
     def _go_back(self) -> None:
-        """Takes a record that is not as late instead; the stored one stays as it is."""
+        """Replaces a state record that is too late with an earlier one. The stored record stays as it is."""
         record = self._state.record
         if self._is_late(record):
             assert self._exact_from is not None
@@ -287,7 +288,8 @@ class _Opening:
             self._state.record = record_before(self._disk, self._directory, record, blocks, self._exact_from)
 
     def _derive(self) -> None:
-        """Derives the sum of the entries. A state record that does not go on into the log is dropped."""
+        """Derives the history from the state record and the entries. A state record that does not fit the log is
+        dropped."""
         try:
             self._history = self._derived(self._state.record)
         except Misfit as error:
@@ -295,7 +297,7 @@ class _Opening:
         note_producers(self._disk, self._directory, self._state.record, self._log.blocks, self._history)
 
     def _derive_anew(self, why: str) -> None:
-        """Derives the sum from the log alone."""
+        """Derives the history from the log alone."""
         self._drop_state(why)
         if self._scan_from:
             self._scan_from = NULL_LSN
@@ -310,8 +312,9 @@ class _Opening:
         return level_before(self._log.blocks, [each.header for each in self._log.active if each.header is not None])
 
     def _check_record(self) -> None:
-        """Makes a state record below the log's level again, from the log. A binary that did not know what else was to
-        be kept has written it. Raises ``Damaged`` where that was cleaned, for a restore."""
+        """Rebuilds a state record below the log's level from the log. Such a record was written by a binary that did
+        not know what else had to be kept. Raises ``Damaged`` if the log was cleaned, so that the node has to be
+        restored."""
         record = self._state.record
         if record is None:
             return
@@ -328,7 +331,7 @@ class _Opening:
         self._derive_anew(why)
         note_producers(self._disk, self._directory, None, self._log.blocks, self._history)
 
-    # What this open changes.
+    # The changes that opening makes.
 
     def _promise_level(self, node_file: NodeFile) -> None:
         """Promises the log's level in the node file, before anything is acknowledged on this log."""
@@ -346,8 +349,9 @@ class _Opening:
         return made
 
     def _leave_out(self, node_file: NodeFile) -> None:
-        """Writes the floor first: the bytes left out may have been acknowledged, and then rotted. Bytes that are kept
-        aside already have had theirs, which a person may have lifted since."""
+        """Writes the vote floor before bytes are left out, since these bytes may have been acknowledged and have rotted
+        since. Bytes that were already kept aside had their floor written before, and a person may have lifted it
+        since."""
         log = self._log
         for cut in log.cuts:
             if cut is log.cut and is_kept(self._disk, self._directory, cut.number, cut.offset, cut.data):
@@ -375,7 +379,7 @@ class _Opening:
             name = free_name(self._disk, f"{self._directory}/{cut_name(cut.number, cut.offset)}")
             self._disk.rename(segment.path, name)
             self._disk.sync_directory(self._directory)
-            with suppress(OSError):  # a file system that cannot has it all
+            with suppress(OSError):  # a file system that cannot make holes keeps the space allocated
                 give_back(self._disk, name, cut.offset + len(cut.data))
 
     def _finish_rollbacks(self) -> None:
@@ -409,9 +413,9 @@ class _Opening:
         return index
 
     def _check_head(self, index: VlsnIndex, known: int) -> None:
-        """Checks the head: rot at the log's first block must not pass for a cleaning. ``known`` is the VLSN that the
-        log begins with, by the state record, which decides every cleaning; without one as the index that was stored had
-        it, or 0."""
+        """Checks the log's head, so that rot at the first block is not mistaken for a cleaning. ``known`` is the VLSN
+        with which the log begins by the state record, which decides every cleaning. Without a record it is the VLSN
+        from the stored index, or 0."""
         begins = index.range.first
         if begins > 1 and not known:
             self._notes.append(f"the log begins at VLSN {begins}; whether it was cleaned up to there is not known")
@@ -424,7 +428,7 @@ class _Opening:
             )
             raise damage or Damaged(what, vlsn=lost)
 
-    # What comes out of it.
+    # The result of opening.
 
     def _recovered(
         self, lock: DirectoryLock, node_file: NodeFile, index: VlsnIndex, next_number: int, empty_store: bool

@@ -1,4 +1,4 @@
-"""The index held against the log: opened, fitted at recovery, built anew, mended while the log is open.
+"""The index compared with the log: it is opened, fitted at recovery, rebuilt, or mended while the log is open.
 
     stored index                                  what an open does
     of a later version                            ``WrongVersion``, nothing touched
@@ -8,9 +8,10 @@
     fits, but has less than the log says          emptied, built anew
     begins later than the log (built over rot)    emptied, built anew
 
-These decide: the owner's incarnation, the checkpoint's id, the VLSN before the part of the log that was read again, and
-some mappings, looked up in the log. Built anew, it is read from the segments by windows and flushed every 64 MiB of
-log, under an id that no checkpoint has until all of it is there. All of it on the store's thread, blocking.
+The decision depends on the owner's incarnation, the checkpoint's id, the VLSN before the part of the log that was read
+again, and some mappings, which are looked up in the log. A rebuilt index is made from the segments, read in windows,
+and is flushed every 64 MiB of log. Until it is complete, it has an id that no checkpoint has. All of this is done on
+the store's thread, and blocks.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from vlsn.segments.directory import SegmentInfo, survey
 from vlsn.segments.visible_blocks import WINDOW_BYTES, Columns, first_damage, is_block_at, visible_blocks
 
 PROBES = 8
-"""Mappings of a loaded index that are looked up in the log."""
+"""The number of the index's mappings that are looked up in the log."""
 FLUSH_WINDOWS = CHECKPOINT_BYTES // WINDOW_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """The part of the log that an open read: ``base`` is the VLSN before its blocks. ``base`` is the last VLSN before
-    the ``blocks``, which reach to its end."""
+    """The part of the log that was read on opening. ``base`` is the last VLSN before the ``blocks``, which reach to its
+    end."""
 
     scan_from: Lsn
     base: Vlsn
@@ -50,7 +51,7 @@ class Reread:
 
 
 class StoredIndex:
-    """The index of ``directory``, as its store has it.  ``fit`` it before anything is looked up."""
+    """The index of ``directory``, as it is stored. ``fit`` has to be called before any lookup."""
 
     def __init__(
         self, stores: Stores, path: str, map_bytes: int, latch: AbstractContextManager[object], notes: list[str]
@@ -61,7 +62,7 @@ class StoredIndex:
         self._latch = latch
         self._notes = notes
         self.loaded: int | None = None
-        """The id of the checkpoint that it is of; ``None`` when it holds nothing."""
+        """The id of the checkpoint that the index belongs to, or None if the index is empty."""
         try:
             self.index = self._open()
             self.loaded = self.index.load()
@@ -82,9 +83,9 @@ class StoredIndex:
         owner: int,
         first: int,
     ) -> VlsnIndex:
-        """Returns the index as the log has it. ``pointer`` is the id of the checkpoint that the open started from (0:
-        of none), ``owner`` the incarnation of the node, ``first`` the VLSN that the log begins with (0: not known).
-        Durable on return where there is a checkpoint."""
+        """Returns the index, made equal to the log. ``pointer`` is the id of the checkpoint from which the log was read
+        (0: none), ``owner`` is the incarnation of the node, and ``first`` is the VLSN with which the log begins (0: not
+        known). The index is durable on return if there is a checkpoint."""
         try:
             misfit = self._misfit(disk, directory, log, pointer, owner)
             if misfit is None and self.index.range.first > first > 0:
@@ -105,8 +106,8 @@ class StoredIndex:
         return self.index
 
     def _check_end(self, disk: Disk, directory: str, segments: Sequence[SegmentInfo], log: Reread) -> None:
-        """Checks the log's very end, where rot would be another end; anywhere else it passes for a gap. Raises
-        ``Damaged``."""
+        """Checks the end of the log, since rot there would look like an earlier end. Rot anywhere else only makes a gap
+        in the index. Raises ``Damaged`` if there is rot."""
         last = self.index.range.last
         if last >= log.base:
             return
@@ -124,7 +125,7 @@ class StoredIndex:
             raise damage
 
     def _misfit(self, disk: Disk, directory: str, log: Reread, pointer: int, owner: int) -> str | None:
-        """Returns why the loaded index is not the log's; ``None`` when nothing speaks against it."""
+        """Returns why the loaded index does not fit the log, or None if there is no such reason."""
         index = self.index
         if self.loaded is None:
             return "there was none"
@@ -168,7 +169,7 @@ class StoredIndex:
 
 
 class Unmended(Exception):
-    """The segments do not give what a part of the index is to be tracked from; it stays unchanged."""
+    """Raised if the segments cannot be read to rebuild a part of the index, which stays unchanged."""
 
     def __init__(self, why: OSError | Damaged) -> None:
         super().__init__(str(why))
@@ -176,8 +177,9 @@ class Unmended(Exception):
 
 
 def mend(index: VlsnIndex, disk: Disk, directory: str, end: Lsn) -> int:
-    """Tracks the unreadable parts of the index from the log again, and returns how many they were. All that the store
-    covers lies before ``end``. No flush, cut or merge at the same time. Raises ``Unmended``."""
+    """Rebuilds the unreadable parts of the index from the log, and returns their number. Everything that the store
+    covers is before ``end``. No flush, cut or merge may run at the same time. Raises ``Unmended`` if the segments
+    cannot be read."""
     try:
         segments = survey(disk, directory)
     except OSError as error:
@@ -199,8 +201,8 @@ def _read(runs: Iterable[Columns]) -> Iterator[Columns]:
 
 
 def log_base(blocks: Columns, matchpoints: Sequence[int], checkpoint_last: int) -> Vlsn:
-    """Returns the last VLSN before ``blocks``. Without blocks it is the lowest matchpoint of the rollbacks that were
-    read, for the log ends there. Without rollbacks it is the end of the log by the checkpoint."""
+    """Returns the last VLSN before ``blocks``. Without blocks, returns the lowest matchpoint of the rollbacks that were
+    read, since the log ends there. Without rollbacks, returns the end of the log as of the checkpoint."""
     if blocks.firsts:
         return Vlsn(blocks.firsts[0] - 1)
     return Vlsn(min(matchpoints)) if matchpoints else Vlsn(checkpoint_last or NULL_VLSN)

@@ -1,10 +1,11 @@
-"""The examination of segments at an open: which frames are the log, and where a cut or damage is.
+"""Examines segments when a log is opened: which frames belong to the log, and where a cut or damage is.
 
-Whole frames that follow one another from the start are the log; where they end, ``synced.ending`` says what that place
-is. Later frames are looked for at every 8 bytes, whatever the bad frame's length says; zeros with such a frame behind
-them are a bad frame. Every file was synced and dropped from the page cache before, so each read shows the medium.
+The consecutive whole frames from the start belong to the log. At their end, ``log_end.ending`` decides the kind of that
+place. Later frames are searched for at every 8 bytes, whatever length the bad frame states. Zeros that such a frame
+follows count as a bad frame. Every file was synced and dropped from the page cache before, so each read shows the
+medium.
 
-One segment is in memory at a time, once, and of it the columns and what is cut.
+Only one segment is in memory at a time. What remains of it are the columns and the bytes that are cut.
 """
 
 from __future__ import annotations
@@ -36,40 +37,42 @@ USED_BYTES = MIB
 
 @dataclass(slots=True)
 class Found:
-    """The log's frames in one segment, from where it was read on, by column."""
+    """The log's frames in one segment, by column, from the place where reading began."""
 
     number: int
     end: int
-    """The end of its good frames: the live end, or the cut."""
+    """The end of the good frames: the live end or the cut."""
     last_frame: int
-    """Offset of the last of them, 0 when there is none."""
+    """The offset of the last good frame, or 0 if there is none."""
     last_kind: int
     last_page_from: int
-    """Offset of the first frame that reaches into the page in which they end."""
+    """The offset of the first frame that reaches into the page in which the good frames end."""
     offsets: Offsets
-    """The offsets of BLOCK frames; of each block then first and last VLSN, term, DTVLSN and clock."""
+    """The offsets of the BLOCK frames. The next columns have the first and the last VLSN, the term, the DTVLSN and the
+    clock of each block."""
     firsts: Offsets
     lasts: Offsets
     terms: Offsets
     dtvlsns: Offsets
     clocks: Offsets
     marked: npt.NDArray[np.bool_]
-    """Marks of those that are overmarked."""
+    """Marks the blocks that are overmarked."""
     produced: npt.NDArray[np.bool_]
-    """Marks of those that have producers."""
+    """Marks the blocks that have producers."""
     committed: npt.NDArray[np.bool_]
-    """Marks of those that have transactions."""
+    """Marks the blocks that have transactions."""
     records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
-    """Offset, kind and payload of the local records."""
+    """The offset, kind and payload of each local record."""
     others: dict[int, bytes] = field(default_factory=dict)
-    """The blocks, by offset and whole, that may hold GROUP entries or what is set; none with transactions."""
+    """The whole blocks, by offset, that may hold GROUP entries or settings; blocks with transactions are not among
+    them."""
     cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An unsynced tail: bytes from ``offset`` that are not the log, zeros at their end left away. With them come the
-    block headers that can be read in them (``vote_floor``), in order."""
+    """An unsynced tail: the bytes from ``offset`` on that do not belong to the log, without the zeros at their end.
+    ``names`` are the block headers that can be read in these bytes (``vote_floor``), in order."""
 
     number: int
     offset: int
@@ -78,7 +81,7 @@ class Cut:
 
 
 def sync_and_forget(disk: Disk, directory: str, names: Sequence[str]) -> None:
-    """Brings what the page cache knows of these files onto the medium, and out of the cache."""
+    """Writes the page cache's content of these files to the medium, and drops it from the cache."""
     for name in names:
         with closing(disk.open(f"{directory}/{name}", write=True)) as file:
             file.sync()
@@ -87,8 +90,9 @@ def sync_and_forget(disk: Disk, directory: str, names: Sequence[str]) -> None:
 
 
 def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated: Sequence[Lsn]) -> Found:
-    """Reads one ACTIVE segment from ``start`` (a frame's offset) on.  ``last``: no ACTIVE segment follows.
-    ``stated`` are the ends that ``state`` says were synced.  Raises ``Damaged``, ``WrongVersion``."""
+    """Reads one ACTIVE segment from ``start`` (the offset of a frame) on. With ``last``, no ACTIVE segment follows.
+    ``stated`` are the ends up to which, according to ``state``, the log was synced. Raises ``Damaged`` or
+    ``WrongVersion``."""
     header = segment.head
     limit = segment.size if last else segment.live_end or segment.size
     buf = _read(disk, segment, start, limit)
@@ -122,13 +126,13 @@ def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated:
 
 
 def cut_of(number: int, offset: int, rest: memoryview) -> Cut:
-    """Returns the cut that leaves ``rest`` out."""
+    """Returns the cut that leaves out ``rest``."""
     return Cut(number, offset, bytes(rest[: _used(rest)]), block_names(rest))
 
 
 def _used(rest: memoryview) -> int:
-    """Returns the length of ``rest`` without the zeros at its end. By pieces: places of bytes take eight times the
-    bytes."""
+    """Returns the length of ``rest`` without the zeros at its end. The bytes are searched piece by piece, since an
+    array of the places of all bytes would need eight times their memory."""
     view = np.frombuffer(rest, dtype=np.uint8)
     end = len(view)
     while end:
@@ -141,9 +145,9 @@ def _used(rest: memoryview) -> int:
 
 
 def untaken(disk: Disk, segment: SegmentInfo, *, stated: Sequence[Lsn]) -> Cut | None:
-    """Looks into a segment without a good ACTIVE header: None for an unused standby, a cut when its frames were never
-    synced. Header and first frames go out in one sync, so a header that did not get there is damage only if something
-    says that the segment had been synced. Raises ``Damaged``."""
+    """Examines a segment without a good ACTIVE header. Returns None for an unused standby, or a cut if the segment's
+    frames were never synced. The header and the first frames are written with one sync. So a missing header is damage
+    only if something says that the segment had been synced. Raises ``Damaged`` in that case."""
     buf = _read(disk, segment, 0, segment.size)
     salt = scan.salt_of(buf, 0, FIRST_FRAME) if len(buf) > FIRST_FRAME else None
     frames = _synced_behind(buf, 0, FIRST_FRAME - 8, salt) if salt is not None else []
@@ -154,10 +158,10 @@ def untaken(disk: Disk, segment: SegmentInfo, *, stated: Sequence[Lsn]) -> Cut |
 
 
 def block_names(data: Buffer) -> list[BlockName]:
-    """Names the blocks whose headers in ``data`` are readable by their own crc, at any 8-aligned place."""
+    """Lists the names of the blocks whose headers in ``data`` are valid by their own crc, at any multiple of 8."""
     found = []
     view = memoryview(data)
-    # A block lies 24 bytes behind its frame's start, so it is 8-aligned too; its first byte is its version.
+    # A block begins 24 bytes after its frame's start, so at a multiple of 8, too; its first byte is its version.
     first_bytes = np.frombuffer(data, dtype=np.uint8)[::8]
     for position in (np.flatnonzero(first_bytes == VERSION) * 8).tolist():
         if len(data) - position < BLOCK_BYTES:
@@ -214,5 +218,5 @@ def _columns(buf: bytes, base: int, segment: SegmentInfo, walk: scan.Walk) -> Fo
 
 
 def _synced_behind(buf: bytes, base: int, stop: int, salt: int) -> list[int]:
-    """Lists the ``synced`` fields of whole frames behind ``stop``: the highest of each run of them."""
+    """Lists the highest ``synced`` field of each run of whole frames after ``stop``."""
     return [int(walk.headers["synced"].max()) for walk in scan.islands(buf, base, stop + 8, salt)]

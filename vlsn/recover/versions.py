@@ -1,9 +1,9 @@
-"""The versions of a directory's files, looked at before anything in it is opened, set aside or written.
+"""Checks the versions of a directory's files before any of them is opened, set aside or written.
 
-A version counts only where its checksum is right: else the file is damaged, and those who read it say so.  Looked at
-here are the node file, the marker of a restore, and the first bytes of each sidecar and each page of a destination;
-header pages are where segments are listed (``directory.survey``), frames and blocks where they are read, stores where
-they are opened.
+A version counts only if its checksum is correct. Otherwise the file is damaged, and the code that reads it reports
+that. This module checks the node file, the marker of a restore, and the first bytes of each sidecar and each page of a
+destination. Header pages are checked when segments are listed (``directory.survey``), frames and blocks when they are
+read, and stores when they are opened.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _SIDECAR = sidecar.MAGIC + sidecar.VERSION.to_bytes(4, "little")
 
 
 def check_versions(disk: Disk, directory: str, own: Levels = LEVELS) -> None:
-    """Raises ``WrongVersion``, naming the file, and ``FileNotFoundError`` where there is no such directory."""
+    """Checks the files of ``directory``. Raises ``WrongVersion``, naming the file, and ``FileNotFoundError`` if the
+    directory does not exist."""
     for name in disk.list(directory):
         path = f"{directory}/{name}"
         try:
@@ -45,14 +46,14 @@ def check_versions(disk: Disk, directory: str, own: Levels = LEVELS) -> None:
             elif name == DIRECTORY:
                 _check_pages(disk, path)
         except (Damaged, BadBody, FileNotFoundError):
-            continue  # damage is named by who reads the file; what is gone, a running node has removed
+            continue  # damage is reported by the code that reads the file; a missing file was removed by a running node
         except OSError as error:
             if not is_unread(error):
                 raise
 
 
 def check_segments(segments: Sequence[SegmentInfo], own: Levels) -> None:
-    """Checks that ``own`` reads them all. Raises ``WrongVersion``."""
+    """Checks that ``own`` includes the levels of all ``segments``. Raises ``WrongVersion`` if not."""
     for segment in segments:
         if segment.header is not None and not own.read(segment.header.level):
             raise named(unread("a segment", segment.header.level, own.max), segment.path)
@@ -72,7 +73,7 @@ def _check_pages(disk: Disk, base: str) -> None:
 
 
 def _check_sidecar(disk: Disk, path: str) -> None:
-    """Checks a sidecar, of which, if it is of this version, only the first bytes are read."""
+    """Checks a sidecar. If it is of this version, only its first bytes are read."""
     with closing(disk.open(path)) as file:
         try:
             if file.read(0, _START_BYTES) != _SIDECAR:

@@ -1,23 +1,25 @@
-"""The vote floor: a limit on the votes of a node that may have lost acknowledged entries. Pure.
+"""The vote floor: it limits the votes of a node that may have lost acknowledged entries. These functions have no side
+effects.
 
-Before its log gets shorter, a node writes (term, VLSN) of the end of the part that it leaves out. It gives no vote to a
-log below that end, and does not stand, until its own log is that long again. Raft §5.4.1 needs of a majority that it
-has every acknowledged entry; a member that forgot one without saying so would count twice.
+Before its log becomes shorter, a node writes down the (term, VLSN) at the end of the part that it leaves out. Until its
+own log is that long again, the node does not vote for a log below that end, and is no candidate. Raft §5.4.1 needs a
+majority in which every member has every acknowledged entry. A member that lost one unnoticed would be counted wrongly.
 
     log … 40 │ cut: a readable block 41–44 of term 3, then rubbish      floor (3, 44)
     log … 40 │ cut: rubbish only; the stored term is 5                  floor (5, 41)
     the same, 400 bytes of it, and `state` lost                          floor (5, 140)
 
-While `state` is there, only the last group of blocks can have been acknowledged and then rotted, within a second.
-Without it nothing says how far the log had been synced, at whatever time: then a floor is as high as what cannot be
-read could have been.
+While ``state`` is intact, only the last group of blocks can have been acknowledged and then rotted, within a second.
+Without ``state`` it is unknown how far the log had ever been synced. So the floor is as high as the unreadable bytes
+could have reached.
 
-A floor is met once the log is at or past it, or has all that the master of the stored term has. The part left out is
-then there again, or is not part of the group's log, as a rollback by a syncup.
+A floor is met once the log reaches it, or once the log has everything that the master of the stored term has. In the
+first case the part left out is there again. In the second case it is not part of the group's log, as after a rollback
+by a syncup.
 
-Block headers are looked for in the cut at every 8 bytes, each readable by its own checksum.  A client's value
-may hold what looks like one, so those that cannot be of this log are passed over: of a term above the stored
-one or below the log's last, or further on than the bytes left out could hold.
+Block headers are searched for in the cut bytes at every 8 bytes, each valid by its own checksum. A client's value may
+contain something like a block header. So headers that cannot be of this log are ignored: those of a term above the
+stored one or below the log's last, and those with VLSNs that the bytes left out could not hold.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ from vlsn.ids import U32_MAX
 from vlsn.state.node_file import NodeRecord
 
 ENTRY_BYTES_MIN = 4
-"""No entry takes less of a block: its value's offset."""
+"""The fewest bytes that an entry takes in a block: the offset of its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockName:
-    """A block's name in the cut bytes: term, first and last VLSN, and where the block ends."""
+    """A block in the cut bytes: its term, its first and last VLSN, and the place where it ends."""
 
     term: int
     first: int
@@ -51,8 +53,8 @@ def floor_of(
     last_vlsn: int,
     state_lost: bool = False,
 ) -> tuple[int, int]:
-    """Computes the floor for ``size`` bytes left out behind a log. ``last_term`` and ``last_vlsn`` are its highest;
-    ``stored_term`` is 0 where the node file is lost."""
+    """Computes the floor if ``size`` bytes after the log's end are left out. ``last_term`` and ``last_vlsn`` are the
+    highest in the log. ``stored_term`` is 0 if the node file is lost."""
     term = max(stored_term, last_term)
     for name in reversed(left_out):
         known = last_term <= name.term <= stored_term if stored_term else name.term >= last_term
@@ -63,8 +65,8 @@ def floor_of(
 
 
 def with_floor(record: NodeRecord, floor: tuple[int, int], *, last_visible: int) -> NodeRecord:
-    """Returns ``record`` with that floor, unless its own is higher or the log has reached it. A higher floor that the
-    log has not reached stays."""
+    """Returns ``record`` with ``floor``, unless its own floor is higher or the log has reached ``floor``. A higher
+    floor that the log has not reached is kept."""
     term, vlsn = floor
     if vlsn <= last_visible or (term, vlsn) <= (record.floor_term, record.floor_vlsn):
         return record
@@ -72,12 +74,13 @@ def with_floor(record: NodeRecord, floor: tuple[int, int], *, last_visible: int)
 
 
 def is_below_floor(record: NodeRecord, end: tuple[int, int]) -> bool:
-    """Says a log that ends at ``end`` may lack what was acknowledged with ``record``."""
+    """Says whether a log that ends at ``end`` may lack entries that the node of ``record`` acknowledged."""
     return end < (record.floor_term, record.floor_vlsn)
 
 
 def with_floor_met(record: NodeRecord, end: tuple[int, int]) -> NodeRecord:
-    """Returns ``record`` of a log that ends at ``end``, and has all that the master of the stored term has."""
+    """Returns ``record`` with its floor met, for a log that ends at ``end`` and has everything that the master of the
+    stored term has."""
     if not is_below_floor(record, end):
         return record
     return replace(record, floor_term=end[0], floor_vlsn=end[1])

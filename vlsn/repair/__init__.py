@@ -1,1 +1,1 @@
-"""Damaged blocks mended in place, and logs restored from another node."""
+"""Mends damaged blocks in place, and restores logs from another node."""

@@ -1,10 +1,11 @@
-"""A block of a log that is not open, for a peer that has lost its copy.
+"""Reads a block of a log that is not open, for a peer that has lost its copy.
 
     whole frames of the segment that holds it, damaged ones passed over ─► the visible block, its checksum right
 
-A peer that knows the block's name, term and first VLSN, gets the block of that name: no two blocks ever had one. Any
-other peer gets it if ``state``, or the header of a later block, says that it is durable. A durable block is never
-rolled back, whatever a recovery would still do to the end of this log. Blocking, on the keeper's thread.
+If the peer knows the block's name, its term and first VLSN, it gets the block of that name, since no two blocks ever
+had the same name. Otherwise the peer gets the block if ``state``, or the header of a later block, says that the block
+is durable. A durable block is never rolled back, whatever a recovery may still do to the end of this log. The calls
+block, on the keeper's thread.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from vlsn.verify.segment_chain import read_stated
 
 
 def block_of_closed(disk: Disk, stores: Stores, directory: str, term: int, first: int) -> bytes:
-    """Reads the visible block (``term``, ``first``), verified. With a term of 0 it is the one that begins at ``first``,
-    if it is durable. Raises ``NotFound``."""
+    """Reads and verifies the visible block named (``term``, ``first``). With a term of 0, returns the block that begins
+    at ``first``, if it is durable. Raises ``NotFound`` if there is no such block."""
     durable = read_stated(stores, directory).dtvlsn
     found: bytes | None = None
     for block in _blocks_from(disk, directory, first):
@@ -45,7 +46,7 @@ def block_of_closed(disk: Disk, stores: Stores, directory: str, term: int, first
 
 
 def _blocks_from(disk: Disk, directory: str, first: int) -> Iterator[bytes]:
-    """Yields visible blocks that are whole, in their order, from about ``first`` on."""
+    """Yields the whole visible blocks in order, from about ``first`` on."""
     segments = [segment for segment in survey(disk, directory) if segment.active]
     for segment, following in zip_longest(segments, segments[1:]):
         if following is None or _begins(following) > first:

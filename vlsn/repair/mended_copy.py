@@ -1,16 +1,18 @@
-"""A damaged segment replaced by a copy of it, with the filled damage in place.
+"""Replaces a damaged segment with a copy in which the damage is filled.
 
     1  a copy of the segment with those frames in place, synced, its new bytes read back
     2  the damaged bytes are kept aside; a sidecar that does not match the copy goes
     3  the copy is renamed over the segment, the directory synced                            ◄ commit point
 
-Stopped before 3 the segment is as damaged as it was.  A reader that has the old file open goes on meeting the damage
-there, and the new file when it opens it again.
+If the mending is stopped before step 3, the segment is as damaged as it was. A reader that has the old file open still
+finds the damage there, until it opens the file again.
 
-The disk may fail to read a page now and read it a moment later. So only the right blocks may take its place: where such
-pages lie apart, one copy fills all of them, or no copy is made. Damage is replaced only while it reads as it was found.
+The disk may fail to read a page now and succeed a moment later. So such a page may be replaced only by the right
+blocks. If several such pages are apart, one copy fills all of them, or no copy is made. Damage is replaced only while
+it reads exactly as it was found.
 
-Blocking, on the keeper's thread; no rollback, checkpoint or cleaning meanwhile, and nobody writes to the segment.
+The calls block, on the keeper's thread. Meanwhile there is no rollback, checkpoint or cleaning, and nothing writes to
+the segment.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ def mend(
     free_bytes_min: int,
     kept_max: int = MENDED_KEPT_MAX,
 ) -> list[str]:
-    """Replaces the damage of one segment by ``fillings``; durable on return. Returns the names of the files that keep
-    the damaged bytes. Raises ``NoSpace``, ``Damaged`` when the copy does not read back, and ``OSError`` when the disk
-    cannot read a place that no filling covers, or reads damage otherwise than before."""
+    """Replaces the damage of one segment with ``fillings``; durable on return. Returns the names of the files that keep
+    the damaged bytes. Raises ``NoSpace``, or ``Damaged`` if the copy does not read back correctly. Raises ``OSError``
+    if the disk cannot read a place that no filling covers, or reads damage differently than before."""
     wound = fillings[0].wound
     path = f"{directory}/{wound.name}"
     copy = path + COPY_SUFFIX
@@ -60,7 +62,7 @@ def mend(
             file.allocate(size)
             for at in range(0, size, _COPY_BYTES):
                 piece = bytearray(_read_but(source.file, at, min(_COPY_BYTES, size - at), fillings))
-                piece.extend(bytes(min(_COPY_BYTES, size - at) - len(piece)))  # of a file that was cut short
+                piece.extend(bytes(min(_COPY_BYTES, size - at) - len(piece)))  # the file was cut short
                 _fill(piece, at, fillings)
                 file.write(at, [piece])
                 if sidecar is not None:
@@ -77,7 +79,7 @@ def mend(
 
 
 def _read_but(file: File, at: int, size: int, fillings: Sequence[Filling]) -> bytes:
-    """Reads as ``File.read``; a place that the disk cannot read must be filled, or lie behind the log's end."""
+    """Reads as ``File.read`` does. A place that the disk cannot read must be filled, or be after the log's end."""
     try:
         return file.read(at, size)
     except OSError as error:
@@ -91,13 +93,14 @@ def _read_but(file: File, at: int, size: int, fillings: Sequence[Filling]) -> by
 
 
 def _covers(wound: Wound, start: int, end: int) -> bool:
-    """Says whether nothing of ``start`` to ``end`` (exclusive) is log but what ``wound`` is."""
+    """Says whether ``start`` to ``end`` (exclusive) contains no part of the log other than ``wound``."""
     end = min(end, wound.log_end)
     return wound.around and (start >= end or (wound.start <= start and end <= wound.end))
 
 
 def _fill(piece: bytearray, base: int, fillings: Sequence[Filling]) -> None:
-    """Fills the wounds. Bytes that the disk reads again stay: they may be whole. Raises ``OSError``."""
+    """Fills the wounds in ``piece``. Bytes that the disk can read again are not replaced, since they may be right.
+    Raises ``OSError`` for such bytes."""
     for filling in fillings:
         wound = filling.wound
         low, high = max(base, wound.start), min(base + len(piece), wound.start + len(wound.data))
@@ -115,7 +118,7 @@ def _check_copy(file: File, fillings: Sequence[Filling]) -> None:
 
 
 def _read_sidecar(disk: Disk, directory: str, number: int) -> Sidecar | None:
-    """Reads the sidecar; None where there is none that can be read."""
+    """Reads the sidecar. Returns None if it is missing or unreadable."""
     path = f"{directory}/{sidecar_name(number)}"
     if not disk.exists(path):
         return None
@@ -127,7 +130,7 @@ def _read_sidecar(disk: Disk, directory: str, number: int) -> Sidecar | None:
 
 
 def _void_sidecar(disk: Disk, directory: str, number: int) -> None:
-    """Removes the sidecar, durably: a frame's ``synced`` is not what it was, or it could not be read."""
+    """Removes the sidecar durably, since a frame's ``synced`` has changed or the sidecar could not be read."""
     path = f"{directory}/{sidecar_name(number)}"
     if disk.exists(path):
         disk.remove(path)
@@ -139,8 +142,8 @@ def damaged_name(number: int, offset: int) -> str:
 
 
 def _keep_aside(disk: Disk, directory: str, wound: Wound, kept_max: int) -> str:
-    """Keeps the damaged bytes in a file of their own, durably, and returns its name. ``kept_max`` of these files stay:
-    those of the oldest segments go first."""
+    """Writes the damaged bytes durably to a file of their own, and returns its name. At most ``kept_max`` such files
+    are kept. Those of the oldest segments are removed first."""
     kept = sorted(name for name in disk.list(directory) if ".damaged-" in name)
     for name in kept[: max(0, len(kept) + 1 - kept_max)]:
         disk.remove(f"{directory}/{name}")

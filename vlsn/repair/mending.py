@@ -1,18 +1,18 @@
-"""The mending of damaged blocks in place: the damage found, and the blocks that fill it.
+"""Mends damaged blocks in place: finds the damage, and fills it with blocks from peers.
 
     1  the damage is a run of bytes between two whole frames (or up to where the log ends):      [start, end)
     2  peers' blocks that follow on what lies before, framed as they were, must fill it exactly; what can still be
        read of the old frame or block header must agree with them
     3  the segment is replaced by a copy with those frames in place                        (``mended_copy``)
 
-Only what peers can give is mended: blocks; and a checkpoint's record,
-which nothing rests on.  A rollback's record, a header page and an abandoned life are a node's own; a log without them
-is restored whole.
+Only what peers can provide is mended, which is blocks. A checkpoint's record is mended, too, since nothing depends on
+it. A rollback's record, a header page and an abandoned block exist only on one node. A log that has lost one of them is
+restored whole.
 
-A page that the disk does not give counts as rotten bytes: it is read around (``bad_sectors``), and the copy lies
-elsewhere. In a log that does not open such a page stays as it is: its content is not known.
+A page that the disk cannot read counts as rotten bytes. Reads continue past it (``bad_sectors``), and the copy is
+written elsewhere. In a log that cannot be opened, such a page stays as it is, since its content is not known.
 
-A segment is held in memory from the damage on.  Blocking; nobody writes to the segment.
+The segment is held in memory from the damage on. The calls block, and nothing writes to the segment meanwhile.
 """
 
 from __future__ import annotations
@@ -46,40 +46,42 @@ _RECORD_OF = {
     FRAME_BYTES + CheckpointStart.LAYOUT.size: FrameKind.CHECKPOINT_START,
     FRAME_BYTES + CheckpointEnd.LAYOUT.size: FrameKind.CHECKPOINT_END,
 }
-"""The kinds of local records by their frames' sizes, which no block and no rollback's record has."""
+"""The kinds of local records by the sizes of their frames. No block and no rollback's record has such a size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wound:
-    """Bytes ``start`` to ``end`` (exclusive) of segment ``number`` that are no whole frames."""
+    """The bytes ``start`` to ``end`` (exclusive) of segment ``number`` that are not whole frames."""
 
     number: int
     start: int
     end: int
     salt: int
     prev: int
-    """Distance back to the frame before; 0 where the wound begins the segment."""
+    """The distance back to the previous frame, or 0 if the wound is at the beginning of the segment."""
     synced: int
-    """The end up to which the frame before says that the segment was synced: true of the frames behind, too."""
+    """The end up to which, by the previous frame, the segment was synced. The frames after the wound state at least as
+    much."""
     first: Vlsn
-    """The VLSN that a block there begins with, if one does."""
+    """The VLSN with which a block at the wound's start would begin."""
     following: Vlsn
-    """The first VLSN that the log goes on with behind the wound, at the next visible block or rollback, in whichever
-    segment; 0 when there is none."""
+    """The first VLSN with which the log continues after the wound, at the next visible block or rollback in any
+    segment, or 0 if there is none."""
     follows_on: bool
-    """Nothing between here and that block is damaged: the filling ends just before it."""
+    """True if nothing is damaged between the wound and that block, so that the filling ends just before the block."""
     term: int
-    """The term of the blocks that were there, if the visible ones before and behind are of one; else 0."""
+    """The term of the lost blocks, if the visible blocks before and after the wound have the same term, or else 0."""
     term_before: int
-    """The term of the visible block before, and of the one behind; 0 where there is none here."""
+    """The term of the visible block before the wound. ``term_behind`` is that of the block after it. 0 if there is no
+    such block in this segment."""
     term_behind: int
     old: FrameHeader | None
-    """The header of the frame that began there, where it can still be read."""
+    """The header of the frame that began at ``start``, if it can still be read."""
     data: bytes
     around: bool
-    """True where rot is what the disk does not give of the segment, here and elsewhere in it."""
+    """True if bytes that the disk cannot read count as rot, in this wound and elsewhere in the segment."""
     log_end: int
-    """The end of the segment's log: all bytes behind it are dead."""
+    """The end of the segment's log. All bytes after it are dead."""
 
     @property
     def bytes(self) -> int:
@@ -91,8 +93,8 @@ class Wound:
 
 
 def check_window(disk: Disk, directory: str, number: int, at: int, end: int, size: int = WINDOW_BYTES_MAX) -> int:
-    """Checks about ``size`` bytes of frames from the one at ``at`` on, never past ``end``; where to go on.  Raises
-    ``Damaged``, with the place."""
+    """Checks about ``size`` bytes of frames from the frame at ``at`` on, never past ``end``. Returns the place to
+    continue from. Raises ``Damaged``, with the place."""
     with closing(SegmentFile(disk, directory, number, around=True)) as segment:
         buf, found = segment.window(at, end, size)
         bad = scan.check_crcs(buf, at, found)
@@ -103,8 +105,8 @@ def check_window(disk: Disk, directory: str, number: int, at: int, end: int, siz
 
 
 def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
-    """Drops the segment from the cache: the next read comes from the medium. Raises ``Damaged`` when it is no
-    file."""
+    """Drops the segment from the page cache, so that the next read is from the medium. Raises ``Damaged`` if the
+    segment is not a file."""
     with closing(SegmentFile(disk, directory, number, around=True)) as segment:
         segment.file.drop_cache()
 
@@ -112,9 +114,9 @@ def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
 def find_wound(
     disk: Disk, directory: str, number: int, end: int, *, around: bool = True, filled: Sequence[Filling] = ()
 ) -> Wound | None:
-    """Finds the first damage in a segment whose log ends at ``end``, except the ``filled`` damage. None when every
-    frame is whole. ``around``: a page that the disk does not give is damage, not an ``OSError``. Raises ``Damaged``
-    when its header page is not."""
+    """Finds the first damage, except the ``filled`` damage, in a segment whose log ends at ``end``. Returns None if
+    every frame is whole. With ``around``, a page that the disk cannot read is damage. Otherwise it raises ``OSError``.
+    Raises ``Damaged`` if the header page is not valid."""
     with closing(_Filled(disk, directory, number, around, filled)) as segment:
         at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
         while at < end:
@@ -132,9 +134,9 @@ def find_wound(
 def place_between(
     disk: Disk, directory: str, number: int, start: int, stop: int, end: int, *, filled: Sequence[Filling] = ()
 ) -> Wound:
-    """Returns bytes ``start`` to ``stop`` (exclusive) of a segment whose log ends at ``end`` as if they were damage,
-    whatever they hold: frames that other frames shall stand for. All damage before ``start`` is ``filled``. Raises
-    ``Damaged`` when it is not, or the header page is not what it must be."""
+    """Returns bytes ``start`` to ``stop`` (exclusive) of a segment whose log ends at ``end`` as a wound, whatever they
+    contain. Other frames are to replace the frames there. All damage before ``start`` is in ``filled``. Raises
+    ``Damaged`` if some is not, or if the header page is not valid."""
     with closing(_Filled(disk, directory, number, True, filled)) as segment:
         at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
         while at < start:
@@ -148,7 +150,7 @@ def place_between(
 
 
 class _Filled(SegmentFile):
-    """A segment as it will be, some of its damage filled."""
+    """A segment as it will be after some of its damage is filled."""
 
     def __init__(self, disk: Disk, directory: str, number: int, around: bool, filled: Sequence[Filling]) -> None:
         super().__init__(disk, directory, number, around=around)
@@ -165,7 +167,7 @@ class _Filled(SegmentFile):
 
 @dataclass(slots=True)
 class _Last:
-    """The last that lies before a place."""
+    """The last visible frame and block before a place."""
 
     next_vlsn: Vlsn
     term: int = 0
@@ -185,8 +187,8 @@ class _Last:
         self._note_rollback(buf, base, found)
 
     def _note_rollback(self, buf: bytes, base: int, found: Walk) -> None:
-        """Notes a rollback. The blocks that it abandoned may lie in earlier segments, whose ends this one's header
-        names."""
+        """Takes account of a rollback record. The blocks that the rollback abandoned may be in earlier segments, whose
+        last VLSN this segment's header states."""
         starts = found.offsets[found.headers["kind"] == FrameKind.ROLLBACK_START]
         blocks = found.offsets[_visible(found)]
         if not len(starts) or (len(blocks) and blocks[-1] > starts[-1]):
@@ -195,7 +197,7 @@ class _Last:
         try:
             record = RollbackStart.decode(buf[at : at + RollbackStart.LAYOUT.size])
         except BadBody:
-            return  # no record: its segment's verification names it
+            return  # not a valid record; the verification of its segment reports it
         if self.next_vlsn != record.matchpoint + 1:
             self.next_vlsn, self.term = Vlsn(record.matchpoint + 1), 0
 
@@ -206,8 +208,8 @@ def _visible(found: Walk) -> npt.NDArray[np.bool_]:
 
 
 def _next_of(buf: bytes, base: int, found: Walk) -> tuple[Vlsn, int] | None:
-    """Returns the first VLSN, and the term, of the first visible block of ``found``. A rollback before it says so, too:
-    the log goes on behind its matchpoint, with a term that it does not say (0)."""
+    """Returns the first VLSN and the term of the first visible block of ``found``. If a rollback comes before it, the
+    log continues after the rollback's matchpoint, with an unknown term (0)."""
     for index in np.flatnonzero(_visible(found) | (found.headers["kind"] == FrameKind.ROLLBACK_START)).tolist():
         if found.headers["kind"][index] == FrameKind.BLOCK:
             head = scan.block_headers(buf, base, found.offsets[index : index + 1])[0]
@@ -216,13 +218,13 @@ def _next_of(buf: bytes, base: int, found: Walk) -> tuple[Vlsn, int] | None:
         try:
             return Vlsn(RollbackStart.decode(buf[at : at + RollbackStart.LAYOUT.size]).matchpoint + 1), 0
         except BadBody:
-            continue  # no record: its segment's verification names it
+            continue  # not a valid record; the verification of its segment reports it
     return None
 
 
 def _followed(disk: Disk, directory: str, wound: Wound) -> Wound:
-    """Adds where the log goes on in later segments, if nothing of its own does. A block from there on was abandoned by
-    a rollback: nobody puts it back."""
+    """Adds the VLSN with which the log continues in later segments, if it does not continue in this one.
+    Lost blocks from that VLSN on were abandoned by a rollback, so they are not put back."""
     if wound.following:
         return wound
     for info in survey(disk, directory, around=wound.around):
@@ -236,7 +238,7 @@ def _followed(disk: Disk, directory: str, wound: Wound) -> Wound:
 
 
 def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool, stop: int = 0) -> Wound:
-    """Returns the wound from ``start`` on: to the next whole frame, or to ``stop`` where that is known."""
+    """Returns the wound from ``start`` on, up to the next whole frame, or up to ``stop`` if that is known."""
     salt = segment.header.salt
     rest = segment.read(start, end - start)
     after = scan.find_frame_after(rest, start, max(stop, start + 8), salt)
@@ -269,11 +271,11 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool
 
 
 class Filling:
-    """The frames that fill a wound, from peers' blocks, one after the other."""
+    """The frames that fill a wound. They are made from peers' blocks, one after the other."""
 
     def __init__(self, wound: Wound, *, term_max: int, believed: bool = True) -> None:
-        """Begins to fill a wound; a block of a later term than ``term_max``, the stored one, was never written here.
-        ``believed``: the readable part of the old block must agree with the new one."""
+        """Begins to fill a wound. A block of a later term than ``term_max``, the stored term, is refused, since it was
+        never written here. With ``believed``, the readable part of the old block must agree with the new one."""
         self.wound = wound
         self._believed = believed
         self._term_max = term_max
@@ -289,11 +291,11 @@ class Filling:
 
     @property
     def data(self) -> bytes:
-        """The bytes in the place of the damage, once all of it is filled."""
+        """The bytes that replace the damage, once all of it is filled."""
         return b"".join(self.frames)
 
     def lay(self, piece: bytearray, base: int) -> None:
-        """Lays ``data`` into ``piece``, which lies at ``base`` in the segment, as far as they overlap."""
+        """Copies ``data`` into ``piece``, which begins at ``base`` of the segment, as far as they overlap."""
         start = self.wound.start
         low, high = max(base, start), min(base + len(piece), self.wound.end)
         if low < high:
@@ -301,13 +303,13 @@ class Filling:
 
     @property
     def term(self) -> int:
-        """The next block's term by the rest of the old block, or by its neighbours; 0: not known."""
+        """The term of the next block, taken from the remains of the old block or from its neighbours; 0: not known."""
         old = self._old
         return old.term if old is not None else self.wound.term
 
     def add(self, block: bytes) -> None:
-        """Adds a peer's block with ``next_vlsn`` as its first, verified. Raises ``BadBody`` when it does not fit there,
-        ``IntegrityFault`` when what is left of the old one says otherwise."""
+        """Adds and verifies a peer's block whose first VLSN is ``next_vlsn``. Raises ``BadBody`` if the block does not
+        fit there, and ``IntegrityFault`` if the remains of the old block contradict it."""
         wound = self.wound
         header = block_format.decode(block)
         if header.first_vlsn != self.next_vlsn or len(block) != header.size:
@@ -333,8 +335,8 @@ class Filling:
         self.next_vlsn = Vlsn(header.last_vlsn + 1)
 
     def add_record(self) -> bool:
-        """Adds a record where only a checkpoint's can have been, and says whether it did. The record states no more
-        than is known: only an open reads such records, and it needs none."""
+        """Adds a record if only a checkpoint's record can have been there, and says whether it has added one. The
+        record states no more than is known. Only the opening of a log reads such records, and it does not need them."""
         wound, left = self.wound, self.wound.end - self._at
         old = wound.old if self._at == wound.start else None
         if old is not None and old.size <= left and _RECORD_OF.get(old.size) == old.kind:
@@ -365,7 +367,7 @@ class Filling:
 
     @property
     def _old(self) -> BlockHeader | None:
-        """The header of the block that was here, where it can still be read by its own checksum."""
+        """The header of the block that was here, if it is still valid by its own checksum."""
         try:
             return block_format.decode_header(self.wound.data, self._at - self.wound.start + FRAME_BYTES)
         except BadBody:
@@ -385,9 +387,10 @@ class Filling:
 
 
 def find_wound_of_closed(disk: Disk, stores: Stores, directory: str, number: int) -> tuple[Wound | None, int]:
-    """Returns the first damage of segment ``number`` of a log that does not open for it, and its stored term. In the
-    last segment it looks up to the end that ``state`` and the frames say was synced. Raises ``Damaged`` where a header
-    page, or the node file, is the damage, or the last segment was cut short: nothing says where its log ended."""
+    """Returns the first damage of segment ``number``, in a log that cannot be opened because of it, and the log's
+    stored term. In the last segment, only the part that ``state`` and the frames state to be synced is searched. Raises
+    ``Damaged`` if a header page or the node file is damaged. Also raises it if the last segment was cut short, since
+    its log's end is then unknown."""
     stated = read_stated(stores, directory)
     segments = survey(disk, directory)
     term = node_file.read(disk, f"{directory}/{NODE_FILE_NAME}").term
@@ -402,7 +405,7 @@ def find_wound_of_closed(disk: Disk, stores: Stores, directory: str, number: int
 
 
 def _between(disk: Disk, directory: str, segments: Sequence[SegmentInfo], wound: Wound) -> Wound:
-    """Gives the wound the terms of the visible blocks around it, in whichever segments they lie."""
+    """Adds to the wound the terms of the visible blocks before and after it, in whichever segments they are."""
     active = [segment for segment in segments if segment.active]
     before = [segment for segment in active if segment.number < wound.number]
     behind = [segment for segment in active if segment.number > wound.number]
@@ -412,7 +415,7 @@ def _between(disk: Disk, directory: str, segments: Sequence[SegmentInfo], wound:
 
 
 def _terms(disk: Disk, directory: str, info: SegmentInfo) -> tuple[int, int]:
-    """Returns the terms of a segment's first and last readable visible block; zeros for none."""
+    """Returns the terms of a segment's first and last readable visible blocks, or zeros if there are none."""
     first = last = 0
     with closing(SegmentFile(disk, directory, info.number)) as segment:
         for buf, base, found in whole_frames(segment, FIRST_FRAME, info.live_end or info.size):

@@ -1,4 +1,4 @@
-"""Blocks of a stopped log replaced, at an operator's request, by those that a majority of the copies holds.
+"""Replaces blocks of a stopped log, at an operator's request, with the blocks that a majority of the copies has.
 
     1  each place is filled in memory by whole blocks of the others', framed as they were; what does not fit exactly is
        refused, and nothing was written
@@ -6,13 +6,14 @@
     3  segment by segment: the old bytes aside, a copy with the blocks in place renamed over it      (``mended_copy``)
                                                                                      ◄ commit point of each segment
 
-Stopped before a rename its segment is as it was; each one behind it is the others', and a second audit says which.
-Where index and segment do not fit one another, there is no index.
+If the repair is stopped before a rename, that segment is unchanged. The segments renamed before are repaired, and a
+second audit shows which remain. Whenever index and segment do not match, the index has been set aside.
 
-A block whose entries are summed up outside of the log (producers, transactions, members, terms) is not replaced by
-another one: ``state`` would keep the sums of the old block. Such a node is restored.
+Some blocks have entries that are summed up outside of the log (producers, transactions, members, terms). Such a block
+is not replaced by a different one, since ``state`` would keep the sums of the old block. A node with such a block is
+restored.
 
-The caller holds the directory's lock.  Blocking.
+The caller holds the directory's lock. The calls block.
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ from vlsn.segments.restore_marker import check_no_restore
 from vlsn.state import node_file
 
 REPLACEMENTS_MAX = 1_024
-"""Places that one repair replaces; each leaves a file with the old bytes."""
+"""The most places that one repair replaces. For each place, the old bytes are kept in a file."""
 REPLACED_BYTES_MAX = 256 << 20
-"""Bytes of blocks that one repair writes, and holds in memory."""
+"""The most bytes of blocks that one repair writes and holds in memory."""
 _SUMMED_UP = BlockFlag.PRODUCERS | BlockFlag.TXNS | BlockFlag.KINDS
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """``blocks`` for bytes ``start`` to ``end`` (exclusive) of segment ``number``, whose log ends at ``log_end``."""
+    """The ``blocks`` to write in bytes ``start`` to ``end`` (exclusive) of segment ``number``, whose log ends at
+    ``log_end``."""
 
     number: int
     start: int
@@ -52,7 +54,7 @@ class Replacement:
     log_end: int
     blocks: tuple[bytes, ...]
     gone: tuple[BlockHeader, ...] = ()
-    """The whole blocks that stand there and go; none where all of it is damage."""
+    """The whole blocks that are replaced; empty if all the bytes are damaged."""
 
     @property
     def file(self) -> str:
@@ -64,8 +66,8 @@ class Replacement:
 
 
 def replace_blocks(disk: Disk, stores: Stores, directory: str, replacements: Sequence[Replacement]) -> list[str]:
-    """Does what ``filled`` checks; durable on return.  Returns the names under which the old bytes are kept.  Raises
-    as ``filled``, ``NoSpace``, and ``OSError``."""
+    """Makes the replacements that ``filled`` checks; durable on return. Returns the names of the files that keep the
+    old bytes. Raises as ``filled`` does, ``NoSpace``, and ``OSError``."""
     segments = filled(disk, directory, replacements)
     if any(each.gone for each in replacements):
         stores.set_aside(f"{directory}/{INDEX_NAME}")
@@ -76,8 +78,8 @@ def replace_blocks(disk: Disk, stores: Stores, directory: str, replacements: Seq
 
 
 def filled(disk: Disk, directory: str, replacements: Sequence[Replacement]) -> list[list[Filling]]:
-    """Fills each place in memory: a list for each segment.  Raises ``BadArgument`` where the blocks do not fit, or must
-    not be put there; ``Restoring``."""
+    """Fills each place in memory. Returns a list for each segment. Raises ``BadArgument`` if the blocks do not fit or
+    must not be put there, and ``Restoring``."""
     check_no_restore(disk, directory)
     if len(replacements) > REPLACEMENTS_MAX or sum(each.bytes for each in replacements) > REPLACED_BYTES_MAX:
         raise BadArgument(

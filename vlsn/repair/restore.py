@@ -1,4 +1,5 @@
-"""A network restore in its directory: the steps that shut the old log out, and the one that makes the new log count.
+"""A network restore in its directory: the steps that make the old log invalid, and the step that makes the new log
+valid.
 
     1  the vote floor is written, synced: what this node acknowledged may be nowhere on it for a while
     2  ``restore.marker`` says in which segment the restored log begins, synced       ◄ the old log is none any more
@@ -8,9 +9,9 @@
     5  all of it is there: a clean stop, then the provider's state record goes into ``state``, one transaction
     6  the marker is removed, the directory synced                                    ◄ commit point
 
-Stopped between 2 and 6 the directory opens for the restore alone (``Restoring`` otherwise), which goes on behind the
-last block that is synced; where marker and ``state`` do not agree it begins again.  The marker is never seen half
-written, and one that has rotted still shuts the log.
+If the restore is stopped between steps 2 and 6, only the restore itself can open the directory (others get
+``Restoring``). It continues after the last synced block, or begins again if the marker and ``state`` do not agree. The
+marker is never seen half written. A marker that has rotted still keeps the log from being opened.
 """
 
 from __future__ import annotations
@@ -42,25 +43,26 @@ from vlsn.state.state_store import OWN_FIELDS, StateRecord, StateStore
 INDEX_NAME = "index"
 OLD_SUFFIX = ".old"
 OLD_SEGMENTS_MAX = 4
-"""Segments of a damaged log that are kept aside when a restore replaces it, the newest ones."""
+"""The most segments of a damaged log that are kept aside when a restore replaces it. The newest are kept."""
 
 
 class End(NamedTuple):
-    """The last entry that a node may have acknowledged of a log that it gives up. Another log takes its place only if
-    it is known durable up to ``vlsn``, in ``term`` or a later term, or in a term later than ``newest``."""
+    """The last entry that a node may have acknowledged in a log that it gives up. Another log may replace it only if
+    that log is known durable up to ``vlsn`` in ``term`` or a later term, or in a term later than ``newest``."""
 
     term: int = 0
     vlsn: int = 0
     newest: int = NUMBER_MAX
-    """The highest term in which the node can have acknowledged anything. The master of a later term has every entry
-    that was ever durable, however far the rest of this log went."""
+    """The highest term in which the node can have acknowledged an entry. The master of a later term has every entry
+    that was ever durable, wherever this log ended."""
 
 
 NULL_END: Final = End()
 
 
 class Restart:
-    """Begins the restores of one directory.  Blocking, on the keeper's thread; no log is open there meanwhile."""
+    """Begins and finishes the restores of one directory. The calls block, on the keeper's thread. No log is open in the
+    directory meanwhile."""
 
     def __init__(
         self,
@@ -80,9 +82,9 @@ class Restart:
         self.notes: list[str] = []
 
     def begin(self, after: Vlsn, why: str, *, end: tuple[int, int] | None, keep: bool = False) -> Marker:
-        """Steps 1 to 3 for a log that will begin behind ``after``; durable on return.  ``end`` is (term, VLSN) of the
-        last block of the log that was here; None where that could not be opened: its newest segments are then kept
-        aside, up to ``OLD_SEGMENTS_MAX``; with ``keep`` always. Raises ``WrongDirectory``, ``LogInUse``."""
+        """Does steps 1 to 3 for a log that will begin after ``after``; durable on return. ``end`` is the (term, VLSN)
+        of the last block of the old log, or None if that log could not be opened. In the latter case, or with ``keep``,
+        its newest segments are kept aside, up to ``OLD_SEGMENTS_MAX``. Raises ``WrongDirectory`` or ``LogInUse``."""
         make_directory(self._disk, self._directory)
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
         try:
@@ -101,9 +103,9 @@ class Restart:
         return marker
 
     def end(self) -> End | None:
-        """Returns the end that the files here show, whether the log opens or not; None without a readable node file.
-        The VLSN is never below the vote floor. The term is that of the furthest readable block, 0 for none: the stored
-        term may have had no master."""
+        """Returns the end shown by the files in the directory, whether or not the log can be opened. Returns None
+        without a readable node file. The VLSN is never below the vote floor. The term is that of the furthest readable
+        block, or 0 if there is none, since the stored term may have had no master."""
         try:
             record = node_file.read(self._disk, f"{self._directory}/{NODE_FILE_NAME}")
         except (FileNotFoundError, Damaged):
@@ -116,7 +118,7 @@ class Restart:
         return End(furthest.block[0] if furthest.block is not None else 0, vlsn, newest)
 
     def _look(self, stored_term: int) -> tuple[_Furthest, OpenState]:
-        """Returns how far the segments reach, and what ``state`` says; that is closed again."""
+        """Returns how far the segments reach, and the content of ``state``, which is closed again."""
         return _furthest(self._disk, self._directory, stored_term), self._closed_state()
 
     def _closed_state(self) -> OpenState:
@@ -125,7 +127,7 @@ class Restart:
         return state
 
     def begun(self) -> Marker | None:
-        """Returns the restore that can go on where it stopped; None when there is none."""
+        """Returns the marker of a restore that can continue where it was stopped, or None if there is none."""
         try:
             marker = read_marker(self._disk, self._directory)
         except Damaged as error:
@@ -133,7 +135,7 @@ class Restart:
             return None
         if marker is None:
             return None
-        # A checkpoint since says which segment the log begins in, or has it as ``begin`` wrote it.
+        # The record is as ``begin`` wrote it, or a later checkpoint's; both contain the first segment of the log.
         record = self._closed_state().record
         if record is None or record.first_segment < marker.first_segment or record.vlsn < marker.after:
             self.notes.append("the restore had not begun, or its state record is lost: it begins again")
@@ -141,7 +143,8 @@ class Restart:
         return marker
 
     def finish(self, record: StateRecord) -> None:
-        """Steps 5 and 6, the log closed: ``record`` is what its entries add up to; durable on return."""
+        """Does steps 5 and 6 after the log is closed. ``record`` is the state record of its entries. Durable on
+        return."""
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
         try:
             with closing(self._open_state()) as state:
@@ -154,10 +157,10 @@ class Restart:
         finally:
             lock.release()
 
-    # Its steps.
+    # The single steps.
 
     def _write_floor(self, end: tuple[int, int] | None) -> None:
-        """Writes the floor: ``end``, or where the log does not open the highest that speaks for itself."""
+        """Writes the vote floor: ``end``, or if the log cannot be opened the highest end that can be read."""
         with closing(self._open_node_file()) as node_file:
             record = node_file.record
             floor = end or max(_ends(*self._look(record.term), record.term), default=None)
@@ -181,7 +184,7 @@ class Restart:
         return node_file
 
     def _next_number(self) -> int:
-        """Returns the next number; none is used twice, also of segments that went before."""
+        """Returns the next segment number. No number is used twice, not even that of a removed segment."""
         numbers = [number for number, _ in segment_numbers(self._disk, self._directory)]
         try:
             marker = read_marker(self._disk, self._directory)
@@ -236,19 +239,20 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class _Furthest:
-    """How far the segments reach that can be of this log."""
+    """How far the segments that can belong to this log reach."""
 
     block: tuple[int, int] | None
-    """Term and last VLSN of the furthest block, None for no log at all."""
+    """The term and last VLSN of the furthest block, or None if there is no log at all."""
     whole: bool
-    """Nothing there is unreadable."""
+    """True if everything in the segments can be read."""
     reach: Lsn
-    """The end of the last whole frame where everything behind the furthest block can be read; else 0."""
+    """The end of the last whole frame if everything after the furthest block can be read, or else 0."""
 
 
 def _ends(furthest: _Furthest, state: OpenState, stored_term: int) -> list[tuple[int, int]]:
-    """Lists (term, VLSN) of every end that speaks for itself. These are the furthest block, or where something cannot
-    be read at least the VLSN behind it, in the stored term; the idle end; the checkpoint."""
+    """Lists the (term, VLSN) of every end that the files state. These are the end of the furthest block, the idle end
+    and the checkpoint. If something cannot be read, the VLSN after the furthest block, in the stored term, is listed
+    instead of that block's end."""
     ends = [furthest.block] if furthest.block is not None else []
     if not furthest.whole:
         ends.append((stored_term, (furthest.block[1] if furthest.block is not None else 0) + 1))
@@ -273,7 +277,7 @@ def _furthest(disk: Disk, directory: str, stored_term: int) -> _Furthest:
         found = _names(data, salt, stored_term)
         whole &= not found.gaps
         certain &= not found.gap_behind
-        if found.end > FIRST_FRAME:  # else it is a standby
+        if found.end > FIRST_FRAME:  # otherwise the segment is a standby
             reach = reach or lsn(segment.number, found.end)
         if found.names:
             return _Furthest(max(found.names), whole, reach if certain else NULL_LSN)
@@ -281,16 +285,16 @@ def _furthest(disk: Disk, directory: str, stored_term: int) -> _Furthest:
 
 
 class _Names(NamedTuple):
-    """The blocks of one segment that can be read."""
+    """The readable blocks of one segment."""
 
     names: list[tuple[int, int]]
-    """Term and last VLSN of each."""
+    """The term and last VLSN of each block."""
     end: int
     """The end of the last whole frame."""
     gaps: bool
-    """Something in it cannot be read."""
+    """True if something in the segment cannot be read."""
     gap_behind: bool
-    """Something that lies behind the last of them."""
+    """True if something after the last of these blocks cannot be read."""
 
 
 def _names(data: bytes, salt: int, stored_term: int) -> _Names:

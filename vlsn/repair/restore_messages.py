@@ -1,4 +1,4 @@
-"""The messages of a restoring node and its provider, in JSON; segments' bytes go beside them.
+"""The JSON messages between a restoring node and its provider. The bytes of segments are sent separately.
 
     look     restoring → any member    how loaded are you, and how far is your log durable?
     open     restoring → provider      I want the log from this VLSN on: hold it for me
@@ -6,10 +6,11 @@
     record   any member → any member   I have lost my state: what do entries up to a VLSN in this span add up to?
     give-up  asked → every voter       a person asks me to give my copy of the log up: is yours whole?
 
-Every question names the group, the asking node with its incarnation, and the asked one. An ``Offer`` answers each of
-them; that to an ``open`` carries the session, the state record as of the durable end, and the segments from ``at`` on.
-The session's durable end is fixed when it is opened: nothing past it is the restoring node's to keep. That to a
-``record`` carries the state record alone, and names as its durable end the VLSN that it is of.
+Every request names the group, the requesting node with its incarnation, and the node that is asked. Each request is
+answered with an ``Offer``. The offer for an ``open`` contains the session, the state record as of the durable end, and
+the segments from ``at`` on. The session's durable end is fixed when the session is opened, and the restoring node keeps
+nothing past that end. The offer for a ``record`` contains only the state record. Its durable end is the VLSN that the
+record is as of.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ Purpose = Literal["look", "open", "close", "record", "give-up"]
 
 
 class RestoreAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """``from_vlsn``: the first VLSN wanted, 0 for the first there is. ``session``: which one to close. A ``record``
-    asks for one of a VLSN from ``from_vlsn`` to ``upto``."""
+    """A request. ``from_vlsn`` is the first VLSN wanted, or 0 for the first VLSN of the log. ``session`` is the session
+    to close. A ``record`` request asks for a record as of a VLSN from ``from_vlsn`` to ``upto``."""
 
     group: Name
     sender: Name
@@ -48,15 +49,15 @@ class RestoreAsk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfferedSegment(msgspec.Struct, frozen=True, array_like=True):
-    """``end``: up to which offset it is synced."""
+    """A segment on offer. ``end`` is the offset up to which it is synced."""
 
     number: Number
     end: Number
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """``restores`` under way at this node, ``feeders`` it serves; ``full``: it takes no more restores just now.
-    ``generation`` changes with every rollback."""
+    """The answer to a request. ``restores`` counts the restores under way at this node, and ``feeders`` the feeders
+    that it serves. With ``full``, it accepts no more restores now. ``generation`` changes with every rollback."""
 
     group: Name
     name: Name
@@ -64,32 +65,33 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     first: Number
     dtvlsn: Number
     dtvlsn_term: Number = 0
-    """The term of the block at VLSN ``dtvlsn``; 0 where it is not stated."""
+    """The term of the block at VLSN ``dtvlsn``; 0 if it is not stated."""
     restores: Number = 0
     feeders: Number = 0
     full: bool = False
     lacks_group: bool = False
-    """True where it has lost the GROUP entry that counts, and would hand a log without it on."""
+    """True if the node has lost the GROUP entry that is in force, so that a log restored from it would lack the entry,
+    too."""
     lacks_producers: Number = 0
-    """The VLSN up to which it has lost what entries added up to (``History.lacks_to``)."""
+    """The VLSN up to which the node has lost what entries added up to (``History.lacks_to``)."""
     generation: Number = 0
     level: Level = 1
-    """The level of its log: a node with an older binary must restore from another member."""
+    """The level of the provider's log. A node with an older binary must restore from another member."""
     session: str = ""
     record: StateRecord | None = None
     at: Number = 0
-    """LSN of a frame at or before the first VLSN wanted; 0 when nothing more is there."""
+    """The LSN of a frame at or before the first VLSN wanted; 0 if the log has nothing more."""
     segments: list[OfferedSegment] = []
     """The segments of an ``open``, from ``at`` on, ascending."""
 
 
 def read_ask(body: object) -> RestoreAsk:
-    """Raises ``BadBody``."""
+    """Decodes a request. Raises ``BadBody``."""
     return read_object(body, RestoreAsk, "restore")
 
 
 def read_offer(body: bytes) -> Offer:
-    """Raises ``BadBody``."""
+    """Decodes an offer. Raises ``BadBody``."""
     offer = read_json(body, Offer, "no offer of a restore")
     numbers = [segment.number for segment in offer.segments]
     if numbers != sorted(set(numbers)) or (numbers and not 1 <= numbers[0] <= numbers[-1] <= SEGMENT_NUMBER_MAX):

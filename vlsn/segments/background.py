@@ -1,4 +1,4 @@
-"""Background work: jobs that no promise of the log rests on, so no failure of theirs ends the log.
+"""Background work: jobs that no promise of the log depends on, so their failures never end the log.
 
     standby    the next segment, made and zeroed ahead
     sidecar    what can be derived from a sealed segment
@@ -7,15 +7,16 @@
     hole       what lies behind a sealed segment's end, given back
     mapping    what rotted in the index, read again from the segments
 
-1. A failure is counted, reported by the next tick with its path and errno, and tried again: the first of a row at
-   once, the n-th after ``RETRY_S_MIN`` · 2^(n-2), at most ``RETRY_S_MAX``.  Nobody waits for it, except where that is
-   said.
-2. A failure in many places at once is tried again in ``WAITING_MAX`` of them; the oldest is given up, for each of
-   these can be done without, or is done by the next open.
-3. Writes and syncs of segments, the node file and transactions of the stores are not here: these end the log.  So does
-   what is no failure of the system but a fault of ours.
+1. A failure is counted, reported by the next tick with its path and errno, and the job is tried again. After the first
+   failure in a row it is tried again at once, and after the n-th after ``RETRY_S_MIN`` · 2^(n-2), at most
+   ``RETRY_S_MAX``. Nothing waits for background work, unless its description says so.
+2. If many jobs fail at once, only ``WAITING_MAX`` of them are tried again. The oldest is given up, since the log can do
+   without it, or the next opening of the log does it.
+3. Writes and syncs of segments, of the node file and of the stores are not background work, since their failure ends
+   the log. An error in this program, as opposed to a failure of the system, also ends the log.
 
-On the owner's thread; ``do`` and ``tick`` take the log latch themselves, the rest is called under it.
+All calls are made on the owner's thread. ``do`` and ``tick`` take the log latch themselves; the other methods are
+called under the latch.
 """
 
 from __future__ import annotations
@@ -33,27 +34,28 @@ from vlsn.seams import Clock, Worker
 T = TypeVar("T")
 WORKS = ("standby", "sidecar", "space", "removal", "hole", "mapping")
 _TOLD_MAX = 64
-"""Faults reported between two ticks, at most."""
+"""The most faults that are reported between two ticks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One piece of work that fails; ``failures`` in a row, 0 where it has just been done again."""
+    """A failing piece of work. ``failures`` counts the failures in a row, and is 0 if the work has just succeeded
+    again."""
 
     work: str
     name: str
-    """The file that it is about, for work on several of its kind."""
+    """The file that the work is about, if there is such work for several files."""
     why: str
-    """The error, with that file, or the directory."""
+    """The error, with the file or the directory."""
     errno: int
     failures: int
     since_s: float
-    """The time of the first of the row, by the monotonic clock."""
+    """The time of the first failure in the row, by the monotonic clock."""
     due_s: float
 
 
 class Background:
-    """Failures and further tries of one log's background work."""
+    """The failures and retries of one log's background work."""
 
     def __init__(
         self,
@@ -64,9 +66,9 @@ class Background:
         ends: Callable[[str, BaseException], None],
     ) -> None:
         self.failures: Counter[str] = Counter()
-        """Failures since the log was opened, by work."""
+        """The failures since the log was opened, by kind of work."""
         self.told: Callable[[Fault], None] = lambda _: None
-        """Gets every failure, and the end of a row; the log's owner sets it."""
+        """Called with every fault, and when failing work succeeds again. The log's owner sets it."""
         self.keeper = keeper
         self.latch = latch
         self._clock = clock
@@ -78,7 +80,7 @@ class Background:
         self._closed = False
 
     def faults(self) -> list[Fault]:
-        """Lists what fails now."""
+        """Lists the work that is failing now."""
         with self.latch:
             return list(self._faults.values())
 
@@ -86,7 +88,7 @@ class Background:
         return self._faults.get((work, name))
 
     def is_due(self, work: str, name: str = "") -> bool:
-        """Says whether work that its owner asks for by itself is to be tried now."""
+        """Says whether work that its owner starts itself should be tried now."""
         fault = self._faults.get((work, name))
         return fault is None or fault.failures < 2 or self._clock.monotonic_s() >= fault.due_s
 
@@ -98,15 +100,15 @@ class Background:
         done: Callable[[T], None] = lambda _: None,
         failed: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
-        """Runs ``job`` on the keeper's thread until it has worked, is forgotten, or another one of that name comes.
-        ``done`` gets what it gave, ``failed`` hears of each failure, once the next try is settled; of one forgotten
-        meanwhile, too."""
+        """Runs ``job`` on the keeper's thread until it succeeds, is forgotten, or is replaced by another job of the
+        same name. ``done`` gets the job's result. ``failed`` gets each error after the next try is scheduled, even if
+        the job was forgotten meanwhile."""
 
         def attempt() -> None:
             self.keeper.submit(job, worked, broke)
 
         def is_current() -> bool:
-            """Says whether it is still to be done: not forgotten, with no other one in its place."""
+            """Says whether this job still has to be done: it is not forgotten and not replaced by another job."""
             return self._current.get((work, name)) is attempt
 
         def worked(result: T) -> None:
@@ -128,8 +130,8 @@ class Background:
     def fails(
         self, work: str, error: BaseException, again: Callable[[], None], name: str = "", *, path: str = ""
     ) -> None:
-        """Notes one more failure; ``again`` is called when it is due. ``path`` is of what failed, where that is not
-        ``name`` and the error does not say it."""
+        """Records one more failure. ``again`` is called when the next try is due. ``path`` is the path that failed, if
+        it is not ``name`` and the error does not contain it."""
         if not isinstance(error, OSError | MemoryError | Damaged):
             self._ends(f"{work} {name}: {error!r}", error)
             return
@@ -153,7 +155,7 @@ class Background:
             self._again[work, name] = again
 
     def works(self, work: str, name: str = "") -> None:
-        """Notes that it was done: the next failure is the first of a row."""
+        """Records that the work succeeded, so that the next failure is the first of a new row."""
         self._current.pop((work, name), None)
         self._again.pop((work, name), None)
         fault = self._faults.pop((work, name), None)
@@ -161,13 +163,13 @@ class Background:
             self._telling.append(replace(fault, failures=0))
 
     def forget(self, work: str, names: Iterable[str]) -> None:
-        """Forgets work that is not to be done any more."""
+        """Forgets work that need not be done any more."""
         for name in names:
             for each in (self._current, self._again, self._faults):
                 each.pop((work, name), None)
 
     def tick(self) -> None:
-        """Reports the failures, and tries the jobs that are due again."""
+        """Reports the faults, and retries the jobs that are due."""
         with self.latch:
             said, self._telling = list(self._telling), deque(maxlen=_TOLD_MAX)
             now = self._clock.monotonic_s()
@@ -178,7 +180,7 @@ class Background:
             self.told(fault)
 
     def close(self) -> None:
-        """Stops trying; the next open does what is left."""
+        """Stops all retries. The next opening of the log does the remaining work."""
         self._closed = True
         self._again.clear()
 

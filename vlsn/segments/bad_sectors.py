@@ -1,8 +1,9 @@
-"""Bytes that the disk does not give: a bad sector, below where the log was synced.
+"""Bytes that the disk cannot read: a bad sector, below the end up to which the log was synced.
 
-In an open log such a page is rot like any other: reads go around it, and ``ROT`` stands in its place.  So the checksum
-of its frame is wrong, and it is found, named and mended as a flipped bit is.  Never zeros, which end a log.  An open
-reads nothing this way: to it, unreadable bytes are unknown.  Every other ``OSError`` is no damage.
+In an open log such a page is treated like any other rot: a read continues past the page, and puts ``ROT`` in its place.
+So the checksum of the page's frame is wrong, and the damage is found, reported and mended like a flipped bit. ``ROT``
+is never zeros, since zeros end a log. Opening a log does not read this way, since it cannot know what the unreadable
+bytes are. No other ``OSError`` counts as damage.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from vlsn.seams import File
 
 PAGE_BYTES = 4096
 _ERRNOS = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
-"""Errors of a bad sector, or of a file system that found one by its own checksums."""
+"""The errnos of a bad sector, or of a file system that found one by its own checksums."""
 ROT = b"unread!\n" * (PAGE_BYTES // 8)
 
 
@@ -22,8 +23,8 @@ def is_unread(error: OSError) -> bool:
 
 
 def read_pages(file: File, at: int, into: memoryview, unread: list[tuple[int, int]]) -> int:
-    """Fills ``into`` from ``at`` on, page by page, and says how far. It adds to ``unread`` the places (start, end) that
-    the disk does not give, which are zeros then; adjoining ones are one place."""
+    """Reads from ``at`` on into ``into``, page by page, and returns the number of bytes read. The places (start, end)
+    that the disk cannot read are added to ``unread``, and are zeros in ``into``. Adjoining places are merged."""
     begin, end = at, at + len(into)
     while at < end:
         stop = min(end, at - at % PAGE_BYTES + PAGE_BYTES)
@@ -44,12 +45,12 @@ def read_pages(file: File, at: int, into: memoryview, unread: list[tuple[int, in
 
 
 def read_around(file: File, at: int, size: int) -> bytes:
-    """Reads as ``File.read``, with ``ROT`` where the disk gives nothing."""
+    """Reads as ``File.read`` does, but puts ``ROT`` where the disk cannot read."""
     return read_given(file, at, size)[0]
 
 
 def read_given(file: File, at: int, size: int) -> tuple[bytes, list[tuple[int, int]]]:
-    """Reads as ``read_around``, and returns also the places (start, end) that the disk does not give."""
+    """Reads as ``read_around`` does, and also returns the places (start, end) that the disk cannot read."""
     data, unread = bytearray(size), list[tuple[int, int]]()
     with memoryview(data) as view:
         got = read_pages(file, at, view, unread)

@@ -1,7 +1,7 @@
-"""Bytes cut off a log, kept aside: ``00000003.cut-61440`` is segment 3 from 61440 on.
+"""Bytes cut off a log and kept aside: ``00000003.cut-61440`` holds segment 3 from offset 61440 on.
 
-Never read again by the log itself (but for its terms, when the node file is lost); a person may look at it, and
-remove it when the copies were compared.  Zeros at the end are not kept.
+The log never reads such a file again, except for its terms when the node file is lost. A person may look at the file,
+and remove it after comparing the copies of the log. Zeros at the end of the bytes are not kept.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ def cut_name(number: int, offset: int) -> str:
 
 
 def parse_cut_name(name: str) -> tuple[int, int] | None:
-    """Parses segment number and offset out of a name of ``cut_name``, also with a number behind, else None."""
+    """Returns the segment number and the offset in a name that ``cut_name`` has made, even with a number appended, or
+    None for any other name."""
     found = _NAME.match(name)
     return (int(found[1]), int(found[2])) if found is not None else None
 
 
 def cut_bytes(disk: Disk, directory: str) -> Iterator[tuple[str, bytes]]:
-    """Yields name and bytes of each file of cut bytes in ``directory``."""
+    """Yields the name and the bytes of each file of cut bytes in ``directory``."""
     for name in disk.list(directory):
         if parse_cut_name(name) is not None:
             try:
                 yield name, _read(disk, f"{directory}/{name}")
             except FileNotFoundError:
-                continue  # taken away meanwhile
+                continue  # the file was removed meanwhile
 
 
 def keep_cut(disk: Disk, directory: str, number: int, offset: int, data: bytes) -> str | None:
-    """Writes ``data`` aside, durable on return, never seen half written, and returns the file's name. None when it is
-    there already (an open before this one was stopped later on)."""
+    """Writes ``data`` to a file of its own, and returns the file's name. The file is durable on return, and never seen
+    half written. Returns None if the file exists already, since an earlier opening of the log was stopped after this
+    step."""
     if is_kept(disk, directory, number, offset, data):
         return None
     path = free_name(disk, f"{directory}/{cut_name(number, offset)}")
@@ -55,7 +57,7 @@ def keep_cut(disk: Disk, directory: str, number: int, offset: int, data: bytes) 
 
 
 def is_kept(disk: Disk, directory: str, number: int, offset: int, data: bytes) -> bool:
-    """Says whether ``keep_cut`` has kept exactly these bytes of that place before."""
+    """Says whether ``keep_cut`` has already kept exactly these bytes of that place."""
     path = name = f"{directory}/{cut_name(number, offset)}"
     tried = 0
     while disk.exists(name):
@@ -67,7 +69,7 @@ def is_kept(disk: Disk, directory: str, number: int, offset: int, data: bytes) -
 
 
 def free_name(disk: Disk, path: str) -> str:
-    """Returns ``path``, or with the first free number behind it."""
+    """Returns ``path`` if it is free, or else ``path`` with the first free number appended."""
     if not disk.exists(path):
         return path
     number = 1

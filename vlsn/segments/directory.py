@@ -1,13 +1,13 @@
 """The segments of a directory, and which bytes of them are the log.
 
-A segment's log ends where the header of the segment after it says (``prev_number``, ``prev_end``); frames past that
-are dead.  Numbers rise but may be skipped: a standby that was never taken burns its number.
+The log in a segment ends where the header of the next segment says (``prev_number``, ``prev_end``). Frames after that
+offset are dead. Numbers rise but may be skipped, since the number of a standby that was never used is not used again.
 
     00000001.vlog  ACTIVE                                  live_end = 61440
     00000002.vlog  PREPARED, no frames                     (a standby left by a crash: not in the log)
     00000003.vlog  ACTIVE  prev_number 1, prev_end 61440   live_end = None: the last one
 
-Nothing but header pages is read here, except by ``stated_synced_end``, and no file is written.
+This module reads only header pages, except in ``stated_synced_end``, and writes no file.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from vlsn.seams import Buffer, Disk
 from vlsn.segments.bad_sectors import is_unread
 
 LOCK_NAME = "LOCK"
-"""Locked while a log is open there, or restored, mended, truncated."""
+"""The lock file. It is locked while the log in the directory is open, or is restored, mended or truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """One segment file as its header page, and the next one's, describe it."""
+    """One segment file, as described by its own header page and the next segment's."""
 
     number: int
     name: str
@@ -39,13 +39,13 @@ class SegmentInfo:
     size: int
     """The size of the file, in bytes."""
     header: SegmentHeader | None
-    """None when the page cannot be read as a header; ``fault`` then says why."""
+    """None if the page cannot be decoded as a header. In that case ``fault`` says why."""
     fault: str
     live_end: int | None
-    """The end of its log, as a later header names it; None for the last one. It is None, too, if that header is
-    damaged."""
+    """The end of the segment's log, as a later header states it. None for the last segment. None, too, if that later
+    header is damaged."""
     other: SegmentHeader | None = None
-    """A right header, and that of a segment of another number."""
+    """The valid header in the file, if it is the header of a segment with another number."""
 
     @property
     def active(self) -> bool:
@@ -53,14 +53,15 @@ class SegmentInfo:
 
     @property
     def head(self) -> SegmentHeader:
-        """The header of a segment that is known to have one, as each ACTIVE one does."""
+        """The header of a segment that certainly has one, as every ACTIVE segment has."""
         assert self.header is not None, self.name
         return self.header
 
 
 def survey(disk: Disk, directory: str, *, around: bool = False) -> list[SegmentInfo]:
-    """Lists every segment file of ``directory``, by number, damaged headers included. For an outside reader
-    (``around``) it lists those that the disk does not give, which are an ``OSError`` else. Raises ``WrongVersion``."""
+    """Lists every segment file of ``directory`` by number, including files with damaged headers. For an outside reader
+    (``around``), files that the disk cannot read are listed, too. Otherwise they raise ``OSError``. Raises
+    ``WrongVersion``."""
     found: list[SegmentInfo] = []
     ends: dict[int, int] = {}
     for number, name in reversed(segment_numbers(disk, directory)):
@@ -68,7 +69,7 @@ def survey(disk: Disk, directory: str, *, around: bool = False) -> list[SegmentI
         try:
             header, size, fault = _read_header(disk, path)
         except FileNotFoundError:
-            continue  # removed since it was listed
+            continue  # the file was removed since the directory was listed
         except OSError as error:
             if not around or not is_unread(error):
                 raise
@@ -85,19 +86,20 @@ def survey(disk: Disk, directory: str, *, around: bool = False) -> list[SegmentI
 
 
 def segment_numbers(disk: Disk, directory: str) -> list[tuple[int, str]]:
-    """Returns number and name of every segment file, ascending."""
+    """Returns the number and the name of every segment file, ascending."""
     named = [(parse_segment_name(name), name) for name in disk.list(directory)]
     return sorted((number, name) for number, name in named if number is not None)
 
 
 def last_active(segments: Sequence[SegmentInfo]) -> SegmentInfo | None:
-    """Returns the segment that the log's end lies in."""
+    """Returns the segment that contains the log's end."""
     return next((each for each in reversed(segments) if each.active), None)
 
 
 def check_size(active: Sequence[SegmentInfo]) -> None:
-    """Checks the size of the last segment. It has all its bytes before its first frame: no crash leaves it shorter, and
-    what it has lost may have been acknowledged. (Where an earlier one ends, the next one's header says.)"""
+    """Checks the size of the last segment. The file must reach at least to its first frame. No crash leaves it shorter,
+    and the lost bytes may have been acknowledged. (The end of an earlier segment is stated in the next segment's
+    header.)"""
     for segment in active[-1:]:
         if segment.size < segment.head.size:
             raise Damaged(
@@ -108,8 +110,8 @@ def check_size(active: Sequence[SegmentInfo]) -> None:
 
 
 def make_directory(disk: Disk, directory: str) -> None:
-    """Makes the directory with its parents, each name synced: else files in it are not durable either. An existing one
-    may still be lost, too: its maker may have died before syncing it."""
+    """Makes the directory with its parents, and syncs each name, since otherwise files in the directory are not durable
+    either. An existing directory is synced, too, since its maker may have died before syncing it."""
     missing = []
     at = directory.rstrip("/")
     while at and not disk.exists(at):
@@ -117,7 +119,7 @@ def make_directory(disk: Disk, directory: str) -> None:
         at = posixpath.dirname(at)
     try:
         disk.sync_directory(posixpath.dirname(at) or ("." if not at.startswith("/") else "/"))
-    except PermissionError:  # of a directory that this user can make nothing in, nor has
+    except PermissionError:  # this user can make nothing in that directory, and so has not made it
         pass
     for path in reversed(missing):
         disk.make_directory(path)
@@ -125,9 +127,10 @@ def make_directory(disk: Disk, directory: str) -> None:
 
 
 def stated_synced_end(disk: Disk, segments: Sequence[SegmentInfo], *, stated: Iterable[Lsn] = ()) -> Lsn:
-    """Finds the highest end up to which something valid says that the log had been synced. That is a frame's
-    ``synced``, the next header (all segments but the last), or ``stated`` (checkpoint, idle end). An outside reader may
-    read so far of a running node. Reads the last segment once."""
+    """Finds the highest end up to which any valid statement says that the log had been synced. Such statements are a
+    frame's ``synced``, the next segment's header (for all segments but the last), and ``stated`` (checkpoint, idle
+    end). An outside reader may read the log of a running node up to that end. The last segment is read once for
+    this."""
     last = last_active(segments)
     if last is None:
         return NULL_LSN
@@ -141,8 +144,8 @@ def stated_synced_end(disk: Disk, segments: Sequence[SegmentInfo], *, stated: It
 
 
 def synced_in_frames(buf: Buffer, start: int, salt: int) -> int:
-    """Finds the highest ``synced`` of a segment's whole frames, ``buf`` from ``start`` (where one may begin) on. It
-    counts those that lie behind bad or missing ones; 0 if none."""
+    """Finds the highest ``synced`` field of the whole frames in ``buf`` from ``start`` on, where a frame may begin.
+    Frames after bad or missing frames count, too. Returns 0 if there is no frame."""
     return max((int(found.headers["synced"].max()) for found in scan.islands(buf, 0, start, salt)), default=0)
 
 

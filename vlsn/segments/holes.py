@@ -1,17 +1,17 @@
-"""Holes: the room behind a sealed segment's end is given back to the file system.
+"""Holes: the disk space behind the end of each sealed segment is freed.
 
     |header|frames    end|    zeros, or what is dead    size|        64 MiB of disk
     |header|frames    end|page|          hole           size|        what its log takes, and the rest of a page
 
-1. Only past the end that the next segment's header names, and only once that header is synced: no reader, no open and
-   no tool looks there any more.
-2. From the next page on, so that no page with log in it is ever written again.
-3. The file's size and format stay: a hole reads as the zeros that a segment was made of.
-4. Nothing rests on it.  It is the keeper's work, some segments a job, and nobody waits for it; a crash leaves it to the
-   next open, which looks at every sealed segment.  Where the file system cannot it is left, and said once; what fails
-   otherwise is tried again (``background``).
+1. Space is freed only behind the end that the next segment's header states, and only once that header is synced. No
+   reader, no opening of the log and no tool reads there any more.
+2. The hole begins at the next page, so that no page with log in it is ever written again.
+3. The file keeps its size and format, since a hole reads as zeros, like the rest of a new segment.
+4. Nothing depends on the hole. The keeper does this work, ``SEGMENTS_A_JOB`` segments a job, and nothing waits for it.
+   After a crash, the next opening of the log does the rest, since it checks every sealed segment. If the file system
+   cannot make holes, the space stays allocated, and this is reported once. Other failures are retried (``background``).
 
-On the owner's thread, under the log latch, except for the keeper's jobs.
+All calls are made on the owner's thread, under the log latch, except the keeper's jobs.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from vlsn.segments.background import Background
 
 PAGE_BYTES = 4 * KIB
 HOLE_BYTES_MIN = 16 * KIB
-"""Bytes below which a hole is not worth a transaction of the file system."""
+"""The smallest hole, in bytes, that is worth a transaction of the file system."""
 SEGMENTS_A_JOB = 16
-"""Looked at by the keeper between two other jobs of its own."""
+"""The number of segments that the keeper checks before it does another job."""
 _CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Holes:
-    """Gives back the ends of one log's segments, and knows what each takes of the disk."""
+    """Frees the space behind the ends of one log's segments, and knows how much disk space each segment takes."""
 
     def __init__(self, disk: Disk, directory: str, background: Background) -> None:
         self.taken: dict[int, int] = {}
-        """Number → bytes of disk of the sealed segments that were looked at."""
+        """The bytes of disk space that each checked, sealed segment takes, by number."""
         self.given_bytes = 0
-        """Bytes given back since the log was opened."""
+        """The bytes freed since the log was opened."""
         self.fault = ""
-        """The reason why this file system gives nothing back; empty where it does."""
+        """The reason why this file system cannot free the space, or empty if it can."""
         self._disk = disk
         self._directory = directory
         self._background = background
@@ -53,7 +53,7 @@ class Holes:
         self._running = self._cannot = self._closed = False
 
     def give_back(self, sealed: Iterable[tuple[int, int]]) -> None:
-        """Gives back what lies behind the end of each segment (number, end), when the keeper comes to it (rule 1)."""
+        """Frees the space behind the end of each segment (number, end), when the keeper gets to it (rule 1)."""
         self._waiting.extend(sealed)
         self._next()
 
@@ -63,7 +63,7 @@ class Holes:
             self._background.forget("hole", [segment_name(each)])
 
     def close(self) -> None:
-        """Leaves what waits to the next open."""
+        """Drops the waiting segments. The next opening of the log checks them again."""
         self._closed = True
         self._waiting.clear()
 
@@ -77,14 +77,15 @@ class Holes:
         )
 
     def _look(self, job: list[tuple[int, int]]) -> _Seen:
-        """Looks, on the keeper's thread, at the room that each takes now, the room given back, and the failures."""
+        """Frees the space of a job's segments, on the keeper's thread. Returns the space that each now takes, the bytes
+        freed, and the failures."""
         seen = _Seen()
         for number, end in job:
             path = f"{self._directory}/{segment_name(number)}"
             try:
                 before, after = give_back(self._disk, path, end, punch=not self._cannot)
             except FileNotFoundError:
-                seen.done.append(number)  # cleaned away meanwhile
+                seen.done.append(number)  # the segment was cleaned away meanwhile
             except OSError as error:
                 if error.errno in _CANNOT:
                     self._cannot = True
@@ -121,12 +122,12 @@ class Holes:
 
 @dataclass(slots=True)
 class _Seen:
-    """The findings of one job."""
+    """The results of one job."""
 
     done: list[int] = field(default_factory=list)
     taken: dict[int, int] = field(default_factory=dict)
     failed: list[tuple[int, int, BaseException]] = field(default_factory=list)
-    """Number, end, why."""
+    """The number, the end and the error of each segment that failed."""
     given: int = 0
     fault: str = ""
 
@@ -136,7 +137,7 @@ def _all_failed(job: list[tuple[int, int]], error: BaseException) -> _Seen:
 
 
 def give_back(disk: Disk, path: str, end: int, *, punch: bool = True) -> tuple[int, int]:
-    """Returns bytes of disk that the file takes before and after what lies behind ``end`` was given back (rule 2)."""
+    """Frees the space behind ``end`` (rule 2). Returns the bytes of disk space that the file takes before and after."""
     with closing(disk.open(path, write=True)) as file:
         before = file.allocated()
         start = -(-end // PAGE_BYTES) * PAGE_BYTES

@@ -1,7 +1,8 @@
-"""The ``synced`` rule: the kind of end where a segment's readable frames stop.  Pure.
+"""The ``synced`` rule: which kind of end it is where a segment's readable frames stop. These functions have no side
+effects.
 
-Let X be where the frames that follow one another from the start end.  Something *later* than X may say how far
-this segment had been synced (all ends are exclusive); S is the highest of these:
+Let X be the end of the consecutive whole frames at the segment's start. Records after X may state how far this segment
+had been synced (all ends are exclusive). S is the highest of these statements:
 
     a whole frame behind X, its ``synced``           built after everything before that was synced
     the header of the next segment, its ``prev_end``  taken after all of this one was
@@ -12,8 +13,9 @@ this segment had been synced (all ends are exclusive); S is the highest of these
     S <= X, anything else       TAIL     not known to have been synced, even where whole frames follow: a power cut
                                          keeps any subset of the pages that were not
 
-DAMAGE is never cut away.  A TAIL is cut at X.  It is *ambiguous*: its last group was torn, or synced, acknowledged
-and rotted since; nothing on this node can tell.  That is what the vote floor is for (``vote_floor``).
+DAMAGE is never cut off. A TAIL is cut at X. A TAIL is *ambiguous*: its last group was either torn, or it was synced,
+acknowledged and has rotted since. This node alone cannot know which. The vote floor is the remedy for that
+(``vote_floor``).
 
     frames 1 and 2 synced together, then 3 and 4 (synced = 4200), the power cut keeps 4 but not 3:
 
@@ -38,7 +40,8 @@ class Ending(Enum):
 
 
 def ending(stop: int, *, synced: int, zeros: bool) -> Ending:
-    """Decides what ``stop`` (X above) is; ``synced`` is S, ``zeros`` whether nothing but zeros follows."""
+    """Decides the kind of the end at ``stop`` (X above). ``synced`` is S, and ``zeros`` says whether only zeros
+    follow."""
     if synced > stop:
         return Ending.DAMAGE
     return Ending.END if zeros else Ending.TAIL
@@ -47,9 +50,9 @@ def ending(stop: int, *, synced: int, zeros: bool) -> Ending:
 def synced_end(
     number: int, stop: int, *, frames_behind: Iterable[int] = (), next_header: int = 0, stated: Iterable[Lsn] = ()
 ) -> int:
-    """S for segment ``number``: ``frames_behind`` are the ``synced`` fields of whole frames behind ``stop``,
-    ``next_header`` the end that the next segment's header names (0: there is none), ``stated`` what ``state``
-    says, as ends.  A statement about a later segment says that all of this one was synced."""
+    """Returns S for segment ``number``. ``frames_behind`` are the ``synced`` fields of whole frames after ``stop``,
+    ``next_header`` is the end that the next segment's header states (0: there is none), and ``stated`` are the ends in
+    ``state``. A statement about a later segment means that all of this segment was synced."""
     ends = [0, next_header, *frames_behind]
     for at in stated:
         if lsn_file(at) == number:

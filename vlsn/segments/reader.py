@@ -1,19 +1,19 @@
-"""The log reader: whole blocks from any VLSN on, by windows of bytes.
+"""The log reader reads whole blocks from any VLSN on, in windows of bytes.
 
-A reader never maps a segment and holds one window at a time (at most 1 MiB, or one frame when that is
-larger), so that a node's memory does not grow with its log.  It knows of no index: the caller brings the LSN
-of a block at or before the VLSN it wants, and after that goes on from ``next_lsn``.  Entries are decoded
-by column (``rows``), many blocks at once; a single one by a look at the few frames before it.
+A reader never maps a segment, and holds one window at a time (at most 1 MiB, or one larger frame). So a node's memory
+does not grow with its log. The reader does not use the index. The caller passes the LSN of a block at or before the
+wanted VLSN, and afterwards continues from ``next_lsn``. Entries are decoded by column (``rows``), many blocks at once.
+For a single entry, the few frames before it are searched.
 
-Rules.
-1. Nothing at or past the synced end that the owner names is read, nor past ``upto_vlsn``.
-2. Where a segment ends, the next one whose header names this one goes on.  Frames past the end named there are dead: a
-   place there stands for the first frame of the next segment, which begins with the same blocks. Numbers in between
-   may be missing (burnt standbys).
-3. Overmarked frames and local records are passed over; the blocks left must follow on exactly.
-4. A block is handed out only after its frame's checksum, header and padding were found right.
-5. Anything else is ``Damaged``, with file, offset and the VLSN that should be there; the entries before it are handed
-   out first.  A page that the disk does not give is rot too (``bad_sectors``).
+The rules of reading:
+1. The reader reads nothing at or after the synced end that the log's owner states, and nothing after ``upto_vlsn``.
+2. At the end of a segment, the reader continues in the next segment whose header names this one. Frames after the end
+   stated in that header are dead. A place after that end means the first frame of the next segment, which begins with
+   the same blocks. Numbers between the two segments may be missing (standbys that were never used).
+3. Overmarked frames and local records are skipped. The remaining blocks must have consecutive VLSNs.
+4. A block is returned only after its frame's checksum, its header and its padding were found correct.
+5. Anything else raises ``Damaged``, with file, offset and the VLSN that should be there. The entries before that place
+   are returned first. A page that the disk cannot read counts as rot, too (``bad_sectors``).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from vlsn.segments.gathering import NO_LIMIT, Gathering
 from vlsn.segments.window import WINDOW_BYTES_MAX, Stopped, Taking, Window
 
 SINGLE_BYTES = 8 * KIB
-"""Bytes that a look at one entry reads first: the index maps every 4 KiB, or ten VLSNs."""
+"""The bytes that a search for one entry reads first. The index has a mapping every 4 KiB, or every ten VLSNs."""
 ENTRY_BYTES_GUESS = 256
-"""Frame and all, by which a window is sized for so many entries."""
+"""The assumed bytes of an entry with its share of the frame, from which the window for a number of entries is sized."""
 _SPAN = Struct("<4xI8xQ")
-"""Count and first VLSN of a block."""
+"""The layout that unpacks the count and the first VLSN of a block."""
 _BLOCK = int(FrameKind.BLOCK)
 _HEADER = Struct("<BBBxIQQQQIIIIII")
 DATA_ONLY = frozenset({int(EntryKind.DATA)})
@@ -54,8 +54,8 @@ DATA_ONLY = frozenset({int(EntryKind.DATA)})
 
 @dataclass(frozen=True, slots=True)
 class ReadRun:
-    """Whole blocks that follow one another, as they lie in the log, without padding.  ``first`` and ``last``
-    are VLSNs (both 0 when ``data`` is empty); ``next_lsn`` is where to go on for ``next_vlsn``."""
+    """Consecutive whole blocks, as they are in the log, without padding. ``first`` and ``last`` are VLSNs (both 0 if
+    ``data`` is empty). ``next_lsn`` is the place to continue from for ``next_vlsn``."""
 
     data: list[bytes]
     lsns: list[Lsn]
@@ -67,8 +67,8 @@ class ReadRun:
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Entries in order; VLSNs of other kinds than asked for are gaps.  ``next_vlsn`` is the first VLSN not
-    looked at, ``next_lsn`` the block (or the end) to look for it from."""
+    """Entries in order. VLSNs of kinds that were not asked for are gaps. ``next_vlsn`` is the first VLSN that was not
+    looked at. ``next_lsn`` is the block (or the end) from which to look for it."""
 
     entries: list[Entry]
     next_lsn: Lsn
@@ -77,7 +77,8 @@ class EntryRun:
 
 @dataclass(frozen=True, slots=True)
 class PairRun:
-    """``pairs`` in order; ``next_vlsn`` is the first VLSN not looked at, ``next_lsn`` where to look for it."""
+    """The ``pairs`` in order. ``next_vlsn`` is the first VLSN that was not looked at, and ``next_lsn`` is the place
+    from which to look for it."""
 
     pairs: Iterable[tuple[int, bytes]]
     next_lsn: Lsn
@@ -86,7 +87,8 @@ class PairRun:
 
 @dataclass(frozen=True, slots=True)
 class RowsRun:
-    """Blocks by column, in order; ``next_vlsn`` is the first VLSN not looked at, ``next_lsn`` where to look for it."""
+    """Blocks by column, in order. ``next_vlsn`` is the first VLSN that was not looked at, and ``next_lsn`` is the place
+    from which to look for it."""
 
     windows: list[EntryRows]
     next_lsn: Lsn
@@ -95,8 +97,9 @@ class RowsRun:
 
 @dataclass(frozen=True, slots=True)
 class TimeRun:
-    """The first VLSN of the block that was ``found``, else 0: then no block of this run was sealed later than
-    ``clock_us``. ``next_vlsn`` is the first VLSN not looked at, ``next_lsn`` where to look for it."""
+    """The result of a search by time: ``found`` is the first VLSN of the block found. If it is 0, no block read was
+    sealed later than ``clock_us``. ``next_vlsn`` is the first VLSN that was not looked at, and ``next_lsn`` is the
+    place from which to look for it."""
 
     found: Vlsn
     clock_us: int
@@ -105,15 +108,15 @@ class TimeRun:
 
 
 class SegmentFile:
-    """One segment, open for reading.  Raises ``Damaged`` when its header page is not what it must be.
-    ``around``: what the disk does not give is rot, in an open log; else it is its ``OSError``."""
+    """A segment that is open for reading. Raises ``Damaged`` if its header page is not valid. With ``around``, as in an
+    open log, bytes that the disk cannot read count as rot. Otherwise they raise ``OSError``."""
 
     def __init__(self, disk: Disk, directory: str, number: int, *, around: bool = False) -> None:
         self.number = number
         self._around = around
         self.name = segment_name(number)
         self.live_end = 0
-        """The end that the next segment's header names; 0 until it was asked."""
+        """The end that the next segment's header states, or 0 while that is not known."""
         try:
             self.file: File = disk.open(f"{directory}/{self.name}")
         except FileNotFoundError:
@@ -144,8 +147,9 @@ class SegmentFile:
         return self.header.state == SegmentState.ACTIVE
 
     def window(self, at: int, end: int, size: int) -> tuple[bytes, Walk]:
-        """Reads about ``size`` bytes from the frame at ``at`` on, never past ``end``, and finds the frames. It is at
-        least one, unless none begins at ``at`` or it does not end by ``end``. Raises ``WrongVersion``."""
+        """Reads about ``size`` bytes from the frame at ``at`` on, never past ``end``, and finds the frames in them. The
+        window holds at least one frame, unless no frame begins at ``at`` or that frame ends after ``end``. Raises
+        ``WrongVersion`` for a frame of a later version."""
         while True:
             buf = self.read(at, min(size, end - at))
             found = scan.walk(buf, base=at, start=at, end=at + len(buf), salt=self.header.salt)
@@ -159,14 +163,14 @@ class SegmentFile:
             size = header.size
 
     def _check_kind(self, at: int, end: int) -> None:
-        """Checks that no frame of a later version lies at ``at``. Raises ``WrongVersion``."""
+        """Checks that the frame at ``at`` is not of a later version. Raises ``WrongVersion``."""
         head = self.read(at, min(FRAME_BYTES, end - at))
         size = claimed_size(head) if len(head) == FRAME_BYTES else 0
         if 0 < size <= end - at and not decode_header(head, 0, offset=at, salt=self.header.salt):
             check_kind(self.read(at, size), at, at, self.header.salt, self.name)
 
     def read(self, at: int, size: int) -> bytes:
-        """Returns ``size`` bytes from ``at`` on; ``around`` where the disk fails."""
+        """Returns ``size`` bytes from ``at`` on. With ``around``, reads past the pages that the disk cannot read."""
         try:
             return self.file.read(at, size)
         except OSError as error:
@@ -179,12 +183,12 @@ class SegmentFile:
 
 
 class LogReader:
-    """Reads one log's blocks; one user at a time.  Keeps up to ``segments_max`` segments open between calls, but
-    none that it has read to its end.
+    """Reads one log's blocks. Only one user may use a reader at a time. The reader keeps up to ``segments_max``
+    segments open between calls, but no segment that it has read to its end.
 
-    ``synced_end(number)`` is how far a segment may be read now; 0 for one that its owner keeps no end of: then
-    the next segment's header says it.  ``first()`` is the first VLSN there is, as its owner knows it: what is missing
-    before it was cleaned away."""
+    ``synced_end(number)`` returns how far a segment may be read now. It returns 0 for a segment whose end the next
+    segment's header states. ``first()`` returns the first VLSN of the log, as its owner knows it. Blocks missing before
+    that VLSN were cleaned away."""
 
     def __init__(
         self,
@@ -203,10 +207,10 @@ class LogReader:
         self._segments: dict[int, SegmentFile] = {}
 
     def blocks(self, from_vlsn: int, *, start: Lsn, upto_vlsn: int, bytes_max: int) -> ReadRun:
-        """Reads the block that holds ``from_vlsn`` and those after it that end by ``upto_vlsn``. It takes up to
-        ``bytes_max`` but at least one. ``start`` is the LSN of a frame at or before it (an index mapping, or
-        ``next_lsn``). An empty run: nothing more may be read yet. Raises ``Damaged``, or ``Trimmed`` when it was
-        cleaned away meanwhile."""
+        """Reads the block that holds ``from_vlsn`` and the following blocks that end by ``upto_vlsn``. Reads at most
+        ``bytes_max`` bytes, but at least one block. ``start`` is the LSN of a frame at or before that block (an index
+        mapping, or ``next_lsn``). An empty run means that nothing more may be read yet. Raises ``Damaged``, or
+        ``Trimmed`` if the block was cleaned away meanwhile."""
         taking = Taking(from_vlsn, start, upto_vlsn, bytes_max)
         data: list[bytes] = []
         lsns: list[Lsn] = []
@@ -228,9 +232,10 @@ class LogReader:
         keys: KeyFilter | None = None,
         look_bytes_max: int = NO_LIMIT,
     ) -> EntryRun:
-        """Reads entries from ``from_vlsn`` up to ``upto_vlsn`` (a block's last), at least one if there is any. It takes
-        at most ``limit``, and about ``bytes_max`` bytes of keys and values. With ``keys`` it looks at about
-        ``look_bytes_max`` of blocks, found or not. Raises ``Damaged``, ``Trimmed``."""
+        """Reads entries from ``from_vlsn`` up to ``upto_vlsn`` (the last VLSN of a block), at least one if there is
+        any. Reads at most ``limit`` entries, and about ``bytes_max`` bytes of keys and values. With ``keys``, about
+        ``look_bytes_max`` bytes of blocks are searched, whether or not an entry matches. Raises ``Damaged`` or
+        ``Trimmed``."""
         if limit == 1 and keys is None:
             try:
                 entry = self._single(from_vlsn, start, upto_vlsn)
@@ -256,7 +261,7 @@ class LogReader:
                         return EntryRun(found.entries, left_out, found.next_vlsn)
             except (Damaged, Trimmed):
                 if found.entries:
-                    break  # rule 5: the next call says it
+                    break  # rule 5: the next call raises the error
                 raise
             at = taking.at
             if not taking.first:
@@ -264,8 +269,8 @@ class LogReader:
         return EntryRun(found.entries, at, found.next_vlsn)
 
     def pairs(self, from_vlsn: int, *, start: Lsn, upto_vlsn: int, to_vlsn: int) -> PairRun:
-        """Reads (VLSN, value) of the DATA entries from ``from_vlsn`` to ``to_vlsn``, within a window of the log.
-        ``upto_vlsn`` (a block's last) is at or past ``to_vlsn``. Raises ``Damaged``, ``Trimmed``."""
+        """Reads (VLSN, value) of the DATA entries from ``from_vlsn`` to ``to_vlsn``, in one window of the log.
+        ``upto_vlsn`` is the last VLSN of a block, at or after ``to_vlsn``. Raises ``Damaged`` or ``Trimmed``."""
         taking = Taking(from_vlsn, start, upto_vlsn, WINDOW_BYTES_MAX)
         found: list[Iterable[tuple[int, bytes]]] = []
         for window in self._windows(taking):
@@ -274,16 +279,16 @@ class LogReader:
         return PairRun(chain.from_iterable(found), taking.at, Vlsn(taking.want))
 
     def rows(self, from_vlsn: int, *, start: Lsn, upto_vlsn: int, bytes_max: int = WINDOW_BYTES_MAX) -> RowsRun:
-        """Reads whole blocks from the one that holds ``from_vlsn`` on, up to ``upto_vlsn`` (a block's last). It takes
-        up to ``bytes_max`` but at least one. Raises ``Damaged``, ``Trimmed``."""
+        """Reads whole blocks from the block that holds ``from_vlsn`` on, up to ``upto_vlsn`` (the last VLSN of a
+        block). Reads at most ``bytes_max`` bytes, but at least one block. Raises ``Damaged`` or ``Trimmed``."""
         taking = Taking(from_vlsn, start, upto_vlsn, bytes_max)
         windows = [window.rows() for window in self._windows(taking)]
         return RowsRun(windows, taking.at, Vlsn(taking.want))
 
     def sealed_at(self, clock_us: int, from_vlsn: int, *, start: Lsn, upto_vlsn: int, bytes_max: int) -> TimeRun:
-        """Looks for the first block that was sealed at ``clock_us`` or later, from the one that holds ``from_vlsn`` on.
-        It looks at blocks that end by ``upto_vlsn``, up to ``bytes_max`` of them but at least one. Raises ``Damaged``,
-        ``Trimmed``."""
+        """Searches for the first block that was sealed at ``clock_us`` or later, from the block that holds
+        ``from_vlsn`` on. Searches blocks that end by ``upto_vlsn``, at most ``bytes_max`` bytes, but at least one
+        block. Raises ``Damaged`` or ``Trimmed``."""
         taking, highest = Taking(from_vlsn, start, upto_vlsn, bytes_max), 0
         for window in self._windows(taking):
             found = window.first_reaching(clock_us)
@@ -297,8 +302,8 @@ class LogReader:
             self._segments.popitem()[1].close()
 
     def _windows(self, taking: Taking) -> Iterator[Window]:
-        """Yields what is taken, a window at a time; ``taking.at`` is where to go on. Raises ``Damaged`` (or
-        ``Trimmed``) before the first of them."""
+        """Yields the blocks taken, one window at a time. ``taking.at`` is the place to continue from. Raises
+        ``Damaged`` (or ``Trimmed``) only if no window was yielded."""
         try:
             while taking.want <= taking.upto and taking.room > 0 and taking.stopped is None:
                 segment = self._open(lsn_file(taking.at))
@@ -321,28 +326,30 @@ class LogReader:
         window = taking.take(buf, offset, found, segment.number)
         if taking.stopped is Stopped.DAMAGED:
             if lsn_offset(taking.at) >= self._end(segment):
-                taking.stopped = None  # the segment was left meanwhile; it ends before this
+                taking.stopped = None  # the writer has left the segment meanwhile, and its end is before this place
             elif not taking.first:
                 raise _damaged(segment, lsn_offset(taking.at), taking.expected or taking.want)
         return window
 
     def _goes_on(self, segment: SegmentFile, taking: Taking) -> bool:
-        """Moves to the segment after this one, which ends at or before ``taking.at``; False while there is none."""
+        """Moves to the next segment if this one ends at or before ``taking.at``. Returns False if there is no next
+        segment yet."""
         following = self._following(segment)
         if following is None:
             return False
-        if following.header.prev_end > lsn_offset(taking.at):  # its owner has not reported yet that this one ends there
+        # the owner has not reported yet that this segment ends there
+        if following.header.prev_end > lsn_offset(taking.at):
             following.close()
             return False
         if following.header.prev_end < lsn_offset(taking.at):
-            taking.expected = 0  # the frames past there were written again in the next segment and come once more
-        self._segments.pop(segment.number).close()  # a reader that only goes forward never comes back
+            taking.expected = 0  # the frames after that end were written again at the start of the next segment
+        self._segments.pop(segment.number).close()  # a reader that only moves forward does not need this segment again
         self._keep(following)
         taking.at = lsn(following.number, FIRST_FRAME)
         return True
 
     def _single(self, vlsn: int, start: Lsn, upto_vlsn: int) -> Entry | None:
-        """Reads the entry, if it is in a good frame close behind ``start``; else None."""
+        """Reads the entry if it is in a good frame close behind ``start``. Returns None otherwise."""
         segment = self._open(lsn_file(start))
         offset = lsn_offset(start)
         end = self._end(segment)
@@ -372,7 +379,7 @@ class LogReader:
         return segment
 
     def _keep(self, segment: SegmentFile) -> None:
-        """Keeps a segment open, in place of the one that was opened first when there are too many."""
+        """Keeps a segment open. If there are too many, closes the segment that was opened first."""
         before = self._segments.pop(segment.number, None)
         if before is None and len(self._segments) >= self._segments_max:
             before = self._segments.pop(next(iter(self._segments)))
@@ -391,8 +398,8 @@ class LogReader:
         return end
 
     def _following(self, segment: SegmentFile) -> SegmentFile | None:
-        """Returns the segment after this one, or None when there is none yet. A header that cannot be read may be one
-        that is just being rewritten, so it is damage only if the log goes on behind it."""
+        """Returns the segment after this one, or None if there is none yet. An unreadable header may just be being
+        rewritten, so it counts as damage only if the log continues after that segment."""
         unreadable: Damaged | None = None
         for number, name in segment_numbers(self._disk, self._directory):
             if number <= segment.number:
@@ -414,8 +421,8 @@ class LogReader:
 
 
 def _frame_of(buf: bytes, base: int, salt: int, vlsn: int) -> int | None:
-    """Finds the visible block with ``vlsn`` in ``buf``, which begins with a frame. It goes frame by frame, each header
-    what it must be and the blocks one after the other. None where that ends before."""
+    """Finds the visible block with ``vlsn`` in ``buf``, which begins with a frame. The search goes frame by frame, and
+    requires valid headers and consecutive blocks. Returns None if the search ends before ``vlsn``."""
     at = expected = size = 0
     while at + FRAME_BYTES + BLOCK_BYTES <= len(buf):
         magic, kind, flag, length, prev, _, field, _ = FRAME.unpack_from(buf, at)

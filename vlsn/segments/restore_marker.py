@@ -1,4 +1,4 @@
-"""The marker of a network restore: while it lies in a directory, the files beside it are no log
+"""The marker of a network restore: while the marker is in a directory, the files beside it do not count as a log
 (``repair.restore``)."""
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from vlsn.seams import Disk
 
 MARKER_NAME = "restore.marker"
 VERSION = 1
-"""The version of the marker."""
+"""The version of the marker's format."""
 _CRC_BYTES = 4
 
 
 class _Versioned(msgspec.Struct):
-    """The part that a marker of any version has."""
+    """The fields that a marker of any version has."""
 
     version: int = 1
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The restored log begins in segment ``first_segment``, with the VLSN behind ``after``."""
+    """The marker: the restored log begins in segment ``first_segment``, with the VLSN after ``after``."""
 
     first_segment: int
     after: Vlsn
     why: str
     begun_us: int
     version: int = VERSION
-    """Left out while it is 1."""
+    """The version is not encoded while it is 1."""
 
     def encode(self) -> bytes:
         text = msgspec.json.encode(self)
@@ -40,7 +40,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Marker:
-        """Raises ``Damaged``, ``WrongVersion``."""
+        """Decodes a marker. Raises ``Damaged`` or ``WrongVersion``."""
         text = data[_CRC_BYTES:]
         if int.from_bytes(data[:_CRC_BYTES], "little") != crc(text):
             raise Damaged("the marker of a restore does not match its checksum", file=MARKER_NAME)
@@ -54,13 +54,14 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def check_no_restore(disk: Disk, directory: str) -> None:
-    """Raises ``Restoring`` while a restore has begun there and is not over."""
+    """Raises ``Restoring`` if a restore has begun in ``directory`` and is not finished."""
     if disk.exists(f"{directory}/{MARKER_NAME}"):
         raise Restoring(f"a network restore of {directory} has begun; its node goes on with it when it is started")
 
 
 def read_marker(disk: Disk, directory: str) -> Marker | None:
-    """Reads the marker; None when no restore has begun. Raises ``Damaged``: then it has, and begins again."""
+    """Reads the marker. Returns None if no restore has begun. Raises ``Damaged`` for an unreadable marker. A restore
+    has then begun, and has to begin again."""
     try:
         file = disk.open(f"{directory}/{MARKER_NAME}")
     except FileNotFoundError:

@@ -1,8 +1,9 @@
-"""The closing of a sealed segment: its file, then its sidecar.
+"""Closes a sealed segment: first its file is closed, then its sidecar is written.
 
-A sidecar is derived, and written as background work (``background``): a failure ends nothing.  It is made from
-the writer's own figures, so that a byte that the disk changed later is found.  A segment without frames, or one whose
-running checksum is unknown, gets none: verifiers read it frame by frame.
+A sidecar can be derived from its segment, and is written as background work (``background``), so a failure does not end
+the log. The sidecar is made from the checksum that the writer computed, so a byte that the disk changes later is
+detected. A segment gets no sidecar if it has no frames or its running checksum is unknown. Verifiers read such a
+segment frame by frame.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from vlsn.segments.tail import Tail
 
 
 class Sealing:
-    """Closes one segment on the keeper's thread; called again after a failure, it goes on where that was."""
+    """Closes one segment on the keeper's thread. If called again after a failure, it continues with the step that
+    failed."""
 
     def __init__(self, disk: Disk, directory: str, tail: Tail) -> None:
         self._disk = disk
@@ -31,13 +33,13 @@ class Sealing:
         if self._tail is not None:
             self._sidecar = _sidecar(self._tail)
             self._tail.file.close()
-            self._tail = None  # which holds much more than its sidecar
+            self._tail = None  # the tail holds much more than its sidecar
         if self._sidecar is None:
             return
         try:
             write_sidecar(self._disk, self._directory, self._sidecar)
         except OSError:
-            with suppress(OSError):  # else the next try removes it
+            with suppress(OSError):  # if this fails, the next try removes the file
                 self._disk.remove(f"{self._directory}/{sidecar_name(self._sidecar.number)}.new")
             raise
 
@@ -58,7 +60,7 @@ def _sidecar(tail: Tail) -> Sidecar | None:
 
 
 def write_sidecar(disk: Disk, directory: str, sidecar: Sidecar) -> None:
-    """Writes the sidecar under a name of its own first: a crash leaves all of it or none."""
+    """Writes the sidecar under a temporary name first, so that a crash leaves either all of it or none."""
     path = f"{directory}/{sidecar_name(sidecar.number)}"
     temporary = path + ".new"
     if disk.exists(temporary):

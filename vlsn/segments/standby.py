@@ -1,14 +1,14 @@
-"""The standby: the next segment, made and filled with zeros while the current one fills up.
+"""The standby: the next segment, which is made and filled with zeros while the current one fills up.
 
-Overwriting zeros on the medium costs about half of writing into blocks that are merely reserved. So the standby is
-zeroed in the background, a little ahead of how full the current segment is. It has its final name and number, and a
-PREPARED header page; size, zeros and name are synced before it is taken.  Taken early (``late``), its rest is reserved
-instead, and that is counted.
+Overwriting zeros on the medium costs about half as much as writing into blocks that are merely reserved. So the standby
+is zeroed in the background, a little further than the current segment is filled. The standby has its final name and
+number, and a PREPARED header page. Its size, zeros and name are synced before it is used. If the standby is used before
+all of it is zeroed (``late``), its rest is reserved instead, and this is counted.
 
-One that fails is thrown away, and another one made in its place (``background``).  After a failure to fill it the next
-one is taken only with zeros to its end, since a file that takes no zeros takes no frames.
+If making a standby fails, it is deleted, and another is made in its place (``background``). After a failure to zero a
+standby, the next one is used only once it is zeroed to its end. A file that cannot take zeros cannot take frames.
 
-An open deletes a PREPARED segment without frames; its number is never used again.
+Opening the log deletes a PREPARED segment without frames. Its number is never used again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(slots=True)
 class Taken:
-    """A standby that became the current segment; ``allocate`` when its zeros were not complete."""
+    """A standby that became the current segment. ``allocate`` is true if its zeros were not complete."""
 
     header: SegmentHeader
     file: File
@@ -41,8 +41,8 @@ class Taken:
 
 
 class Standby:
-    """Makes one segment ahead on the keeper's thread.  Called on the owner's thread only, under the log latch, which
-    it takes itself in the keeper's callbacks."""
+    """Makes one segment ahead of its use, on the keeper's thread. The methods are called on the owner's thread only,
+    under the log latch. The keeper's callbacks take the latch themselves."""
 
     def __init__(
         self,
@@ -66,31 +66,32 @@ class Standby:
         self._file: File | None = None
         self._zeroed = 0
         self.ahead_to = 0.0
-        """The fill of the current segment (0–1) up to which there are zeros enough."""
+        """The fill level of the current segment (0–1) up to which the standby has enough zeros."""
         self._busy = False
         self._epoch = 0
         self._thrown_away = ""
-        """A file that could not be removed yet; nothing is made beside it, or a disk would fill with such. The
-        keeper's."""
+        """The path of a file that could not be removed yet. No other file is made meanwhile, since such files would
+        fill the disk. Only the keeper's thread uses this."""
         self.no_space = False
         self.proving = False
-        """Zeros could not be written to the last one."""
+        """True after zeros could not be written to the last standby."""
         self.late = 0
         self._closed = False
 
     @property
     def ready(self) -> bool:
-        """A segment can be taken now (zeroed or not)."""
+        """True if a segment can be taken now (zeroed or not)."""
         return self._file is not None
 
     @property
     def complete(self) -> bool:
-        """Ready, and zeros to its end."""
+        """True if the standby is ready and zeroed to its end."""
         return self._file is not None and self._header is not None and self._zeroed >= self._header.size
 
     @property
     def usable(self) -> bool:
-        """May be taken now: not while a step is being written, whose zeros would fall on frames."""
+        """True if the standby may be taken now. It may not while zeros are being written, since they could overwrite
+        frames."""
         return self.complete if self.proving else self.ready and not self.zeroing
 
     @property
@@ -98,7 +99,7 @@ class Standby:
         return self._header.number if self._header is not None and self._file is not None else None
 
     def prepare(self, header: SegmentHeader) -> None:
-        """Starts making the segment that ``header`` (PREPARED) describes."""
+        """Starts making the segment described by ``header`` (PREPARED)."""
         assert self._file is None and not self._busy
         self._header = header
         self._zeroed, self.ahead_to = FIRST_FRAME, 0.0
@@ -107,7 +108,7 @@ class Standby:
         self._keeper.submit(partial(self._create, header), self._created, partial(self._create_failed, header))
 
     def retry(self) -> None:
-        """Tries again after there was no space."""
+        """Tries again after the disk was full."""
         if self._header is not None and self._file is None and not self._busy:
             self.prepare(self._header)
 
@@ -130,7 +131,7 @@ class Standby:
         )
 
     def take(self) -> Taken:
-        """Hands over the segment, which is usable."""
+        """Hands over the standby, which must be usable."""
         assert self._file is not None and self._header is not None and not self.zeroing
         allocate = self._zeroed < self._header.size
         self.late += allocate
@@ -142,11 +143,11 @@ class Standby:
 
     @property
     def zeroing(self) -> bool:
-        """A step is being written right now; the segment must not be taken under it."""
+        """True while zeros are being written. The segment must not be taken meanwhile."""
         return self._busy
 
     def close(self) -> None:
-        """Closes the standby behind whatever the keeper still does with it."""
+        """Closes the standby after the work that the keeper still does on it."""
         self._closed = True
         self._epoch += 1
         file, self._file = self._file, None
@@ -159,13 +160,13 @@ class Standby:
                 self._disk.remove(self._thrown_away)
             self._thrown_away = ""
         free = None
-        with suppress(OSError):  # ``FreeSpace`` reports it; the reservation below fails without room, too
+        with suppress(OSError):  # ``FreeSpace`` reports the error; the reservation below fails without free space, too
             free = self._disk.free_bytes(self._directory)
         if free is not None and free < header.size + self._free_bytes_min:
             raise OSError(errno.ENOSPC, "too little free space for the next segment")
         path = f"{self._directory}/{segment_name(header.number)}"
         if self._disk.exists(path):
-            self._disk.remove(path)  # ours: a try that ran out of space
+            self._disk.remove(path)  # a file of our own, from a try that ran out of space
         file = self._disk.open(path, create=True)
         try:
             file.allocate(header.size)
@@ -183,7 +184,7 @@ class Standby:
         self._throw_away(f"{self._directory}/{name}")
 
     def _throw_away(self, path: str) -> None:
-        """Throws the file away, on the keeper's thread."""
+        """Removes the file, on the keeper's thread."""
         self._thrown_away = ""
         try:
             self._disk.remove(path)
@@ -250,7 +251,7 @@ def _fill(file: File, start: int, end: int) -> None:
 
 
 def active(header: SegmentHeader, *, prev_number: int, prev_end: int, prev_last_vlsn: int) -> SegmentHeader:
-    """Returns the header that a standby gets when it is taken."""
+    """Returns the header that a standby gets when it becomes the current segment."""
     from vlsn.format.segment import SegmentState
 
     return replace(

@@ -1,17 +1,17 @@
-"""The tail: the current segment while frames are placed in it.
+"""The tail: the current segment, into which frames are placed.
 
-Frames are placed under the log latch; the writer's thread then writes them in order, and syncs.  A frame never spans
-two segments.  A frame's ``synced`` field tells how far *this* segment was known synced when the frame was built, so
-that a later open can tell an unsynced end from damage.
+Frames are placed under the log latch. Later the writer's thread writes them in order, and syncs them. A frame never
+spans two segments. A frame's ``synced`` field states how far *this* segment was known to be synced when the frame was
+built. With it, a later opening of the log can tell an unsynced end from damage.
 
     offset 4096        4096+88           …            end
       |frame BLOCK 1-3 |frame BLOCK 4-4 |  zeros  …   |
       prev = 0          prev = 88         ^ tail.offset
 
-``frames`` keeps what a failed write could take with it: every frame that is not synced, and those that
-reach into the page in which the next write begins (see ``replacer``): of 4 KiB, or of the kernel's pages where
-those are larger.  A segment's header page is one of its own only where pages have 4 KiB: of a larger first page that
-a failed write destroys the header goes too, and the next open says so (``Damaged``).
+``frames`` keeps the frames that a failed write could destroy (see ``replacer``). These are every frame that is not
+synced, and the frames that reach into the page in which the next write begins. A page has 4 KiB, or the size of the
+kernel's pages if they are larger. The header page of a segment is a page of its own only if pages have 4 KiB. If a
+failed write destroys a larger first page, the header is lost, too, and the next opening of the log raises ``Damaged``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn
 from vlsn.seams import Buffer, File
 
 PAGE_BYTES = max(4096, mmap.PAGESIZE)
-"""Bytes that a failed write may take with it: the kernel writes whole pages, or the file system's blocks."""
+"""The bytes that a failed write may destroy around it, since the kernel writes whole pages, or blocks of the file
+system."""
 _PADDING = [bytes(size) for size in range(8)]
 _JOIN_FROM = 48
-"""Buffers from which one copy costs less than the writer's scatter list."""
+"""The number of buffers from which on copying them into one costs less than a scatter write."""
 
 
 class Frame(NamedTuple):
-    """A frame as it was placed; ``first`` and ``last`` are a block's VLSNs, 0 of a local record."""
+    """A frame as it was placed. ``first`` and ``last`` are the VLSNs of a block, or 0 for a local record."""
 
     offset: int
     kind: FrameKind
@@ -44,9 +45,10 @@ class Frame(NamedTuple):
     first: int
     last: int
     end: int
-    """The offset behind it and its padding."""
+    """The offset after the frame and its padding."""
     dropped: bool = False
-    """Rolled back: not to be written again, though a failed write may take the place where it lies."""
+    """True for a frame that was rolled back. It must not be written again, though a failed write may destroy its
+    place."""
 
     @property
     def bytes(self) -> int:
@@ -55,14 +57,14 @@ class Frame(NamedTuple):
 
 @dataclass(slots=True)
 class Tail:
-    """The place of the next frame of one segment. ``crc`` runs over the bytes written so far, the header page included;
-    None when only reading would tell it (a segment that was opened again)."""
+    """The current segment, and the place of its next frame. ``crc`` covers the bytes written so far, including the
+    header page. It is None for a segment that was opened again, since only reading the segment would tell it."""
 
     header: SegmentHeader
     file: File
     offset: int = FIRST_FRAME
     synced: int = 0
-    """0 until the header page is synced, as part of the log, with the first frames."""
+    """The synced end. It is 0 until the header page is synced, as part of the log, with the first frames."""
     last_frame: int = 0
     first_vlsn: Vlsn = NULL_VLSN
     last_vlsn: Vlsn = NULL_VLSN
@@ -71,12 +73,12 @@ class Tail:
     crc: int | None = 0
     frames: list[Frame] = field(default_factory=list)
     carried: int = 0
-    """Bytes of those of ``frames`` that a replacement would write again."""
+    """The bytes of those ``frames`` that a replacement would write again."""
     number: int = field(init=False)
     size: int = field(init=False)
-    """Bytes of the segment: where its last frame ends at most."""
+    """The size of the segment, which its last frame must not exceed."""
     start: Lsn = field(init=False)
-    """The LSN of its first byte."""
+    """The LSN of the segment's first byte."""
 
     def __post_init__(self) -> None:
         self.number, self.size = self.header.number, self.header.size
@@ -84,11 +86,11 @@ class Tail:
 
     @property
     def unsynced(self) -> int:
-        """Bytes of frames that are not synced."""
+        """The bytes of frames that are not synced."""
         return self.offset - max(self.synced, FIRST_FRAME)
 
     def set_synced(self, offset: int) -> None:
-        """Notes that everything below ``offset`` (a frame's end) is synced."""
+        """Records that everything below ``offset`` (the end of a frame) is synced."""
         self.synced = offset
         page = offset - offset % PAGE_BYTES
         gone = 0
@@ -102,8 +104,8 @@ class Tail:
             del self.frames[:gone]
 
     def forget_after(self, vlsn: Vlsn) -> None:
-        """Drops blocks after ``vlsn``, which are being rolled back. A replacement must not bring them back, and the
-        checksum counts them, with flag bytes that change."""
+        """Marks the blocks after ``vlsn``, which are being rolled back, as dropped. A replacement must not write them
+        again. The running checksum is given up, since it covers these blocks, and their flag bytes change."""
         self.keep([frame._replace(dropped=True) if frame.last > vlsn else frame for frame in self.frames])
         self.crc = None
 
@@ -114,16 +116,16 @@ class Tail:
 
 @dataclass(slots=True)
 class Chunk:
-    """Bytes for one place of one segment: one write, one sync."""
+    """The bytes for one place of one segment, written and synced once."""
 
     tail: Tail
     offset: int
     buffers: list[Buffer] = field(default_factory=list)
     allocate: bool = False
-    """The standby was taken before all of it was zeroed: reserve the rest first."""
+    """True if the standby was taken before all of it was zeroed, so that its rest has to be reserved first."""
 
     def place(self, kind: FrameKind, payload: Buffer, first: int = 0, last: int = 0) -> Lsn:
-        """Puts a frame at the tail's end and returns its place.  The caller has checked that it fits."""
+        """Appends a frame to the tail and returns its LSN. The caller has checked that the frame fits."""
         tail = self.tail
         at = tail.offset
         size = len(payload)
@@ -143,8 +145,8 @@ class Chunk:
         return Lsn(tail.start + at)
 
     def write(self, *, sync: bool) -> None:
-        """Writes on the writer's thread: durable on return if ``sync``. Any ``OSError`` means that the file is not to
-        be trusted."""
+        """Writes the bytes on the writer's thread. With ``sync``, they are durable on return. After any ``OSError`` the
+        file must not be trusted."""
         if self.allocate:
             self.tail.file.allocate(self.tail.size)
         buffers = self.joined()
@@ -166,32 +168,32 @@ class Chunk:
 
 @dataclass(slots=True)
 class Group:
-    """The load of one write: chunks in log order, and the callbacks for when they are written."""
+    """The content of one write: chunks in log order, and the callbacks to call afterwards."""
 
     chunks: list[Chunk]
     sync: bool = False
-    """True where it is synced, too; a group that spans segments always is."""
+    """True if the group is synced, too. A group that spans segments always is."""
     submissions: int = 0
     entries: int = 0
-    """The entries of the submissions."""
+    """The number of entries in the submissions."""
     firsts: list[int] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     lsns: list[int] = field(default_factory=list)
     clocks: list[int] = field(default_factory=list)
-    """When each block was sealed."""
+    """The time at which each block was sealed."""
     txn_end: Vlsn = NULL_VLSN
-    """The last COMMIT of a transaction in it, 0 for none."""
+    """The last COMMIT of a transaction in the group, 0 for none."""
     bytes: int = 0
     sealed_tails: list[Tail] = field(default_factory=list)
-    """Segments that this group's first frames in the next one complete."""
+    """The segments that end before this group's first frames in the next segment."""
     records: list[Record] = field(default_factory=list)
     after: list[Callable[[], None]] = field(default_factory=list)
-    """Calls to make on the owner's thread, in order, once all is synced."""
+    """The calls to make on the owner's thread, in order, once the group is synced."""
     chunks_done: int = 0
 
     def write(self) -> None:
-        """Writes on the writer's thread. A chunk of the next segment is written only after the one before it is synced:
-        its header page names that end."""
+        """Writes the group on the writer's thread. A chunk of the next segment is written only after the chunk before
+        it is synced, since the header page of the next segment states that end."""
         sync = self.sync or len(self.chunks) > 1
         for chunk in self.chunks:
             if chunk.buffers:
@@ -203,7 +205,7 @@ class Group:
 
 @dataclass(slots=True)
 class Record:
-    """A local record of a group, and where it lies: a replacement moves it."""
+    """A local record in a group, and its LSN, which a replacement changes."""
 
     lsn: Lsn
     done: Callable[[Lsn], None]

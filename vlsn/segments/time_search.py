@@ -1,15 +1,15 @@
-"""The search for a time: the first entry at which the highest block time so far is at or past it.
+"""The search for a time: finds the first entry at which the highest block time so far reaches that time.
 
     VLSNs    1–400    401–790   791–1200       12:00 → a block of 401–790, the first that was sealed then or later
     bound    10:02     13:40     10:09         14:00 → 1201: behind the end
 
-Clocks of masters differ: block times are no order of the log, their running maximum is.  It passes a time in the first
-block that bears that time or a later one, which lies in the first step of the time index (``vlsn.index.time_index``)
-whose bound is not below it.  One step is read, a few where bounds are too high; each step read for nothing lowers its
-bound.
+The clocks of masters differ, so block times are not ordered along the log, but their running maximum is. The running
+maximum reaches a time in the first block with that time or a later one. This block is in the first step of the time
+index (``vlsn.index.time_index``) whose bound is not below the time. A search reads one step, or a few if bounds are too
+high. Each step without such a block gets a lower bound.
 
-Its owner asks for ``part`` after ``part`` and notes each as ``looked`` at, on the owner's thread; the reads run
-elsewhere.
+The caller asks for one ``part`` after another and reports each as ``looked`` at, on the owner's thread. The reads run
+on other threads.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from vlsn.limits import MIB
 from vlsn.segments.reader import TimeRun
 
 LOOK_BYTES = MIB
-"""Bytes of blocks that one read of a search looks at, at most (a larger block is read whole)."""
+"""The most bytes of blocks that one read of a search looks at (a larger block is read whole)."""
 
 
 class TimeSearch:
-    """Searches ``first`` … ``last`` (a block's first and a block's last, durable) for ``time_us``."""
+    """Searches ``first`` … ``last`` (the first VLSN of a block and the last VLSN of a block, durable) for
+    ``time_us``."""
 
     def __init__(self, index: VlsnIndex, time_us: int, first: Vlsn, last: Vlsn) -> None:
         self._index = index
@@ -38,11 +39,12 @@ class TimeSearch:
 
     @property
     def result(self) -> Vlsn:
-        """The VLSN that was found, once ``part`` is None; the one after the last where none was sealed so late."""
+        """The VLSN found, once ``part`` returns None. It is the VLSN after ``last`` if no block was sealed at that time
+        or later."""
         return self._at if self._found else Vlsn(self._last + 1)
 
     def part(self) -> tuple[Vlsn, Vlsn] | None:
-        """Returns first and last VLSN of the part to look at next; None when the search is over."""
+        """Returns the first and the last VLSN of the part to look at next, or None if the search is over."""
         if self._found or self._at > self._last:
             return None
         step = self._index.step_reaching(self.time_us, self._at)
@@ -52,7 +54,7 @@ class TimeSearch:
         return self._at, min(step[1], self._last)
 
     def looked(self, run: TimeRun) -> None:
-        """Takes what a read of the part gave, from its first VLSN on. Raises ``Damaged`` where that was nothing."""
+        """Takes the result of reading the part from its first VLSN on. Raises ``Damaged`` if no block could be read."""
         self.reads += 1
         if run.found:
             self._at, self._found = max(self._at, run.found), True

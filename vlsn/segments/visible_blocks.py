@@ -1,9 +1,10 @@
-"""The visible blocks of a part of the log, by column, from which the VLSN index is tracked again.
+"""Reads the visible blocks of a part of the log, by column, to rebuild the VLSN index.
 
     segment 3   │good 1–10│good, overmarked│rotten│good 21–30│      →  (1, 10, lsn), (21, 30, lsn)
 
-Read by windows of 1 MiB, so that memory does not grow with the log.  A wrong frame is passed over, and the search goes
-on behind it.  An index says where blocks are, not that they are right: the reader of such a place finds the damage.
+The log is read in windows of 1 MiB, so that memory does not grow with the log. A damaged frame is skipped, and the
+search continues after it. An index only says where blocks are, so the damage is found by whoever reads the damaged
+place.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WINDOW_BYTES = MIB
 
 
 class Columns(NamedTuple):
-    """First VLSN, last VLSN and LSN of some blocks, rising in all three, and when each was sealed."""
+    """The first VLSN, the last VLSN and the LSN of each block, all ascending, and the time at which it was sealed."""
 
     firsts: list[int]
     lasts: list[int]
@@ -42,8 +43,8 @@ class Columns(NamedTuple):
 def visible_blocks(
     disk: Disk, directory: str, segments: Sequence[SegmentInfo], *, start: Lsn, end: Lsn
 ) -> Iterator[Columns]:
-    """Yields visible blocks of ``segments`` (ascending), a window at a time, all of them synced. They lie from the
-    frame at ``start`` (0: the first there is) to ``end`` (exclusive)."""
+    """Yields the visible blocks of ``segments`` (ascending), one window at a time. All of them are synced. The blocks
+    are those from the frame at ``start`` (0: the first frame) to ``end`` (exclusive)."""
     last = 0
     for info in segments:
         if not info.active or not lsn_file(start) <= info.number <= lsn_file(end):
@@ -51,11 +52,11 @@ def visible_blocks(
         begin = lsn_offset(start) if info.number == lsn_file(start) else FIRST_FRAME
         stop = min(info.live_end or info.size, info.size)
         if info.number == lsn_file(end):
-            stop = min(stop, lsn_offset(end))  # which may lie past the live end
+            stop = min(stop, lsn_offset(end))  # ``end`` may be after the live end
         try:
             segment = SegmentFile(disk, directory, info.number)
         except Damaged:
-            continue  # its header rotted since it was surveyed
+            continue  # the header has rotted since the segments were listed
         try:
             for buf, base, found in whole_frames(segment, begin, stop):
                 columns = _visible(buf, base, found, info.number, last)
@@ -69,8 +70,8 @@ def visible_blocks(
 def first_damage(
     disk: Disk, directory: str, segments: Sequence[SegmentInfo], *, start: Lsn, end: Lsn, what: str, vlsn: int
 ) -> Damaged | None:
-    """Finds the first frame from ``start`` to ``end`` that is not right. ``what`` says why there should be more,
-    ``vlsn`` from where on."""
+    """Finds the first damaged frame from ``start`` to ``end``. ``what`` says for the error why the log should continue,
+    and ``vlsn`` from which VLSN on."""
     for info in segments:
         if not info.active or not lsn_file(start) <= info.number <= lsn_file(end):
             continue
@@ -90,7 +91,7 @@ def first_damage(
 
 
 def is_block_at(disk: Disk, directory: str, vlsn: int, at: Lsn) -> bool:
-    """Says whether a visible block that begins with ``vlsn`` lies at ``at``, as far as its headers say."""
+    """Says whether a visible block that begins with ``vlsn`` is at ``at``, as far as the headers show."""
     try:
         segment = SegmentFile(disk, directory, lsn_file(at))
     except Damaged:
@@ -108,7 +109,7 @@ def is_block_at(disk: Disk, directory: str, vlsn: int, at: Lsn) -> bool:
 
 
 def whole_frames(segment: SegmentFile, at: int, end: int) -> Iterator[tuple[bytes, int, Walk]]:
-    """Yields whole frames with right checksums, with the buffer that they lie in and its place."""
+    """Yields whole frames with correct checksums, with the buffer that holds them and the buffer's offset."""
     while at < end:
         buf, found = segment.window(at, end, WINDOW_BYTES)
         bad = scan.check_crcs(buf, at, found)
@@ -121,7 +122,7 @@ def whole_frames(segment: SegmentFile, at: int, end: int) -> Iterator[tuple[byte
 
 
 def _next_header(segment: SegmentFile, at: int, end: int) -> int:
-    """Finds where the next frame header may lie: whether it is one, its checksum tells then."""
+    """Finds the next place that may be a frame header. Its checksum then shows whether it is one."""
     while at < end:
         buf = segment.read(at, min(WINDOW_BYTES + FRAME_BYTES, end - at))
         halves = np.frombuffer(buf, dtype="<u2", count=len(buf) // 8 * 4)[::4]

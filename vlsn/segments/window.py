@@ -1,7 +1,7 @@
-"""A reader's window of a segment: blocks that follow on, verified, as many as have room.
+"""A reader's window of a segment: verified, consecutive blocks, up to the size that the caller asks for.
 
-A window holds whole frames of one segment, found by a walk.  It takes the visible blocks that follow on exactly, hold
-wanted entries, and have right checksums, up to the first that does not.
+A window holds whole frames of one segment, found by a walk. From these the window takes visible blocks that are
+consecutive, hold wanted entries and have correct checksums, up to the first block that does not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stopped(Enum):
 
 
 class Taking:
-    """The state of one call: the entries that it has taken, and those that it still wants."""
+    """The state of one call: the blocks taken so far, and what is still wanted."""
 
     def __init__(self, from_vlsn: int, start: Lsn, upto_vlsn: int, bytes_max: int) -> None:
         self.want = from_vlsn
@@ -42,21 +42,22 @@ class Taking:
         self.upto = upto_vlsn
         self.room = bytes_max
         self.first = NULL_VLSN
-        """The first block taken; 0 while there is none."""
+        """The first VLSN of the first block taken, or 0 if none was taken yet."""
         self.expected = 0
-        """The VLSN that the next visible block begins with; 0 before the first one was seen."""
+        """The VLSN with which the next visible block must begin, or 0 before the first block was seen."""
         self.stopped: Stopped | None = None
         self._window = WINDOW_BYTES_MIN
 
     def window_bytes(self) -> int:
-        """Returns the window's size: the room with headers; little near a block's mapping, then ever more."""
+        """Returns the size of the next window: the remaining size with headers, small close to a mapping, then larger
+        and larger."""
         size = min(max(self.room + self.room // 4, self._window), WINDOW_BYTES_MAX)
         self._window *= 4
         return size
 
     def take(self, buf: bytes, base: int, found: Walk, number: int) -> Window | None:
-        """Takes what is wanted of one window, and moves ``at`` to where all before is dealt with.  Raises
-        ``WrongVersion``."""
+        """Takes the wanted blocks of one window, and moves ``at`` to the end of what is done. Raises ``WrongVersion``
+        for a block of a later version."""
         window = None
         if not len(found):
             self.stopped = Stopped.DAMAGED
@@ -74,7 +75,8 @@ class Taking:
         if high < good:
             self.stopped = Stopped.LIMIT
         if low >= ends and low < good and not self.first and not self._verified(buf, base, visible, low, low + 1):
-            self.stopped = Stopped.DAMAGED  # that it ends past what may be read is not to be believed
+            # the header says that the block ends past the readable end, which cannot be believed
+            self.stopped = Stopped.DAMAGED
         verified = low + self._verified(buf, base, visible, low, high)
         scan.check_versions(heads[low:verified], visible.offsets[low:verified], segment_name(number))
         if verified < high or (high == good and good < len(visible)):
@@ -90,7 +92,7 @@ class Taking:
         return window
 
     def _follows_on(self, visible: Walk, heads: npt.NDArray[np.void], firsts: Offsets, lasts: Offsets) -> int:
-        """Counts the blocks that follow on exactly, fill their frames and do not begin after what is wanted."""
+        """Counts the leading blocks that are consecutive, fill their frames and do not begin after the wanted VLSN."""
         good = visible.headers["length"] == heads["body_bytes"] + np.uint32(BLOCK_BYTES)
         good &= (heads["count"] > 0) & (firsts > 0)
         good[1:] &= firsts[1:] == lasts[:-1] + 1
@@ -98,20 +100,20 @@ class Taking:
         return len(good) if good.all() else int(good.argmin())
 
     def _fitting(self, visible: Walk, low: int, high: int) -> int:
-        """Counts the blocks from ``low`` on that have room: at least the very first."""
+        """Counts the blocks from ``low`` on that fit the remaining size, but at least the very first block."""
         totals = np.cumsum(visible.headers["length"][low:high], dtype=np.int64)
         fitting = int(np.searchsorted(totals, self.room, side="right"))
         return max(fitting, min(1, high - low)) if not self.first else fitting
 
     def _verified(self, buf: bytes, base: int, visible: Walk, low: int, high: int) -> int:
-        """Counts the chosen blocks with a right checksum, up to the first that has not."""
+        """Counts the chosen blocks up to the first one with a wrong checksum."""
         chosen = Walk(visible.offsets[low:high], visible.headers[low:high], visible.end, visible.reason)
         bad = scan.check_crcs(buf, base, chosen)
         return high - low if bad is None else bad
 
 
 class Window:
-    """Verified blocks that follow on one another, in the bytes that they were read with."""
+    """Verified, consecutive blocks, and the bytes that hold them."""
 
     def __init__(self, buf: bytes, base: int, number: int, offsets: Offsets, heads: npt.NDArray[np.void]) -> None:
         self._buf = buf
@@ -141,13 +143,14 @@ class Window:
         return EntryRows(self._buf, self._at, self._heads)
 
     def gather(self, found: Gathering) -> Lsn | None:
-        """Gives ``found`` what it has room for, and returns where the rest begins, or None. It goes on in the first of
-        these blocks. Few are decoded one by one, only as far as they are wanted, many by column."""
+        """Adds as many entries to ``found`` as its limits allow. Returns the LSN of the block with the first entry left
+        out, or None. A few blocks are decoded one by one, only as far as they are wanted. Many are decoded by
+        column."""
         if len(self._at) > BLOCKS_FEW or found.keys is not None:
             left_out = found.add_rows(self.rows())
             return Lsn(int(self._lsns[left_out])) if left_out is not None else None
         for block, at in zip(self.blocks(), self.lsns(), strict=True):
-            header = BlockHeader(*_HEADER.unpack_from(block))  # its frame's checksum was right
+            header = BlockHeader(*_HEADER.unpack_from(block))  # the checksum of the block's frame was correct
             if not found.add(block, header):
                 return at
         return None

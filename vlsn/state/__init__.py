@@ -1,1 +1,1 @@
-"""The state beside a log's segments: the `state` store, settings, history, holds."""
+"""The state that is kept beside a log's segments: the ``state`` store, settings, history and holds."""

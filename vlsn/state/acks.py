@@ -4,18 +4,19 @@
     COMMIT 44  {"8a87…": {"done": {5, 6, 9}}}     acknowledged: 1–6 and 9
     COMMIT 60  {"8a87…": {"done": {7, 8}, …}}     1–9
 
-1. One set of VLSNs holds the acknowledgements of a destination. It covers VLSNs between messages too, so
-   acknowledgements in order are one interval. The first interval ends at the *floor*.
-2. A note counts from the VLSN of its COMMIT on. It is folded once it is durable and synced here: no rollback goes back
-   behind that, so a fold is never undone. Until then the note alone is kept.
-3. The fold judges limits in log order: every node passes over the same notes that do not fit. A master refuses them
-   before they are logged, so a log has one only by an error.
-4. The table is exact as of any VLSN from ``settled`` on: notes are kept until a checkpoint has settled them.
-5. A cleaned log that has lost its state record misses all notes up to ``lacks_to``, until another copy of the table has
-   filled them in.
+1. One set of VLSNs holds all acknowledgements of a destination. The set also covers the VLSNs between messages, so
+   acknowledgements in order make a single interval. The first interval ends at the *floor*.
+2. A note (of acknowledgements) counts from the VLSN of its COMMIT entry on. A note is folded once its COMMIT is durable
+   and synced on this node. No rollback goes back behind that VLSN, so a fold is never undone. Before that, the table
+   keeps the note unfolded.
+3. The fold checks the limits in log order, so every node ignores the same notes that exceed a limit. A master refuses
+   such notes before they are logged, so a log contains one only by an error.
+4. The table is exact as of any VLSN from ``settled`` on, since notes are kept until a checkpoint has settled them.
+5. If a cleaned log has lost its state record, its table misses all notes up to ``lacks_to``, until another copy of the
+   table has filled them in.
 
-Memory: 16 bytes an interval, of which a destination has ``ACK_INTERVALS_MAX`` at most, and the notes of the log since
-the last checkpoint, as they were logged.
+Memory: 16 bytes for each interval, and the notes of the log since the last checkpoint, as they were logged. A
+destination has at most ``ACK_INTERVALS_MAX`` intervals.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _TRY_MAX: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class AckLimits:
-    """The same on every node, or nodes would not agree."""
+    """The limits of the table. They are the same on every node, since otherwise the nodes' tables would differ."""
 
     destinations: int = DESTINATIONS_MAX
     intervals: int = ACK_INTERVALS_MAX
@@ -63,15 +64,15 @@ class AckedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AcksRecord(msgspec.Struct, frozen=True):
-    """The table as of a VLSN, by uuid."""
+    """The table of all destinations as of a VLSN, by uuid."""
 
     tables: dict[str, AckedRecord] = {}
     lacks_to: int = 0
-    """Nothing that was noted up to this VLSN is in it, though there may have been something."""
+    """Notes up to this VLSN are missing from the record, if there were any."""
     keyed: bool = False
-    """The tables lie under keys of their own in the store."""
+    """True if the tables of destinations have keys of their own in the store."""
     count: int = 0
-    """How many do."""
+    """The number of tables that have keys of their own."""
 
     def check(self, vlsn: int) -> None:
         """Raises ``ValueError`` for a table that cannot be as of ``vlsn``."""
@@ -84,12 +85,13 @@ class AcksRecord(msgspec.Struct, frozen=True):
                 raise ValueError(f"acknowledgements of {uuid}: {fault}") from fault
 
     def apart(self) -> tuple[AcksRecord, TableChanges]:
-        """Takes the tables out of a whole record."""
+        """Splits a whole record into a record without tables, and the tables as rows."""
         puts = [(int(uuid, 16), msgspec.json.encode(table)) for uuid, table in self.tables.items()]
         return replace(self, tables={}, keyed=True, count=len(puts)), TableChanges(puts, [], whole=True)
 
     def together(self, rows: list[tuple[int, bytes]], prefix: bytes) -> AcksRecord:
-        """Returns the record with the tables that lay under keys. Raises ``ValueError``."""
+        """Returns the record with the tables of ``rows``, which were stored under keys of their own. Raises
+        ``ValueError`` for a row that cannot be decoded."""
         try:
             tables = {f"{uuid:016x}": msgspec.json.decode(value, type=AckedRecord) for uuid, value in rows}
         except JSON_FAULTS as fault:
@@ -98,13 +100,13 @@ class AcksRecord(msgspec.Struct, frozen=True):
 
 
 class Tries(NamedTuple):
-    """Deliveries by VLSN, ascending: of messages that were delivered twice or more."""
+    """The number of deliveries of each message that was delivered twice or more, by VLSN, ascending."""
 
     vlsns: Vlsns = np.empty(0, np.int64)
     counts: Vlsns = np.empty(0, np.int64)
 
     def of(self, vlsn: int) -> int:
-        """Returns the deliveries of one, 0 where none is known."""
+        """Returns the number of deliveries of the message at ``vlsn``, or 0 if none is known."""
         at = int(np.searchsorted(self.vlsns, vlsn))
         return int(self.counts[at]) if at < len(self.vlsns) and self.vlsns[at] == vlsn else 0
 
@@ -112,7 +114,8 @@ class Tries(NamedTuple):
         return self if mask.all() else Tries(self.vlsns[mask], self.counts[mask])
 
     def with_set(self, vlsns: Vlsns, count: int, most: int) -> Tries:
-        """Sets the deliveries of ``vlsns``; of more than ``most`` the lowest stay."""
+        """Sets the deliveries of ``vlsns`` to ``count``. If there are then more than ``most`` messages, the ``most``
+        with the lowest VLSNs are kept."""
         keep = ~np.isin(self.vlsns, vlsns, assume_unique=True)
         together = np.concatenate((self.vlsns[keep], vlsns))
         counts = np.concatenate((self.counts[keep], np.full(len(vlsns), count, np.int64)))
@@ -122,34 +125,35 @@ class Tries(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """The acknowledgements of one destination; another one for each change.
+    """The acknowledgements of one destination. Each change makes a new object.
 
-    ``since`` is the VLSN of the COMMIT that has set where it begins: it is another one after each move."""
+    ``since`` is the VLSN of the COMMIT that has set where the destination begins. Each move of the beginning changes
+    ``since``."""
 
     since: Vlsn
     done: VlsnSet
-    """Acknowledged, the dead ones among them."""
+    """The acknowledged VLSNs, including those of dead messages."""
     tries: Tries = field(default_factory=Tries)
     dead: VlsnSet = field(default_factory=VlsnSet)
 
     @property
     def floor(self) -> Vlsn:
-        """The VLSN up to which nothing is to be delivered."""
+        """The VLSN up to which no message is to be delivered."""
         return Vlsn(self.done.floor)
 
     @property
     def kept_floor(self) -> Vlsn:
-        """The VLSN up to which nothing is to be kept: dead ones may be tried again."""
+        """The VLSN up to which no message has to be kept. Dead messages are kept, since they may be tried again."""
         return Vlsn(min(self.done.floor, int(self.dead.firsts[0]) - 1)) if self.dead else self.floor
 
     def lets_go(self, vlsns: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Marks the messages that may go: those acknowledged and not dead."""
+        """Marks the messages that may be cleaned away: those that are acknowledged and not dead."""
         done = self.done.has(vlsns)
         return done & ~self.dead.has(vlsns) if self.dead else done
 
     def noted(self, vlsn: Vlsn, note: AckNote, limits: AckLimits) -> Acked:
-        """Returns what it is once the note of the COMMIT at ``vlsn`` counts. Raises ``BadBody`` for sets that are
-        none."""
+        """Returns the acknowledgements after ``note``, of the COMMIT at ``vlsn``, is applied. Raises ``BadBody`` if
+        bytes in ``note`` are not an encoded set."""
         done, tries, dead = self.done, self.tries, self.dead
         if note.again:
             again = VlsnSet.unpack(note.again)
@@ -159,7 +163,7 @@ class Acked:
         if fresh:
             done = done.union(fresh)
             if dead:
-                dead = dead.minus(fresh)  # a receiver that had them before they died has acknowledged them: no new try
+                dead = dead.minus(fresh)  # a message acknowledged after its death is dead no longer
             if note.dead:
                 dead = dead.union(VlsnSet.unpack(note.dead).upto(vlsn))
                 if dead.count > limits.dead:
@@ -180,7 +184,7 @@ class Acked:
 
     @classmethod
     def of(cls, record: AckedRecord) -> Acked:
-        """Raises ``BadBody``."""
+        """Decodes ``record``. Raises ``BadBody`` if bytes in it are not an encoded set."""
         tries = Tries()
         for count, packed in record.tries.items():
             tries = tries.with_set(VlsnSet.unpack(packed).vlsns(), count, _TRY_MAX)
@@ -193,27 +197,28 @@ _vlsn_of: Callable[[_Noted], Vlsn] = itemgetter(0)
 
 
 class AckTable(LogTable):
-    """The table of one log.  At home only."""
+    """The acknowledgements of all destinations of one log. Only the thread that owns the log may use the table."""
 
     def __init__(self, record: AcksRecord | None = None, limits: AckLimits | None = None, *, vlsn: int = 0) -> None:
-        """Builds the table from ``record``, which is of ``vlsn``."""
+        """Builds the table from ``record``, which is as of ``vlsn``."""
         self.limits = limits or AckLimits()
         record = record or AcksRecord()
         self._settled: Tables = {uuid: Acked.of(table) for uuid, table in record.tables.items()}
         self._folded: Tables = dict(self._settled)
         self._notes: list[_Noted] = []
-        """The notes behind ``settled``, in log order."""
+        """The notes after VLSN ``settled``, in log order."""
         self._done = 0
-        """How many of them are folded."""
+        """The number of notes in ``_notes`` that are folded."""
         self.lacks_to = record.lacks_to
         self.settled = max(vlsn, record.lacks_to)
         self.folded_to = Vlsn(self.settled)
-        """The VLSN that ``get`` tells of: durable, and synced here."""
+        """The VLSN as of which ``get`` answers. This VLSN is durable and synced on this node."""
         self._kept: Tables | None = dict(self._settled) if record.keyed else None
-        """The tables as the last checkpoint has them; None: the next one writes all."""
+        """The tables as the last checkpoint wrote them. With None, the next checkpoint writes all tables."""
 
     def get(self, uuid: str) -> Acked | None:
-        """Returns what is acknowledged as of ``folded_to``; None where no such destination is known."""
+        """Returns the acknowledgements of destination ``uuid`` as of ``folded_to``, or None if no such destination is
+        known."""
         return self._folded.get(uuid)
 
     def __len__(self) -> int:
@@ -221,19 +226,21 @@ class AckTable(LogTable):
 
     @property
     def coming(self) -> Vlsn | None:
-        """The first VLSN of destinations that a note not yet folded makes or moves; None without such a note."""
+        """The first VLSN of the destinations that a note not yet folded makes or moves. None if there is no such
+        note."""
         told = self._notes[self._done :]
         begins = [(note.begin or vlsn + 1) for vlsn, notes in told for note in notes.values() if note.begin is not None]
         return Vlsn(min(begins)) if begins else None
 
-    # What changes it.
+    # Changes of the table.
 
     def note(self, vlsn: Vlsn, notes: Mapping[str, AckNote]) -> None:
-        """Notes what the COMMIT at ``vlsn`` says, behind those noted before. It is not folded yet."""
+        """Adds the notes of the COMMIT at ``vlsn``, which is after all COMMITs noted before. They are not folded
+        yet."""
         self._notes.append((vlsn, notes))
 
     def advance(self, vlsn: Vlsn) -> None:
-        """Folds what was noted up to ``vlsn``: durable and synced here, so that no rollback takes it back."""
+        """Folds the notes up to ``vlsn``, which is durable and synced on this node, so that no rollback undoes them."""
         if vlsn <= self.folded_to:
             return
         self.folded_to = vlsn
@@ -243,8 +250,8 @@ class AckTable(LogTable):
             self._done = end
 
     def settle(self, vlsn: Vlsn) -> None:
-        """Settles all notes up to ``vlsn``, which is durable and synced here. The table is no longer exact below
-        that."""
+        """Settles all notes up to ``vlsn``, which is durable and synced on this node. Afterwards the table is no longer
+        exact below ``vlsn``."""
         self.advance(vlsn)
         if vlsn <= self.settled:
             return
@@ -258,23 +265,23 @@ class AckTable(LogTable):
         self._done -= end
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes all notes after ``last``, which is not below the settled VLSN. Where an operator cuts the log,
-        ``last`` lies below the folded VLSN."""
+        """Undoes all notes after ``last``, which is not below the settled VLSN. If an operator cuts the log, ``last``
+        may be below the folded VLSN."""
         del self._notes[bisect_right(self._notes, last, key=_vlsn_of) :]
         if last < self.folded_to:
             self._folded = dict(self._settled)
             _fold(self._folded, self._notes, self.limits)
             self.folded_to, self._done = last, len(self._notes)
 
-    # What it lacks.
+    # The missing part of the table.
 
     def lose_before(self, vlsn: Vlsn) -> None:
         super().lose_before(vlsn)
         self.folded_to = Vlsn(self.settled)
 
     def check_fill(self, known: AckTable, vlsn: Vlsn) -> None:
-        """Compares with ``known``, another copy's table as of ``vlsn``: of destinations that began behind ``lacks_to``
-        both say the same. Raises ``ValueError``."""
+        """Compares this table with ``known``, the table of another copy as of ``vlsn``. Both must agree on the
+        destinations that began after ``lacks_to``. Raises ``ValueError`` if the tables differ."""
         self.check_exact(vlsn, "acknowledgements")
         mine = {uuid: table for uuid, table in self._as_of(vlsn).items() if table.since > self.lacks_to}
         theirs = {uuid: table for uuid, table in known._settled.items() if table.since > self.lacks_to}
@@ -284,14 +291,15 @@ class AckTable(LogTable):
                 raise ValueError(f"destination {uuid} has other acknowledgements there than in this log")
 
     def fill(self, known: AckTable, vlsn: Vlsn) -> None:
-        """Becomes ``known``, which has passed ``check_fill``, with the notes made here behind ``vlsn``."""
+        """Replaces this table's content with that of ``known``, which has passed ``check_fill``, and applies the notes
+        made here after ``vlsn``."""
         folded_to = self.folded_to
         del self._notes[: bisect_right(self._notes, vlsn, key=_vlsn_of)]
         self._settled, self._folded, self._kept, self._done = known._settled, dict(known._settled), None, 0
         self.lacks_to, self.settled, self.folded_to = known.lacks_to, vlsn, vlsn
         self.advance(folded_to)
 
-    # For checkpoints and restores.
+    # For checkpoints and restores:
 
     def _as_of(self, vlsn: Vlsn) -> Tables:
         """Copies the tables as of ``vlsn``."""
@@ -318,12 +326,12 @@ class AckTable(LogTable):
         return lambda: AcksRecord({uuid: table.record() for uuid, table in sorted(folded().items())}, lacks_to)
 
     def keep_all(self) -> None:
-        """Lets the next checkpoint write all of it."""
+        """Makes the next checkpoint write all tables."""
         self._kept = None
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[AcksRecord, TableChanges]]:
-        """Hands over the changes since the last checkpoint, as of the settled ``vlsn``: a record without tables, and
-        the rows that changed. The returned call makes them on any thread."""
+        """Prepares the changes since the last checkpoint, as of the settled ``vlsn``: a record without tables, and the
+        rows that changed. The returned call makes the record and the rows, on any thread."""
         tables, kept = self._as_of(vlsn), self._kept
         before = kept or {}
         changed = {uuid: table for uuid, table in tables.items() if before.get(uuid) is not table}
@@ -353,4 +361,4 @@ def _fold(tables: Tables, notes: Iterable[_Noted], limits: AckLimits) -> None:
                 try:
                     tables[uuid] = known.noted(vlsn, note, limits)
                 except BadBody:
-                    continue  # on every node alike
+                    continue  # every node skips the same notes

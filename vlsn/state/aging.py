@@ -1,22 +1,23 @@
-"""Age, as far as it is believed: a clock that leaps must not empty a log.
+"""How far the age of a segment is believed: a clock that leaps must not empty a log.
 
-A segment is old where its last entry's clock lies further back than ``retention_age_s``. This node's clock may be
-wrong, though, and so may be the clock that sealed. A clock that has leapt by a year cannot tell an hour's age from a
-year's. So a segment goes only where one of these four confirms its age:
+A segment counts as old if the clock in its last entry is more than ``retention_age_s`` behind this node's clock.
+However, this node's clock may be wrong, and so may the clock of the node that sealed the entry. If a clock has leapt by
+a year, a segment of one hour looks a year old. So an old segment is removed only if one of these four confirms its age:
 
-1. *members*: a majority's clocks agree with this node's (``repl/cleaning``).
-2. *this process*: it has seen them for ``retention_age_s`` by the monotonic clock.
-3. *entries*: the clocks of later segments, one after the other, have gone on by ``retention_age_s``. From one to the
-   next at most an eighth of it counts, so a leap counts as an eighth. A clock that lies behind an earlier one adds
-   nothing.
-4. *allowance*: an eighth of the segments, one at least, when the log is opened, and as many again with every sixteenth
-   of ``retention_age_s`` that passes by the monotonic clock.
+1. *members*: the clocks of a majority of members agree with this node's clock (``repl/cleaning``).
+2. *this process*: the process has known the segment for ``retention_age_s`` by the monotonic clock.
+3. *entries*: the clocks of the later segments, one after the other, have advanced by ``retention_age_s``. From one
+   segment to the next, at most an eighth of ``retention_age_s`` counts, so a leap counts as an eighth. A clock that is
+   behind an earlier segment's clock adds nothing.
+4. *allowance*: when the log is opened, an eighth of the segments may be removed, and at least one. The same number is
+   allowed again with every sixteenth of ``retention_age_s`` that passes by the monotonic clock.
 
     retention 8 days   | 1: day 0 | 2: day 2 | … | 6: day 10 | 7: day 375 | 8: …     today is day 376, or day 11
     old by the clock: 1–6;  by the entries behind them: 5 × 1 day + 1 day for the leap, of 8: none;  allowance: 1
 
-So a log that stays open is cleaned as its clock says. So is a log whose setting of the age was lowered, and at once. A
-log that is opened now and then is cleaned by its entries, or an eighth at a time. Source of 4: a token bucket.
+So a log that stays open is cleaned as its clock says. If the setting of the age is lowered, such a log is cleaned at
+once. A log that is opened only now and then is cleaned as its entries' clocks say, or an eighth at a time. Rule 4 is a
+token bucket.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ SHARE = 8
 ALLOWANCE = "age allowance"
 """The name of the limit on segments that are old by this log's clock alone."""
 SAMPLES_MAX = 64
-"""Segments whose clocks are read for rule 3, evenly apart: fewer make a log look younger."""
+"""The most segments whose clocks rule 3 reads, evenly apart. Reading fewer clocks makes a log look younger."""
 SEEN_MAX = 64
-"""Notes that rule 2 takes in ``retention_age_s``."""
+"""The most observations that rule 2 records in ``retention_age_s``."""
 
 
 class Seen:
-    """Rule 2, for one open log. On the owner's thread only."""
+    """Rule 2 for one open log. Only the thread that owns the log may use it."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, number: int, age_s: float, now_s: float) -> None:
-        """Notes that all segments up to ``number`` are complete, as of the monotonic ``now_s``."""
+        """Records that all segments up to ``number`` are complete at the monotonic time ``now_s``."""
         seen = self._seen
         while len(seen) > 1 and seen[1][0] <= now_s - age_s:
             seen.popleft()
@@ -51,19 +52,19 @@ class Seen:
             seen.append((now_s, number))
 
     def upto(self, age_s: float, now_s: float) -> int:
-        """Returns the last segment that was there so long ago; 0 for none."""
+        """Returns the last segment that was complete at ``now_s`` − ``age_s``, or 0 if there was none."""
         return max((number for at_s, number in self._seen if at_s <= now_s - age_s), default=0)
 
 
 class Allowance:
-    """Rule 4, for one open log. On the owner's thread only."""
+    """Rule 4 for one open log. Only the thread that owns the log may use it."""
 
     def __init__(self) -> None:
         self._left = 0.0
         self._as_of_s: float | None = None
 
     def left(self, segments: int, age_s: float, now_s: float) -> int:
-        """Counts how many of so many ``segments`` may go now, by the monotonic clock."""
+        """Counts how many segments of a log of ``segments`` segments may be removed now, by the monotonic clock."""
         full = max(1.0, segments / SHARE)
         if self._as_of_s is None:
             self._left = full
@@ -79,7 +80,8 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """The belief in the clock: segments up to ``seen`` are old. So are ``allowed`` more on its word alone."""
+    """How far this node's clock is believed: segments up to ``seen`` are confirmed as old. ``allowed`` more segments
+    may be removed on the word of the clock alone."""
 
     seen: int
     allowed: int
@@ -87,8 +89,8 @@ class Belief:
 
 @dataclass(slots=True)
 class Aged:
-    """Segments that are wanted gone for their age, oldest first. The first ``shown`` are old by more than the clock,
-    and the first ``believed`` may go."""
+    """The segments that retention would remove for their age, oldest first. For the first ``shown`` segments, more than
+    the clock confirms the age. The first ``believed`` segments may be removed."""
 
     segments: list[Segment]
     shown: int
@@ -106,7 +108,8 @@ def believed(
     age_s: float,
     belief: Belief | None,
 ) -> Aged:
-    """Bounds the segments ``wanted`` for their age by ``belief``; without one all of them may go."""
+    """Limits the segments that are ``wanted`` gone for their age by ``belief``. Without a belief, all these segments
+    may be removed."""
     aged = [segment for segment, reason in wanted if reason == "age"]
     if belief is None:
         return Aged(aged, len(aged), len(aged))
@@ -117,7 +120,7 @@ def believed(
 
 
 def shown_old(segments: Sequence[Segment], sealed_us: Callable[[Segment], int], age_s: float) -> int:
-    """Counts the first of ``segments`` that are old by the clocks of those behind them (rule 3)."""
+    """Counts how many of the first ``segments`` are old by the clocks of the segments after them (rule 3)."""
     count = len(segments)
     apart = max(1, -(-count // SAMPLES_MAX))
     at = list(range(0, count, apart))

@@ -1,10 +1,11 @@
-"""CDC consumers in the small state: those that have begun on a node, and those of the group that are paused.
+"""CDC consumers in the small state: the consumers that have begun on a node, and the consumers of the group that are
+paused.
 
     cdc/n2/orders   {"file": "8a870f5c1c2f9f11"}    ``orders`` of node n2 has begun, with that position file
     cdc/orders      {"paused": 1700000000000000}    ``orders``, of run_on = "master", is paused since then
 
-The position of one node's consumer lies in a file of that node alone, its pause beside it.  Where the file is gone,
-with the disk or by itself, the group still knows that there was one.
+The position of a node's consumer is stored in a file of that node alone, and its pause in the small state. If the file
+is lost, with the disk or alone, the group still knows that the consumer had a position.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ PREFIX: Final = "cdc/"
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """``file``: the number of the position file, 16 hex digits."""
+    """The value of a consumer that has begun. ``file`` is the number of its position file, 16 hex digits."""
 
     file: str
 
 
 class Paused(msgspec.Struct, frozen=True):
-    """``paused``: µs since the epoch."""
+    """The value of a paused consumer. ``paused`` is the time when the pause began, in µs since the epoch."""
 
     paused: int
 
@@ -39,7 +40,7 @@ def begun_key(node: str, consumer: str) -> str:
 
 
 def begun_file(kept: Kept | None) -> int:
-    """Reads the number of the position file that the group knows; 0 for none."""
+    """Returns the number of the consumer's position file from ``kept``, or 0 if the group knows of no position file."""
     begun = decoded(kept, _begun)
     try:
         return int(begun.file, 16) if begun is not None else 0
@@ -56,11 +57,11 @@ def paused_key(consumer: str) -> str:
 
 
 def paused_since(kept: Kept | None) -> int:
-    """Reads the begin of the pause, µs since the epoch; 0 for none."""
+    """Returns the time when the pause began, in µs since the epoch, or 0 if the consumer is not paused."""
     paused = decoded(kept, _paused)
     return max(0, paused.paused) if paused is not None else 0
 
 
 def paused_value(since_us: int) -> bytes | None:
-    """Returns the value of the name; None where the consumer is not paused."""
+    """Returns the value to store for a pause that began at ``since_us``, or None if the consumer is not paused."""
     return msgspec.json.encode(Paused(since_us)) if since_us else None

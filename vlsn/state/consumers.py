@@ -3,11 +3,11 @@
     consumer/billing          {"next": 41}                billing has read this log up to VLSN 40
     consumer/orders/billing   {"next": 7, "term": 1}      … and the log of group ``orders`` up to 6: no hold here
 
-A COMMIT entry sets a position, alone or with the entries made from the ones read. So it becomes durable, and is rolled
-back, with them. The VLSN of that COMMIT identifies the position: a change names it, and nothing is logged where another
-position has come since.
+A COMMIT entry sets a position, either alone or together with the entries that were made from the entries read. So the
+position becomes durable, and is rolled back, together with those entries. The VLSN of that COMMIT identifies the
+position. A change of the position names that VLSN, and is not logged if the position was set again since.
 
-Each node places the holds itself, from its own log. A position that may still be rolled back lets nothing go.
+Each node derives the holds from its own log. A position that may still be rolled back frees no part of the log.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from vlsn.state.small_state import Kept, SmallState, decoded, under
 
 PREFIX = "consumer/"
 CONSUMERS_MAX = 512
-"""Positions that hold a log: each hold is looked at whenever something is to go."""
+"""The most positions that hold a log. Each hold is checked whenever segments are to be removed."""
 
 
 class Position(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The value of a position: ``next`` is the VLSN to be read next, ``by`` what its writer calls this one commit, 16
-    hex digits, to know it again.  ``term``, of the VLSN before ``next`` (0: not known), is of another group's log: this
-    log knows its own, and the same commit, sent again later, sets the same."""
+    """The value of a position. ``next`` is the VLSN to be read next. ``by`` is the number that its writer gave this
+    commit, 16 hex digits, so that the writer recognises the commit. If the position is in another group's log, ``term``
+    is the term of the VLSN before ``next`` (0: not known). A position in this log has no ``term``, since this log knows
+    its own terms, and the same commit, sent again later, sets the same value."""
 
     next: int
     term: int = NULL_TERM
@@ -50,8 +51,8 @@ _decoder = msgspec.json.Decoder(Position)
 
 @lru_cache(CONSUMERS_MAX)
 def key_of(name: str) -> str:
-    """Returns the name in the small state of consumer ``name``, or ``GROUP/NAME`` for one that reads the log of another
-    group. Raises ``BadArgument``."""
+    """Returns the name in the small state for consumer ``name``, or for ``GROUP/NAME`` if the consumer reads the log of
+    another group. Raises ``BadArgument`` for a bad name."""
     group, _, own = name.rpartition("/")
     if not is_part(own) or (group and not (is_name(group) and is_part(group))) or name.startswith("/"):
         raise BadArgument(
@@ -66,7 +67,7 @@ def is_of_another_group(name: str) -> bool:
 
 
 def position_of(kept: Kept | None) -> Placed | None:
-    """Reads a position; None where there is none, or something else lies there."""
+    """Reads a position. Returns None if the value is missing or is not a position."""
     position = decoded(kept, _decoder)
     if kept is None or position is None or not 0 < position.next <= NUMBER_MAX:
         return None
@@ -74,7 +75,7 @@ def position_of(kept: Kept | None) -> Placed | None:
 
 
 def positions_in(kept: Mapping[str, Kept]) -> dict[str, Placed]:
-    """Returns all positions by the names of their consumers, in their order."""
+    """Returns all positions by the names of their consumers, ordered by name."""
     return under(kept, PREFIX, position_of)
 
 
@@ -85,12 +86,12 @@ def held_in(kept: Mapping[str, Kept]) -> dict[str, Vlsn]:
 
 
 class ConsumerHolds(FollowingHolds):
-    """The holds of one log's consumers. On the owner's thread only, under the latch."""
+    """The holds of one log's consumers on this log. Only the owner's thread may use them, under the latch."""
 
     def __init__(self, holds: Holds, small: SmallState) -> None:
         super().__init__(holds, Owner.CONSUMER)
         self._small = small
 
     def place(self, durable: Vlsn) -> None:
-        """Places the holds as of ``durable``."""
+        """Places the holds that follow from the positions as of ``durable``."""
         self.follow(held_in(self._small.as_of(durable)) if self._small or self._held else {})

@@ -2,12 +2,12 @@
 
     dest/orders     {"uuid": "8a87…", "prefix": "order-", "full_policy": "page", …}
 
-Set, changed and removed by a COMMIT, so the settings are rolled back, restored and made durable with the log. The
-acknowledgements lie under the ``uuid`` in a table of their own (``acks``). A destination that is dropped and made anew
-has another uuid, and so none of the old acknowledgements.
+A COMMIT sets, changes or removes the settings, so they are rolled back, restored and made durable with the log. The
+acknowledgements are kept in a table of their own (``acks``), under the ``uuid``. A destination that is dropped and
+created again gets another uuid, and so has none of the old acknowledgements.
 
-A message is a DATA entry whose key begins with the prefix, but for the destination's own dead letters
-(``vlsn/format/messages``); its id is its VLSN.
+A message is a DATA entry whose key begins with the prefix, except the destination's own dead letters
+(``vlsn/format/messages``). The id of a message is its VLSN.
 """
 
 from __future__ import annotations
@@ -40,49 +40,49 @@ PREFIX: Final = "dest/"
 FULL_POLICIES: Final = ("page", "drop", "block", "fail")
 PAGE_FULL_POLICIES: Final = ("drop", "fail")
 DEAD_LETTER: Final = "dead_letter"
-"""The key of dead letters where none is given."""
+"""The key of dead letters if the settings name none."""
 _UUID: Final = re.compile(r"[0-9a-f]{16}\Z", re.ASCII)
 
 
 class DestinationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The settings of a destination; 0 for a limit that there is not."""
+    """The settings of a destination. A limit of 0 means that there is no limit."""
 
     uuid: str
     prefix: str = ""
-    """The beginning of its messages' keys; all entries where it is empty."""
+    """The prefix of the keys of the destination's messages. If the prefix is empty, all entries are messages."""
     max_bytes: int = 0
-    """The unacknowledged bytes, keys and values, from which on it is full."""
+    """The number of unacknowledged bytes, of keys and values, from which on the destination is full."""
     max_messages: int = 0
     full_policy: str = FULL_POLICIES[0]
     ack_timeout_s: float = 30.0
     """The seconds after which an unacknowledged message is delivered again."""
     attempts_max: int = 5
-    """The deliveries after which a message is dead."""
+    """The number of deliveries after which a message is dead."""
     dead_letter: str = DEAD_LETTER
     """The key of the dead letters."""
     page_limit_bytes: int = 0
-    """The bytes of pages from which on ``page_full_policy`` holds …"""
+    """The bytes of pages from which on ``page_full_policy`` applies."""
     page_limit_messages: int = 0
-    """… or the messages in these, acknowledged since or not."""
+    """The messages in pages, acknowledged or not, from which on ``page_full_policy`` applies."""
     page_full_policy: str = PAGE_FULL_POLICIES[1]
     paused: bool = False
     redelivery_delay_s: float = 0.0
-    """The seconds before a message that came back is delivered again, after its first attempt …"""
+    """The delay in seconds before a message is delivered again, after its first attempt was rejected or timed out."""
     redelivery_factor: float = 1.0
-    """… so many times longer after each further one …"""
+    """The factor by which ``redelivery_delay_s`` grows after each further attempt."""
     redelivery_delay_s_max: float = 0.0
-    """… up to this."""
+    """The longest delay that ``redelivery_factor`` leads to."""
     max_out: int = 0
-    """The messages that may be out at once."""
+    """The most messages that may be out (delivered and not yet acknowledged) at once."""
 
     @property
     def level(self) -> int:
-        """The level of the group that they take: a binary of an earlier one would know no such destination."""
+        """The group level that these settings need. A binary of an earlier level could not read them."""
         later = (self.redelivery_delay_s, self.redelivery_factor - 1.0, self.redelivery_delay_s_max, self.max_out)
         return REDELIVERY if any(later) else DESTINATIONS
 
     def redelivery_delay(self, attempts: int) -> float:
-        """Returns the seconds that a message waits which has come back ``attempts`` times, from 1 on."""
+        """Returns the delay in seconds for a message that was rejected or timed out ``attempts`` times, from 1 on."""
         most = self.redelivery_delay_s_max or REDELIVERY_DELAY_S_MAX
         try:
             return min(self.redelivery_delay_s * self.redelivery_factor ** (attempts - 1), most)
@@ -122,7 +122,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class PlacedDestination(NamedTuple):
-    """Settings, and the VLSN of the COMMIT that set them."""
+    """The settings of a destination, and the VLSN of the COMMIT that set them."""
 
     at: Vlsn
     settings: DestinationSettings
@@ -130,7 +130,7 @@ class PlacedDestination(NamedTuple):
 
 @dataclass(frozen=True)
 class DestinationView:
-    """A destination as of a durable VLSN, to read: for paging, holds and delivery."""
+    """A read-only view of a destination as of a durable VLSN, for paging, holds and delivery."""
 
     name: str
     settings: DestinationSettings
@@ -146,12 +146,12 @@ class DestinationView:
 
     @cached_property
     def letters(self) -> bytes:
-        """The key of its dead letters."""
+        """The key of the destination's dead letters."""
         return self.settings.dead_letter.encode()
 
     @property
     def floor(self) -> Vlsn:
-        """The VLSN up to which nothing of it is kept any more."""
+        """The VLSN up to which no message of the destination has to be kept."""
         return self.acked.kept_floor
 
 
@@ -159,14 +159,14 @@ _decoder = msgspec.json.Decoder(DestinationSettings)
 
 
 def key_of(name: str) -> str:
-    """Returns the name in the small state of destination ``name``. Raises ``BadArgument``."""
+    """Returns the name in the small state of destination ``name``. Raises ``BadArgument`` for a bad name."""
     if not is_part(name):
         raise BadArgument(f"{name[:100]!r} is no name of a destination: 1–64 of [A-Za-z0-9._-], not . or ..")
     return PREFIX + name
 
 
 def settings_of(kept: Kept | None) -> PlacedDestination | None:
-    """Reads settings; None where there are none, or something else lies there."""
+    """Reads settings. Returns None if the value is missing or is not the settings of a destination."""
     settings = decoded(kept, _decoder)
     if kept is None or settings is None:
         return None
@@ -178,14 +178,15 @@ def settings_of(kept: Kept | None) -> PlacedDestination | None:
 
 
 def settings_in(kept: Mapping[str, Kept]) -> dict[str, PlacedDestination]:
-    """Returns all settings by the names of their destinations, in their order."""
+    """Returns all settings by the names of their destinations, ordered by name."""
     return under(kept, PREFIX, settings_of)
 
 
 def views_of(kept: Mapping[str, Kept], acks: AckTable) -> list[DestinationView]:
-    """Returns all destinations of a log, as far as its acknowledgements are folded (``AckTable.advance``).
+    """Returns all destinations of a log, as far as the log's acknowledgements are folded (``AckTable.advance``).
 
-    One whose settings are durable and whose table is not, or was of another uuid, is not there yet."""
+    A destination is left out if its settings are durable but its table is not yet, or if its table belongs to another
+    uuid."""
     placed = settings_in(kept)
     tables = {name: acks.get(each.settings.uuid) for name, each in placed.items()}
     return [
@@ -196,7 +197,8 @@ def views_of(kept: Mapping[str, Kept], acks: AckTable) -> list[DestinationView]:
 
 
 class Destinations(FollowingHolds):
-    """The destinations of one log, and the holds that they place on it. On the owner's thread only, under the latch."""
+    """The destinations of one log, and the holds that they place on it. Only the owner's thread may use them, under the
+    latch."""
 
     def __init__(self, holds: Holds, small: SmallState, acks: AckTable) -> None:
         super().__init__(holds, Owner.DESTINATION)
@@ -204,7 +206,8 @@ class Destinations(FollowingHolds):
         self._acks = acks
 
     def views(self) -> list[DestinationView]:
-        """Returns all of them as far as acknowledgements are folded: durable, and synced here."""
+        """Returns all destinations as of the VLSN up to which acknowledgements are folded, which is durable and synced
+        on this node."""
         if not len(self._acks):
             return []
         return views_of(self._small.as_of(self._acks.folded_to), self._acks)

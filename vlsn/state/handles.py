@@ -1,7 +1,7 @@
-"""The transactions that are named by their handles: which of them a log holds, and where.
+"""The table of transactions that have handles: which of these transactions a log holds, and at which VLSNs.
 
-A table of the same kind as the producers' (``producers.py``), and with the same record, for names that come once each:
-a row in the order of the log, and the oldest one goes when there are too many.
+The table works like the table of producers (``producers.py``), and has the same record, but each of its names occurs
+only once. The rows are in the order of the log. When there are too many rows, the oldest row is removed.
 
     note     id → (first, last, term), at the end       one dictionary entry a transaction
     find     the place of a commit that is asked again
@@ -40,7 +40,7 @@ class HandlePlace(NamedTuple):
 
 
 class Handles(EvictingTable[Produced]):
-    """The table of one log, as of the last VLSN noted."""
+    """The transactions of one log that have handles, as of the last VLSN noted."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class Handles(EvictingTable[Produced]):
         silent: int = PRODUCER_SILENT_VLSNS,
         lacks_to: int = 0,
     ) -> None:
-        """Builds the table from ``record``. ``lacks_to``: the VLSN up to which it misses rows at least, for a record of
-        before that was noted."""
+        """Builds the table from ``record``. If ``record`` is older than the field for missing rows, ``lacks_to`` is the
+        VLSN up to which the table misses at least some rows."""
         record = record or ProducersRecord()
         super().__init__(silent=silent, forgotten_to=record.forgotten_to, keyed=record.keyed)
         self._most = REMEMBERED if most is None else most
         self._rows: OrderedDict[int, Produced] = OrderedDict()
-        """The rows by id, in the order of the log."""
+        """The rows by handle, in the order of the log."""
         for life in read_lives(record.lives):
             rows = life.rows
             self._rows[life.producer] = (life.producer, rows.begin, rows.firsts[-1], rows.lasts[-1], rows.terms[-1])
@@ -69,10 +69,10 @@ class Handles(EvictingTable[Produced]):
         return len(self._rows)
 
     def __contains__(self, handle: int) -> bool:
-        """Says whether there is a row of it, however old."""
+        """Says whether the table has a row for ``handle``, however old."""
         return handle in self._rows
 
-    # Lookups, with ``at`` the next VLSN of the log.
+    # Lookups, where ``at`` is the next VLSN of the log.
 
     def find(self, handle: int, *, at: int) -> HandlePlace | None:
         row = self._rows.get(handle)
@@ -80,15 +80,15 @@ class Handles(EvictingTable[Produced]):
             return None
         return HandlePlace(Vlsn(row[_FIRST]), Vlsn(row[_LAST]), Term(row[4]))
 
-    # What changes it.
+    # Changes of the table.
 
     def note(self, noted: Iterable[Produced]) -> None:
-        """Notes commits that follow on those noted before, in log order."""
+        """Adds commits that are after all commits noted before, in log order."""
         rows, ended, changed, most = self._rows, self._ended, self._changed, self._most
         for row in noted:
             handle = row[0]
             before = rows.pop(handle, None)
-            if before is not None:  # no master logs one twice
+            if before is not None:  # no master logs the same handle twice
                 ended.append(Ended(row[_FIRST], handle, before, self._evicted_to))
             elif len(rows) >= most:
                 gone, oldest = rows.popitem(last=False)
@@ -102,7 +102,7 @@ class Handles(EvictingTable[Produced]):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Forgets rows that no rollback brings back."""
+        """Forgets rows that no rollback restores."""
         ended, settled = self._ended, self.settled
         for _ in range(_LET_GO_AT_ONCE):
             if not ended or ended[0].at > settled:
@@ -110,13 +110,13 @@ class Handles(EvictingTable[Produced]):
             ended.popleft()
 
     def settle(self, vlsn: Vlsn) -> None:
-        """Settles everything up to ``vlsn``, which stays for ever."""
+        """Settles everything up to ``vlsn``, which is never rolled back."""
         self.settled = max(self.settled, vlsn)
         self._let_go()
 
     def check_fill(self, known: Handles, vlsn: Vlsn) -> None:
-        """Compares this table with ``known``, another copy's as of ``vlsn``. Behind ``lacks_to`` both must hold the
-        same rows, except those that the other copy has forgotten. Raises ``ValueError``."""
+        """Compares this table with ``known``, the table of another copy as of ``vlsn``. After ``lacks_to`` both must
+        hold the same rows, except the rows that ``known`` has forgotten. Raises ``ValueError`` if the tables differ."""
         self.check_exact(vlsn, "transactions")
         if max(known.settled, known._evicted_to) > vlsn or len(known) > self._most:
             raise ValueError(f"{len(known)} transactions as of VLSN {vlsn}, or some that were logged later")
@@ -127,8 +127,8 @@ class Handles(EvictingTable[Produced]):
             raise ValueError(f"{len(other)} transactions lie elsewhere there than in this log")
 
     def fill(self, known: Handles, vlsn: Vlsn) -> None:
-        """Becomes ``known``, which has passed ``check_fill``, with the rows noted here behind ``vlsn``. ``known`` is
-        used up."""
+        """Replaces this table's rows with those of ``known``, which has passed ``check_fill``, and adds the rows noted
+        here after ``vlsn``. ``known`` must not be used afterwards."""
         behind = {row for row in chain(self._rows.values(), (each.row for each in self._ended)) if row[_LAST] > vlsn}
         known.note(sorted(behind, key=itemgetter(_LAST)))
         self._rows, self._ended, self._evicted_to = known._rows, known._ended, known._evicted_to
@@ -146,7 +146,7 @@ class Handles(EvictingTable[Produced]):
         for handle in self._changed:
             self._changed[handle] = self._rows.get(handle)
 
-    # For checkpoints and restores.
+    # For checkpoints and restores:
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
         """Copies the table; the returned call makes the record on any thread."""
@@ -154,8 +154,8 @@ class Handles(EvictingTable[Produced]):
         return lambda: ProducersRecord(forgotten_to, b"".join([life for _, life in map(_encoded, rows)]), lacks_to)
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, TableChanges]]:
-        """Hands over the changes since the last checkpoint, as of ``vlsn``: a record without rows, and the rows that
-        changed. The caller must store both. The returned call makes them on any thread."""
+        """Prepares the changes since the last checkpoint, as of ``vlsn``: a record without rows, and the rows that
+        changed. The caller must store both. The returned call makes the record and the rows, on any thread."""
         if vlsn < max(self.settled, self._kept_at):
             self.keep_all()
         ended, forgotten_to = self._undone(vlsn)

@@ -1,8 +1,9 @@
-"""The sum of a log's entries: term runs, group and producers, as of any VLSN still needed.
+"""The history of a log: what its entries add up to (term runs, the group, the producers …), as of any VLSN still
+needed.
 
-Derived from visible blocks and nothing else; kept at checkpoints as the state record, recomputed after a rollback. A
-GROUP entry counts from the moment it is in the log, until it is rolled back. So the entries that may still be rolled
-back are kept beside the durable one.
+The history is derived from visible blocks alone. Checkpoints store it as the state record, and after a rollback it is
+computed again. A GROUP entry counts as soon as it is in the log, until it is rolled back. So the history keeps the
+durable GROUP entry and also the later ones, which may still be rolled back.
 
     term runs   [(1, 1, 40), (2, 41, 90)]      blocks 1–40 were sealed in term 1, 41–90 in term 2
     groups      [(2, GROUP at VLSN 2)]
@@ -56,7 +57,7 @@ class History:
         self.settings: list[tuple[Vlsn, Settings]] = []
         self.producers = producers_of(record) if record is not None else Producers()
         self.commits = Handles()
-        """The transactions that are named by their handles."""
+        """The transactions that have handles."""
         self.txn_ends: list[Vlsn] = []
         self.founding = record.founding if record is not None else ""
         self.small = SmallState(record.small if record is not None else None)
@@ -75,7 +76,7 @@ class History:
 
     @property
     def _tables(self) -> tuple[Any, ...]:
-        """All tables; each change of the log is applied to every one."""
+        """All tables. Each change of the log is applied to every table."""
         return self.producers, self.commits, self.small, self.acks
 
     @property
@@ -84,7 +85,7 @@ class History:
 
     @property
     def group(self) -> GroupEntry | None:
-        """The newest in the log, durable or not."""
+        """The newest GROUP entry in the log, durable or not."""
         return self.groups[-1][1] if self.groups else None
 
     @property
@@ -93,18 +94,19 @@ class History:
 
     @property
     def level(self) -> int:
-        """The group's level by the newest entry in the log, durable or not. A reader of this log must know it."""
+        """The group's level by the newest entry in the log, durable or not. A reader of this log must support that
+        level."""
         return self.levels[-1][1] if self.levels else LEVEL_1.min
 
     @property
     def settled(self) -> Vlsn:
-        """The VLSN from which on all of it is exact."""
+        """The VLSN from which on all tables are exact."""
         return Vlsn(max(table.settled for table in self._tables))
 
     @property
     def lacks_to(self) -> Vlsn:
-        """The VLSN up to which a table misses entries that were cleaned away before they were noted; 0 where all are
-        whole."""
+        """The VLSN up to which a table misses entries, since they were cleaned away before they were noted. 0 if all
+        tables are whole."""
         return Vlsn(max(table.lacks_to for table in self._tables))
 
     def level_at(self, durable: Vlsn) -> int:
@@ -114,23 +116,23 @@ class History:
 
     @property
     def set(self) -> Settings:
-        """The group's settings by the newest entry in the log, durable or not, but for the level."""
+        """The group's settings, except the level, by the newest entry in the log, durable or not."""
         return self.settings[-1][1] if self.settings else Settings()
 
     @property
     def durability(self) -> GroupDurability:
-        """The durability of appends that ask for none, by the newest entry in the log."""
+        """The durability of appends that do not ask for one, by the newest entry in the log."""
         return group_durability(self.set.durability or SYNCED)
 
     def term_of(self, vlsn: Vlsn) -> Term:
-        """Returns the term that ``vlsn`` was sealed in; 0 when it is not in the log."""
+        """Returns the term in which ``vlsn`` was sealed, or 0 if the log does not contain ``vlsn``."""
         index = bisect_right(self.term_runs, int(vlsn), key=lambda run: run.first) - 1
         if index < 0 or vlsn > self.term_runs[index].last:
             return NULL_TERM
         return Term(self.term_runs[index].term)
 
     def note_term(self, term: int, first: int, last: int) -> None:
-        """Notes that blocks ``first`` to ``last``, which follow on the known ones, are of ``term``."""
+        """Notes that the blocks of VLSNs ``first`` to ``last``, directly after the known blocks, are of ``term``."""
         runs = self.term_runs
         if runs and runs[-1].term == term:
             assert first == runs[-1].last + 1, (first, runs[-1])
@@ -140,7 +142,7 @@ class History:
             runs.append(TermRun(term, first, last))
 
     def note_block(self, data: Buffer) -> None:
-        """Reads the GROUP entries, and what COMMIT entries set and end, of a block whose kind may hold some."""
+        """Reads a block whose kind says that it may hold GROUP or COMMIT entries, and applies those entries."""
         self._note_own(own_entries(data, block_format.decode_header(data)))
 
     def _note_own(self, own: OwnEntries) -> None:
@@ -169,7 +171,8 @@ class History:
             self.acks.note(vlsn, commit.acks)
 
     def note_submissions(self, rows: list[Produced]) -> None:
-        """Notes submissions that follow on those noted before: of producers, and of transactions' handles."""
+        """Notes submissions of producers, and commits of transactions with handles, that are after all those noted
+        before."""
         handles = [row for row in rows if row[1] == HANDLE_SEQUENCE]
         if handles:
             self.commits.note(handles)
@@ -179,8 +182,8 @@ class History:
         self.producers.note(rows)
 
     def note_run(self, run: BlockRun, start: int, end: int) -> Vlsn:
-        """Notes that blocks ``start`` to ``end`` (exclusive) of a replica's run were placed. Returns the last COMMIT of
-        a transaction in them, 0 for none."""
+        """Notes that blocks ``start`` to ``end`` (exclusive) of a replica's run were written to the log. Returns the
+        VLSN of the last COMMIT of a transaction in these blocks, or 0 if there is none."""
         terms, txn_end = run.terms, NULL_VLSN
         if terms[start] == terms[end - 1]:
             self.note_term(terms[start], run.firsts[start], run.lasts[end - 1])
@@ -197,8 +200,8 @@ class History:
         return txn_end
 
     def settle(self, dtvlsn: Vlsn) -> None:
-        """Settles everything up to ``dtvlsn``, which stays for ever. It forgets groups before the durable one, and all
-        that only an earlier VLSN needs."""
+        """Settles everything up to ``dtvlsn``, which is never rolled back. Groups before the durable one are forgotten,
+        and so is everything that only an earlier VLSN needs."""
         for table in self._tables:
             table.settle(dtvlsn)
         for settings in (self.groups, self.levels, self.settings):
@@ -208,13 +211,14 @@ class History:
             del self.txn_ends[0]
 
     def lacks_group(self, first: Vlsn, dtvlsn: Vlsn) -> bool:
-        """Says whether the newest GROUP entry that stays for ever is not known. This log, which begins at ``first``,
-        was cleaned past it, and the state record that had it was lost."""
+        """Says whether the newest GROUP entry that is never rolled back is unknown. That is so if this log, which
+        begins at ``first``, was cleaned past that entry and has lost the state record that held it."""
         return first > 1 and (not self.groups or self.groups[0][0] > dtvlsn)
 
     def found_state(self, known: History, vlsn: Vlsn) -> None:
-        """Takes over ``known``, another copy's sum of this log as of ``vlsn``, with all that was noted here behind
-        that. ``known`` is used up. Raises ``ValueError`` where it contradicts this log; nothing has changed then."""
+        """Takes over ``known``, the history of another copy of this log as of ``vlsn``, and keeps what was noted here
+        after ``vlsn``. ``known`` must not be used afterwards. Raises ``ValueError`` if ``known`` contradicts this log.
+        In that case nothing has changed."""
         tables = list(zip(self._tables, known._tables, strict=True))
         for table, theirs in tables:
             table.check_fill(theirs, vlsn)
@@ -222,7 +226,7 @@ class History:
         self.levels = _found(self.levels, known.levels, vlsn)
         settings, self.settings = _found(self.settings, known.settings, vlsn), []
         for at, told in settings:
-            held = self.set  # an entry that set one alone was noted here without the other
+            held = self.set  # an entry that set only one setting was noted here without the other setting
             whole = Settings(producers=told.producers or held.producers, durability=told.durability or held.durability)
             self.settings.append((at, whole))
         self.producers.limits_behind(vlsn, self._limits_behind(vlsn))
@@ -231,7 +235,8 @@ class History:
         self.founding = self.founding or known.founding
 
     def _limits_behind(self, vlsn: Vlsn) -> list[tuple[int, int]]:
-        """Returns how many producers the log knows from which VLSN on, behind ``vlsn``."""
+        """Returns the changes of the limit on producers after ``vlsn``: the VLSN of each change, and the limit from
+        there on."""
         changes = sorted({at for at, _ in (*self.levels, *self.settings) if at > vlsn})
         sets = {
             at: next((told for since, told in reversed(self.settings) if since <= at), Settings()) for at in changes
@@ -239,20 +244,20 @@ class History:
         return [(at, _producers_max(self.level_at(at), sets[at])) for at in changes]
 
     def begin_at_level(self, vlsn: Vlsn, level: int) -> None:
-        """Notes that the log had ``level`` by ``vlsn``, the last one that was cleaned away, with the entry that set it.
-        Nothing was noted here before."""
+        """Notes that the log had ``level`` by ``vlsn``, the last VLSN that was cleaned away together with the entry
+        that set the level. No level was noted here before."""
         assert not self.levels
         if level > self.level:
             self.levels.append((vlsn, level))
             self.producers.limit_from(vlsn, _producers_max(level, self.set))
 
     def lose_before(self, vlsn: Vlsn) -> None:
-        """Notes that entries before ``vlsn`` were never noted here, and have left the log."""
+        """Notes that entries before ``vlsn`` were never noted here, and are no longer in the log."""
         for table in self._tables:
             table.lose_before(vlsn)
 
     def give_up_lost(self) -> None:
-        """Gives up the part that ``lose_before`` has noted as lost; no other copy has it."""
+        """Gives up the part that ``lose_before`` has noted as lost, since no other copy has it."""
         for table in self._tables:
             table.give_up_lost()
 
@@ -273,7 +278,7 @@ class History:
             self.txn_ends.pop()
 
     def truncate_head(self, first: Vlsn) -> None:
-        """Lets the log begin at ``first``. The group stays, also where its entry is gone."""
+        """Lets the log begin at ``first``. The GROUP entry is kept, even if it is no longer in the log."""
         runs = [run for run in self.term_runs if run.last >= first]
         if runs and runs[0].first < first:
             runs[0] = TermRun(runs[0].term, first, runs[0].last)
@@ -282,14 +287,15 @@ class History:
             del self.txn_ends[0]
 
     def snapshot(self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int) -> Callable[[], StateRecord]:
-        """Copies all of it as of ``vlsn`` for a restore, with the end of what was cleaned away. The returned call makes
-        the ``StateRecord`` on any thread (``Producers.snapshot``)."""
+        """Copies the whole history as of ``vlsn`` for a restore. ``trimmed_to`` is the last VLSN that was cleaned away.
+        The returned call makes the ``StateRecord`` on any thread (``Producers.snapshot``)."""
         record = self._sum(vlsn, trimmed_to, first_segment)
         tables = {field: getattr(self, field).snapshot(vlsn) for field in (*PREFIXES, "small")}
         return lambda: replace(record, **{field: table() for field, table in tables.items()})
 
     def keep_all(self) -> None:
-        """Lets the next checkpoint write every table whole: the store no longer holds the rows of the last one."""
+        """Makes the next checkpoint write every table whole, since the store no longer holds the rows of the last
+        checkpoint."""
         for field in PREFIXES:
             getattr(self, field).keep_all()
 
@@ -297,8 +303,8 @@ class History:
         self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int
     ) -> Callable[[], tuple[StateRecord, dict[str, TableChanges] | None]]:
         """Copies the content of a checkpoint as of ``vlsn``, which its caller must store. The returned call makes the
-        record on any thread, with the rows that changed since the last checkpoint. Below the level with keys for tables
-        these are None: the record holds all rows."""
+        record on any thread, with the rows that changed since the last checkpoint. Below the level from which on tables
+        have keys, the call returns None for the rows, since the record holds all rows."""
         if self.level_at(vlsn) < KEYED_FROM_LEVEL:
             whole = self.snapshot(vlsn, trimmed_to=trimmed_to, first_segment=first_segment)
             self.keep_all()
@@ -314,7 +320,7 @@ class History:
         return put_together
 
     def _sum(self, vlsn: Vlsn, trimmed_to: Vlsn, first_segment: int) -> StateRecord:
-        """Returns the record as of ``vlsn``, but for its tables."""
+        """Returns the record as of ``vlsn``, without its tables."""
         copy = History()
         copy.term_runs, copy.groups = list(self.term_runs), list(self.groups)
         copy.levels, copy.settings = list(self.levels), list(self.settings)
@@ -337,13 +343,13 @@ class History:
 
 
 def _found(mine: list[tuple[Vlsn, T]], theirs: list[tuple[Vlsn, T]], vlsn: Vlsn) -> list[tuple[Vlsn, T]]:
-    """Joins another copy's entries as of ``vlsn`` with those noted here behind that."""
+    """Joins the entries that another copy has as of ``vlsn`` with the entries that were noted here after ``vlsn``."""
     before = theirs or [each for each in mine if each[0] <= vlsn]
     return before + [each for each in mine if each[0] > vlsn]
 
 
 def producers_of(record: StateRecord) -> Producers:
-    """Makes the producers as of ``record``, with the limit that the log had set by then."""
+    """Makes the table of producers as of ``record``, with the limit that the log had set by then."""
     producers = Producers(record.producers)
     if since := max(record.level_vlsn, record.settings_vlsn):
         producers.limit_from(since, _producers_max(record.level, record.settings))

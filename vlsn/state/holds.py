@@ -1,14 +1,15 @@
-"""Holds: each owner's claim that cleaning leaves the log in place from a VLSN on.
+"""Holds: each hold is the claim of an owner that cleaning keeps the log from a VLSN on.
 
-1. A hold has an owner and a name, and keeps every VLSN from its own on.  The block that ends at a hold's VLSN stays
+1. A hold has an owner and a name, and keeps every VLSN from its own VLSN on. The block that ends at a hold's VLSN stays
    whole: a replica that has acknowledged VLSN 40 needs that block to find its matchpoint.
-2. Where cleaning has begun to take VLSNs away no hold is placed any more (``Trimmed``).
-3. A hold that lies too far behind may be dropped for the others' sake; its owner is notified once.
+2. Once cleaning has begun to remove a VLSN, no hold can be placed on it (``Trimmed``).
+3. A hold that is too far behind may be dropped so that the log can be cleaned. Its owner is notified once.
 
     feeder n2      at VLSN 4 000   for 3 s     what ends below VLSN 4 000 may go
     backup night   at VLSN 1       for 900 s   nothing may
 
-On the owner's thread only, under the log latch, like the log's own methods; ``LogHold`` alone is for any thread.
+Only the owner's thread may use holds, under the log latch, as with the methods of the log. ``LogHold`` alone is for any
+thread.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from vlsn.errors import BadArgument, LogClosed, Trimmed
 from vlsn.ids import NULL_VLSN, Vlsn
 
 HOLDS_MAX = 1_000
-"""A log has at most so many at once: each is looked at whenever something is to go."""
+"""The most holds of a log at once. Each hold is checked whenever segments are to be removed."""
 NAME_MAX = 64
 
 
@@ -33,51 +34,51 @@ class Owner(StrEnum):
     """The owner of a hold."""
 
     FEEDER = "feeder"
-    """A replica of the group, fed or to be fed; its name is the member's."""
+    """A replica of the group that is fed, or that will be fed. The name of the hold is the member's."""
     CONSUMER = "consumer"
-    """A reader that keeps its place: a named consumer of a group (``consumers``), or ``Log.hold``."""
+    """A reader that wants to continue later: a named consumer of a group (``consumers``), or a user of ``Log.hold``."""
     DESTINATION = "destination"
-    """A destination, whose unacknowledged messages lie in the log (``destinations``)."""
+    """A destination whose unacknowledged messages are in the log (``destinations``)."""
     BACKUP = "backup"
-    """A copier of an embedded log's segments: ``Log.hold(name, 0, owner=Owner.BACKUP)`` while it copies."""
+    """A copier of an embedded log's segments, which calls ``Log.hold(name, 0, owner=Owner.BACKUP)`` while it copies."""
     RESTORE = "restore"
-    """A peer that is restored from here."""
+    """A peer that is restored from this node."""
     CHECKPOINT = "checkpoint"
-    """The log's own hold on the part that the next open reads. Never dropped."""
+    """The log's own hold on the part that the next opening of the log reads. This hold is never dropped."""
 
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """One hold; made by ``Holds.place``."""
+    """One hold. ``Holds.place`` makes it."""
 
     owner: Owner
     name: str
     vlsn: Vlsn
     since_s: float
-    """The time since which it stands there, by the monotonic clock."""
+    """The time at which the hold reached its present VLSN, by the monotonic clock."""
     clock: Callable[[], float] = field(repr=False)
     on_dropped: Callable[[Vlsn], None] = field(repr=False)
-    """A call that gets the first VLSN that will remain."""
+    """Called when the hold is dropped, with the first VLSN that will remain."""
     live: bool = True
-    """False once it was released, replaced or dropped: it holds nothing any more."""
+    """False once the hold was released, replaced or dropped, and so holds nothing any more."""
 
     def __str__(self) -> str:
         return f"{self.owner} {self.name}"
 
     def advance(self, vlsn: Vlsn) -> None:
-        """Lets go of VLSNs below ``vlsn``; it never goes back."""
+        """Moves the hold forward to ``vlsn``. A lower ``vlsn`` is ignored."""
         if vlsn > self.vlsn:
             self.vlsn = vlsn
             self.since_s = self.clock()
 
     @property
     def age_s(self) -> float:
-        """The seconds that it has stood at its VLSN."""
+        """The seconds since the hold reached its present VLSN."""
         return max(0.0, self.clock() - self.since_s)
 
 
 class Holds:
-    """The holds of one log.  ``floor`` is the last VLSN that cleaning has decided to take away."""
+    """The holds of one log. ``floor`` is the last VLSN that cleaning has decided to remove."""
 
     def __init__(self, *, clock: Callable[[], float], floor: Vlsn = NULL_VLSN) -> None:
         self.floor = floor
@@ -93,8 +94,9 @@ class Holds:
     def place(
         self, owner: Owner, name: str, vlsn: Vlsn, *, on_dropped: Callable[[Vlsn], None] = lambda _: None
     ) -> Hold:
-        """Places a hold from ``vlsn`` on (0: all there is), in place of an older one of that name. Raises ``Trimmed``
-        when some of that is gone or about to go, ``BadArgument`` for a bad name or one too many."""
+        """Places a hold from ``vlsn`` on (0: the whole log). It replaces an older hold of the same owner and name.
+        Raises ``Trimmed`` if part of that is removed or about to be, and ``BadArgument`` for a bad name or too many
+        holds."""
         if not 1 <= len(name) <= NAME_MAX or not name.isprintable():
             raise BadArgument(f"{name[:NAME_MAX]!r} is no name of a hold; use 1 to {NAME_MAX} printable characters")
         first = Vlsn(self.floor + 1)
@@ -107,7 +109,7 @@ class Holds:
         return hold
 
     def release(self, hold: Hold) -> None:
-        """Releases a hold; harmless when it holds nothing."""
+        """Releases a hold. Does nothing if the hold is no longer live."""
         if hold.live:
             self._end(hold.owner, hold.name)
 
@@ -124,8 +126,9 @@ class Holds:
 
 
 class FollowingHolds:
-    """The holds of one owner by name, kept equal to the wanted ones. On the owner's thread only, under the latch.
-    ``dropped`` gets the name of a hold that lay too far behind, with the first VLSN that will remain."""
+    """The holds of one owner by name. ``follow`` makes them equal to the wanted ones. Only the owner's thread may use
+    them, under the latch. ``dropped`` is called with the name of a hold that was too far behind, and the first VLSN
+    that will remain."""
 
     def __init__(self, holds: Holds, owner: Owner) -> None:
         self.dropped: Callable[[str, Vlsn], None] = lambda name, first: None
@@ -134,7 +137,8 @@ class FollowingHolds:
         self._held: dict[str, Hold] = {}
 
     def follow(self, wanted: Mapping[str, Vlsn]) -> None:
-        """Holds what is ``wanted`` and nothing else. A name whose VLSN was cleaned away holds nothing."""
+        """Places the ``wanted`` holds, and releases all others of the owner. No hold is placed for a name whose VLSN
+        was cleaned away."""
         for name in [name for name in self._held if name not in wanted]:
             self._holds.release(self._held.pop(name))
         for name, vlsn in wanted.items():
@@ -151,7 +155,7 @@ class FollowingHolds:
 
 
 class LogHold:
-    """A hold on an embedded log, from any thread; a context that releases it."""
+    """A hold on an embedded log, for any thread. As a context manager it releases the hold at the end."""
 
     def __init__(
         self, holds: Holds, latch: AbstractContextManager[object], hold: Hold, check: Callable[[], None]
@@ -168,11 +172,11 @@ class LogHold:
 
     @property
     def live(self) -> bool:
-        """False once it was released, replaced or dropped."""
+        """False once the hold was released, replaced or dropped."""
         return self._hold.live
 
     def advance(self, vlsn: int) -> None:
-        """Lets go of VLSNs below ``vlsn``; it never goes back."""
+        """Moves the hold forward to ``vlsn``. A lower ``vlsn`` is ignored."""
         first = Vlsn(index(vlsn))
         self._check()
         with self._latch:

@@ -1,9 +1,10 @@
 """The base of all tables that follow the log (``producers``, ``handles``, ``small_state``, ``acks``).
 
-Above ``settled`` a table is exact as of any VLSN, and a rollback takes it back to any.  A cleaned log that has lost its
-state record knows nothing of the entries up to ``lacks_to``.  Another copy of the table fills that in.
+From ``settled`` on, a table is exact as of any VLSN, and can be rolled back to any VLSN. If a cleaned log has lost its
+state record, its tables know nothing of the entries up to ``lacks_to``. Another copy of the table fills in the missing
+part.
 
-A table has its own keys in the ``state`` store, one a row.  A checkpoint writes the rows that changed
+In the ``state`` store, each row of a table has a key of its own. A checkpoint writes only the rows that changed
 (``TableChanges``).
 """
 
@@ -22,17 +23,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """The rows that a checkpoint writes, and the names whose rows it deletes. With ``whole`` no earlier row stays."""
+    """The rows that a checkpoint writes, and the names whose rows it deletes. With ``whole``, all earlier rows are
+    deleted."""
 
     puts: Iterable[tuple[int, bytes]]
-    """Name and encoded row. The store may iterate it twice; each row is encoded when it is asked for."""
+    """The name and the encoded row of each row to write. The store may iterate ``puts`` twice; each row is encoded only
+    when the iteration reaches it."""
     deletes: list[int]
     whole: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded(Generic[R]):
-    """Rows, each encoded when it is asked for."""
+    """Rows that are encoded only when they are iterated."""
 
     rows: Collection[R]
     encode: Callable[[R], tuple[int, bytes]]
@@ -42,7 +45,7 @@ class Encoded(Generic[R]):
 
 
 class LogTable:
-    """The VLSNs between which a table is known. On the owner's thread only."""
+    """The base of all tables: the VLSNs between which a table is known. Only the owner's thread may use a table."""
 
     settled: int
     """The table is exact from this VLSN on."""
@@ -50,22 +53,23 @@ class LogTable:
     """Entries up to this VLSN were cleaned away before they were noted; 0 for a whole table."""
 
     def lose_before(self, vlsn: Vlsn) -> None:
-        """Notes that entries before ``vlsn`` were never noted here, and have left the log."""
+        """Notes that entries before ``vlsn`` were never noted here, and are no longer in the log."""
         self.lacks_to = max(self.lacks_to, vlsn - 1)
         self.settled = max(self.settled, self.lacks_to)
 
     def give_up_lost(self) -> None:
-        """Gives up the missing part: it counts as never set, or as forgotten."""
+        """Gives up the missing part, which counts as never set, or as forgotten."""
         self.lacks_to = NULL_VLSN
 
     def check_exact(self, vlsn: Vlsn, what: str) -> None:
-        """Raises ``ValueError`` where this table is not exact as of ``vlsn``, the VLSN of another copy."""
+        """Raises ``ValueError`` if this table is not exact as of ``vlsn``, the VLSN of another copy's table."""
         if vlsn < self.settled:
             raise ValueError(f"{what} as of VLSN {vlsn}: this table is exact from {self.settled} on")
 
 
 class Ended(NamedTuple, Generic[T]):
-    """A row that went when the submission at VLSN ``at`` came; ``evicted_to`` as it was before."""
+    """A row that was removed when the submission at VLSN ``at`` was noted. ``evicted_to`` is the table's value before
+    the removal."""
 
     at: int
     name: int
@@ -74,19 +78,19 @@ class Ended(NamedTuple, Generic[T]):
 
 
 class EvictingTable(LogTable, Generic[T]):
-    """A table of bounded size: the row with the oldest submission makes room for a new one."""
+    """A table of bounded size, which removes the row with the oldest submission before it adds one too many."""
 
     def __init__(self, *, silent: int, forgotten_to: int, keyed: bool) -> None:
         self._silent = silent
         self._evicted_to = forgotten_to
         self._ended: deque[Ended[T]] = deque()
         self._changed: dict[int, Any] = {}
-        """Rows that may differ from the last checkpoint, by name; None for a row that went."""
+        """The rows that may differ from the last checkpoint, by name. None marks a row that was removed."""
         self._whole = not keyed
-        """The next checkpoint writes every row."""
+        """True if the next checkpoint writes every row."""
 
     def forgotten_to(self, *, at: int) -> Vlsn:
-        """Returns the VLSN after which no submission was forgotten; ``at`` is the next VLSN to be given."""
+        """Returns the VLSN after which no submission was forgotten. ``at`` is the next VLSN to be assigned."""
         return Vlsn(max(self._evicted_to, at - self._silent - 1, NULL_VLSN))
 
     def forget_before(self, vlsn: Vlsn) -> None:
@@ -98,19 +102,20 @@ class EvictingTable(LogTable, Generic[T]):
         super().lose_before(vlsn)
 
     def keep_all(self) -> None:
-        """Lets the next checkpoint write every row: the store no longer holds the rows of the last one."""
+        """Makes the next checkpoint write every row, since the store no longer holds the rows of the last
+        checkpoint."""
         self._whole = True
         self._changed = {}
 
     def _ended_behind(self, vlsn: int) -> Iterator[Ended[T]]:
-        """Yields the rows that went behind ``vlsn``, the newest first."""
+        """Yields the rows that were removed after ``vlsn``, the newest first."""
         for ended in reversed(self._ended):
             if ended.at <= vlsn:
                 return
             yield ended
 
     def _undone(self, vlsn: int) -> tuple[dict[int, T], int]:
-        """Returns the rows by name that went behind ``vlsn``, and the last VLSN evicted before that."""
+        """Returns the rows, by name, that were removed after ``vlsn``, and the last VLSN evicted before that."""
         rows: dict[int, T] = {}
         evicted_to = self._evicted_to
         for ended in self._ended_behind(vlsn):

@@ -1,22 +1,24 @@
 """The node file: this node's identity, and its promises in elections.
 
-Two slots of one page each, both holding the same record:
+The file has two slots of one page each. Both hold the same record:
 
     0        8       12  16       24          32   40        48         56         64    96   128
     |VLSNNODE|version| 0 |sequence|incarnation|term|vote_term|floor_term|floor_vlsn|group|node|voted_for| zeros |crc|
 
-A change goes into slot one, is synced, then into slot two, is synced (*commit point*: the return), and only then does
-anything rest on it. At open the readable slot with the higher sequence is right. With equal sequences (a floor or a
-restore's term was being written) slot one is. The open makes both equal.
+A change is written to slot one and synced, then written to slot two and synced. The return of that last sync is the
+*commit point*: nothing relies on the change before it. On opening, the readable slot with the higher sequence is right.
+If both sequences are equal (a floor or a restore's term was being written), slot one is right. Opening the file makes
+both slots equal.
 
     cut while slot one was written    one torn or new, two old      the old record, or the new one: nobody was told
     cut while slot two was written    one new, two torn or old      the new record
     both unreadable                   Damaged: the node is a new incarnation, however full its log
     one of another version, crc right WrongVersion, whatever the other holds: nothing is written
 
-Every later version keeps magic, version and crc in these places. The version is the level (``levels``) that the node
-has promised to read: an older binary, which may not know it, refuses. Open syncs before it reads, and reads the medium.
-A promise that only the page cache held could be lost later.
+Every later version keeps the magic, the version and the crc at these offsets. The version is the level (``levels``)
+that the node has promised to read. An older binary may not know that level, and so refuses the file. Opening syncs the
+file before it reads, and reads from the medium, not from the page cache. Otherwise a promise that only the page cache
+held could be lost later.
 """
 
 from __future__ import annotations
@@ -48,9 +50,9 @@ assert _SLOT.size == 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """``voted_for`` is the name that got the vote in ``vote_term``, "" for nobody. A log below the vote floor (term,
-    VLSN; 0, 0 for none) gets no vote from the node, and the node does not stand with it. ``sequence`` is the file's to
-    set."""
+    """The content of the node file. ``voted_for`` is the name of the node that got the vote in ``vote_term``, or "" if
+    none did. The vote floor is a term and a VLSN (0, 0 for none). The node does not vote for a log below its vote
+    floor, and is no candidate with such a log. Only the node file sets ``sequence``."""
 
     group: str
     node: str
@@ -62,7 +64,7 @@ class NodeRecord:
     floor_vlsn: int = 0
     sequence: int = 1
     level: int = 1
-    """The slot's version; never falls."""
+    """The slot's version, which never decreases."""
 
     def encode(self) -> bytes:
         """Encodes one slot."""
@@ -87,7 +89,7 @@ class NodeRecord:
 
     @classmethod
     def decode(cls, slot: Buffer) -> NodeRecord:
-        """Decodes the record in one whole slot. Raises ``BadBody``; ``WrongVersion``."""
+        """Decodes the record in one whole slot. Raises ``BadBody`` for a damaged slot, and ``WrongVersion``."""
         if len(slot) != SLOT_BYTES:
             raise BadBody(f"a node file slot of {len(slot)} bytes")
         slot = bytes(slot)
@@ -129,7 +131,7 @@ class NodeRecord:
 
 
 class NodeFile:
-    """The open file.  Not for two threads at a time; every call may block on the disk."""
+    """The open node file. Only one thread may use it at a time. Every call may block on the disk."""
 
     def __init__(self, file: File, record: NodeRecord) -> None:
         self._file = file
@@ -139,9 +141,9 @@ class NodeFile:
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> NodeFile:
-        """Reads the record and makes both slots equal, durable with the file's name. Raises ``WrongVersion``,
-        ``Damaged`` when neither slot can be read, ``LogFailed`` when a sync fails, ``FileNotFoundError`` without a
-        file."""
+        """Opens the file, reads the record, and makes both slots equal and durable together with the file's name.
+        Raises ``WrongVersion``, ``Damaged`` when neither slot can be read, ``LogFailed`` when a sync fails,
+        ``FileNotFoundError`` without a file."""
         file = disk.open(path, write=True)
         try:
             _settle(disk, path, file)
@@ -149,7 +151,7 @@ class NodeFile:
             right = _newer(slots, path)
             one, two = (slot if isinstance(slot, NodeRecord) else None for slot in slots)
             node_file = cls(file, right)
-            # The wrong slot alone is written: whatever happens, the right one stays.
+            # Only the wrong slot is written, so that the right slot stays whole whatever happens.
             if one != right:
                 node_file._write(0, right.encode())
             if two != right:
@@ -160,12 +162,12 @@ class NodeFile:
         return node_file
 
     def replace(self, record: NodeRecord, *, learned: bool = False) -> NodeRecord:
-        """Makes ``record`` (with the next sequence) the node's, durable on return, and returns it.  Within one
-        incarnation the term never falls.  A floor alone keeps the sequence, and so does what was ``learned`` from
-        another's log: an old image that writes one before it was compared must not pass for the disk that has promised
-        as much.  A vote of a term is never taken back: another one in its place, or none, is refused with ``LogFailed``
-        and not written. After a ``LogFailed`` of the disk the file's content is unknown; every further call raises it
-        too."""
+        """Writes ``record``, with the next sequence, as the node's record, durable on return, and returns it. Within
+        one incarnation the term never decreases. The sequence stays the same if only a floor changes, or if the change
+        was ``learned`` from another node's log. Otherwise an old image of the disk, which writes such a change before
+        it was compared, could pass for the disk that has made the promises. A vote is never taken back within its term.
+        A record with another vote, or none, for that term is refused with ``LogFailed`` and not written. After the disk
+        has failed once (``LogFailed``), the file's content is unknown, and every further call raises ``LogFailed``."""
         mine = self.record
         assert record.incarnation != mine.incarnation or record.term >= mine.term
         assert record.level >= mine.level
@@ -204,7 +206,7 @@ class NodeFile:
 
 
 def create(disk: Disk, path: str, record: NodeRecord) -> NodeFile:
-    """Makes a new node file, durable with its name on return; never seen half written."""
+    """Creates a node file, durable with its name on return. No reader ever sees a half-written file."""
     slot = record.encode()
     fresh = path + ".new"
     if disk.exists(fresh):
@@ -227,7 +229,8 @@ def read(disk: Disk, path: str) -> NodeRecord:
 
 
 def read_slots(disk: Disk, path: str) -> tuple[NodeRecord, dict[int, Exception]]:
-    """Reads the record, and the faults of unreadable slots by their numbers (1, 2). Raises as ``read``."""
+    """Reads the record, and returns the faults of unreadable slots by the slots' numbers (1, 2). Raises as ``read``
+    does."""
     with closing(disk.open(path)) as file:
         slots = _slots(file, path)
     faults = {number: slot for number, slot in enumerate(slots, 1) if not isinstance(slot, NodeRecord)}
@@ -235,7 +238,7 @@ def read_slots(disk: Disk, path: str) -> tuple[NodeRecord, dict[int, Exception]]
 
 
 def _settle(disk: Disk, path: str, file: File) -> None:
-    """Brings what an earlier process wrote and did not sync onto the medium, or out of the cache."""
+    """Writes to the medium, or drops from the cache, what an earlier process wrote and did not sync."""
     try:
         file.sync()
         file.drop_cache()
@@ -256,7 +259,7 @@ def _slots(file: File, path: str) -> list[NodeRecord | Exception]:
 
 
 def _slot(file: File, index: int) -> NodeRecord | Exception:
-    """Reads each slot by itself: the sector of one may be bad."""
+    """Reads the slot at ``index`` alone, since the sector of only one slot may be bad."""
     try:
         return NodeRecord.decode(file.read(index * SLOT_BYTES, SLOT_BYTES))
     except BadBody as error:
@@ -268,11 +271,12 @@ def _slot(file: File, index: int) -> NodeRecord | Exception:
 
 
 def _newer(slots: Sequence[NodeRecord | Exception], path: str) -> NodeRecord:
-    """Returns the newer record; of two with one sequence slot one, which is written first."""
+    """Returns the newer record. If both have the same sequence, returns that of slot one, which is written first."""
     readable = [slot for slot in slots if isinstance(slot, NodeRecord)]
     if readable:
         return max(readable, key=lambda slot: slot.sequence)
     for slot in slots:
-        if isinstance(slot, OSError):  # the disk may give it yet: no reason to become somebody else
+        # the disk may still return the slot later, so this is no reason to take a new identity
+        if isinstance(slot, OSError):
             raise slot
     raise Damaged("neither slot of the node file can be read", file=path)

@@ -1,4 +1,4 @@
-"""The settings of a local log, and what it counts."""
+"""The settings of a local log, and the counters that it keeps."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Settings of a local log; sizes in bytes, times in seconds; ``roll_period_s`` 0 is never. Raises ``BadArgument``
-    for a value out of its range, or one that is no number."""
+    """Settings of a local log. Sizes are in bytes, times in seconds. With ``roll_period_s`` 0, segments are never
+    rolled for their age. Raises ``BadArgument`` for a value that is out of range or not a number."""
 
     segment_bytes: int = SEGMENT_BYTES
     block_bytes_max: int = BLOCK_BYTES_MAX
@@ -75,14 +75,14 @@ class LogOptions:
     roll_period_s: float = 0.0
     free_bytes_min: int = FREE_BYTES_MIN
     retention_bytes: int = 0
-    """Bytes of all segment files, past which the oldest go; 0: none ever does for it."""
+    """The bytes of all segment files above which the oldest are removed. 0: none is removed for size."""
     retention_age_s: float = 0.0
-    """The age of a segment's last entry, past which it goes; 0: none ever does for it."""
+    """The age of a segment's last entry above which the segment is removed. 0: none is removed for age."""
     hold_bytes_max: int = HOLD_BYTES_MAX
-    """Bytes that a hold may keep the log behind; 0: without end."""
+    """The bytes of log that one hold may keep. 0: no limit."""
     durable_when_synced: bool = True
-    """True where what the embedded log has synced is durable. False: its owner says what is (``Log.raise_durable``), as
-    one does who keeps copies elsewhere, and may roll back to there."""
+    """True if the embedded log counts as durable what it has synced. If False, the log's owner reports what is durable
+    (``Log.raise_durable``), and may roll the log back to there. An owner that keeps copies elsewhere does so."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -109,15 +109,15 @@ class LogStats:
     bytes: int = 0
     cuts: int = 0
     index: IndexStats = field(default_factory=IndexStats)
-    """The VLSN index's own, which it goes on counting in."""
+    """The counters of the VLSN index, which the index itself updates."""
     write_errors: int = 0
-    """Groups whose write or sync failed, and that were written again in the next segment."""
+    """The groups whose write or sync failed, and that were written again in the next segment."""
     unacked: int = 0
-    """Entries that are with the writer."""
+    """The entries that the writer has not acknowledged yet."""
     waiting_for_sync: int = 0
-    """Submissions that are written and not synced yet."""
+    """The submissions that are written and not synced yet."""
     appends_per_sync: Histogram = field(default_factory=lambda: Histogram(SHARES))
     group_bytes: Histogram = field(default_factory=lambda: Histogram(GROUP_BYTES))
     sync_seconds: Seconds = field(default_factory=Seconds)
-    """Write and sync of one group, by the writer's thread."""
+    """The duration of writing and syncing one group, on the writer's thread."""
     rolls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLL_REASONS, 0))

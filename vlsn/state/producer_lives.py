@@ -1,9 +1,9 @@
-"""Lives of producers: the submissions of each that are remembered, in memory and as bytes.
+"""Lives of producers: the remembered submissions of each producer, in memory and as bytes.
 
     bytes   u64 each: producer, sequence of the first row, rows n; then n first VLSNs, n last ones, n terms
 
-The columns only grow: forgetting rows makes new columns, and so does a rollback behind rows that were handed out. So a
-holder of ``Rows`` may read them on any thread, as of any VLSN at or below the one at which it took them.
+Columns are only appended to. To forget rows, a life makes new columns. A rollback of rows that were handed out does the
+same. So a holder of ``Rows`` may read them on any thread, as of any VLSN up to the one at which the holder got them.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ HEAD = Struct("<QQQ")
 WORD = 8
 _HEAD_WORDS = 3
 _NEVER: array[int] = array("Q")
-"""The crossings of a producer that never crossed; never append to it."""
+"""The crossings of a producer that never crossed. This shared array must never be appended to."""
 SPARE_ROWS = 8
-"""Rows past what is needed that a life may have before they are copied away."""
+"""The most rows that a life may have beyond the remembered ones before they are dropped by copying."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerLimits:
-    """The same on every node, or nodes would not agree. The ``recent`` producers with the newest submissions have their
-    last ``remembered`` remembered. Any other has the last ``least`` of before it left that set."""
+    """The limits of the table of producers. They are the same on every node, since otherwise the nodes' tables would
+    differ. For each of the ``recent`` producers with the newest submissions, the last ``remembered`` submissions are
+    remembered. For any other producer, only the last ``least`` submissions before it left that set are remembered."""
 
     producers: int = PRODUCERS_AT_LEVEL_1
-    """As long as the log has set no other number (``Producers.limit_from``)."""
+    """The limit on producers, unless the log has set another (``Producers.limit_from``)."""
     remembered: int = PRODUCER_REMEMBERED_MAX
     silent: int = PRODUCER_SILENT_VLSNS
     recent: int = PRODUCERS_RECENT
@@ -52,7 +53,8 @@ class ProducerLimits:
 
 
 class ProducerPlace(msgspec.Struct, frozen=True):
-    """The place of a producer: ``next`` is the sequence that is due, then the submission before it."""
+    """The place of a producer: ``next`` is the sequence that its next submission must have. The other fields are the
+    place of its last submission."""
 
     next: int = 0
     first: int = 0
@@ -61,8 +63,8 @@ class ProducerPlace(msgspec.Struct, frozen=True):
 
 
 class Rows(msgspec.Struct, frozen=True, gc=False):
-    """Submissions of one producer, without a hole; the columns are as long as each other, and not empty. The garbage
-    collector, which would hold everything up for them, does not look at them: they are in no cycle."""
+    """Consecutive submissions of one producer. All columns have the same length and are not empty. These objects are
+    excluded from garbage collection, which would pause everything to visit them. They are in no reference cycle."""
 
     begin: int
     """The sequence of the first row."""
@@ -70,22 +72,22 @@ class Rows(msgspec.Struct, frozen=True, gc=False):
     lasts: array[int]
     terms: array[int]
     crossed: array[int] = _NEVER
-    """The VLSNs at which it was no longer one of the recent producers, ascending."""
+    """The VLSNs at which the producer left the set of recent producers, ascending."""
 
     def upto(self, vlsn: int) -> int:
-        """Counts the rows at or before ``vlsn``."""
+        """Counts the rows whose VLSN is at or before ``vlsn``."""
         return bisect_right(self.lasts, vlsn)
 
     def start(self, end: int, vlsn: int, limits: ProducerLimits) -> int:
-        """Returns the first row that is remembered as of ``vlsn``, of the ``end`` ones that it had then."""
+        """Returns the index of the first row that is remembered as of ``vlsn``, when the life had ``end`` rows."""
         start = max(0, end - limits.remembered)
         if self.crossed and (times := bisect_right(self.crossed, vlsn)):
             start = max(start, self.upto(self.crossed[times - 1]) - limits.least)
         return start
 
     def cut(self, start: int, end: int, settled: int, upto: int) -> Rows:
-        """Copies rows ``start`` to ``end`` (exclusive), which begin at or before VLSN ``settled``, and crossings up to
-        ``upto``."""
+        """Copies rows ``start`` to ``end`` (exclusive), which begin at or before VLSN ``settled``, and the crossings up
+        to ``upto``."""
         times = bisect_right(self.crossed, settled)
         crossed = self.crossed[max(0, times - 1) : bisect_right(self.crossed, upto)]
         firsts, lasts, terms = (column[start:end] for column in (self.firsts, self.lasts, self.terms))
@@ -97,11 +99,11 @@ class Rows(msgspec.Struct, frozen=True, gc=False):
 
 
 Part: TypeAlias = "tuple[int, array[int], array[int], array[int]] | None"
-"""The sequence of the first of some submissions, and their columns; None for none."""
+"""The sequence of the first of consecutive submissions, and their columns. None if there are no submissions."""
 
 
 class Life(msgspec.Struct, gc=False, eq=False):
-    """One producer, for as long as each sequence follows on the one before."""
+    """The life of one producer: its submissions, as long as each sequence is one more than the one before."""
 
     producer: int
     rows: Rows
@@ -112,46 +114,47 @@ class Life(msgspec.Struct, gc=False, eq=False):
 
     @property
     def next(self) -> int:
-        """The sequence that is due."""
+        """The sequence that the next submission must have."""
         return self.rows.begin + len(self.rows.lasts)
 
     @property
     def last(self) -> int:
-        """The last VLSN of its newest submission."""
+        """The last VLSN of the newest submission."""
         return self.rows.lasts[-1]
 
     def __len__(self) -> int:
         return len(self.rows.lasts)
 
     def place(self, sequence: int, limits: ProducerLimits) -> tuple[Vlsn, Vlsn, Term] | None:
-        """Returns first and last VLSN and term of a submission that is remembered; None for any other."""
+        """Returns the first VLSN, the last VLSN and the term of a remembered submission, or None for any other
+        submission."""
         rows, row = self.rows, sequence - self.rows.begin
         if not rows.start(len(self), NUMBER_MAX, limits) <= row < len(self):
             return None
         return Vlsn(rows.firsts[row]), Vlsn(rows.lasts[row]), Term(rows.terms[row])
 
     def as_of(self, vlsn: int) -> ProducerPlace:
-        """Returns its place as of ``vlsn``."""
+        """Returns the producer's place as of ``vlsn``."""
         rows, end = self.rows, self.rows.upto(vlsn)
         if not end:
             return ProducerPlace(rows.begin)
         return ProducerPlace(rows.begin + end, rows.firsts[end - 1], rows.lasts[end - 1], rows.terms[end - 1])
 
     def cross(self, vlsn: int) -> None:
-        """Notes that it is none of the recent producers from ``vlsn`` on."""
+        """Notes that the producer is not a recent one from ``vlsn`` on."""
         if self.rows.crossed is _NEVER:
             self.rows = msgspec.structs.replace(self.rows, crossed=array("Q", (vlsn,)))
         else:
             self.rows.crossed.append(vlsn)
 
     def behind(self, vlsn: int) -> list[Produced]:
-        """Lists its submissions behind ``vlsn``."""
+        """Lists the submissions after ``vlsn``."""
         rows, start = self.rows, self.rows.upto(vlsn)
         places = zip(rows.firsts[start:], rows.lasts[start:], rows.terms[start:], strict=True)
         return [(self.producer, rows.begin + row, *place) for row, place in enumerate(places, start)]
 
     def part(self, after: int, upto: int, limits: ProducerLimits) -> Part:
-        """Returns its remembered submissions of these VLSNs."""
+        """Returns the remembered submissions after VLSN ``after`` and up to VLSN ``upto``."""
         rows = self.rows
         end = rows.upto(upto)
         start = max(rows.upto(after), rows.start(end, upto, limits))
@@ -160,13 +163,14 @@ class Life(msgspec.Struct, gc=False, eq=False):
         return rows.begin + start, rows.firsts[start:end], rows.lasts[start:end], rows.terms[start:end]
 
     def truncate(self, last: int, *, apart: bool) -> None:
-        """Undoes what came after ``last``; ``apart`` from the present holders of its rows."""
+        """Undoes the submissions after ``last``. With ``apart``, the rows are copied first, so that present holders of
+        the rows see no change."""
         rows, end = self.rows, self.rows.upto(last)
         if apart or end < len(self) or (rows.crossed and rows.crossed[-1] > last):
             self.rows = rows.cut(0, end, 0, last)
 
     def forget_spare(self, settled: int, limits: ProducerLimits) -> None:
-        """Forgets rows that no VLSN above ``settled`` needs, once that is worth it."""
+        """Forgets the rows that no VLSN above ``settled`` needs, once there are enough of them to be worth a copy."""
         end = self.rows.upto(settled)
         if end > SPARE_ROWS:
             spare = self.rows.start(end, settled, limits)
@@ -175,8 +179,8 @@ class Life(msgspec.Struct, gc=False, eq=False):
 
 
 def read_lives(lives: bytes) -> list[Life]:
-    """Reads lives one behind the other, the one first that was heard of longest ago. Raises ``ValueError`` for bytes
-    that are no record's."""
+    """Decodes concatenated lives. They are ordered by their last submission, the oldest first. Raises ``ValueError``
+    for bytes that are not such lives."""
     words = array("Q")
     words.frombytes(lives)
     found: list[Life] = []
@@ -204,8 +208,8 @@ def _check_order(
     starts: np.ndarray[tuple[int], np.dtype[np.int64]],
     counts: np.ndarray[tuple[int], np.dtype[np.int64]],
 ) -> None:
-    """Checks that each submission lies behind its producer's one before, and each producer's last behind that of the
-    one before. Raises ``ValueError``."""
+    """Checks that each submission is after its producer's previous one, and that lives are ordered by their last
+    submissions. Raises ``ValueError`` if not."""
     if not found:
         return
     total = int(counts.sum())
@@ -224,7 +228,7 @@ def _check_order(
 
 
 def split_lives(lives: bytes) -> Iterator[tuple[int, bytes]]:
-    """Gives each life, as it is encoded, with its producer; ``lives`` can be read."""
+    """Yields each producer with its encoded life. ``lives`` must be readable by ``read_lives``."""
     at = 0
     while at < len(lives):
         producer, _, count = HEAD.unpack_from(lives, at)
@@ -234,7 +238,7 @@ def split_lives(lives: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def last_of(life: Buffer) -> int:
-    """Returns the last VLSN of encoded ``life``, 0 where it is too short to have one."""
+    """Returns the last VLSN of the encoded ``life``, or 0 if the bytes are too short to contain one."""
     if len(life) < HEAD.size:
         return 0
     count = HEAD.unpack_from(life)[2]

@@ -1,29 +1,31 @@
-"""Producers: the submissions of each that a log holds, so that the master takes none twice.
+"""Producers: the submissions of each producer that a log holds, so that the master logs no submission twice.
 
-The table is a function of the visible log up to a VLSN. So it is the same on every node, after every change of master,
-open and rollback:
+The table is a function of the visible log up to a VLSN. So the table is the same on every node, after every change of
+master, opening of the log and rollback:
 
-1. A producer's *life* is a run of its submissions with sequences that rise by one. The table knows its next sequence,
-   and where the last ``remembered`` of them lie. Once ``recent`` other producers have submitted since, it knows the
-   last ``least``.
-2. A producer whose last submission lies more than ``silent`` VLSNs back is forgotten. A new one makes room: beyond the
-   log's limit at that VLSN the producers with the oldest last submissions go. A producer whose last submission lies
-   after ``forgotten_to`` has not gone that way: "unknown" means "never logged" to it. To another producer it may mean
-   "forgotten".
-3. Above ``settle`` it can be taken back to any VLSN, its limit too; below that nothing is kept for it.
-4. A log that was cleaned, and has lost its state record, has noted nothing up to ``lacks_to``. Until another copy of
-   the table has filled that in, "unknown" and "not remembered" mean nothing there. No producer makes room meanwhile:
-   the entry that set the log's limit may be missing, too.
+1. A producer's *life* is a run of its submissions whose sequences rise by one. The table knows the next sequence of
+   each life, and the VLSNs of its last ``remembered`` submissions. Once ``recent`` other producers have submitted
+   since, the table knows only the last ``least`` submissions.
+2. A producer whose last submission lies more than ``silent`` VLSNs back is forgotten. When a new producer would exceed
+   the log's limit at that VLSN, the producers with the oldest last submissions are removed. A producer whose last
+   submission is after ``forgotten_to`` was not removed that way, so for it "unknown" means "never logged". For any
+   other producer "unknown" may mean "forgotten".
+3. The table, with its limit, can be rolled back to any VLSN from the settled one on. What only earlier VLSNs need is
+   not kept.
+4. If a cleaned log has lost its state record, the table has noted nothing up to ``lacks_to``. Until another copy of the
+   table has filled in that part, "unknown" and "not remembered" mean nothing. Meanwhile no producer is removed for a
+   new one, since the entry that set the log's limit may be missing, too.
 
     appended   A/0 A/1 B/0 A/2 …      A: next 3, A/1 is VLSN 2      B: next 1
                VLSN 1   2   3   4     truncate(3):  A: next 2       settle(2): only VLSN 3 and 4 can be undone
 
-``checkpoint`` writes the lives that changed since the checkpoint before, or all of them. The first costs its caller the
-same for any number of lives, the second some 50 ns a life. The rest is done on any thread.
+``checkpoint`` writes either the lives that changed since the last checkpoint, or all lives. The cost to the caller is
+constant if only changed lives are written, and about 50 ns for each life if all are. The rest of the work is done on
+any thread.
 
-Memory is bounded by (``recent`` × ``remembered`` + ``producers`` × ``least``) × 24 bytes, 600 bytes a producer, and 24
-for each submission since ``settle``; a submission costs some operations on dicts and arrays.  Kafka's producer state
-manager (KIP-98, KIP-360) is the model; its clocks are not.
+Memory is at most (``recent`` × ``remembered`` + ``producers`` × ``least``) × 24 bytes, 600 bytes for each producer, and
+24 bytes for each submission since the settled VLSN. A submission costs a few operations on dicts and arrays. The model
+is Kafka's producer state manager (KIP-98, KIP-360), but without its clocks.
 """
 
 from __future__ import annotations
@@ -57,32 +59,34 @@ __all__ = ["ProducerLimits", "ProducerPlace", "Producers", "ProducersRecord"]
 
 _ROWS = attrgetter("rows")
 _LET_GO_AT_ONCE = 256
-"""The most lives and rows, settled for good, that one call forgets."""
+"""The most settled lives and rows that one call of ``_let_go`` forgets."""
 
 
 class ProducersRecord(msgspec.Struct, frozen=True):
-    """The producers as of a VLSN. ``lives`` are in the order of their last submissions: see ``producer_lives``."""
+    """The producers as of a VLSN. ``lives`` are ordered by their last submissions (see ``producer_lives``)."""
 
     forgotten_to: int = 0
     lives: bytes = b""
     lacks_to: int = 0
-    """Nothing up to this VLSN is in it, though there may have been something; absent in older records."""
+    """Submissions up to this VLSN are missing from the record, if there were any. Older records have no such field."""
     keyed: bool = False
-    """The lives lie under keys of their own in the store; absent in older records, and before level 2."""
+    """True if the lives have keys of their own in the store. Older records and records before level 2 have no such
+    field."""
     count: int = 0
-    """How many do."""
+    """The number of lives that have keys of their own."""
 
     def check(self, vlsn: int) -> None:
-        """Raises ``ValueError`` for lives that cannot be."""
+        """Raises ``ValueError`` for bytes that are not encoded lives."""
         read_lives(self.lives)
 
     def apart(self) -> tuple[ProducersRecord, TableChanges]:
-        """Takes the lives out of a whole record."""
+        """Splits a whole record into a record without lives, and the lives as rows."""
         lives = list(split_lives(self.lives))
         return replace(self, lives=b"", keyed=True, count=len(lives)), TableChanges(lives, [], whole=True)
 
     def together(self, rows: list[tuple[int, bytes]], prefix: bytes) -> ProducersRecord:
-        """Returns the record with the lives that lay under keys. Raises ``ValueError``."""
+        """Returns the record with the lives of ``rows``, which were stored under keys of their own. Raises
+        ``ValueError`` for a life under the wrong key."""
         for producer, life in rows:
             if int.from_bytes(life[:8], "little") != producer or len(life) < HEAD.size:
                 raise ValueError(f"the life under key {prefix.hex()}{producer:016x} is of another producer")
@@ -90,34 +94,38 @@ class ProducersRecord(msgspec.Struct, frozen=True):
 
 
 class Producers(EvictingTable[Life]):
-    """The table of one log, as of the last VLSN noted."""
+    """The producers of one log, as of the last VLSN noted."""
 
     def __init__(self, record: ProducersRecord | None = None, limits: ProducerLimits | None = None) -> None:
         self.limits = limits or ProducerLimits()
         record = record or ProducersRecord()
         super().__init__(silent=self.limits.silent, forgotten_to=record.forgotten_to, keyed=record.keyed)
         self._limits_set: list[tuple[int, int]] = []
-        """VLSNs from which on the log has set another number of producers, ascending."""
+        """The changes of the limit on producers: the VLSN from which on each limit applies, and the limit,
+        ascending."""
         self._older: OrderedDict[int, Life] = OrderedDict()
         self._recent: OrderedDict[int, Life] = OrderedDict()
-        """The lives by producer, the one with the oldest last submission first; ``_older`` come before ``_recent``."""
+        """The lives by producer, ordered by their last submissions, the oldest first. All of ``_older`` come before
+        ``_recent``."""
         self._take(read_lives(record.lives))
         self._spares: deque[tuple[int, Life]] = deque()
-        """Lives that have more rows than are remembered once that VLSN is settled."""
+        """Lives that will have more rows than are remembered once the VLSN beside them is settled."""
         self.lacks_to = record.lacks_to
         newest = next(reversed(self._recent.values()), None)
         self.settled = newest.last if newest is not None else self.lacks_to
         self._kept_at = self.settled
         self._changed: dict[int, Rows | None] = {}
-        """By rows, so that a checkpoint takes all of them without a look: rows that were let go since say the same."""
+        """The rows of the changed lives, so that a checkpoint takes all of them without a lookup. Rows that were
+        forgotten since do not matter."""
         self._copied_to = 0
-        """The highest VLSN as of which rows were handed out: behind it they may grow, up to it they stay."""
+        """The highest VLSN as of which rows were handed out. Rows after it may still be appended, rows up to it must
+        not change."""
 
     def __len__(self) -> int:
-        """Counts the producers that are kept, silent ones that nobody has made room of yet included."""
+        """Counts the kept producers, including silent ones that are not removed yet."""
         return len(self._older) + len(self._recent)
 
-    # Lookups, with ``at`` the next VLSN of the log.
+    # Lookups, where ``at`` is the next VLSN of the log.
 
     def find(self, producer: int, *, at: int) -> Life | None:
         life = self._recent.get(producer) or self._older.get(producer)
@@ -125,13 +133,13 @@ class Producers(EvictingTable[Life]):
 
     @property
     def limit(self) -> int:
-        """The number of producers by the newest entry in the log that sets one."""
+        """The limit on producers that the newest entry in the log sets."""
         return self._limits_set[-1][1] if self._limits_set else self.limits.producers
 
-    # What changes it.
+    # Changes of the table.
 
     def note(self, rows: Iterable[Produced]) -> None:
-        """Submissions that follow on those noted before, in log order."""
+        """Notes submissions that are after all submissions noted before, in log order."""
         recent, silent, changed = self._recent, self.limits.silent, self._changed
         many = self.limits.remembered + SPARE_ROWS + 1
         for row in rows:
@@ -155,7 +163,7 @@ class Producers(EvictingTable[Life]):
                 self._spares.append((last, life))
 
     def _note_another(self, row: Produced) -> None:
-        """Notes a submission of a producer that is none of the recent ones, or begins anew."""
+        """Notes a submission of a producer that is not a recent one, or that begins a new life."""
         producer, sequence, first, last, term = row
         life = self._older.pop(producer, None) or self._recent.pop(producer, None)
         if life is not None and (life.next != sequence or life.last + self.limits.silent < first):
@@ -178,7 +186,7 @@ class Producers(EvictingTable[Life]):
             self._changed.clear()
 
     def _cross(self, at: int) -> None:
-        """Moves the recent producer that was heard of longest ago to the older ones."""
+        """Moves the recent producer with the oldest last submission to the older producers."""
         producer, life = self._recent.popitem(last=False)
         self._older[producer] = life
         life.cross(at)
@@ -199,16 +207,16 @@ class Producers(EvictingTable[Life]):
         return next((limit for since, limit in reversed(self._limits_set) if since < vlsn), self.limits.producers)
 
     def limit_from(self, vlsn: int, producers: int) -> None:
-        """Notes that the entry at ``vlsn`` sets how many producers the log knows behind it."""
+        """Notes that the entry at ``vlsn`` sets the limit on producers after it."""
         assert not self._limits_set or self._limits_set[-1][0] <= vlsn
         self._limits_set.append((vlsn, producers))
 
     def limits_behind(self, vlsn: int, limits: list[tuple[int, int]]) -> None:
-        """Notes anew how many producers the log knows from which VLSN on, behind ``vlsn``."""
+        """Replaces the changes of the limit on producers after ``vlsn`` with ``limits``."""
         self._limits_set = [limit for limit in self._limits_set if limit[0] <= vlsn] + limits
 
     def _let_go(self, most: int) -> None:
-        """Forgets lives and rows that no rollback brings back."""
+        """Forgets lives and rows that no rollback restores."""
         ended, spares, settled = self._ended, self._spares, self.settled
         for _ in range(most):
             if ended and ended[0].at <= settled:
@@ -220,16 +228,17 @@ class Producers(EvictingTable[Life]):
                     spares.append((life.last, life))
 
     def check_fill(self, known: Producers, vlsn: Vlsn) -> None:
-        """Compares this table with ``known``, another copy's as of ``vlsn``. Raises ``ValueError`` unless that one
-        misses less, and agrees with all that this one has noted."""
+        """Compares this table with ``known``, the table of another copy as of ``vlsn``. Raises ``ValueError`` unless
+        ``known`` misses less than this table, and agrees with all that this table has noted."""
         self.check_exact(vlsn, "producers")
         if known.lacks_to >= self.lacks_to:
             raise ValueError(f"producers that are lost up to VLSN {known.lacks_to}; here they are to {self.lacks_to}")
         self._compare(known, vlsn)
 
     def fill(self, known: Producers, vlsn: Vlsn) -> None:
-        """Becomes ``known``, which has passed ``check_fill``, with the submissions noted here behind ``vlsn``.
-        ``known`` must have the limit that the log had set by then; it is used up."""
+        """Replaces this table's content with that of ``known``, which has passed ``check_fill``, and adds the
+        submissions noted here after ``vlsn``. ``known`` must have the limit that the log had set by ``vlsn``, and must
+        not be used afterwards."""
         known._limits_set += [limit for limit in self._limits_set if limit[0] > vlsn]
         lives = (*self._lives(), *(ended.row for ended in self._ended))
         known.note(sorted((row for life in lives for row in life.behind(vlsn)), key=itemgetter(2)))
@@ -239,10 +248,10 @@ class Producers(EvictingTable[Life]):
         self.keep_all()
 
     def _compare(self, known: Producers, vlsn: Vlsn) -> None:
-        """Compares both tables, which are functions of one log. Behind ``lacks_to`` they must agree on all remembered
-        submissions."""
+        """Compares this table with ``known``. Both are functions of the same log. After ``lacks_to`` they must agree on
+        all remembered submissions."""
         limits, theirs = self.limits, {life.producer: life for life in known._lives()}
-        # A lower limit makes room when the next producer comes, not before.
+        # A lower limit removes producers only when the next new producer submits.
         most = PRODUCERS_MAX if known._limits_set else limits.producers
         if len(theirs) > most or max(map(len, theirs.values()), default=0) > limits.remembered:
             raise ValueError(f"more than {most} producers, or of one over {limits.remembered} submissions")
@@ -259,7 +268,7 @@ class Producers(EvictingTable[Life]):
                 raise ValueError(f"producer {producer:016x} has other submissions there than in this log")
 
     def settle(self, vlsn: Vlsn) -> None:
-        """Settles everything up to ``vlsn``, which stays for ever."""
+        """Settles everything up to ``vlsn``, which is never rolled back."""
         self.settled = max(self.settled, vlsn)
         while len(self._limits_set) > 1 and self._limits_set[1][0] <= vlsn:
             del self._limits_set[0]
@@ -283,15 +292,15 @@ class Producers(EvictingTable[Life]):
             self._changed[producer] = known.rows if known is not None else None
 
     def _take(self, lives: list[Life]) -> None:
-        """Replaces its own lives by ``lives``, which come in the order of their last submissions."""
+        """Replaces the table's lives with ``lives``, which are ordered by their last submissions."""
         older = max(0, len(lives) - self.limits.recent)
         self._older = OrderedDict((life.producer, life) for life in lives[:older])
         self._recent = OrderedDict((life.producer, life) for life in lives[older:])
 
-    # For checkpoints and restores.
+    # For checkpoints and restores:
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
-        """Copies the table. The returned call makes the record on any thread, since its 53 MB take long."""
+        """Copies the table. The returned call makes the record on any thread, since encoding up to 53 MB takes long."""
         ended, forgotten_to = self._undone(vlsn)
         self._copied_to = max(self._copied_to, vlsn)
         lives = self._copied(ended)
@@ -301,8 +310,8 @@ class Producers(EvictingTable[Life]):
         )
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, TableChanges]]:
-        """Hands over the changes since the last checkpoint, as of ``vlsn``: a record without lives, and the rows that
-        changed. The caller must store both. The returned call makes them on any thread."""
+        """Prepares the changes since the last checkpoint, as of ``vlsn``: a record without lives, and the rows that
+        changed. The caller must store both. The returned call makes the record and the rows, on any thread."""
         ended, forgotten_to = self._undone(vlsn)
         self._copied_to = max(self._copied_to, vlsn)
         lacks_to, limits = self.lacks_to, self.limits
@@ -323,7 +332,7 @@ class Producers(EvictingTable[Life]):
         return put_together
 
     def _copied(self, ended: Mapping[int, Life]) -> dict[int, Rows]:
-        """Copies all lives. Those that have ``ended`` stand in place of their successors."""
+        """Copies the rows of all lives. A life in ``ended`` replaces the later life of the same producer."""
         rows = dict(zip(chain(self._older, self._recent), map(_ROWS, self._lives()), strict=True))
         rows.update((producer, life.rows) for producer, life in ended.items())
         return rows
@@ -332,12 +341,12 @@ class Producers(EvictingTable[Life]):
         return chain(self._older.values(), self._recent.values())
 
     def _heard_behind(self, vlsn: int) -> Iterator[Life]:
-        """Gives the lives that changed behind ``vlsn``, and none of the others."""
+        """Yields the lives that changed after ``vlsn``, and no others."""
         for life in reversed(self._recent.values()):
             if life.last <= vlsn:
                 break
             yield life
-        for life in reversed(self._older.values()):  # in the order in which they crossed, too
+        for life in reversed(self._older.values()):  # these lives are also ordered by when they crossed
             if life.last <= vlsn and not (life.rows.crossed and life.rows.crossed[-1] > vlsn):
                 break
             yield life
@@ -353,7 +362,7 @@ class Producers(EvictingTable[Life]):
         return len(self) - begun_since + sum(1 for life in ended.values() if life.rows.upto(vlsn))
 
     def _as_of(self, vlsn: int) -> tuple[list[Life], int]:
-        """Returns the lives that existed at ``vlsn``, with later rows, and the last VLSN evicted by then."""
+        """Returns the lives that existed at ``vlsn``, including their later rows, and the last VLSN evicted by then."""
         ended, evicted_to = self._undone(vlsn)
         placed = [(life.rows.upto(vlsn), life) for life in chain(self._lives(), ended.values())]
         heard = sorted(((life.rows.lasts[end - 1], life) for end, life in placed if end), key=itemgetter(0))
@@ -361,8 +370,8 @@ class Producers(EvictingTable[Life]):
 
 
 def _goes_on(noted: Part, told: Part, forgotten_to: int) -> bool:
-    """Says whether ``told`` is the end of ``noted``, and the earlier submissions were evicted for room. A table with a
-    missing part evicts no producer."""
+    """Says whether ``told`` is the end of ``noted``, and the earlier submissions were evicted by the limit. A table
+    with a missing part evicts no producer."""
     if noted is None or told is None:
         return False
     before = told[0] - noted[0]
@@ -371,7 +380,7 @@ def _goes_on(noted: Part, told: Part, forgotten_to: int) -> bool:
 
 
 def _encoded(lives: Mapping[int, Rows], vlsn: int, limits: ProducerLimits) -> Encoded[tuple[int, Rows]]:
-    """Encodes lives as of ``vlsn``, at which all of them were there."""
+    """Encodes lives as of ``vlsn``, at which all of them existed."""
 
     def encode(life: tuple[int, Rows]) -> tuple[int, bytes]:
         producer, rows = life
@@ -382,6 +391,6 @@ def _encoded(lives: Mapping[int, Rows], vlsn: int, limits: ProducerLimits) -> En
 
 
 def _in_order(lives: Mapping[int, Rows], vlsn: int) -> dict[int, Rows]:
-    """Returns the lives that existed at ``vlsn``, in the order of their last submissions by then."""
+    """Returns the lives that existed at ``vlsn``, ordered by their last submissions at that time."""
     heard = {producer: rows.lasts[end - 1] for producer, rows in lives.items() if (end := rows.upto(vlsn))}
     return {producer: lives[producer] for producer in sorted(heard, key=heard.__getitem__)}

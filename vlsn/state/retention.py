@@ -1,14 +1,16 @@
-"""Retention: which segments a log wants gone, and which of them may go.  Pure.
+"""Retention: which segments of a log should be removed, and which of them may be removed. These functions have no side
+effects.
 
     bytes   the oldest go while all segment files together (current and standby included) take more than that
     age     a segment goes when its last entry was sealed longer ago than that
     limits  what the next open, a rollback or the group still needs; holds (``holds``): what others do
 
-1. Whole segments go, oldest first, without a gap. The first segment that is not wanted gone ends the wanted ones; the
-   first that may not go ends those that go.
-2. A segment may go when its last VLSN lies below every limit and hold, and its number below the checkpoint's.
-3. A hold that keeps back what is wanted, and lies more than ``hold_bytes_max`` behind the log's end, is dropped if
-   that frees anything.
+1. Whole segments are removed, oldest first, without a gap. The wanted segments end before the first segment that should
+   not be removed. The removed ones end before the first segment that may not be removed.
+2. A segment may be removed if its last VLSN is below every limit and hold, and its number is below that of the
+   checkpoint's segment.
+3. A hold is dropped if it blocks a wanted segment, is more than ``hold_bytes_max`` behind the log's end, and dropping
+   it frees a segment.
 
     retention 192 MiB    | 1: 1–90 | 2: 91–200 | 3: 201–310 | 4: 311–… |     64 MiB each
     wanted 1; a feeder at VLSN 80 keeps it; limits at 305                  going: none, 1 is blocked by feeder n2
@@ -26,12 +28,13 @@ from vlsn.ids import Vlsn
 from vlsn.state.holds import Hold, Owner
 
 SEGMENTS_AT_ONCE_MAX = 100
-"""More segments than this go in several passes: their index entries are counted in memory."""
+"""The most segments that one pass removes, since their index entries are counted in memory. More take several
+passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The bounds of a log's size and age; 0 for no bound."""
+    """The limits on a log's size and age. 0 means no limit."""
 
     bytes: int = 0
     age_s: float = 0.0
@@ -43,18 +46,18 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One segment that another follows on."""
+    """A segment that is followed by another segment."""
 
     number: int
     bytes: int
     """The bytes of its file."""
     last: Vlsn
-    """No VLSN above it lies in this segment or before; 0 when none does at all."""
+    """The last VLSN in this segment and all segments before it, or 0 if they contain none."""
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """A segment that is wanted gone: the reason (``bytes`` or ``age``), and the owners that keep it back (none when it
-    goes)."""
+    """The fate of a segment that should be removed: the reason (``bytes`` or ``age``), and the owners whose holds
+    or limits keep it. It is removed if there are none."""
 
     number: int
     file: str
@@ -66,7 +69,7 @@ class Fate(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Nothing at or after ``vlsn`` may go, nor any segment from ``number`` on (0: says nothing of numbers)."""
+    """Keeps everything at or after ``vlsn``, and every segment from ``number`` on (0: no limit on numbers)."""
 
     name: str
     vlsn: Vlsn | None = None
@@ -78,7 +81,8 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``going`` (oldest first), then ``blocked``; ``drops`` are the holds that have to go first."""
+    """The result of ``plan``: ``going`` are the segments to remove, oldest first, and ``blocked`` those after them.
+    ``drops`` are the holds to drop first."""
 
     going: list[Fate]
     blocked: list[Fate]
@@ -93,9 +97,9 @@ def wanted(
     sealed_us: Callable[[Segment], int],
     now_us: int,
 ) -> list[tuple[Segment, str]]:
-    """Returns the segments that are wanted gone, oldest first, each with the reason. ``segments`` ascend;
-    ``total_bytes`` is what all files take; ``sealed_us`` is when a segment's last entry was sealed (0: not known, then
-    age says nothing), asked of as few as possible."""
+    """Returns the segments that should be removed, oldest first, each with the reason. ``segments`` are ascending, and
+    ``total_bytes`` is the size of all files. ``sealed_us`` returns when a segment's last entry was sealed (0: not
+    known, so age does not count), and is called for as few segments as possible."""
     found: list[tuple[Segment, str]] = []
     left = total_bytes
     for segment in segments[:SEGMENTS_AT_ONCE_MAX]:
@@ -117,11 +121,13 @@ def plan(
     hold_bytes_max: int = 0,
     bytes_from: Callable[[Vlsn], int] = lambda _: 0,
 ) -> Plan:
-    """Decides which wanted segments go. ``bytes_from`` tells how much log lies from the segment of a VLSN on."""
+    """Decides which of the wanted segments are removed. ``bytes_from`` returns the bytes of log from the segment of a
+    VLSN on."""
     held = {str(hold): hold for hold in holds}
 
     def behind(hold: Hold) -> int:
-        """Returns how far a hold is behind; for a restore's, the bytes of wanted segments that it blocks."""
+        """Returns how many bytes a hold is behind. For a restore's hold, returns the bytes of wanted segments that it
+        blocks."""
         if hold.owner is Owner.RESTORE:
             return sum(segment.bytes for segment, _ in wanted if segment.last >= hold.vlsn)
         return bytes_from(hold.vlsn)

@@ -1,12 +1,12 @@
-"""Sinks in the small state: writers of a log in numbered batches, and the last part of each.
+"""Sinks in the small state: writers of a log in numbered batches, and the last part that each sink has logged.
 
     sink/orders           {"query": "8a87…", "batch": 41, "part": 2, "parts": 3, …}   batch 41 of a stream, its third
                                                                                       part is missing
     sink/nightly/11-22    {"query": "11-22", "part": 3, "parts": 3, …}                a run: one batch that is finished
 
-A state is set by the COMMIT of the part that it names, so it becomes durable, and is rolled back, with that part's
-entries.  The VLSN of that COMMIT says which state it is: the next part names it, and where another state has come since
-nothing is logged.
+The COMMIT of a part sets the state that names this part. So the state becomes durable, and is rolled back, with that
+part's entries. The VLSN of that COMMIT identifies the state. The next part names that VLSN, and is not logged if
+another state was set since.
 
 A stream's sink is kept until it is deleted. The last ``RUNS_MAX`` finished runs are kept.
 """
@@ -25,21 +25,22 @@ from vlsn.state.small_state import Kept, decoded, under
 
 PREFIX: Final = "sink/"
 SINKS_MAX: Final = 256
-"""Sinks of streams, and runs that are not finished."""
+"""The most sinks of streams and unfinished runs."""
 RUNS_MAX: Final = 256
-"""Finished runs that are remembered."""
+"""The most finished runs that are remembered."""
 FORMER_MAX: Final = 8
-"""Queries that a state remembers to have been replaced by a reset."""
+"""The most replaced queries that a state remembers. A reset replaces a query."""
 DIGEST_HEX: Final = 32
 _QUERY: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}\Z", re.ASCII)
 
 
 class SinkState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The part that was logged last: ``part`` of ``parts``, from 1 on, of ``batch`` of ``query``.
+    """The part that was logged last: number ``part`` of ``parts``, from 1 on, of ``batch`` of ``query``.
 
-    ``rows`` lie in the parts so far, of ``total``; ``digest`` is of those rows in their order.  ``first`` is the VLSN
-    of the batch's first row, 0 in the state of part 1.  ``former``: queries that are not to write here any more."""
+    ``rows`` counts the rows in the parts so far, and ``total`` those of the whole batch. ``digest`` covers the rows so
+    far, in their order. ``first`` is the VLSN of the batch's first row, 0 in the state of part 1. ``former`` lists
+    queries that may no longer write to this sink."""
 
     query: str
     batch: int
@@ -78,7 +79,7 @@ class SinkState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 
 class PlacedSink(NamedTuple):
-    """A state, and the VLSN of the COMMIT that set it."""
+    """The state of a sink, and the VLSN of the COMMIT that set the state."""
 
     at: Vlsn
     state: SinkState
@@ -88,7 +89,8 @@ _decoder = msgspec.json.Decoder(SinkState)
 
 
 def key_of(name: str) -> str:
-    """Returns the name in the small state of sink ``name``, or of ``SINK/RUN``. Raises ``BadArgument``."""
+    """Returns the name in the small state of the sink ``name``, or of the run ``SINK/RUN``. Raises ``BadArgument`` for
+    a bad name."""
     if not 1 <= len(parts := name.split("/")) <= 2 or not all(map(is_part, parts)):
         raise BadArgument(
             f"{name[:140]!r} is no name of a sink: 1–64 of [A-Za-z0-9._-], not . or .., and /RUN behind it for a run"
@@ -101,18 +103,18 @@ def is_run(name: str) -> bool:
 
 
 def state_of(kept: Kept | None) -> PlacedSink | None:
-    """Reads a state; None where there is none, or something else lies there."""
+    """Reads a state. Returns None if the value is missing or is not the state of a sink."""
     state = decoded(kept, _decoder)
     return PlacedSink(kept.vlsn, state) if kept is not None and state is not None else None
 
 
 def states_in(kept: Mapping[str, Kept]) -> dict[str, PlacedSink]:
-    """Returns all states by the names of their sinks, in their order."""
+    """Returns all states by the names of their sinks, ordered by name."""
     return under(kept, PREFIX, state_of)
 
 
 def outlived(states: Mapping[str, PlacedSink], name: str) -> list[str]:
-    """Returns the runs that are forgotten when run ``name`` is set: finished ones, the oldest first."""
+    """Returns the finished runs, oldest first, that are forgotten when run ``name`` is set."""
     if not is_run(name) or name in states:
         return []
     finished = [(placed.at, run) for run, placed in states.items() if is_run(run) and placed.state.finished]

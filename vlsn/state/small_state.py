@@ -1,21 +1,21 @@
 """Small state: names with values that the log sets, the same on every node.
 
-It is a function of the visible log up to a VLSN and of nothing else, so it is rolled back, recovered and restored with
+The small state is a function of the visible log up to a VLSN alone, so it is rolled back, recovered and restored with
 the log:
 
-1. A COMMIT entry sets names (``CommitEntry.put``), each to a JSON value, or to nothing at all.  That counts from the
-   VLSN of the COMMIT on, and not before.
-2. Limits on names and values are judged here, in log order: every node passes over the same values that do not fit. A
-   master refuses them before they are logged (``fault``), so a log has one only by an error.
-3. Above ``settle`` it can be taken back to any VLSN; below that nothing is kept for it.
-4. A cleaned log that has lost its state record misses all values set up to ``lacks_to``, until another copy of the
-   table has filled them in.
+1. A COMMIT entry (``CommitEntry.put``) sets each of its names to a JSON value, or removes the name. The change counts
+   from the VLSN of the COMMIT on.
+2. The limits on names and values are checked in log order, so every node ignores the same values that exceed a limit. A
+   master refuses such values before they are logged (``fault``), so a log contains one only by an error.
+3. The small state can be rolled back to any VLSN from the settled one on. What only earlier VLSNs need is not kept.
+4. If a cleaned log has lost its state record, its small state misses all values set up to ``lacks_to``, until another
+   copy of the table has filled them in.
 
     VLSN 4  put a=1            a=1 (4)
     VLSN 9  put a=2, b=7       a=2 (9)  b=7 (9)        settle(4): only VLSN 9 and 12 can be undone
     VLSN 12 put a=null         b=7 (9)                 truncate(9): a=2 (9)  b=7 (9)
 
-Memory: 4,096 names and 1 MiB, and some 300 bytes for each name put since ``settle``.
+Memory: at most 4,096 names and 1 MiB, and about 300 bytes for each name set since the settled VLSN.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SmallStateLimits:
-    """The same on every node, or nodes would not agree."""
+    """The limits of the small state. They are the same on every node, since otherwise the nodes' tables would
+    differ."""
 
     names: int = SMALL_STATE_NAMES_MAX
     name_bytes: int = SMALL_STATE_NAME_BYTES_MAX
@@ -52,18 +53,18 @@ class SmallStateLimits:
 
 
 class Kept(NamedTuple):
-    """A value (JSON) and the VLSN of the COMMIT that set it: no two values of a name share one."""
+    """A value (JSON) and the VLSN of the COMMIT that set it. No two values of the same name have the same VLSN."""
 
     vlsn: Vlsn
     value: bytes
 
 
 class SmallStateRecord(msgspec.Struct, frozen=True):
-    """The table as of a VLSN: for each name the VLSN that set it, and its value."""
+    """The small state as of a VLSN: for each name, the VLSN that set it, and its value."""
 
     values: dict[str, tuple[int, bytes]] = {}
     lacks_to: int = 0
-    """Nothing that was set up to this VLSN is in it, though there may have been something."""
+    """Values set up to this VLSN are missing from the record, if there were any."""
 
     def kept(self) -> dict[str, Kept]:
         return {name: Kept(Vlsn(vlsn), value) for name, (vlsn, value) in self.values.items()}
@@ -76,7 +77,8 @@ class SmallStateRecord(msgspec.Struct, frozen=True):
 
 
 class _Put(NamedTuple):
-    """One update of a name: its value ``before``, and whether the update was ``taken``."""
+    """One update of a name: the value ``before`` the update, and whether the update was ``taken`` (within the
+    limits)."""
 
     vlsn: Vlsn
     name: str
@@ -86,7 +88,7 @@ class _Put(NamedTuple):
 
 
 class SmallState(LogTable, Mapping[str, Kept]):
-    """The table of one log, as of the last VLSN noted."""
+    """The small state of one log, as of the last VLSN noted."""
 
     def __init__(self, record: SmallStateRecord | None = None, limits: SmallStateLimits | None = None) -> None:
         self.limits = limits or SmallStateLimits()
@@ -111,16 +113,16 @@ class SmallState(LogTable, Mapping[str, Kept]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    # Past values.
+    # Values at earlier VLSNs.
 
     def at(self, name: str, vlsn: int) -> Kept | None:
-        """Returns what ``name`` is as of ``vlsn``, which is not below ``settled``."""
+        """Returns the value of ``name`` as of ``vlsn``, which is not below ``settled``."""
         start = bisect_right(self._puts, vlsn, key=_vlsn_of)
         undone = next((put for put in self._puts[start:] if put.taken and put.name == name), None)
         return undone.before if undone is not None else self._kept.get(name)
 
     def as_of(self, vlsn: int) -> dict[str, Kept]:
-        """Returns all of it as of ``vlsn``, by name."""
+        """Returns every name's value as of ``vlsn``."""
         kept = dict(self._kept)
         for put in reversed(self._puts):
             if put.vlsn <= vlsn:
@@ -131,7 +133,8 @@ class SmallState(LogTable, Mapping[str, Kept]):
     # Changes.
 
     def note(self, vlsn: Vlsn, puts: Mapping[str, bytes | None]) -> None:
-        """Notes what the COMMIT at ``vlsn``, behind those noted before, sets; None for a name that is to be gone."""
+        """Applies the updates of the COMMIT at ``vlsn``, which is after all COMMITs noted before. None removes a
+        name."""
         for name, value in puts.items():
             before = self._kept.get(name)
             taken = self.fault(name, value, names=len(self._kept), size=self.bytes) is None
@@ -140,10 +143,10 @@ class SmallState(LogTable, Mapping[str, Kept]):
                 self._set(name, Kept(vlsn, value) if value is not None else None)
 
     def fault(self, name: str, value: bytes | None, *, names: int, size: int) -> str | None:
-        """Returns why ``name`` cannot be set where ``names`` are that take ``size`` bytes; None where it can."""
+        """Returns why ``name`` cannot be set in a table of ``names`` names and ``size`` bytes, or None if it can be."""
         limits, before = self.limits, self._kept.get(name)
         if before is not None and (value is None or len(value) <= len(before.value)):
-            return None  # it is there already, and does not grow
+            return None  # the name exists already, and its value does not grow
         if not 1 <= len(name.encode()) <= limits.name_bytes:
             return f"a name of {len(name.encode())} bytes; 1 to {limits.name_bytes} are taken"
         if value is None:
@@ -169,7 +172,7 @@ class SmallState(LogTable, Mapping[str, Kept]):
             self.bytes -= _size(name, before.value)
 
     def settle(self, vlsn: Vlsn) -> None:
-        """Settles everything up to ``vlsn``, which stays for ever."""
+        """Settles everything up to ``vlsn``, which is never rolled back."""
         self.settled = max(self.settled, vlsn)
         del self._puts[: bisect_right(self._puts, vlsn, key=_vlsn_of)]
 
@@ -183,8 +186,8 @@ class SmallState(LogTable, Mapping[str, Kept]):
     # Filling a missing part.
 
     def check_fill(self, known: SmallState, vlsn: Vlsn) -> None:
-        """Compares with ``known``, another copy's table as of ``vlsn``: behind ``lacks_to`` both say the same. Raises
-        ``ValueError``."""
+        """Compares this table with ``known``, the table of another copy as of ``vlsn``. After ``lacks_to`` both must
+        agree. Raises ``ValueError`` if the tables differ."""
         self.check_exact(vlsn, "small state")
         mine = {name: kept for name, kept in self.as_of(vlsn).items() if kept.vlsn > self.lacks_to}
         theirs = {name: kept for name, kept in known.items() if kept.vlsn > self.lacks_to}
@@ -193,14 +196,14 @@ class SmallState(LogTable, Mapping[str, Kept]):
                 raise ValueError(f"{name!r} is set to something else there than in this log")
 
     def fill(self, known: SmallState, vlsn: Vlsn) -> None:
-        """Becomes ``known``, which has passed ``check_fill``, with the values set here behind ``vlsn``. ``known`` is
-        used up."""
+        """Replaces this table's content with that of ``known``, which has passed ``check_fill``, and applies the values
+        set here after ``vlsn``. ``known`` must not be used afterwards."""
         for put in self._puts[bisect_right(self._puts, vlsn, key=_vlsn_of) :]:
             known.note(put.vlsn, {put.name: put.value})
         self._kept, self.bytes, self._puts = known._kept, known.bytes, known._puts
         self.lacks_to, self.settled = known.lacks_to, vlsn
 
-    # For checkpoints and restores.
+    # For checkpoints and restores:
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], SmallStateRecord]:
         """Copies the table; the returned call makes the record on any thread."""
@@ -209,7 +212,7 @@ class SmallState(LogTable, Mapping[str, Kept]):
 
 
 def decoded(kept: Kept | None, decoder: msgspec.json.Decoder[T]) -> T | None:
-    """Reads a value; None where there is none, or something else lies there."""
+    """Decodes a value. Returns None if the value is missing or cannot be decoded."""
     try:
         return decoder.decode(kept.value) if kept is not None else None
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -217,8 +220,8 @@ def decoded(kept: Kept | None, decoder: msgspec.json.Decoder[T]) -> T | None:
 
 
 def under(kept: Mapping[str, Kept], prefix: str, read: Callable[[Kept], T | None]) -> dict[str, T]:
-    """Returns what ``read`` makes of the values whose names begin with ``prefix``, by the rest of their names, in their
-    order."""
+    """Applies ``read`` to the values whose names begin with ``prefix``. Returns the results by the rest of the names,
+    in their order."""
     found = {name.removeprefix(prefix): read(kept[name]) for name in sorted(kept) if name.startswith(prefix)}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -1,6 +1,8 @@
-"""The ``state`` store of a directory, opened: one that cannot be read, or is of another time, is set aside.
+"""Opens the ``state`` store of a directory. A store that cannot be read, or that does not belong to this log, is set
+aside.
 
-It is kept for a person to look at; nothing in it keeps a node from starting (``index``: see ``stored_index``).
+The store set aside is kept for a person to look at. No content of the store keeps a node from starting (for ``index``
+see ``stored_index``).
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ STATE_NAME = "state"
 
 @dataclass(slots=True)
 class OpenState(StoredEnds):
-    """``state``, and its content when it was opened."""
+    """The open ``state`` store, and its content when it was opened."""
 
     store: StateStore
     record: StateRecord | None
     lost: bool = False
-    """True where it was not there, or could not be used, and was made anew: empty."""
+    """True if the store was missing or could not be used, and a new, empty store was made."""
 
     @property
     def stated_last(self) -> Vlsn:
-        """A VLSN that was in the log, synced here and durable: no rollback has taken it away since."""
+        """A VLSN that was in the log, synced on this node and durable, so that no rollback has removed it since."""
         synced = max(
             self.checkpoint.last_vlsn if self.checkpoint is not None else NULL_VLSN,
             self.idle.vlsn if self.idle is not None else NULL_VLSN,
@@ -41,7 +43,8 @@ class OpenState(StoredEnds):
 
 
 def open_state(seams: Seams, directory: str, map_bytes: int, notes: list[str]) -> OpenState:
-    """Raises ``WrongVersion``."""
+    """Opens the store, or a new one in its place. Raises ``WrongVersion`` for a record of a level that this binary
+    cannot read."""
     path = f"{directory}/{STATE_NAME}"
     lost = not seams.stores.exists(path)
     try:
@@ -64,7 +67,7 @@ def open_state(seams: Seams, directory: str, map_bytes: int, notes: list[str]) -
 def replace_state(
     seams: Seams, directory: str, map_bytes: int, notes: list[str], *, old: OpenState, why: str
 ) -> OpenState:
-    """Makes an empty one instead of ``old``, which was readable but cannot be of this log."""
+    """Makes an empty store instead of ``old``, which was readable but cannot belong to this log."""
     old.store.close()
     return _fresh_state(seams, f"{directory}/{STATE_NAME}", map_bytes, notes, why)
 

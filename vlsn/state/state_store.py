@@ -9,10 +9,10 @@
     a ‖ u64      the acknowledgements of one destination, JSON, its uuid big-endian
     g ‖ …        the page table of destinations (``pages/table``)
 
-Values are JSON behind the store's checksum, but for lives; fields that a later version adds are passed over. Lives lie
-under keys of their own from level 2 on, so that a checkpoint writes those that changed; below it the record has them.
-Unlike the index it cannot always be rebuilt. A store that cannot be read, or that ends before the log's first VLSN − 1,
-is set aside.
+Values are JSON with the store's checksum, except lives. Fields that a later version adds are ignored. From level 2 on,
+lives have keys of their own, so that a checkpoint writes only the lives that changed. Below level 2 the record contains
+the lives. Unlike the index, the ``state`` store cannot always be rebuilt. A store is set aside if it cannot be read, or
+if it ends before the VLSN that precedes the log's first VLSN.
 """
 
 from __future__ import annotations
@@ -42,13 +42,16 @@ CHECKPOINT_KEY = b"checkpoint"
 RECORD_KEY = b"record"
 IDLE_END_KEY = b"idle_end"
 PREFIXES = {"producers": b"p", "commits": b"t", "acks": b"a"}
-"""Tables with keys of their own: field of the state record, and the first byte of the keys. No other key has it."""
+"""Tables with keys of their own, by field of the state record: the first byte of the keys. No other key begins with
+that byte."""
 KEYED_FROM_LEVEL = 2
-"""The level from which on lives have keys of their own; a binary of an earlier one would take a record for empty."""
+"""The level from which on lives have keys of their own. A binary of an earlier level would take such a record for
+empty."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Recovery reads from ``scan_lsn``, at or before ``start_lsn``; everything before ``end_lsn`` was synced."""
+    """The place where recovery starts to read: ``scan_lsn``, at or before ``start_lsn``. Everything before ``end_lsn``
+    was synced."""
 
     id: int
     start_lsn: Lsn
@@ -62,57 +65,62 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Derived from the entries up to ``vlsn``, which is at or below DTVLSN and last_sync.
+    """The state derived from the entries up to ``vlsn``, which is at or below DTVLSN and last_sync.
 
-    All fields except ``OWN_FIELDS`` are the sum of the entries, the same in every copy of the log."""
+    All fields except ``OWN_FIELDS`` follow from the entries, and are the same in every copy of the log."""
 
     vlsn: Vlsn
     group: GroupEntry | None = None
     group_vlsn: Vlsn = NULL_VLSN
     term_runs: list[tuple[int, int, int]] = []
-    """(term, first, last), ascending, over visible blocks; of an embedded log the newest alone."""
+    """The runs (term, first, last) of visible blocks, ascending. The record of an embedded log has only the newest
+    run."""
     trimmed_to: Vlsn = NULL_VLSN
-    """The last VLSN that was cleaned away here."""
+    """The last VLSN that was cleaned away in this copy."""
     producers: ProducersRecord = msgspec.field(default_factory=ProducersRecord)
     commits: ProducersRecord = msgspec.field(default_factory=ProducersRecord)
-    """The transactions that are named by their handles; absent in records of level 1."""
+    """The transactions that have handles; absent in records of level 1."""
     txn_end: Vlsn = NULL_VLSN
-    """The last COMMIT of a transaction at ``vlsn``; absent in records of level 1."""
+    """The VLSN of the last COMMIT of a transaction up to ``vlsn``; absent in records of level 1."""
     small: SmallStateRecord = msgspec.field(default_factory=SmallStateRecord)
     acks: AcksRecord = msgspec.field(default_factory=AcksRecord)
     """The acknowledgements of destinations; absent in records of levels 1 and 2."""
     level: int = 1
-    """The group's, at ``vlsn``; absent in records of before there were any."""
+    """The group's level at ``vlsn``; absent in records that are older than levels."""
     level_vlsn: Vlsn = NULL_VLSN
-    """The VLSN of the entry that set it, 0 for none."""
+    """The VLSN of the entry that set the level, 0 for none."""
     first_segment: int = 0
-    """The segment that the log begins in since then; earlier segments are no longer log. 0: nothing was cleaned."""
+    """The segment in which the log begins after it was cleaned. Earlier segments no longer belong to the log. 0: the
+    log was never cleaned."""
     settings: Settings = Settings()
-    """The group's at ``vlsn``, but for the level."""
+    """The group's settings at ``vlsn``, except the level."""
     settings_vlsn: Vlsn = NULL_VLSN
-    """The VLSN of the entry that set the newest of them, 0 for none."""
+    """The VLSN of the entry that set the newest of the settings, 0 for none."""
     founding: str = ""
-    """The log's name (``own_entries.founding_of``); empty where an earlier version has cleaned its first entry away."""
+    """The log's name (``own_entries.founding_of``). Empty if an earlier version has cleaned away the first entry, which
+    contains it."""
 
     def check(self) -> None:
-        """Raises ``ValueError`` for a record that no log can give."""
+        """Raises ``ValueError`` for a record that no log can produce."""
         for table in (self.producers, self.commits, self.acks, self.small):
             table.check(self.vlsn)
 
 
 OWN_FIELDS: Final = ("term_runs", "txn_end", "trimmed_to", "first_segment")
-"""The fields of a state record that belong to one copy of the log, since they depend on where that begins. Code that
-makes, stores, sends, fetches or restores a record carries all other fields with it (``tests/seam/test_carried.py``)."""
+"""The fields of a state record that belong to one copy of the log, since they depend on where this copy begins. Code
+that makes, stores, sends, fetches or restores a record carries all other fields with it
+(``tests/seam/test_carried.py``)."""
 
 
 class IdleEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The writer's synced end: every byte before ``lsn``, whose last block ends at ``vlsn`` in ``term``."""
+    """The synced end of the writer: every byte before ``lsn`` is synced, and the last block ends at ``vlsn`` in
+    ``term``."""
 
     lsn: Lsn
     term: Term
     vlsn: Vlsn
     dtvlsn: Vlsn = NULL_VLSN
-    """The VLSN known durable: the last blocks' headers cannot say that of themselves."""
+    """The VLSN known to be durable, which the last blocks' own headers cannot state."""
 
 
 @dataclass(slots=True)
@@ -124,7 +132,7 @@ class StoredEnds:
 
     @property
     def ends(self) -> list[Lsn]:
-        """The LSNs up to which the log had been synced, exclusive."""
+        """The exclusive LSNs up to which the log had been synced."""
         ends = [self.idle.lsn] if self.idle is not None else []
         if self.checkpoint is not None:
             ends.append(Lsn(self.checkpoint.end_lsn + FRAME_BYTES + CheckpointEnd.LAYOUT.size))
@@ -136,18 +144,18 @@ class StoredEnds:
 
 
 class StateStore:
-    """Reads from any thread; ``save`` on the store's thread."""
+    """The ``state`` store of one log. Any thread may read, and the store's thread calls ``save``."""
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store
 
     def checkpoint(self) -> Checkpoint | None:
-        """Raises ``Damaged``, like the other reads."""
+        """Reads the checkpoint. Raises ``Damaged``, like the other reads."""
         return self._read(CHECKPOINT_KEY, Checkpoint)
 
     def record(self) -> StateRecord | None:
-        """Returns the record with the lives of its tables in it, wherever they lie. Raises ``WrongVersion`` too, of a
-        level that this binary does not read."""
+        """Returns the record, including the lives of its tables, wherever the store keeps them. Also raises
+        ``WrongVersion`` for a level that this binary cannot read."""
         record = self._read(RECORD_KEY, StateRecord)
         if record is None:
             return None
@@ -167,7 +175,8 @@ class StateStore:
         return self._read(IDLE_END_KEY, IdleEnd)
 
     def check(self) -> None:
-        """Reads all saved values except pages, to check them. Raises ``Damaged`` where a checksum does not match."""
+        """Reads all saved values except pages, to check their checksums. Raises ``Damaged`` if a checksum does not
+        match."""
         for key in (CHECKPOINT_KEY, RECORD_KEY, IDLE_END_KEY):
             self._store.get(key)
         for prefix in PREFIXES.values():
@@ -181,9 +190,9 @@ class StateStore:
         idle_end: IdleEnd | None = None,
         changes: Mapping[str, TableChanges] | None = None,
     ) -> None:
-        """Saves the arguments that are not None, in one transaction; the other values stay. With ``changes``, by field,
-        the rows of ``record`` are those of the last save with these changes. Blocking; durable on return. Raises
-        ``LogFailed``."""
+        """Saves the arguments that are not None, in one transaction. Other values are unchanged. With ``changes``, by
+        field, the rows of ``record`` are those of the last save with these changes applied. The call blocks, and the
+        values are durable on return. Raises ``LogFailed`` if the store cannot be written."""
         given = (CHECKPOINT_KEY, checkpoint), (IDLE_END_KEY, idle_end)
         puts = [(key, msgspec.json.encode(value)) for key, value in given if value is not None]
         if record is None:
@@ -200,14 +209,15 @@ class StateStore:
         )
 
     def begin_at(self, first: Vlsn, first_segment: int) -> None:
-        """Saves where the log begins since it was cleaned, in the record that is there. As ``save``."""
+        """Saves in the present record where the log begins after it was cleaned. Blocks and raises as ``save`` does."""
         record = self._read(RECORD_KEY, StateRecord)
         assert record is not None and record.vlsn >= first - 1, (record, first)
         record = msgspec.structs.replace(record, trimmed_to=Vlsn(first - 1), first_segment=first_segment)
         self._store.write([(RECORD_KEY, msgspec.json.encode(record))])
 
     def restart(self, record: StateRecord) -> None:
-        """Saves ``record``, and drops all of the log that was here before. As ``save``."""
+        """Saves ``record``, and deletes everything else that belonged to the earlier log. Blocks and raises as ``save``
+        does."""
         self._store.write(
             [(RECORD_KEY, msgspec.json.encode(record))],
             deletes=[CHECKPOINT_KEY, IDLE_END_KEY],
@@ -215,11 +225,11 @@ class StateStore:
         )
 
     def pages(self) -> PageTable:
-        """Returns the page table of the log's destinations, which lies beside the rest."""
+        """Returns the page table of the log's destinations, which is in the same store."""
         return PageTable(self._store)
 
     def _rows(self, field: str, prefix: bytes, count: int) -> list[tuple[int, bytes]]:
-        """Reads the rows of a table by their names. Raises ``ValueError``, ``Damaged``."""
+        """Reads the rows of a table by their names. Raises ``ValueError`` or ``Damaged``."""
         items = self._store.items(*_range(prefix))
         if len(items) != count:
             raise ValueError(f"{field}: {len(items)} rows under keys, the record counts {count}")
@@ -242,7 +252,7 @@ class StateStore:
 
 @dataclass(frozen=True, slots=True)
 class _Puts:
-    """The values that one transaction writes. It encodes lives one by one, for they are many."""
+    """The values that one transaction writes. The lives are encoded one by one, since there are many."""
 
     puts: list[tuple[bytes, bytes]]
     tables: list[tuple[bytes, TableChanges]]
@@ -255,8 +265,8 @@ class _Puts:
 
 
 def _apart(record: StateRecord) -> tuple[StateRecord, dict[str, TableChanges]]:
-    """Takes the lives out of a whole record, where it is of a level that has them under keys; nothing is kept there of
-    any other."""
+    """Moves the lives out of a whole record into rows, if its level stores them under keys. For other levels there are
+    no rows."""
     if record.level < KEYED_FROM_LEVEL:
         return record, {field: TableChanges((), [], whole=True) for field in PREFIXES}
     parts = {field: getattr(record, field).apart() for field in PREFIXES}
@@ -273,7 +283,7 @@ def _range(prefix: bytes) -> tuple[bytes, bytes]:
 
 
 class _Leveled(msgspec.Struct):
-    """The part that a state record of any level has."""
+    """The fields that a state record of any level has."""
 
     level: int = 1
 
@@ -282,12 +292,12 @@ def _check_level_of(value: bytes) -> None:
     try:
         level = msgspec.json.decode(value, type=_Leveled).level
     except JSON_FAULTS:
-        return  # not even that can be read
+        return  # not even the level can be read
     check_level(level)
 
 
 def check_level(level: int, own: Levels | None = None) -> None:
-    """Checks that a state record of ``level`` can be read. Raises ``WrongVersion``."""
+    """Checks that this binary can read a state record of ``level``. Raises ``WrongVersion`` if not."""
     own = own or levels.LEVELS
     if not own.read(level):
         raise unread("a state record", level, own.max, number="level")

@@ -1,1 +1,1 @@
-"""Whole directories read and judged; nothing of them is written."""
+"""Reads and checks whole directories, without writing to them."""

@@ -1,9 +1,10 @@
-"""The crc32c of bytes with more bytes behind them, by column: it joins checksums of parts to those of a whole. Pure.
+"""Computes, by column, the crc32c of bytes with more bytes after them. With it, the checksums of parts give the
+checksum of the whole. These functions have no side effects.
 
     crc(a + b) == shifted(crc(a), len(b)) ^ crc(b)
 
-A crc is linear, so ``shifted`` (the crc with zeros behind it) is a matrix of 32 by 32 bits for each length.  A length
-is taken byte by byte; the matrices of all values of one of its bytes are tables, made when needed first (1 MiB).
+A crc is linear, so ``shifted`` (the crc with zeros after the bytes) is a 32-by-32-bit matrix for each length. A length
+is processed byte by byte. The matrices for all values of one of its bytes are tables, made on first use (1 MiB).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ALL: Final = np.uint32(0xFFFF_FFFF)
 
 
 def shifted(crcs: U32, lengths: I64) -> U32:
-    """Returns each crc as it is with ``lengths`` zero bytes behind what it covers, less the crc of those alone."""
+    """Returns each crc with ``lengths`` zero bytes after its bytes, without the share of those zero bytes alone."""
     values = crcs.copy()
     for position in range((int(lengths.max(initial=0)).bit_length() + 7) // 8):
         values = _times(_matrices(position), (lengths >> 8 * position & 0xFF) << 10, values)
@@ -31,7 +32,7 @@ def shifted(crcs: U32, lengths: I64) -> U32:
 
 
 def followed(crcs: U32, columns: NDArray[np.uint8]) -> U32:
-    """Returns each crc gone on with the bytes of its row of ``columns``."""
+    """Returns each crc continued over the bytes of its row of ``columns``."""
     values, step = crcs ^ _ALL, _step()
     for column in columns.T:
         values = step[(values ^ column) & _BYTE] ^ values >> np.uint32(8)
@@ -40,7 +41,8 @@ def followed(crcs: U32, columns: NDArray[np.uint8]) -> U32:
 
 @cache
 def _matrices(position: int) -> U32:
-    """Returns the tables of 0 to 255 times ``256 ** position`` zero bytes, four of 256 numbers each."""
+    """Returns the tables for 0 to 255 times ``256 ** position`` zero bytes. There are four tables of 256 numbers for
+    each value."""
     same: U32 = (np.arange(256, dtype=np.uint32) << np.arange(0, 32, 8, dtype=np.uint32)[:, None]).reshape(-1)
     if position:
         before = _matrices(position - 1)
@@ -54,7 +56,7 @@ def _matrices(position: int) -> U32:
 
 
 def _times(tables: U32, at: I64 | int, values: U32) -> U32:
-    """Multiplies each value by the matrix whose tables begin at ``at``."""
+    """Multiplies each value by the matrix whose tables begin at row ``at``."""
     product: U32 = tables[at + (values & _BYTE)]
     for byte in (1, 2, 3):
         product = product ^ tables[at + ((values >> np.uint32(8 * byte) & _BYTE) + (256 * byte))]
@@ -63,5 +65,5 @@ def _times(tables: U32, at: I64 | int, values: U32) -> U32:
 
 @cache
 def _step() -> U32:
-    """Returns what each low byte of the register becomes when a zero byte follows."""
+    """Returns the register after a zero byte, for each value of its low byte."""
     return np.array([crc(bytes([0xFF ^ byte])) for byte in range(256)], np.uint32) ^ np.uint32(0xFF00_0000)

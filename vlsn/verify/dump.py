@@ -1,15 +1,15 @@
-"""The dump of a log directory: one row a frame, as it lies in the files.
+"""The dump of a log directory: one row for each frame, in the order of the files.
 
     {"file": "00000001.vlog", "offset": 4096, "lsn": 4294971392, "kind": "BLOCK", "term": 1,
      "first": 1, "last": 2, "count": 2, "overmarked": false, "damaged": false,
      "bytes": 83, "entries": "DATA", "dtvlsn": 0, "time": 1700000000000000, "detail": ""}
 
-Local records have no term and no VLSNs (0); ``detail`` says what is in them. Synced bytes without a whole frame are one
-row of kind ``UNREADABLE``, damaged, with the VLSN that should be there and count 0. The fault of a damaged frame is its
-``detail``. A row of ``all`` false is a visible block or damage; ``all`` shows both lives of an overmarked VLSN, the
-local records, and a torn tail (kind ``TORN_TAIL``, no damage).
+Local records have no term and no VLSNs (0). ``detail`` describes their content. Synced bytes without a whole frame make
+one damaged row of kind ``UNREADABLE``, with the VLSN that should be there and count 0. For a damaged frame, ``detail``
+names the fault. Without ``all``, the rows are visible blocks and damage. With ``all``, there are also rows for both
+blocks of an overmarked VLSN, for local records, and for a torn tail (kind ``TORN_TAIL``, not damage).
 
-A segment is held at a time, and rows are made one by one, of the frames that were asked for only.
+Only one segment is held in memory at a time. Rows are made one by one, only for the frames that were asked for.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ UNREADABLE = "UNREADABLE"
 TORN_TAIL = "TORN_TAIL"
 ROW_KINDS = (*(kind.name for kind in FrameKind), UNREADABLE, TORN_TAIL)
 _BLOCK = int(FrameKind.BLOCK)
-_UNREADABLE, _TORN_TAIL = 0, 255  # no frame's kind
+_UNREADABLE, _TORN_TAIL = 0, 255  # values that no frame's kind has
 
 
 class DumpRow(msgspec.Struct, frozen=True, gc=False):
-    """One frame; its fields in this order are the JSON object."""
+    """One frame. Its fields, in this order, make the JSON object."""
 
     file: str
     offset: int
@@ -55,29 +55,30 @@ class DumpRow(msgspec.Struct, frozen=True, gc=False):
     overmarked: bool
     damaged: bool
     bytes: int
-    """The bytes of the payload; for an unreadable place or a torn tail all that lies there."""
+    """The bytes of the payload. For an unreadable place or a torn tail, all bytes of that place."""
     entries: str
-    """The kinds of a block's entries, ``+`` between them; "" for all else."""
+    """The kinds of a block's entries, joined by ``+``; "" for anything else."""
     dtvlsn: int
     """The DTVLSN that a block's header, or a checkpoint, states."""
     time: int
-    """The time when a block was sealed, in µs since the epoch."""
+    """The time at which a block was sealed, in µs since the epoch."""
     detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpFilter:
-    """The rows that are asked for; bounds are inclusive, and a row must meet all of it. Rows that have no VLSNs count
-    as lying at the last one before them."""
+    """The rows that are asked for. Bounds are inclusive, and a row must meet all conditions. A row without VLSNs counts
+    as having the last VLSN before it."""
 
     from_vlsn: int = 1
     to_vlsn: int | None = None
     from_lsn: int = 0
     to_lsn: int | None = None
     kinds: frozenset[str] = frozenset()
-    """Names of ``ROW_KINDS``; local records and torn tails that are named need no ``all``."""
+    """Names of ``ROW_KINDS``. Local records and torn tails that are named here are included even without ``all``."""
     entries: frozenset[EntryKind] = frozenset()
-    """Blocks that hold an entry of one of these kinds, beside ``kinds``; neither: everything."""
+    """Also includes, besides ``kinds``, blocks that hold an entry of one of these kinds. If both are empty, all rows
+    are included."""
     term: int | None = None
     all: bool = False
 
@@ -85,8 +86,8 @@ class DumpFilter:
 def dump_rows(
     disk: Disk, stores: Stores, directory: str, wanted: DumpFilter | None = None, *, reverse: bool = False
 ) -> Iterator[DumpRow]:
-    """Yields the frames that ``wanted`` asks for in log order, or from the end (``reverse``). For a running node (its
-    directory is locked) it ends at the stated synced end. Raises ``FileNotFoundError``, ``WrongVersion``."""
+    """Yields the frames that ``wanted`` asks for in log order, or from the end on (``reverse``). The dump of a running
+    node, whose directory is locked, ends at the stated synced end. Raises ``FileNotFoundError`` or ``WrongVersion``."""
     wanted = wanted or DumpFilter()
     check_versions(disk, directory)
     live = disk.is_locked(f"{directory}/{LOCK_NAME}")
@@ -101,7 +102,7 @@ def dump_rows(
             frames = _frames(disk, chain, position, stated, buf)
         except FileNotFoundError:
             if live:
-                continue  # cleaned away since it was listed
+                continue  # the segment was cleaned away since it was listed
             raise
         chosen = frames.chosen(wanted)
         for index in (chosen[::-1] if reverse else chosen).tolist():
@@ -115,7 +116,7 @@ def _entries(row: DumpRow) -> set[EntryKind]:
 
 
 def _may_hold(chain: Chain, position: int, wanted: DumpFilter) -> bool:
-    """Says whether anything of the segment can be asked for, as far as headers tell."""
+    """Says whether any frame of the segment can be asked for, as far as headers show."""
     link = chain.links[position]
     if lsn(link.number + 1, 0) <= wanted.from_lsn or (
         wanted.to_lsn is not None and lsn(link.number, 0) > wanted.to_lsn
@@ -123,13 +124,13 @@ def _may_hold(chain: Chain, position: int, wanted: DumpFilter) -> bool:
         return False
     if wanted.all or link.last:
         return True
-    # The log's last VLSN when the next segment was taken: nothing that is visible in this one lies above it.
+    # The log's last VLSN when the next segment was begun. No visible block in this segment is above that VLSN.
     following = chain.links[position + 1].prev_last_vlsn
     return not 0 < following < wanted.from_vlsn
 
 
 def _frames(disk: Disk, chain: Chain, position: int, stated: Stated, buf: bytearray) -> _Frames:
-    """Locates the frames of one segment, which is in ``buf`` afterwards."""
+    """Locates the frames of one segment, whose bytes are in ``buf`` afterwards."""
     link = chain.links[position]
     before = link.prev_last_vlsn or _last_vlsn_before(disk, chain, position, stated, buf)
     found, size = inspected(disk, link, stated, buf)
@@ -148,14 +149,14 @@ def _last_vlsn_before(disk: Disk, chain: Chain, position: int, stated: Stated, b
 
 
 def _used(buf: bytearray, start: int, end: int) -> int:
-    """Counts the bytes from ``start`` to the last one before ``end`` that is not zero."""
+    """Counts the bytes from ``start`` to the last non-zero byte before ``end``."""
     zero_from_end = np.frombuffer(memoryview(buf)[start:end], dtype=np.uint8)[::-1] != 0
     return end - start - int(zero_from_end.argmax()) if zero_from_end.any() else 0
 
 
 class _Frames:
-    """Everything in one segment by column, in the order of offsets: frames, unreadable places, a torn tail of
-    ``torn`` bytes.  ``before`` is the last VLSN that lies before it."""
+    """Everything in one segment, by column, ordered by offset: frames, unreadable places, and a torn tail of ``torn``
+    bytes. ``before`` is the last VLSN before the segment."""
 
     def __init__(self, link: Link, found: Inspected, heads: scan.Headers, before: int, torn: int) -> None:
         self.link = link
@@ -181,7 +182,8 @@ class _Frames:
         self._number_vlsns(found, before)
 
     def _number_vlsns(self, found: Inspected, before: int) -> None:
-        """Fills in first, last and term of each frame; the VLSN that should be there where that cannot be read."""
+        """Fills in the first VLSN, the last VLSN and the term of each frame. If they cannot be read, fills in the VLSN
+        that should be there."""
         known = self.head_of >= 0
         self.first, self.last = np.zeros(len(known), np.int64), np.zeros(len(known), np.int64)
         self.term = np.zeros(len(known), np.int64)
@@ -190,13 +192,13 @@ class _Frames:
         self.visible = known & ~self.marked
         newest = np.maximum.accumulate(np.where(self.visible, np.arange(len(known)), -1))
         self.near = np.where(newest >= 0, self.last[newest], before)
-        """The last visible VLSN at or before it."""
+        """The last visible VLSN at or before each row."""
         lost = (self.kinds == _UNREADABLE) | ((self.kinds == _BLOCK) & ~known)
         self.damaged |= lost
         self.first[lost] = self.last[lost] = self.near[lost] + 1
 
     def chosen(self, wanted: DumpFilter) -> npt.NDArray[np.int64]:
-        """Indices of what is asked for, but for the kinds of entries."""
+        """Returns the indices of the rows that are asked for, without regard to the kinds of entries."""
         low = np.where(self.last > 0, self.last, self.near)
         high = np.where(self.first > 0, self.first, self.near)
         good = low >= wanted.from_vlsn
@@ -219,7 +221,7 @@ class _Frames:
         return (lsns >= wanted.from_lsn) & (lsns <= (wanted.to_lsn if wanted.to_lsn is not None else lsns))
 
     def row(self, buf: bytearray, index: int) -> DumpRow:
-        """Makes row ``index``; ``buf`` holds the segment."""
+        """Makes row ``index``. ``buf`` holds the segment."""
         link, offset = self.link, int(self.offsets[index])
         head = self.heads[self.head_of[index]] if self.head_of[index] >= 0 else None
         return DumpRow(
@@ -264,7 +266,7 @@ def _name(code: int) -> str:
 
 
 def _entry_kinds(buf: bytearray, offset: int, count: int, kind: int) -> str:
-    """Names the kinds of a block's entries, in their own order."""
+    """Names the kinds of a block's entries, in the order of ``EntryKind``."""
     if kind != KIND_COLUMN:
         return EntryKind(kind).name
     start = offset + FRAME_BYTES + BLOCK_BYTES
@@ -295,5 +297,5 @@ def _said(kind: FrameKind, payload: bytes) -> str:
 
 
 def place(at: int) -> str:
-    """Formats an LSN as a person names it: ``2:4096`` is offset 4096 of segment 2."""
+    """Formats an LSN for people: ``2:4096`` is offset 4096 of segment 2."""
     return f"{lsn_file(Lsn(at))}:{lsn_offset(Lsn(at))}"

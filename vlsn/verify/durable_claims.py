@@ -1,10 +1,11 @@
-"""The rules for claims of durability: a claim does not fall, lie past the log's end, or get rolled back.
+"""The rules for statements of durability: they never decrease, never exceed the log's end, and what they cover is never
+rolled back.
 
     VLSN     11  12  13  14 │ ROLLBACK_START(matchpoint 11)        block 14 says: durable up to 12
     DTVLSN    9   9  11  12 │                                      12 is overmarked though durable
 
-A DTVLSN is true for ever, in any block: blocks that were rolled back count, too. Blocks that stay follow on one another
-with DTVLSNs that do not fall, since a master knows what the log says that it leads with.
+A DTVLSN is true for ever, in any block, so blocks that were rolled back count, too. The DTVLSNs of consecutive visible
+blocks never decrease, since a master knows every DTVLSN in the log with which it leads.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from vlsn.ids import U32_MAX, Lsn, lsn_file, lsn_offset
 from vlsn.verify.inspection import Fault, Rule
 
 Placed = tuple[int, object]
-"""A local record, and the offset that it lies at."""
+"""A local record and its offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The DTVLSNs of one segment: of its ``first`` visible block (0: there is none), and the ``highest`` of visible
-    ones.  ``between``: the highest of all whole blocks and checkpoints up to each ROLLBACK_START from the one before,
-    then of those behind the last."""
+    """The DTVLSNs of one segment: that of its ``first`` visible block (0: there is none), and the ``highest`` of all
+    visible blocks. ``between`` has the highest DTVLSN of all whole blocks and checkpoints from each ROLLBACK_START to
+    the next, and then that of those after the last."""
 
     first: int
     highest: int
@@ -37,8 +38,8 @@ class Claims:
 
 
 def claims_of(offsets: Offsets, dtvlsns: Offsets, shown: Offsets, records: Sequence[Placed]) -> Claims:
-    """Sums up what one segment says. ``offsets`` and ``dtvlsns`` are of its whole blocks, ``shown`` are the DTVLSNs of
-    its visible ones."""
+    """Sums up the DTVLSNs of one segment. ``offsets`` and ``dtvlsns`` describe its whole blocks, and ``shown`` are the
+    DTVLSNs of its visible blocks."""
     stated = [(at, record.dtvlsn) for at, record in records if isinstance(record, CheckpointStart | CheckpointEnd)]
     places = np.concatenate((offsets, np.array([at for at, _ in stated], np.int64)))
     said = np.concatenate((dtvlsns, np.array([dtvlsn for _, dtvlsn in stated], np.int64)))
@@ -55,7 +56,7 @@ def starts_in(records: Iterable[Placed]) -> list[tuple[int, RollbackStart]]:
 
 
 def falls(offsets: Offsets, firsts: Offsets, dtvlsns: Offsets) -> Iterator[Fault]:
-    """Yields the visible blocks of one segment that say less than a block before them."""
+    """Yields the visible blocks of one segment with a lower DTVLSN than a block before them."""
     if not (dtvlsns[1:] < dtvlsns[:-1]).any():
         return
     highest = np.maximum.accumulate(dtvlsns)
@@ -64,8 +65,8 @@ def falls(offsets: Offsets, firsts: Offsets, dtvlsns: Offsets) -> Iterator[Fault
 
 
 def ahead(offsets: Offsets, lasts: Offsets, records: Iterable[Placed], before: int) -> Iterator[Fault]:
-    """Yields checkpoints that say more than is logged before them, in a segment without damage. ``offsets`` and
-    ``lasts`` are of its blocks; its log begins behind VLSN ``before``."""
+    """Yields the checkpoints with a higher DTVLSN than the last VLSN logged before them, in a segment without damage.
+    ``offsets`` and ``lasts`` describe its blocks. Its log begins after VLSN ``before``."""
     stated = [(at, record) for at, record in records if isinstance(record, CheckpointStart | CheckpointEnd)]
     if not stated:
         return

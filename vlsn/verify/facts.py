@@ -2,8 +2,8 @@
 
     00000002.vlog   5 6 7 8      first edge 5, last edge 8; the terms, what it says to be durable, its producers
 
-One function makes them, here of a directory's segment and in an audit's task; their size does not grow with the
-segment's entries.  ``joined`` holds the facts of all segments of a log against one another.
+The same function makes the facts for a segment in a directory and for an audit's task. Their size does not grow with
+the segment's entries. ``joined`` compares the facts of all segments of a log.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from vlsn.verify.producer_order import Heard, check_submissions
 from vlsn.verify.submissions import Submissions
 
 FAULTS_MAX = 100
-"""The most faults of one rule in one segment: a log that is wrong throughout need not say more."""
+"""The most faults of one rule in one segment, since a log that is wrong throughout need not report more."""
 
 
 @dataclass(slots=True)
 class Visible:
-    """Blocks of one segment by column: the visible ones, or all that can be read."""
+    """The blocks of one segment by column: either the visible blocks, or all readable ones."""
 
     places: Offsets
     firsts: Offsets
@@ -43,7 +43,7 @@ class Visible:
 
 
 def visible_of(found: Inspected, hidden: Mask) -> Visible:
-    """Returns the visible blocks; copies nothing where all of them are."""
+    """Returns the visible blocks. Copies nothing if all blocks are visible."""
     columns = (found.block_offsets, found.firsts, found.lasts, found.terms, found.dtvlsns)
     if not hidden.any():
         return Visible(*columns)
@@ -53,19 +53,20 @@ def visible_of(found: Inspected, hidden: Mask) -> Visible:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A segment's first or last visible block; ``vlsn`` is its first or last one."""
+    """The first or last visible block of a segment. ``vlsn`` is the first VLSN of the first block, or the last VLSN of
+    the last."""
 
     vlsn: int
     term: int
     offset: int
     damaged: bool
-    """Something damaged lies between it and the segment's end on that side."""
+    """True if something between this block and that end of the segment is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """``prev_number`` is the segment before, as the header says; ``before`` the last VLSN there. 0 where it cannot be
-    read, and for none."""
+    """The facts of one segment. ``prev_number`` is the previous segment, as the header says, and ``before`` is the last
+    VLSN in it. Both are 0 if the header cannot be read or there is no previous segment."""
 
     number: int
     file: str
@@ -74,17 +75,18 @@ class Facts:
     first: Edge | None
     last: Edge | None
     damaged: bool
-    """A block may be missing."""
+    """True if a block may be missing."""
     rollbacks: tuple[tuple[int, RollbackStart | RollbackEnd], ...]
-    """Each with its offset."""
+    """The rollback records, each with its offset."""
     claims: Claims
     heard: Heard
     terms: tuple[Run, ...]
-    """The terms of its visible blocks, ascending."""
+    """The terms of the visible blocks, ascending."""
     faults: tuple[Fault, ...]
-    """Faults of its visible blocks: their order, terms and DTVLSNs."""
+    """The faults of the visible blocks: of their order, terms and DTVLSNs."""
     repeated: tuple[Fault, ...]
-    """Submissions of producers that cannot follow on one another. Where a block is lost one may be."""
+    """Submissions of producers that cannot follow one another. If a block is lost, the cause may be a missing
+    submission."""
 
 
 def facts_of(
@@ -99,8 +101,8 @@ def facts_of(
     records: Sequence[Placed],
     submissions: Submissions,
 ) -> Facts:
-    """Judges one segment. ``blocks`` are all that are whole, ``lost`` the ascending offsets at which one may be
-    missing, ``records`` the local ones; ``submissions`` are of visible blocks."""
+    """Collects the facts of one segment. ``blocks`` are all whole blocks, ``lost`` the ascending offsets at which a
+    block may be missing, and ``records`` the local records. ``submissions`` are those of visible blocks."""
     heard, repeated = check_submissions(submissions)
     first, last = _edges(visible, lost)
     return Facts(
@@ -126,7 +128,8 @@ def facts_of(
 
 
 def read_records(found: Sequence[tuple[int, FrameKind, bytes]]) -> tuple[list[Placed], list[Fault]]:
-    """Decodes local records: offset, kind and payload of each. Returns with them those that cannot be read."""
+    """Decodes local records, given as offset, kind and payload of each. Returns the decoded records, and faults for the
+    records that cannot be decoded."""
     records: list[Placed] = []
     faults = []
     for offset, kind, payload in found:
@@ -138,13 +141,13 @@ def read_records(found: Sequence[tuple[int, FrameKind, bytes]]) -> tuple[list[Pl
 
 
 def broken(file: str, offset: int, first: int, last: int) -> Fault:
-    """Says that VLSN ``first`` follows on ``last``."""
+    """Makes the fault for VLSN ``first`` directly after VLSN ``last``."""
     return Fault(Rule.CONTIGUITY, offset, f"VLSN {first} follows on {last}", last + 1, file=file, there=first)
 
 
 def _breaks(visible: Visible, lost: Offsets) -> Iterator[Fault]:
-    """Yields blocks that do not follow on the one before; where something is lost between them, those that lie before
-    it."""
+    """Yields a fault for each block that does not continue the block before it. If something between both is lost, only
+    blocks that overlap the one before count."""
     places, firsts, lasts = visible.places, visible.firsts, visible.lasts
     wrong = firsts[1:] != lasts[:-1] + 1
     if not wrong.any():
@@ -157,8 +160,8 @@ def _breaks(visible: Visible, lost: Offsets) -> Iterator[Fault]:
 
 
 def _falling_terms(visible: Visible) -> Iterator[Fault]:
-    """Yields where terms fall. A few blocks of a higher term, fewer than the blocks behind them, are at fault
-    themselves."""
+    """Yields a fault for each place where terms decrease. If a few blocks have a higher term, and there are fewer of
+    them than blocks after them, these few blocks are at fault."""
     terms = visible.terms
     if not (terms[1:] < terms[:-1]).any():
         return
@@ -186,7 +189,7 @@ def _term_runs(visible: Visible) -> tuple[Run, ...]:
 
 
 def _starts(terms: Offsets) -> list[int]:
-    """Returns the rows at which a run of one term begins."""
+    """Returns the rows at which the term changes."""
     return [0, *(np.flatnonzero(terms[1:] != terms[:-1]) + 1).tolist()]
 
 

@@ -1,16 +1,17 @@
-"""The frames of one segment with every checksum recomputed, and what of it is damage or a torn tail.
+"""Reads the frames of one segment, recomputes every checksum, and finds what is damage or a torn tail.
 
-1. A frame that cannot be read is *damage* if something says that it had been synced: the ``synced`` of a later frame,
-   or ``stated``.  Else the log ends there, in a torn tail, whatever lies behind it.  In a segment whose end is known
-   all that is bad is damage.
-2. Damage is passed: later frames are found again by magic, salt and crc, at every 8 bytes. So one flipped bit does not
-   hide another. A bad frame whose length still leads to the next one is marked, anything else is a gap:
+1. A frame that cannot be read is *damage* if something says that it had been synced: the ``synced`` field of a later
+   frame, or ``stated``. Otherwise the log ends there, in a torn tail, whatever comes after. In a segment whose end is
+   known, everything bad is damage.
+2. Reading continues after damage: later frames are found by magic, salt and crc, at every 8 bytes. So one flipped bit
+   does not hide another. A bad frame whose length still leads to the next frame is marked. Anything else is a gap:
 
     |good|good|crc wrong|good|…garbage…|good|000000
               good=False      gap (start, end)
 
-Checksums are made in runs of frames that fit the processor's cache, by ``map`` over C functions: the crc32c once over
-a frame's payload.  Those of its parts, and of the whole frame, follow by column.
+Checksums are computed for runs of frames that fit the processor's cache, by ``map`` over C functions. The crc32c of a
+frame's payload is computed once. The checksums of the payload's parts, and of the whole frame, are derived from it by
+column.
 """
 
 from __future__ import annotations
@@ -34,18 +35,19 @@ from vlsn.verify.crc_shift import U32, followed, shifted
 
 Bools = NDArray[np.bool_]
 Compared = Callable[[Sequence[Buffer]], bytes]
-"""Makes of payloads what they are compared by, one behind the other: as many bytes of each."""
+"""Makes the bytes by which payloads are compared: the same number of bytes for each payload, concatenated."""
 
 _RUN_BYTES: Final = 256 * KIB
 _RUN_FRAMES: Final = 4096
-"""Frames whose checksums are made together of those of their payloads."""
+"""The number of frames whose checksums are derived together from those of their payloads."""
 _VIEW_FROM: Final = 4 * KIB
-"""Payloads longer than this on the average are not copied for their checksums."""
+"""The average payload size from which on payloads are not copied for their checksums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """A column a checksum, a row a frame: the crc of a block's two parts, and of a frame's payload."""
+    """Checksums in columns, one row for each frame: the crcs of a block's header and body, and of the frame's
+    payload."""
 
     header: U32
     body: U32
@@ -57,13 +59,13 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Frames up to ``end`` by file offset; ``good``: crc and padding are right.  ``gaps`` are places, ascending, in
-    which a frame should be and is not.  ``torn``: a torn tail lies behind ``end``."""
+    """The frames up to ``end``, by file offset. ``good`` marks those with correct crc and padding. ``gaps`` are the
+    places, ascending, in which a frame should be and is missing. With ``torn``, there is a torn tail after ``end``."""
 
     offsets: scan.Offsets
     headers: scan.Headers
     heads: scan.Headers
-    """The header of each frame's block; a row of a local record says nothing."""
+    """The block header of each frame. The row of a local record has no meaning."""
     good: Bools
     sums: Sums
     compared: bytes
@@ -71,15 +73,16 @@ class Frames:
     end: int
     torn: bool
     content: int | None = None
-    """The crc32c of the file up to ``end``, where it was made already and no flag is set."""
+    """The crc32c of the file up to ``end``, if it was already computed and no flag is set."""
 
     @property
     def damage(self) -> list[int]:
-        """Where, ascending, a frame should be and is not, or is not good."""
+        """The places, ascending, at which a frame is missing or not good."""
         return sorted({*(start for start, _ in self.gaps), *self.offsets[~self.good].tolist()})
 
     def records(self, buf: Buffer) -> list[tuple[int, FrameKind, bytes]]:
-        """Returns offset, kind and payload of the good local records; ``buf`` is the file from its first byte on."""
+        """Returns the offset, kind and payload of each good local record. ``buf`` is the file from its first byte
+        on."""
         rows = np.flatnonzero(self.good & (self.headers["kind"] != FrameKind.BLOCK))
         kinds, lengths = self.headers["kind"][rows].tolist(), self.headers["length"][rows].tolist()
         columns = zip(self.offsets[rows].tolist(), kinds, lengths, strict=True)
@@ -98,9 +101,10 @@ def read_frames(
     base: int = 0,
     compared: Compared | None = None,
 ) -> Frames:
-    """Reads the frames of segment ``name`` in ``buf``, whose first ``size`` bytes are the file from offset ``base`` on:
-    0, or where a frame begins. ``end`` is where its log ends, None for the last segment; ``stated`` says how far that
-    one was synced, as far as anything outside of it knows. Raises ``WrongVersion``, naming the file."""
+    """Reads the frames of segment ``name`` in ``buf``. The first ``size`` bytes of ``buf`` are the file from offset
+    ``base`` on, which is 0 or the start of a frame. ``end`` is the end of the segment's log, or None for the last
+    segment. ``stated`` is how far the last segment was synced, by statements outside of it. Raises ``WrongVersion``,
+    naming the file."""
     limit = (base + size if end is None else min(end, base + size)) & ~7
     view = memoryview(buf)[: max(limit - base, 0)]
     pieces = [_nothing()]
@@ -110,7 +114,8 @@ def read_frames(
         found = scan.walk(buf, base=base, start=at, end=limit, salt=salt)
         scan.check_kind(view, base, found.end, salt, name)
         piece = _checked(buf, base, found, compared)
-        # A bad frame that leads nowhere may have a wrong length: frames behind it are to be looked for.
+        # A bad frame that does not lead to another frame may have a wrong length, so the frames after it have to be
+        # searched for.
         kept = len(found) if found.reason is Stop.END else _without_bad_tail(piece.good)
         stop = int(found.offsets[kept]) if kept < len(found) else found.end
         pieces.append(_cut(piece, kept))
@@ -134,7 +139,7 @@ def read_frames(
 
 
 def _without_torn_tail(frames: Frames, stated: int) -> Frames:
-    """Ends the log before the first bad place of which nothing says that it had been synced."""
+    """Ends the log before the first bad place that nothing states to be synced."""
     synced = max(stated, int(frames.headers["synced"][frames.good].max(initial=0)))
     cut = next((place for place in frames.damage if place >= synced), None)
     if cut is not None:
@@ -203,16 +208,16 @@ def _checked(buf: Buffer, base: int, found: scan.Walk, compared: Compared | None
 
 
 def payloads_in(view: memoryview, starts: Sequence[int], stops: Sequence[int]) -> list[Buffer]:
-    """Cuts what lies from each start to its stop out of ``view``, ascending and close to one another."""
+    """Cuts the bytes from each start to its stop out of ``view``. The pieces are ascending and close to one another."""
     first, data = starts[0], view[starts[0] : stops[-1]]
     if len(data) > len(starts) * _VIEW_FROM:
         return [data[start - first : stop - first] for start, stop in zip(starts, stops, strict=True)]
-    plain = bytes(data)  # its slices cost half of those of a view, as long as they are short
+    plain = bytes(data)  # slices of bytes cost half as much as slices of a view, as long as they are short
     return [plain[start - first : stop - first] for start, stop in zip(starts, stops, strict=True)]
 
 
 def last_words(offsets: scan.Offsets, headers: scan.Headers) -> scan.Offsets:
-    """Returns the place of each frame's last 8 bytes, in words of 8 bytes, in which its padding lies."""
+    """Returns the index of each frame's last 8-byte word, which contains its padding."""
     places: scan.Offsets = (scan.frame_ends(offsets, headers) >> 3) - 1
     return places
 
@@ -220,8 +225,8 @@ def last_words(offsets: scan.Offsets, headers: scan.Headers) -> scan.Offsets:
 def sums_of(
     headers: scan.Headers, heads: scan.Headers, lasts: NDArray[np.uint64], payload_crcs: Sequence[int]
 ) -> tuple[Sums, Bools]:
-    """Makes of the crc32c of each frame's payload all others, and says whether its crc and padding are right.
-    ``heads`` are the blocks' headers, ``lasts`` the frames' last words."""
+    """Derives all checksums from the crc32c of each frame's payload, and says whether each frame's crc and padding are
+    correct. ``heads`` are the blocks' headers, and ``lasts`` the frames' last words."""
     whole = np.array(payload_crcs, np.uint32)
     runs = (slice(low, low + _RUN_FRAMES) for low in range(0, max(1, len(whole)), _RUN_FRAMES))
     pieces = [_sums_of_run(headers[run], heads[run], lasts[run], whole[run]) for run in runs]

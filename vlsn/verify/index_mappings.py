@@ -1,7 +1,7 @@
-"""Every mapping of a stored VLSN index, for tools that hold them against the log.
+"""Reads every mapping of a stored VLSN index, for tools that compare them with the log.
 
-The index is a stopped node's, read only. An unreadable part is a fault and no exception, so that the log is still
-verified.
+The index belongs to a stopped node, and is only read. An unreadable part is reported as a fault, not raised, so that
+the log is verified all the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vlsn.recover.recovery import INDEX_NAME
 from vlsn.seams import KeyValue, Stores
 
 Columns = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""VLSNs and offsets, ascending."""
+"""VLSNs and their offsets, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Bounds:
     def passed(
         self, firsts: npt.NDArray[np.int64], lasts: npt.NDArray[np.int64], clocks: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        """Marks the blocks of these VLSNs that were sealed later than their step's bound."""
+        """Marks the blocks that were sealed later than the bound of their step allows."""
         steps = np.searchsorted(self.firsts, firsts, side="right") - 1
         passed: npt.NDArray[np.bool_] = (steps >= 0) & (lasts <= self.last) & (clocks > self.bounds[steps])
         return passed
@@ -44,19 +44,20 @@ class Bounds:
 
 @dataclass(slots=True)
 class Mappings:
-    """``bounds`` is None where there is no time index; ``faults`` are what kept the rest of the index from being
-    read."""
+    """The mappings of an index. ``bounds`` is None if there is no time index. ``faults`` say why the rest of the index
+    could not be read."""
 
     by_segment: dict[int, Columns] = field(default_factory=dict)
     spans: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Where a segment's first and last buckets begin: a reader of one part of the log needs no others."""
+    """The first VLSNs of each segment's first and last bucket, so that a reader of one part of the log reads no other
+    buckets."""
     bounds: Bounds | None = None
     faults: list[Damaged] = field(default_factory=list)
 
 
 def read_mappings(stores: Stores, directory: str, first: int = 0, last: int = U64_MAX) -> Mappings:
-    """Reads the mappings of the index in ``directory`` whose buckets begin at ``first`` to ``last``; empty without an
-    index. Raises ``WrongVersion``."""
+    """Reads the mappings of the index in ``directory`` whose buckets begin at ``first`` to ``last``. Empty if there is
+    no index. Raises ``WrongVersion`` for an index of a later version."""
     found = Mappings()
     try:
         with closing(_opened(stores, directory)) as store:
@@ -72,8 +73,8 @@ def read_mappings(stores: Stores, directory: str, first: int = 0, last: int = U6
 
 
 def read_times(stores: Stores, directory: str, owner: int) -> TimeIndex:
-    """Reads the time index in ``directory``, if it is of the store ``owner``. Returns an empty one where it is missing,
-    or cannot be read."""
+    """Reads the time index in ``directory``, if it belongs to the store ``owner``. Returns an empty index if it is
+    missing or unreadable."""
     times = TimeIndex()
     try:
         with closing(_opened(stores, directory)) as store:
@@ -98,7 +99,8 @@ def _read_bounds(store: KeyValue) -> Bounds | None:
 
 
 def _load(times: TimeIndex, store: KeyValue, owner: int | None) -> None:
-    """Loads what fits the buckets, if they are of the store ``owner`` (None: of any). Raises ``WrongVersion``."""
+    """Loads the steps that fit the buckets, if they belong to the store ``owner`` (None: to any). Raises
+    ``WrongVersion``."""
     try:
         buckets = StoredBuckets(store)
         record = buckets.record()
@@ -118,7 +120,7 @@ def _read_buckets(store: KeyValue, found: Mappings, begin: int, end: int) -> Non
     try:
         buckets.record()
     except Damaged as error:
-        fault = error  # one of a bucket, if there is any, says more
+        fault = error  # a fault of a single bucket, if there is one, says more
     try:
         for bucket in buckets.all(begin, end):
             bucket.verify()

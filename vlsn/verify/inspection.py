@@ -1,7 +1,7 @@
-"""The inspection of one segment: every frame found (``frames``), and everything that is wrong with it.
+"""Inspects one segment: finds every frame (``frames``), and everything that is wrong with the segment.
 
-Unlike an open (``torn_tail``), which stops at the first bad frame, it goes on behind it. The segment is held in memory
-whole. Only offline tools come here, with segments that no sidecar proves (``by_sidecar``).
+Opening a log (``torn_tail``) stops at the first bad frame, but an inspection continues after it. The whole segment is
+held in memory. Only offline tools use this module, for segments that no sidecar proves (``by_sidecar``).
 """
 
 from __future__ import annotations
@@ -30,82 +30,82 @@ from vlsn.verify.submissions import ROW, Submissions, submissions_of
 
 Mask = npt.NDArray[np.bool_]
 Bytes = bytes | bytearray
-"""Bytes without a view: slices of these cost less."""
+"""Plain bytes, not a view, since their slices cost less."""
 
 _FEW_ENTRIES = 64
-"""Entries up to which a look at each block costs more than one by column."""
+"""The number of entries up to which checking each block costs more than checking by column."""
 _FEW_RUN = 1024
 _RUN_BLOCKS = 8192
-"""Headers that are looked at together: as many as the processor's cache holds."""
+"""The number of headers that are checked together, so that they fit the processor's cache."""
 
 
 class Rule(StrEnum):
-    """The rule that a finding is about. Findings between copies, or in a client's history, have rules of their own
+    """The rule that a finding violates. Findings between copies, or in a client's history, have rules of their own
     (``repl/audit/rules.py``). A name means the same in ``verify`` and in the audit."""
 
     FRAME_HEADER = "frame-header"
-    """A place where a frame must be has none."""
+    """There is no frame where one must be."""
     FRAME_CRC = "frame-crc"
     UNREADABLE = "unreadable"
-    """The disk does not give these bytes."""
+    """The disk cannot read these bytes."""
     BLOCK_HEADER = "block-header"
     BLOCK_BODY = "block-body"
     TRANSACTION = "transaction"
-    """A transaction that is not whole in its block."""
+    """A transaction is not whole in its block."""
     CONTIGUITY = "contiguity"
     TERM_ORDER = "term-order"
     OVERMARK = "overmark"
-    """A flag that no rollback record explains, or one that a record misses."""
+    """A flag is set that no rollback record explains, or a flag is missing that a record requires."""
     RECORD = "record"
-    """A local record that cannot be read, or one that is not where ``state`` points."""
+    """A local record cannot be read, or is not where ``state`` points."""
     SEGMENT_HEADER = "segment-header"
     GAP = "gap"
-    """A segment that others name is missing."""
+    """A segment is missing that other segments refer to."""
     SIDECAR = "sidecar"
     DTVLSN = "dtvlsn"
-    """The DTVLSN falls, or lies past the log's end at that place."""
+    """The DTVLSN decreases, or is past the log's end at that place."""
     OVERMARKED_DURABLE = "overmarked-durable"
-    """A rollback went back before what its log had said to be durable."""
+    """A rollback abandoned blocks that its log had stated to be durable."""
     PRODUCER_SEQUENCE = "producer-sequence"
-    """A producer's submissions do not rise by one: one is there twice, or is missing."""
+    """A producer's sequences do not rise by one, so a submission is duplicate or missing."""
     SHORTER = "shorter-than-claimed"
-    """A copy ends before what it, or a majority by another copy's word, had durable."""
+    """A copy ends before what it has stated to be durable, or before what another copy says a majority has durable."""
     NAME_REUSED = "name-reused"
-    """Two blocks of one term and VLSN that are not the same bytes, or two segments of one number."""
+    """Two blocks have the same term and VLSN but different bytes, or two segments have the same number."""
     INDEX = "index"
     STATE = "state"
     NODE_FILE = "node-file"
     PAGE = "page"
-    """A page of a destination that does not read back, or is missing."""
+    """A page of a destination cannot be read back, or is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong at ``offset``; ``vlsn`` 0 where only what lies before it can tell."""
+    """One fault, at ``offset``. ``vlsn`` is 0 if only the frames before could say it."""
 
     rule: Rule
     offset: int
     detail: str
     vlsn: int = 0
     more: Mapping[str, Any] = field(default_factory=dict)
-    """The facts that only its rule can say."""
+    """Facts that are specific to the rule."""
     file: str = ""
-    """Empty: of the segment at hand."""
+    """The file; empty for the segment at hand."""
     there: int = 0
-    """The VLSN that lies where ``vlsn`` is due; 0 where its rule says nothing of that."""
+    """The VLSN that was found where ``vlsn`` was expected; 0 if the rule is not about that."""
 
 
 @dataclass(slots=True)
 class Inspected:
-    """One segment.  Columns of all frames that were located, bad ones included, and of the blocks among them
-    whose headers can be read."""
+    """The result of inspecting one segment. It has columns of all frames that were located, including bad ones, and of
+    the blocks among them whose headers can be read."""
 
     offsets: Offsets
     headers: Headers
     bad: Mask
     gaps: list[tuple[int, int]]
     end: int
-    """The end of its log: the known one, or where zeros or a torn tail begin."""
+    """The end of the segment's log: the known end, or the place where zeros or a torn tail begin."""
     torn: bool
     faults: list[Fault] = field(default_factory=list)
     block_offsets: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -116,18 +116,18 @@ class Inspected:
     clocks: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     marked: Mask = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     lost: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Ascending offsets at which a block may be missing from the columns."""
+    """The ascending offsets at which a block may be missing from the columns."""
     records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
-    """Offset, kind and payload of the good local records."""
+    """The offset, kind and payload of each good local record."""
     submissions: Submissions = field(default_factory=lambda: np.zeros(0, dtype=ROW))
-    """Submissions of producers, of overmarked blocks too."""
+    """The submissions of producers, including those in overmarked blocks."""
     by_sidecar: bool = False
-    """``proven`` found it, not a look at each frame."""
+    """True if the sidecar has proved the segment, so that the frames were not checked one by one."""
 
 
 def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, name: str, stated: int = 0) -> Inspected:
-    """Inspects a segment; the first ``size`` bytes of ``buf`` are the file from 0 on. ``end`` is where its log ends,
-    None for the last segment. ``stated`` says how far that one was synced, as far as anything outside of it knows.
+    """Inspects a segment. The first ``size`` bytes of ``buf`` are the file from offset 0 on. ``end`` is the end of its
+    log, or None for the last segment. ``stated`` is how far the last segment was synced, by statements outside of it.
     Raises ``WrongVersion``, naming the file."""
     frames = read_frames(buf, size=size, salt=salt, end=end, name=name, stated=stated)
     end = frames.end if end is None else end
@@ -139,17 +139,18 @@ def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, name: str, sta
     return found
 
 
-# Faults.
+# Finding the faults.
 
 
 def inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[Inspected, int]:
-    """Inspects a segment of a chain, whose bytes are in ``buf`` afterwards, and returns how many there are."""
+    """Inspects a segment of a chain. Its bytes are in ``buf`` afterwards, and their number is returned, too."""
     size, lost = read_segment(disk, link, buf)
     found = inspect(
         buf, size=size, salt=link.salt, end=link.end, name=link.info.path, stated=stated.offset_in(link.number)
     )
     for start, end in lost:
-        # Beside the other faults there: it is only known that these bytes cannot be read, not whether they were synced.
+        # This fault is reported beside the others at that place. It only says that the bytes cannot be read, not
+        # whether they were synced.
         if start not in [gap for gap, _ in found.gaps]:
             found.gaps.append((start, end))
         found.faults.insert(0, Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
@@ -204,14 +205,14 @@ def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask, headers: Headers
 
 
 def fills_frame(heads: Headers, lengths: Offsets) -> Mask:
-    """Marks the blocks that have their frame's length."""
+    """Marks the blocks whose size matches their frame's length."""
     filled: Mask = heads["body_bytes"].astype(np.int64) + BLOCK_BYTES == lengths
     return filled
 
 
 def _columns_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) -> Mask:
-    """Marks the blocks, right by their checksums, with wrong columns. Blocks of few entries, and of one plain entry, as
-    in a quiet log, are judged by column."""
+    """Marks the blocks with correct checksums but wrong columns. Blocks of few entries, and blocks of one plain entry,
+    as in a quiet log, are checked by column."""
     wrong = np.zeros(len(offsets), dtype=np.bool_)
     plain = (heads["flags"] == 0) & (heads["count"] == 1) & ~skip
     starts = offsets[plain] + FRAME_BYTES + BLOCK_BYTES
@@ -232,7 +233,8 @@ def _columns_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) ->
 
 
 def _few_columns_bad(rows: Rows) -> Mask:
-    """Judges many blocks with right checksums, and no columns but keys and values, as ``check_body`` judges each."""
+    """Checks many blocks at once as ``check_body`` checks each. The blocks have correct checksums, and no columns but
+    keys and values."""
     headers, lay = rows.headers, rows.layouts
     bad: Mask = ~rows.rising()
     words = np.frombuffer(rows.buf, "<u4", len(rows.buf) // 4)
@@ -250,7 +252,7 @@ def _few_columns_bad(rows: Rows) -> Mask:
 
 
 def _block_fault(buf: Bytes, offset: int, length: int) -> Fault:
-    """Names the fault of a block in a frame with a right checksum."""
+    """Names the fault of a block whose frame has a correct checksum."""
     block = buf[offset + FRAME_BYTES : offset + FRAME_BYTES + length]
     try:
         header = block_format.decode_header(block)
@@ -267,7 +269,7 @@ def _block_fault(buf: Bytes, offset: int, length: int) -> Fault:
 
 
 def _has_bad_transaction(block: Bytes, header: block_format.BlockHeader) -> bool:
-    """Says whether all that is wrong in a body, whose checksum is right, is its transactions or their kinds."""
+    """Says whether the only fault of a body with a correct checksum is in its transactions or their kinds."""
     if not header.flags & TXNS or crc(block[BLOCK_BYTES : BLOCK_BYTES + header.body_bytes]) != header.body_crc:
         return False
     try:
@@ -278,7 +280,7 @@ def _has_bad_transaction(block: Bytes, header: block_format.BlockHeader) -> bool
 
 
 def _name_bad_blocks(found: Inspected, offsets: Offsets, firsts: Offsets) -> None:
-    """Names the VLSN of a bad frame whose block header is right by its own checksum."""
+    """Fills in the VLSN of each bad frame whose block header is valid by its own checksum."""
     if not len(offsets):
         return
     known = dict(zip(offsets.tolist(), firsts.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""The terms that ``state`` and the node file note, against those of the log's visible blocks.
+"""Compares the terms in ``state`` and in the node file with those of the log's visible blocks.
 
 state   term 3 from 7 to 40          the visible blocks of 7 to 40, and no others, are of term 3
 """
@@ -12,12 +12,12 @@ from vlsn.recover.recovery import NODE_FILE_NAME, STATE_NAME
 from vlsn.verify.inspection import Fault, Rule
 
 Run = tuple[int, int, int]
-"""Term, first and last VLSN."""
+"""The term, the first and the last VLSN of a run of blocks."""
 
 
 def _first_difference(noted: Sequence[Run], found: Sequence[Run], upto: int) -> tuple[int, Run, Run] | None:
-    """Returns the first VLSN up to ``upto`` at which they are not the same, and both runs there. None where they are,
-    or share no VLSN."""
+    """Returns the first VLSN up to ``upto`` at which the runs differ, and both runs there. Returns None if they are
+    equal, or share no VLSN."""
     if not noted or not found:
         return None
     first, last = max(found[0][1], noted[0][1]), min(found[-1][2], noted[-1][2], upto)
@@ -29,7 +29,7 @@ def _first_difference(noted: Sequence[Run], found: Sequence[Run], upto: int) -> 
 
 
 def check_noted(noted: Sequence[Run], found: Sequence[Run], upto: int) -> Iterator[Fault]:
-    """Holds the terms that ``state`` notes up to a VLSN against those of the log."""
+    """Compares the terms that ``state`` states up to a VLSN with those of the log."""
     differ = _first_difference(noted, found, upto)
     if differ is not None:
         vlsn, said, real = differ
@@ -39,14 +39,14 @@ def check_noted(noted: Sequence[Run], found: Sequence[Run], upto: int) -> Iterat
 
 
 def check_term(term: int, highest: int) -> Iterator[Fault]:
-    """Holds the node file's term against the ``highest`` one of the log."""
+    """Compares the node file's term with the log's ``highest`` term."""
     if term < highest:
         detail = f"its term is {term}, the log has blocks of term {highest}"
         yield Fault(Rule.NODE_FILE, 0, detail, 0, {"term": term, "highest": highest}, NODE_FILE_NAME)
 
 
 def _between(runs: Sequence[Run], first: int, last: int) -> list[Run]:
-    """Returns what lies from ``first`` to ``last``, runs of one term joined."""
+    """Returns the runs from ``first`` to ``last``, with adjoining runs of one term joined."""
     found: list[Run] = []
     for term, low, high in runs:
         low, high = max(low, first), min(high, last)

@@ -1,11 +1,12 @@
-"""The pages of destinations in a directory, record by record, as its page table and its acknowledgements judge them.
+"""The pages of destinations in a directory, record by record, each with a verdict by its page table and its
+acknowledgements.
 
     ACK            every message of it is acknowledged; ACK 3/8: so many are
     COMPLETE       of a page: it is done, every message in it is acknowledged, and its file goes
     TX_NOT_FOUND   it was written, and the transaction of the page table that would have made it count never happened:
                    no message of it is delivered from here, and the log has it still
 
-Acknowledgements are those of the last checkpoint: a node that was killed knows of later ones from its log.
+The acknowledgements are those of the last checkpoint. A node that was killed knows of later ones from its log.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ACK, COMPLETE, TX_NOT_FOUND, DAMAGED = "ACK", "COMPLETE", "TX_NOT_FOUND", "DAMAG
 
 
 class PageLine(msgspec.Struct, frozen=True):
-    """One record of a page, or, with ``record`` false, the page itself, before its records."""
+    """One record of a page. If ``record`` is false, the page itself, listed before its records."""
 
     destination: str
     uuid: str
@@ -41,13 +42,14 @@ class PageLine(msgspec.Struct, frozen=True):
     acked: int
     transactions: int
     whole: bool
-    """The record holds whole blocks of the log."""
+    """True if the record holds whole blocks of the log."""
     marks: list[str]
     detail: str = ""
 
 
 def page_lines(disk: Disk, directory: str, stated: Stated) -> Iterator[PageLine]:
-    """Yields pages and their records, by destination and number. Holds one page at a time. Raises ``OSError``."""
+    """Yields the pages and their records, by destination and page number. Only one page is held in memory at a time.
+    Raises ``OSError``."""
     base = f"{directory}/{DIRECTORY}"
     if not disk.exists(base):
         return
@@ -67,7 +69,7 @@ def page_lines(disk: Disk, directory: str, stated: Stated) -> Iterator[PageLine]
 
 
 def _destinations(stated: Stated) -> tuple[dict[str, str], dict[str, Acked]]:
-    """Returns the names of the destinations, and what is acknowledged of them, by uuid."""
+    """Returns the names and the acknowledgements of the destinations, both by uuid."""
     record = stated.record
     if record is None:
         return {}, {}
@@ -111,8 +113,8 @@ def _page(
 
 
 def page_faults(disk: Disk, directory: str, stated: Stated) -> Iterator[tuple[str, int, int, str]]:
-    """Yields file, offset, VLSN and fault of each page that counts and does not read back whole, or has no row. Where a
-    row of a destination cannot be read, it is not known which of its pages count."""
+    """Yields the file, offset, VLSN and fault of each page that counts but does not read back whole, or has no row. If
+    a row of a destination cannot be read, it is not known which of its pages count."""
     acked = _destinations(stated)[1]
     for uuid, (store, rows) in sorted(stated.pages.items()):
         if store is None:
@@ -136,7 +138,7 @@ def page_faults(disk: Disk, directory: str, stated: Stated) -> Iterator[tuple[st
 def _without_row(
     disk: Disk, directory: str, uuid: str, store: StoreRow, rows: dict[int, PageRow], acked: Acked | None
 ) -> Iterator[tuple[str, int, int, str]]:
-    """Yields pages that the table has no row of, though it must: they hold what nothing else does."""
+    """Yields the pages that must have a row in the table but have none. Their messages are in no other page."""
     place = f"{DIRECTORY}/{uuid}"
     for name in disk.list(f"{directory}/{place}") if disk.exists(f"{directory}/{place}") else ():
         match = PAGE_FILE.match(name)

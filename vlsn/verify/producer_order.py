@@ -1,7 +1,8 @@
-"""The order of producers' submissions: within a segment, and from each to those behind it (``submissions``).
+"""Checks the order of producers' submissions, within a segment and from each segment to the later ones
+(``submissions``).
 
-Segments come from the last to the first. From the segments behind the one at hand the first submissions of
-``PRODUCERS_KEPT`` producers are kept, the earliest ones:
+Segments are taken from the last to the first. From the later segments, the first submissions of ``PRODUCERS_KEPT``
+producers are kept, the earliest ones:
 
     00000001.vlog   A/0 B/0 A/1 │ known = A/2, B/1      A/2 follows on A/1, B/1 on B/0
 """
@@ -31,8 +32,8 @@ from vlsn.verify.submissions import (
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The producers of one segment, ``ROW`` each, by rising id: their ``first`` submissions there, and their last.
-    Beyond ``PRODUCERS_KEPT`` only the producers with the newest submissions stay."""
+    """The producers of one segment, by ascending id, one ``ROW`` each: their ``first`` submissions in it, and their
+    last. Of more than ``PRODUCERS_KEPT`` producers, only those with the newest submissions are kept."""
 
     first: bytes
     last: bytes
@@ -42,8 +43,8 @@ NOTHING_HEARD: Final = Heard(b"", b"")
 
 
 def check_submissions(rows: Submissions) -> tuple[Heard, list[Fault]]:
-    """Checks one segment's submissions, in the log's order. Returns with the faults what is to be compared with other
-    segments; handles are compared within a segment."""
+    """Checks one segment's submissions, in log order. Returns the rows to be compared with other segments, and the
+    faults. Handles are compared only within a segment."""
     if not len(rows):
         return NOTHING_HEARD, []
     handles = is_handle(rows)
@@ -59,14 +60,14 @@ def check_submissions(rows: Submissions) -> tuple[Heard, list[Fault]]:
 class ProducerOrder:
     def __init__(self) -> None:
         self._known: Submissions = np.empty(0, ROW)
-        """First submissions of producers behind the segment at hand; their offsets are LSNs."""
+        """The first submissions of producers after the segment at hand. Their offsets are LSNs."""
 
     def cut(self) -> None:
-        """Forgets what lies behind: something between may be missing."""
+        """Forgets the later segments, since something before them may be missing."""
         self._known = self._known[:0]
 
     def check(self, heard: Heard, number: int) -> Iterator[Fault]:
-        """Checks the producers of segment ``number`` with those behind it."""
+        """Compares the producers of segment ``number`` with those of later segments."""
         if not heard.first:
             return
         firsts, lasts = _placed(heard.first, number), _placed(heard.last, number)
@@ -82,7 +83,8 @@ def _placed(rows: bytes, number: int) -> Submissions:
 
 
 def _faults(rows: Submissions, *, anew: bool = True) -> Iterator[Fault]:
-    """Yields the pairs that cannot be; where their offsets are LSNs, each names its file."""
+    """Yields a fault for each pair of submissions that cannot follow one another. If their offsets are LSNs, the fault
+    names its file."""
     for before, after in wrong_pairs(rows, anew=anew):
         at = Lsn(int(after["offset"]))
         detail, more = said_of(before, after)

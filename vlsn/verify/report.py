@@ -13,7 +13,7 @@ from vlsn.verify.inspection import Rule
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``file`` is a bare name; ``vlsn`` the one that is damaged or missing, 0 where there is none."""
+    """One finding. ``file`` is a bare name. ``vlsn`` is the damaged or missing VLSN, or 0 if there is none."""
 
     rule: Rule
     file: str
@@ -31,8 +31,8 @@ class TermRun:
 
 @dataclass(frozen=True, slots=True)
 class KeptAside:
-    """A file of bytes that an open cut off the log. ``last`` is the highest VLSN of a block that can be read in it, 0
-    for none, and ``term`` that block's."""
+    """A file of bytes that the opening of a log has cut off. ``last`` is the highest VLSN of a block that can be read
+    in it, or 0 for none, and ``term`` is that block's term."""
 
     file: str
     bytes: int
@@ -42,7 +42,8 @@ class KeptAside:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """``frames`` and ``bytes`` count all that was read, ``blocks`` and ``entries`` the visible ones."""
+    """The result of a verification. ``frames`` and ``bytes`` count everything read, ``blocks`` and ``entries`` what is
+    visible."""
 
     findings: list[Finding] = field(default_factory=list)
     torn_tail: bool = False
@@ -57,7 +58,7 @@ class VerifyReport:
     term_runs: list[TermRun] = field(default_factory=list)
     kept_aside: list[KeptAside] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Faults that cost nothing: the other copy is whole."""
+    """Faults without consequences, since another copy of the data is whole."""
 
     @property
     def ok(self) -> bool:
@@ -65,7 +66,7 @@ class VerifyReport:
 
 
 def kept_aside(disk: Disk, directory: str) -> Iterator[KeptAside]:
-    """Yields the cut bytes that opens have left in ``directory``."""
+    """Yields the files of cut bytes in ``directory``."""
     for name, data in cut_bytes(disk, directory):
         names = block_names(data)
         yield KeptAside(name, len(data), *((names[-1].term, names[-1].last) if names else (0, 0)))

@@ -1,6 +1,6 @@
-"""Rollbacks as a verification sees them: the blocks that the records abandon, compared with the flags.
+"""Rollbacks in a verification: compares the blocks that the records abandon with the overmark flags.
 
-Segments come from the last to the first, so the records that judge a block were read before it:
+Segments are taken from the last to the first, so the records that judge a block are read before it:
 
     00000003.vlog   … START(4) END …     read: one rollback, ended
     00000002.vlog   7 8 ✗5 ✗6            hidden 5, 6; both must be overmarked
@@ -24,7 +24,7 @@ from vlsn.verify.inspection import Inspected, Mask, Rule
 from vlsn.verify.segment_chain import Link, rollback_starts
 
 Add = Callable[[Rule, str, int, int, str], None]
-"""Rule, file, offset, VLSN, detail of a finding."""
+"""Adds a finding: rule, file, offset, VLSN, detail."""
 
 
 class Rollbacks:
@@ -33,16 +33,16 @@ class Rollbacks:
         self._read: list[Started] = []
         self._ended: list[Ended] = []
         self._unmatched: list[Started] = []
-        """Those whose matchpoint was not met yet."""
+        """The rollbacks whose matchpoint was not found yet."""
         self._first_number = 0
         self._lost = False
-        """Blocks may be missing in the segments read."""
+        """True if blocks may be missing in the segments read."""
         self._last_block_lsn = 0
         self._unexplained: list[tuple[Link, Offsets, Offsets]] = []
-        """Offsets and first VLSNs of overmarked blocks that no rollback record read so far explains."""
+        """The offsets and first VLSNs of overmarked blocks that no rollback record read so far explains."""
 
     def read(self, link: Link, found: Inspected, records: Sequence[Placed]) -> None:
-        """Notes the records of one segment."""
+        """Takes the records of one segment."""
         self._first_number = link.number
         self._lost |= len(found.lost) > 0
         if len(found.block_offsets):
@@ -56,7 +56,7 @@ class Rollbacks:
                 self._ended.append((lsn(link.number, offset), record))
 
     def hidden(self, link: Link, found: Inspected) -> Mask:
-        """Marks the blocks that the records abandon, and holds their flags against that."""
+        """Marks the blocks that the records abandon, and compares them with the flags."""
         hidden = np.zeros(len(found.block_offsets), dtype=np.bool_)
         certain = hidden.copy()
         if self._read:
@@ -65,7 +65,7 @@ class Rollbacks:
             for at, record in self._read:
                 inside = rollback_periods.inside(lsns, at, record)
                 hidden |= inside
-                if at in ended or at < self._last_block_lsn:  # by now every flag of it must be set
+                if at in ended or at < self._last_block_lsn:  # by now every flag of this rollback must be set
                     certain |= inside
             self._match(found, lsns)
         strange = found.marked & ~hidden
@@ -77,7 +77,7 @@ class Rollbacks:
         return hidden
 
     def _match(self, found: Inspected, lsns: Offsets) -> None:
-        """Finds the matchpoints that lie here: blocks that were visible when their rollback began."""
+        """Finds matchpoints in this segment. A matchpoint is a block that was visible when its rollback began."""
 
         def is_here(at: Lsn, record: RollbackStart) -> bool:
             here = (found.lasts == record.matchpoint) & (lsns < at) & ~rollback_periods.inside(lsns, at, record)
@@ -91,7 +91,7 @@ class Rollbacks:
         self._unmatched = [each for each in self._unmatched if not is_here(*each)]
 
     def truncation_due(self, lsns: Offsets) -> Mask:
-        """Marks blocks of a rollback that nothing was logged after: the index may not be cut yet."""
+        """Marks the blocks of a rollback after which nothing was logged. Their entries may still be in the index."""
         due = np.zeros(len(lsns), dtype=np.bool_)
         for at, record in self._read:
             if at > self._last_block_lsn:
@@ -99,8 +99,8 @@ class Rollbacks:
         return due
 
     def check_records(self, *, gaps: bool) -> None:
-        """Checks what the records say of one another, at the end. Each must have gone back to a block that was there
-        and visible; with ``gaps``, damaged blocks, or a log that begins later, that is not known."""
+        """Checks, at the end, whether the records are consistent with one another. Each rollback must have gone back to
+        an existing, visible block. With ``gaps`` (damaged blocks, or a log that begins later) that is not known."""
         for at, detail in rollback_periods.contradictions(self._read):
             self._strange(at, detail)
         if not gaps and not self._lost:
@@ -115,9 +115,8 @@ class Rollbacks:
         self._add(Rule.RECORD, segment_name(lsn_file(at)), lsn_offset(at), vlsn, f"the rollback's record: {detail}")
 
     def check_unexplained(self, disk: Disk, directory: str, last_number: int, *, live: bool) -> None:
-        """Reports flags that no record explains, at the end. They are set after their ROLLBACK_START was synced: a
-        running node's (``live``) lies in segment ``last_number``, where reading began, or behind it, if it is not there
-        at all."""
+        """Reports, at the end, flags that no record explains. Flags are set after their ROLLBACK_START is synced. So a
+        running node's record (``live``) is in segment ``last_number``, where reading began, or in a later one."""
         late: list[Started] = []
         if live and self._unexplained:
             late = list(rollback_starts(disk, directory, last_number))

@@ -1,7 +1,7 @@
-"""The chain of segments that make up a log, for tools that read it from outside.
+"""The chain of segments that make up a log, for tools that read the log from outside.
 
-It gives each segment's end of log and salt, also when its header page is lost, and the segments that are missing in
-between. ``Stated`` is what the ``state`` store says of how far the log had been synced.
+The chain gives each segment's end of log and salt, even if its header page is lost, and the segments missing in
+between. ``Stated`` is how far the log had been synced, by the ``state`` store.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Link:
     info: SegmentInfo
     salt: int
     end: int | None
-    """The end of its log, None where only its frames can tell."""
+    """The end of the segment's log, or None if only its frames can show it."""
     last: bool
     missing_before: list[int]
-    """Numbers between the link before and this one that the log had segments under."""
+    """The numbers of the log's segments that are missing between the previous link and this one."""
     fault: str = ""
     """The fault of its header page."""
     foreign: str = ""
-    """Names its node, where that is not this log's: its header and the next one speak of ends of different logs."""
+    """The owning node, if it is not this log's: the segment's header and the next one name different logs."""
 
     @property
     def number(self) -> int:
@@ -60,7 +60,7 @@ class Link:
 
     @property
     def size(self) -> int:
-        """Bytes of the file that can be a segment's: no rotten directory makes a reader take more."""
+        """The bytes of the file that can belong to a segment. So a rotten directory cannot make a reader take more."""
         return min(self.info.size, self.info.header.size if self.info.header is not None else SEGMENT_BYTES_MAX)
 
     @property
@@ -74,14 +74,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A file under another segment's name: ``holds`` is the number that its header says. ``moved``: it stands in the
-    chain under that number, since no other file has it."""
+    """A file with another segment's name. ``holds`` is the number in its header. With ``moved``, the chain contains the
+    file under that number, since no other file has it."""
 
     name: str
     holds: int
     vlsn: int
-    """The first VLSN that is not in its place: the first of the segment of this name, or else of the file's own
-    segment."""
+    """The first VLSN that is misplaced: the first of the segment that should have this name, or else of the segment in
+    the file."""
     moved: bool
 
     @property
@@ -94,25 +94,25 @@ class Stray:
 class Chain:
     links: list[Link]
     unsynced_segment: bool
-    """A standby holds frames but was never synced as part of the log: a torn tail of its own file."""
+    """True if a standby holds frames but was never synced as part of the log: a torn tail in a file of its own."""
     strays: list[Stray] = field(default_factory=list)
     owner: tuple[str, str] = ("", "")
-    """Group and node."""
+    """The group and the node."""
 
 
 @dataclass(slots=True)
 class Stated:
-    """The ends that were synced, as far as ``state`` knows."""
+    """The ends up to which ``state`` says that the log was synced."""
 
     ends: list[Lsn] = field(default_factory=list)
-    """Exclusive."""
+    """These ends are exclusive."""
     checkpoint_end: Lsn | None = None
     scan_from: Lsn = NULL_LSN
-    """The LSN that the next open reads from; 0 for the log's beginning."""
+    """The LSN from which the next opening of the log reads; 0 for the log's beginning."""
     dtvlsn: int = 0
-    """The DTVLSN that was known: the headers of the last blocks cannot say it of themselves."""
+    """The DTVLSN that was known, which the headers of the last blocks cannot state."""
     record: StateRecord | None = None
-    """The sum of the entries, and where the log begins since it was cleaned."""
+    """The state record, which also says where the log begins after it was cleaned."""
     faults: list[str] = field(default_factory=list)
     pages: dict[str, tuple[StoreRow | None, dict[int, PageRow]]] = field(default_factory=dict)
     """The page table of destinations, by uuid."""
@@ -121,8 +121,9 @@ class Stated:
         return max((lsn_offset(at) for at in self.ends if lsn_file(at) == number), default=0)
 
     def missing_before(self, links: Sequence[Link], indexed: int) -> tuple[str, int] | None:
-        """Returns the first segment that is missing before the first link, and its first VLSN. None where it was
-        cleaned away, as ``state`` says, or the index, which may be newer: ``indexed`` is its first segment, or 0."""
+        """Returns the first segment that is missing before the first link, and its first VLSN. Returns None if
+        ``state`` or the index, which may be newer, shows that it was cleaned away. ``indexed`` is the index's first
+        segment, or 0."""
         head = links[0].header if links else None
         if self.record is None or head is None or not head.prev_number or indexed == head.number:
             return None
@@ -131,14 +132,14 @@ class Stated:
         return segment_name(self.record.first_segment or 1), self.record.trimmed_to + 1
 
     def missing_after(self, links: Sequence[Link]) -> list[str]:
-        """Names the segments behind the last link that had been synced."""
+        """Returns the names of the synced segments that are missing after the last link."""
         last = links[-1].number if links else 0
         return [segment_name(number) for number in sorted({lsn_file(at) for at in self.ends}) if number > last]
 
 
 def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated:
-    """Reads the ``state`` store, or a copy of it from a running node (``live``). Where that cannot be read just now the
-    result is empty: only frames and headers then say how far the log was synced."""
+    """Reads the ``state`` store. For a running node (``live``), a copy of it is read. The result is empty if the store
+    cannot be read now. In that case only frames and headers say how far the log was synced."""
     stated = Stated()
     path = f"{directory}/{STATE_NAME}"
     try:
@@ -172,9 +173,9 @@ def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated
 
 
 def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] = ()) -> Chain:
-    """Chains the segments of the log, ascending; ``stated`` are ends up to which ``state`` says it was synced.
-    ``live``: the last one ends where it is stated to be synced. A segment under another one's name is chained by its
-    header."""
+    """Chains the log's segments, ascending. ``stated`` are the ends up to which ``state`` says it was synced. With
+    ``live``, the last segment ends where it is stated to be synced. A segment under another segment's name is chained
+    by its header."""
     listed = survey(disk, directory, around=True)
     segments = _placed(listed)
     named = {info.header.prev_number for info in segments if info.active and info.header is not None}
@@ -186,7 +187,7 @@ def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] =
             taken.append((info, info.header.salt, ""))
             continue
         if live and info.number > last_active:
-            continue  # the standby, or a header page that is just being written
+            continue  # the standby, or a segment whose header page is just being written
         salt, synced = _frames_in(disk, info)
         known = info.number in named or any(lsn_file(at) == info.number for at in stated)
         if known or (salt is not None and (synced >= FIRST_FRAME or info.number < last_active)):
@@ -200,7 +201,8 @@ def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] =
 
 
 def _placed(segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
-    """Moves files with another segment's name to the place in their headers, unless that segment has its own file."""
+    """Moves files with another segment's name to the place in their headers, unless that segment has a file of its
+    own."""
     own = {info.number for info in segments if info.other is None}
     moved: dict[int, SegmentInfo] = {}
     for info in segments:
@@ -215,7 +217,7 @@ def _placed(segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
 
 
 def _strays(listed: Sequence[SegmentInfo], links: Sequence[Link]) -> Iterator[Stray]:
-    """Names the segments of ``listed`` that have another one's name; a standby is none."""
+    """Yields the segments of ``listed`` that have another segment's name, except standbys."""
     firsts = {link.number: link.prev_last_vlsn + 1 for link in links}
     moved = {link.name for link in links}
     for info in listed:
@@ -225,13 +227,13 @@ def _strays(listed: Sequence[SegmentInfo], links: Sequence[Link]) -> Iterator[St
 
 
 def read_segment(disk: Disk, link: Link, into: bytearray) -> tuple[int, list[tuple[int, int]]]:
-    """Reads the file's bytes as far as they can be its log. Returns how many there are, and the places (start, end)
-    that the disk does not give, which are zeros then. ``into`` grows to the largest segment and is used again: touching
-    new memory costs more than all else that is done to it."""
+    """Reads the file's bytes as far as they can belong to its log. Returns their number, and the places (start, end)
+    that the disk cannot read, which are zeros in ``into``. ``into`` grows to the size of the largest segment and is
+    reused, since touching new memory costs more than all the rest of the work."""
     size = min(link.size, link.size if link.end is None else link.end)
     if len(into) < size:
         into[:] = b"\0"
-        into *= size  # in place: each page is touched once
+        into *= size  # in place, so that each page is touched once
     lost: list[tuple[int, int]] = []
     at = 0
     with closing(disk.open(link.info.path)) as file, memoryview(into) as view:
@@ -244,7 +246,7 @@ def read_segment(disk: Disk, link: Link, into: bytearray) -> tuple[int, list[tup
 
 
 def _read_piece(file: File, at: int, into: memoryview, lost: list[tuple[int, int]]) -> int:
-    """Fills ``into``, page by page where the disk fails, and says how far."""
+    """Fills ``into``, page by page where the disk fails, and returns the number of bytes read."""
     try:
         return file.read_into(at, into)
     except OSError as error:
@@ -254,15 +256,15 @@ def _read_piece(file: File, at: int, into: memoryview, lost: list[tuple[int, int
 
 
 def rollback_starts(disk: Disk, directory: str, from_number: int) -> Iterator[tuple[Lsn, RollbackStart]]:
-    """Yields the ROLLBACK_STARTs, with their places, of the segments from ``from_number`` on, synced or not. A running
-    node may have begun them since it was looked at."""
+    """Yields the ROLLBACK_STARTs, with their LSNs, of the segments from ``from_number`` on, synced or not. They include
+    rollbacks that a running node has begun since its log was read."""
     for info in survey(disk, directory):
         if info.number >= from_number and info.header is not None:
             yield from rollbacks_in(_bytes_of(disk, info), info.number, info.header.salt)
 
 
 def rollbacks_in(buf: Buffer, number: int, salt: int) -> Iterator[tuple[Lsn, RollbackStart]]:
-    """Yields the ROLLBACK_STARTs in the bytes of segment ``number`` from its first on."""
+    """Yields the ROLLBACK_STARTs in ``buf``, the bytes of segment ``number`` from its first byte on."""
     view = memoryview(buf)
     for found in scan.islands(buf, 0, FIRST_FRAME, salt):
         for index in np.flatnonzero(found.headers["kind"] == FrameKind.ROLLBACK_START).tolist():
@@ -270,12 +272,13 @@ def rollbacks_in(buf: Buffer, number: int, salt: int) -> Iterator[tuple[Lsn, Rol
             try:
                 record = RollbackStart.decode(bytes(view[begin : begin + int(found.headers["length"][index])]))
             except BadBody:
-                continue  # no record, and named as such where its segment is verified
+                continue  # not a valid record; the verification of its segment reports it
             yield lsn(number, begin - FRAME_BYTES), record
 
 
 def _is_blank(disk: Disk, info: SegmentInfo) -> bool:
-    """Says whether only zeros lie behind the header page. Such a file is a standby, and the log does not count it."""
+    """Says whether there are only zeros after the header page. Such a file is a standby, and does not count as part of
+    the log."""
     piece = bytearray(READ_BYTES)
     lost: list[tuple[int, int]] = []
     size = min(info.size, SEGMENT_BYTES_MAX)
@@ -325,8 +328,8 @@ def _links(
 
 
 def _owner(disk: Disk, directory: str, headers: Sequence[SegmentHeader]) -> tuple[str, str]:
-    """Returns the log's group and node by the node file. Without that file it is the owner of most segments, among
-    equals the last one."""
+    """Returns the log's group and node from the node file. Without that file, returns the owner of most segments, or
+    among equals that of the last segment."""
     try:
         record, _ = read_slots(disk, f"{directory}/{NODE_FILE_NAME}")
         return record.group, record.node
@@ -343,8 +346,8 @@ def _foreign(header: SegmentHeader | None, owner: tuple[str, str]) -> str:
 
 
 def _frames_in(disk: Disk, info: SegmentInfo) -> tuple[int | None, int]:
-    """Finds the salt of the frames in a segment without a good ACTIVE header, None when there are none. Returns with it
-    how far they say that it had been synced."""
+    """Finds the salt of the frames in a segment without a good ACTIVE header, or None if there are no frames. Also
+    returns how far these frames say that the segment had been synced."""
     if _is_blank(disk, info):
         return None, 0
     buf = _bytes_of(disk, info)

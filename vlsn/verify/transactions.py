@@ -1,4 +1,4 @@
-"""Transactions by column: the check of ``format.transactions`` on one block, for a window of blocks at once."""
+"""Checks transactions by column: does the check of ``format.transactions`` for a window of blocks at once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from vlsn.format.rows import Rows
 
 
 def are_whole(rows: Rows) -> bool:
-    """Says whether every transaction of these blocks is whole in its block: its id is its first VLSN, its rows are DATA
-    and one COMMIT behind them."""
+    """Says whether every transaction of these blocks is whole in its block. Its id is its first VLSN, and its rows are
+    DATA entries with one COMMIT after them."""
     txns, kinds = rows.txns(), rows.kinds()
     begins = np.ones(rows.rows, np.bool_)
     begins[1:] = txns[1:] != txns[:-1]

@@ -1,14 +1,15 @@
-"""Blocks of one make, checked by words of 8 bytes: the fast half of a proof by sidecar (``by_sidecar``).
+"""Checks blocks with the same columns by words of 8 bytes. This is the fast half of a proof by sidecar
+(``by_sidecar``).
 
-A frame's header is three words and a block's eight. Each word is taken for all frames of a window at once, and
+A frame's header has three words, and a block's has eight. Each word is read for all frames of a window at once, and
 conditions on several fields of a word are checked together:
 
     0                 8              16            24                        32     40     48
     |magic kind 0|len | prev | synced | salt | crc |version flags kind 0|count| term | first | dtvlsn | …
      └ one step, to the next frame      └ ^ offset   └ one value, or two
 
-Only what is certain is said: where a window holds anything else (a local record, an overmark, blocks with other columns
-than the first one's, something wrong), the fields are looked at one by one instead.
+A positive answer is always certain. If a window holds anything else, the fields are checked one by one instead. That is
+so for a local record, an overmark, blocks with other columns than the first, or a fault.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ from vlsn.seams import Buffer
 Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 COLUMNS = 6
-"""The columns of each block: offset, first and last VLSN, term, DTVLSN, clock."""
+"""The columns for each block: offset, first and last VLSN, term, DTVLSN, clock."""
 
 _LOW = np.uint64(U32_MAX)
 _HIGH = np.uint64(32)
 _EIGHTS = np.uint64(2**64 - 8)
 _BLOCK = np.uint64(MAGIC | FrameKind.BLOCK << 16)
 _STEP = np.uint64(31 << 32)
-"""The part of a frame's length word that is its header and what the padding rounds up."""
+"""The share of a frame's length word that accounts for its header and for rounding up to the padding."""
 _STEP_EIGHTS = np.uint64(2**64 - 1 ^ 7 << 32)
 _FIRST_MAX = NUMBER_MAX - BATCH_ENTRIES_MAX
 
 
 def take_plain(buf: Buffer, base: int, offsets: Offsets, *, end: int, before: int, salt: int, into: Rows) -> bool:
-    """Says whether the frames at ``offsets`` are blocks of one make, right in all but what a checksum tells. They end
-    at ``end``, and the first has ``prev`` ``before``. ``into``, a column a frame, then has what is kept of them."""
+    """Says whether the frames at ``offsets`` are blocks with the same columns, correct in everything that a checksum
+    does not show. The frames end at ``end``, and the first frame's ``prev`` must lead to ``before``. Afterwards
+    ``into`` holds the kept values, one column for each frame."""
     if end - int(offsets[-1]) < FRAME_BYTES + BLOCK_BYTES:
         return False
     words: Words = np.frombuffer(buf, "<u8", len(buf) // 8)
@@ -62,10 +64,10 @@ class _Window:
     def frames_right(self, salt: int, before: int) -> bool:
         offsets, steps = self._offsets, self._steps
         kinds, prevs = self._word(0), self._word(1)
-        kinds -= _BLOCK  # the rest is the length, if all other fields are right
+        kinds -= _BLOCK  # the remainder is the length, if all other fields are right
         good = ((kinds + _STEP) & _STEP_EIGHTS) == steps << _HIGH
         good[1:] &= (prevs[1:] & _LOW) == steps[:-1]
-        good &= prevs <= (offsets << _HIGH | _LOW)  # synced, in its upper half
+        good &= prevs <= (offsets << _HIGH | _LOW)  # ``synced`` is in the upper half
         good &= ((self._word(2) ^ offsets) & _LOW) == np.uint64(salt)
         self._lengths = kinds >> _HIGH
         return bool(good.all()) and int(prevs[0] & _LOW) == before
@@ -99,7 +101,7 @@ class _Window:
         return bool(good.all())
 
     def _word(self, number: int) -> Words:
-        """Gathers the word ``number`` of each frame; all lie within, "clip" only costs less."""
+        """Gathers word ``number`` of each frame. All indices are in range, and "clip" only costs less."""
         word: Words = self._words[number:].take(self._at, mode="clip")
         return word
 
@@ -111,7 +113,7 @@ def _is_make(flags: int, kind: int) -> bool:
 
 
 def _values_at(flags: int, counts: Words, submissions: Words, keys: Words) -> Words:
-    """Computes where the values begin, from each block's start."""
+    """Computes the offset of the values from each block's start."""
     at = ((np.uint64(4) * counts + np.uint64(11)) & _EIGHTS) + np.uint64(BLOCK_BYTES)
     if flags & KEYS:
         at = at + ((np.uint64(4) * counts + np.uint64(11)) & _EIGHTS) + ((keys + np.uint64(7)) & _EIGHTS)

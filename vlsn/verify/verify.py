@@ -1,20 +1,20 @@
-"""Verification of a whole log directory: every checksum, order, flag and mapping.  Writes nothing.
+"""Verifies a whole log directory: every checksum, order, flag and mapping. A verification writes nothing.
 
-Segments are gone through from the last to the first, each inspected whole (``inspection``). The facts that judge a
-segment lie behind it: the end in the next header, and the rollback records that explain its overmark flags. From one
-segment to the one before only a few values are carried.
+Segments are taken from the last to the first, and each is inspected whole (``inspection``). The facts that judge a
+segment come after it: the end stated in the next header, and the rollback records that explain its overmark flags. Only
+a few values are carried from one segment to the one before.
 
     00000003.vlog   … START(4) END …     rollbacks = [4]     after = VLSN 9
     00000002.vlog   7 8 ✗5 ✗6            hidden = 5, 6       8 + 1 = 9
     00000001.vlog   1–4                                      …
 
-Normal after a crash, and no finding: a torn tail, an index behind the log, a rollback without some of its flags, a
-standby that was never taken. One unreadable slot of the node file is a note. In a running node's directory (``live``)
-it reads the log up to the stated synced end, and leaves the index out. The node may begin a rollback meanwhile, so an
-unexplained overmark is compared with the records that have come since.
+Some things are normal after a crash, and are no findings: a torn tail, an index behind the log, a rollback without some
+of its flags, a standby that was never used. A single unreadable slot of the node file is reported as a note. In a
+running node's directory (``live``), the log is read up to the stated synced end, and the index is left out. The node
+may begin a rollback meanwhile, so an unexplained overmark is compared with the records written since.
 
-A segment is held in memory at a time, and of a sealed one a few windows (``by_sidecar``).  It is read, not mapped: a
-page that the disk does not give is then an error, not the end of the process.
+Only one segment is held in memory at a time, or for a sealed segment only a few windows (``by_sidecar``). Segments are
+read, not mapped. So a page that the disk cannot read raises an error, instead of ending the process.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from vlsn.verify.rollbacks import Rollbacks
 from vlsn.verify.segment_chain import Chain, Link, Stated, log_chain, read_stated
 
 Progress = Callable[[int, int], None]
-"""Bytes done, bytes in all."""
+"""Called with the bytes done and the bytes in all."""
 FINDINGS_MAX = 100
-"""The most findings of one rule in one file: a log that is wrong throughout need not say more."""
+"""The most findings of one rule in one file, since a log that is wrong throughout need not report more."""
 
 
 def verify(
@@ -69,10 +69,9 @@ def verify(
     progress: Progress | None = None,
     reading: Reading = in_turn,
 ) -> VerifyReport:
-    """Verifies the log in ``directory``. Raises ``LogInUse`` when a process has it open and ``live`` is false,
-    ``WrongVersion``, ``Restoring`` during a network restore there, ``FileNotFoundError`` without such a directory.
-    ``reading`` is how sealed segments are read: ahead, on a thread of its own, where that is worth it
-    (``threads.ReadAhead``)."""
+    """Verifies the log in ``directory``. Raises ``LogInUse`` if a process has the log open and ``live`` is false,
+    ``WrongVersion``, ``Restoring`` during a network restore, and ``FileNotFoundError`` if there is no such directory.
+    ``reading`` says how sealed segments are read. ``threads.ReadAhead`` reads ahead on a thread of its own."""
     if not live and disk.is_locked(f"{directory}/{LOCK_NAME}"):
         raise LogInUse(f"{directory} belongs to a running node; verify what it has synced with --live, or stop it")
     check_versions(disk, directory)
@@ -110,14 +109,14 @@ class _Verifier:
         self._facts: list[Facts] = []
         self._next_header: SegmentHeader | None = None
         self._odd_terms: set[int] = set()
-        """Those of blocks before or behind which terms fall."""
+        """The terms of the blocks before or after which terms decrease."""
         self._given_up = GivenUp(self.add)
         self._links: dict[int, tuple[Link, int, int]] = {}
-        """Segments with visible blocks, and their first and last VLSN."""
+        """The segments with visible blocks, and their first and last VLSN."""
         self._whole = True
-        """No block was lost anywhere."""
+        """True if no block was lost anywhere."""
         self._ends_whole = False
-        """None was lost in the last segment."""
+        """True if no block was lost in the last segment."""
 
     def add(self, rule: Rule, file: str, offset: int, vlsn: int, detail: str) -> None:
         self._counts[rule, file] += 1
@@ -154,7 +153,7 @@ class _Verifier:
                 self._segment(link, stated)
             except FileNotFoundError:
                 if self._live and self._is_head(link):
-                    break  # cleaned away since it was listed, like all before it
+                    break  # the segment was cleaned away since it was listed, like all segments before it
                 raise
             done += link.end or link.size
             if progress is not None:
@@ -172,28 +171,28 @@ class _Verifier:
                 self.add(Rule.GAP, name, 0, 1, "the segment is missing")
 
     def _check_beginning(self, links: Sequence[Link], stated: Stated) -> None:
-        """Checks that a log which begins later was cleaned. That stands in ``state``, or, where that is older, in the
-        index."""
+        """Checks that a log which does not begin at VLSN 1 was cleaned. ``state`` says so, or the index if ``state`` is
+        older."""
         lost = stated.missing_before(links, min(self.mappings, default=0)) if not self._live else None
         if lost is not None:
             name, vlsn = lost
             self.add(Rule.GAP, name, 0, vlsn, "the segment is missing, and was not cleaned away")
             for number in [number for number in self.mappings if number < links[0].number]:
-                self.mappings.pop(number)  # it points into what is missing
+                self.mappings.pop(number)  # these mappings point into missing segments
 
     def _is_head(self, link: Link) -> bool:
-        """Says whether no segment is left at or before ``link``."""
+        """Says whether ``link`` is the first segment that is left."""
         return all(number > link.number for number, _ in segment_numbers(self._disk, self._directory))
 
     def _check_files(self, chain: Chain) -> None:
-        """Checks that all segments are one node's, each under its own name."""
+        """Checks that all segments belong to the same node, and that each has its own name."""
         for link in chain.links:
             if link.foreign:
                 self.add(Rule.SEGMENT_HEADER, link.name, 0, link.prev_last_vlsn + 1, link.foreign)
         for stray in chain.strays:
             self.add(Rule.SEGMENT_HEADER, stray.name, 0, stray.vlsn, stray.detail)
 
-    # One segment.
+    # Checks of one segment.
 
     def _segment(self, link: Link, stated: Stated) -> None:
         sidecar = self._sidecar(link)
@@ -222,7 +221,7 @@ class _Verifier:
         self._count(found, visible, self._facts[-1].terms, last=link.last)
 
     def _join(self, link: Link, found: Inspected, visible: Visible, records: Sequence[Placed]) -> None:
-        """Judges the segment, and its joint with those behind it."""
+        """Checks the segment, and its connection to the segments after it."""
         submissions = found.submissions
         if len(visible) < len(found.block_offsets):
             submissions = submissions[np.isin(submissions["offset"], visible.places)]
@@ -243,7 +242,7 @@ class _Verifier:
         self._facts.append(replace(facts, heard=NOTHING_HEARD, faults=(), repeated=()))
 
     def _check_stated_end(self, link: Link, found: Inspected, facts: Facts) -> None:
-        """Checks the VLSN that the next segment's header says this one to end with."""
+        """Checks that this segment ends with the VLSN stated in the next segment's header."""
         header, self._next_header = self._next_header, link.header
         lost = self._joined.missing or (facts.last.damaged if facts.last is not None else facts.damaged)
         if header is None or header.prev_number != link.number or not len(found.lasts) or lost:
@@ -264,7 +263,7 @@ class _Verifier:
             )
 
     def _name_faults(self, link: Link, found: Inspected, visible: Visible) -> None:
-        """Gives a damaged block, whose own header cannot say it, the VLSN after the block before it."""
+        """Gives a damaged block, whose own header cannot be read, the VLSN after the block before it."""
         for fault in found.faults:
             before = int(np.searchsorted(visible.places, fault.offset))
             known = int(visible.lasts[before - 1]) if before else link.prev_last_vlsn
@@ -277,10 +276,11 @@ class _Verifier:
             vlsn = int(visible.firsts[0]) if len(visible) else link.prev_last_vlsn + 1
             self.add(Rule.SEGMENT_HEADER, link.name, 0, vlsn, link.fault)
 
-    # The log as a whole.
+    # Checks of the whole log.
 
     def _check_end(self, stated: Stated, said: int, links: Sequence[Link]) -> None:
-        """Checks that a stopped node's log has what it said to be durable, and the terms that ``state`` notes."""
+        """Checks that a stopped node's log has everything that it stated to be durable, and checks the terms in
+        ``state``."""
         if self._live or not self._ends_whole or any(rule is Rule.GAP for rule, _ in self._counts):
             return
         durable, last = max(said, stated.dtvlsn), self.report.last
@@ -294,29 +294,30 @@ class _Verifier:
                 self._name(STATE_NAME, (fault,))
 
     def _owes(self, last: int) -> bool:
-        """Says whether the node knows that it lacks something: its vote floor lies past its end."""
+        """Says whether the node knows that it lacks entries, since its vote floor is past its end."""
         try:
             record, _ = node_file.read_slots(self._disk, f"{self._directory}/{NODE_FILE_NAME}")
         except (OSError, Damaged):
-            return False  # it is checked by itself
+            return False  # another check covers the node file
         return record.floor_vlsn > last
 
     def _runs(self) -> list[tuple[int, int, int]]:
         return [(run.term, run.first, run.last) for run in reversed(self.report.term_runs)]
 
     def _check_names(self, stated: Stated) -> None:
-        """Holds blocks that were rolled back against those that have their names now, whose segments are read again."""
+        """Compares blocks that were rolled back with the blocks that have their names now. The segments of the latter
+        are read again."""
         spans = [(number, first, last) for number, (_, first, last) in self._links.items()]
         for number in self._given_up.segments(self._runs(), spans):
             link = self._links[number][0]
             try:
                 found, _ = inspected(self._disk, link, stated, self._buf)
             except FileNotFoundError:
-                continue  # cleaned away meanwhile
+                continue  # the segment was cleaned away meanwhile
             self._given_up.take(names_of(self._buf, number, found, ~found.marked))
         self._given_up.check()
 
-    # What is derived.
+    # Checks of derived data.
 
     def _check_mappings(self, link: Link, found: Inspected, hidden: Mask, stated: Stated) -> None:
         if link.number not in self.mappings:
@@ -324,9 +325,10 @@ class _Verifier:
         vlsns, offsets = self.mappings.pop(link.number)
         places = found.block_offsets
         at = np.minimum(np.searchsorted(places, offsets), max(len(places) - 1, 0))
-        # Past the end: blocks written again in the next segment, or not synced yet when the index was flushed.
+        # Mappings may be past the end, for blocks that were written again in the next segment, or were not synced yet
+        # when the index was flushed.
         right = offsets >= (link.end if link.end is not None else found.end)
-        right &= lsn_file(stated.scan_from) <= link.number  # so the next open puts it right
+        right &= lsn_file(stated.scan_from) <= link.number  # so the next opening corrects the index
         if len(places):
             there = (places[at] == offsets) & (found.firsts[at] == vlsns)
             there &= ~hidden[at] | self._rollbacks.truncation_due(places[at] + (link.number << 32))
@@ -340,7 +342,7 @@ class _Verifier:
             self.add(Rule.INDEX, link.name, int(offsets[index]), int(vlsns[index]), detail)
 
     def _check_bounds(self, link: Link, found: Inspected, hidden: Mask) -> None:
-        """Checks that no block was sealed later than the time index says: a search would pass it over."""
+        """Checks that no block was sealed later than the time index says, since a search would miss such a block."""
         if self.bounds is None:
             return
         late = self.bounds.passed(found.firsts, found.lasts, found.clocks) & ~hidden
@@ -356,7 +358,7 @@ class _Verifier:
                     file, salt=link.salt, end=link.end, sidecar=sidecar, reading=self._reading, columns=self._columns
                 )
             except OSError:
-                return None  # a look at each frame names the place that the disk cannot read
+                return None  # checking each frame finds the place that the disk cannot read
 
     def _sidecar(self, link: Link) -> Sidecar | None:
         name = sidecar_name(link.number)
@@ -366,7 +368,7 @@ class _Verifier:
         try:
             file = self._disk.open(path)
         except FileNotFoundError:
-            return None  # a rollback, or cleaning, took it just now
+            return None  # a rollback or a cleaning has just removed the sidecar
         try:
             return Sidecar.decode(file.read(0, min(file.size(), SIDECAR_BYTES_MAX + 1)))
         except WrongVersion as error:
@@ -378,7 +380,7 @@ class _Verifier:
             file.close()
 
     def _voided(self, link: Link) -> bool:
-        """Says whether a running node has taken the sidecar away since it was read. It does so before it sets a
+        """Says whether a running node has removed the sidecar since it was read. A node does so before it sets a
         flag."""
         return self._live and not self._disk.exists(f"{self._directory}/{sidecar_name(link.number)}")
 
