@@ -2,12 +2,13 @@
 
 from repl import connect, connect_sync
 
-The errors that its calls raise are here too: ``from repl import NotMaster, OutcomeUnknown``.
+The package also has the errors that its calls raise: ``from repl import NotMaster, OutcomeUnknown``.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as type checkers know it; `typing` would be most of what is loaded before the command starts
+# type checkers take this name for true; importing `typing` would take most of the time before the command starts
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
@@ -108,7 +109,7 @@ _FROM = {
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: the command line starts without aiohttp and NumPy.
+    # Imported on first use, so that the command line starts without aiohttp and NumPy.
     from importlib import import_module
 
     from vlsn.errors import classes

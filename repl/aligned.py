@@ -1,4 +1,4 @@
-"""Tables as lines of text: each column as wide as its widest cell, two spaces between them."""
+"""Makes tables as lines of text. Each column is as wide as its widest cell, with two spaces between columns."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ GAP = "  "
 
 
 def aligned(columns: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> list[str]:
-    """One line for each row of ``columns``, each of which begins with its name.  Columns of numbers, and those named
-    in ``right``, stand to the right."""
+    """Returns one line for each row. Each of ``columns`` begins with its name. Columns of numbers, and the columns
+    named in ``right``, are aligned to the right."""
     cells = [_column(column, right=column[0] in right or _are_numbers(column[1:])) for column in columns]
     return [GAP.join(row).rstrip() for row in zip(*cells, strict=True)]
 

@@ -22,7 +22,7 @@ from vlsn.state.sinks import SinkState
 
 
 class Acks(StrEnum):
-    """The sync that an append waits for."""
+    """Which nodes must have synced an append before the append is answered."""
 
     NONE = "none"
     MAJORITY = "majority"
@@ -31,9 +31,10 @@ class Acks(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How new a node must be for a read. ``linearizable``: it has all that was acknowledged before the question.
-    ``at_least``: it has that VLSN durable; 0 for none. ``lag_max_s``: it has all that was acknowledged so many seconds
-    before the question, or later; None for any lag."""
+    """How new a node's data must be for a read. ``linearizable``: the node has everything that was acknowledged
+    before the read was asked for. ``at_least``: the node has this VLSN durable; 0 asks for none. ``lag_max_s``: the
+    node has everything that was acknowledged ``lag_max_s`` seconds or longer before the read was asked for; None
+    allows any lag."""
 
     linearizable: bool = False
     at_least: int = 0
@@ -41,7 +42,7 @@ class Freshness:
 
     @property
     def is_any(self) -> bool:
-        """True where every node will do."""
+        """True if any node may answer the read."""
         return self == ANY
 
 
@@ -50,11 +51,13 @@ LINEARIZABLE = Freshness(linearizable=True)
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """An append as it is acknowledged.
+    """The answer to an acknowledged append.
 
-    ``durable``: a majority had synced it. ``synced``: how many nodes had, the master among them. ``duplicate``: it was
-    in the log before; VLSNs and term are the original's. ``durability``: the durability at which it was answered. While
-    ``durable`` is false the master had it as ``local`` says, and the replicas that ``acks`` counts as ``replica``.
+    ``durable``: a majority of the nodes had synced the append. ``synced``: how many nodes had synced the append, the
+    master included. ``duplicate``: the same append was in the log already; the VLSNs and the term are those of the
+    original. ``durability``: the durability at which the append was answered. While ``durable`` is false, the master
+    held the append as ``durability.local`` says, and the replicas that ``acks`` counts held it as
+    ``durability.replica`` says.
     """
 
     first: Vlsn
@@ -67,7 +70,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     durability: GroupDurability = SYNCED
 
     def document(self) -> bytes:
-        """Makes the document that HTTP answers."""
+        """Makes the JSON document that the HTTP API answers."""
         held = self.durability
         return b'{"first":%d,"last":%d,"term":%d,"durable":%s,"synced":%d,"acks":"%s","durability":%s%s}' % (
             self.first,
@@ -86,12 +89,12 @@ Done = Callable[[Appended | VlsnLogError], None]
 
 
 class Pending(Protocol):
-    """One append under way."""
+    """One append that is not answered yet."""
 
     @property
     def doubt(self) -> asyncio.Future[None] | None:
-        """A future, done once it is decided whether this one is refused, where that takes a while. The sender's later
-        appends wait, for a refusal refuses them, too."""
+        """A future that is done once the node has decided whether this append is refused; None if that is decided at
+        once. The sender's later appends wait for this future, because a refusal of this append refuses them, too."""
         ...
 
     def expire(self) -> None:
@@ -102,15 +105,16 @@ class Pending(Protocol):
         ...
 
     def take_back(self) -> None:
-        """Takes the append back: one before it in its sender's order was refused. ``done`` is called now with
-        ``NotMaster`` where nothing can have been logged of it yet. Else it takes its course."""
+        """Takes the append back, because the node refused an earlier append of the same sender. If nothing of this
+        append can be in the log yet, ``done`` is called now with ``NotMaster``. Otherwise the append goes on as
+        usual."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EntryPage:
-    """Entries in rising VLSNs, and where the next read starts; ``term`` is that of the VLSN before it, 0 where that is
-    not known."""
+    """Entries in ascending order of VLSN, and the VLSN ``next_vlsn`` where the next read starts. ``term`` is the term
+    of the VLSN before ``next_vlsn``, or 0 if that term is not known."""
 
     entries: list[Entry]
     next_vlsn: int
@@ -120,7 +124,7 @@ class EntryPage:
 
 @dataclass(frozen=True, slots=True)
 class BlockPage:
-    """Whole blocks (``vlsn.format.block``), each padded to 8 bytes, so that one follows another."""
+    """Whole blocks (``vlsn.format.block``), one after another, each padded to a multiple of 8 bytes."""
 
     data: list[bytes]
     next_vlsn: int
@@ -129,7 +133,8 @@ class BlockPage:
 
 @dataclass(frozen=True, slots=True)
 class ProducerAt:
-    """A producer's submissions up to VLSN ``durable``; ``forgotten_to``: nobody heard of after it is forgotten."""
+    """A producer's submissions in the log up to VLSN ``durable``. The log remembers every producer that has a
+    submission after VLSN ``forgotten_to``."""
 
     place: ProducerPlace
     durable: int
@@ -139,8 +144,9 @@ class ProducerAt:
 class Handle(NamedTuple):
     """The name of an open transaction: ``t-<id>-<born>-<term>``.
 
-    ``id`` names its commit in the log, ``born`` is a VLSN that was durable when it began, and ``term`` the one of the
-    master that has its entries."""
+    ``id`` names the transaction's commit in the log. ``born`` is a VLSN that was durable when the transaction began.
+    ``term`` is the term of the master that has the transaction's entries.
+    """
 
     id: int
     born: int
@@ -151,7 +157,7 @@ class Handle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Handle:
-        """Raises ``BadArgument`` for text that is no handle of a master."""
+        """Parses a handle. Raises ``BadArgument`` for a text that is no handle of a master."""
         match = _HANDLE.match(text)
         numbers = (int(match[1], 16), int(match[2]), int(match[3])) if match is not None else (0, 0, 0)
         if not 0 < numbers[0] <= NUMBER_MAX or max(numbers) > NUMBER_MAX:
@@ -166,29 +172,32 @@ _HANDLE = re.compile(r"t-([0-9a-f]{16})-(0|[1-9][0-9]{0,18})-([1-9][0-9]{0,18})\
 
 @dataclass(slots=True, eq=False)
 class Puts:
-    """The names of the small state that a COMMIT sets, to JSON or (None) to nothing. ``expects``: for some of them the
-    VLSN of the COMMIT that must have set them last, 0 for none; nothing is logged where another one has."""
+    """The names of the small state that a COMMIT sets, each with its new JSON value, or with None to delete the name.
+    ``expects`` maps some names to the VLSN of the COMMIT that must have set the name last, or to 0 for a name that must
+    not be set. If another COMMIT has set such a name, nothing is logged."""
 
     values: Mapping[str, bytes | None]
     expects: Mapping[str, int] = field(default_factory=dict)
     acks: Mapping[str, AckNote] = field(default_factory=dict)
-    """The notes of destinations' acknowledgements, by uuid."""
+    """The acknowledgements that the COMMIT records, by the uuid of the destination."""
     unlogged: Callable[[], None] = lambda: None
-    """A call for when the queue gives back the append that carries it."""
+    """Is called if the queue drops the append that carries this COMMIT."""
 
     def entry(self) -> bytes:
-        """Makes the value of that COMMIT. Raises ``BadBody`` for too much of it."""
+        """Makes the value of the COMMIT entry. Raises ``BadBody`` if the COMMIT would be too large."""
         null = msgspec.Raw(b"null")
         put = {name: msgspec.Raw(value) if value is not None else null for name, value in self.values.items()}
         return CommitEntry(put=put, acks=dict(self.acks)).encode()
 
 
 class ConsumerAt(msgspec.Struct, frozen=True):
-    """A named position, as it is reported.
+    """A consumer's position, as a node reports it.
 
-    ``next`` is the VLSN to be read next, ``term`` that of the one before it (0: not known), ``at`` the VLSN of the
-    COMMIT that set it, ``by`` what that commit was called. ``lag_vlsns`` counts the durable VLSNs from the user's next
-    entry on, ``lag_s`` the seconds since that entry; None if this node cannot say."""
+    ``next`` is the VLSN that the consumer reads next, and ``term`` the term of the VLSN before ``next`` (0: not known).
+    ``at`` is the VLSN of the COMMIT that set the position, and ``by`` the name of that change. ``lag_vlsns`` counts the
+    durable VLSNs from the user's next entry on, and ``lag_s`` the seconds since that entry; each is None if this node
+    cannot say.
+    """
 
     name: str
     next: int
@@ -200,18 +209,19 @@ class ConsumerAt(msgspec.Struct, frozen=True):
 
 
 class ConsumerChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A position that is asked for. ``at``: the position that it starts from, by the VLSN of its COMMIT, 0 for none;
-    None: whatever it is."""
+    """A new position that a caller asks for. ``at`` is the VLSN of the COMMIT that set the position which the caller
+    replaces: 0 if the consumer must have no position yet, None to replace any position."""
 
     next: int
     at: int | None = None
     by: str = ""
     term: int = 0
-    """The term of the VLSN before ``next``, of another group's log; this group's log knows its own."""
+    """The term of the VLSN before ``next``, if the position is in another group's log. For the group's own log the node
+    finds the term."""
 
 
 class SinkAt(msgspec.Struct, frozen=True):
-    """A sink, as it is reported. ``at`` is the VLSN of the COMMIT that set its state."""
+    """A sink's state, as a node reports it. ``at`` is the VLSN of the COMMIT that set the state."""
 
     name: str
     at: int
@@ -219,23 +229,23 @@ class SinkAt(msgspec.Struct, frozen=True):
 
 
 class SinkChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A state that the commit of a part sets. ``at``: the state that it starts from, by the VLSN of its COMMIT, 0 for
-    none."""
+    """A new state that the commit of a part sets. ``at`` is the VLSN of the COMMIT that set the state which this change
+    replaces, or 0 if the sink must have no state yet."""
 
     state: SinkState
     at: int
 
 
 class CommitSets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The positions of consumers and the states of sinks that a commit sets, each by its name."""
+    """The consumers' positions and the sinks' states that a commit sets, each by its name."""
 
     positions: dict[str, ConsumerChange] = {}
     sinks: dict[str, SinkChange] = {}
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A run of VLSNs up to ``next`` (exclusive), of about ``bytes`` of files; ``term`` is that of the VLSN before
-    ``next``."""
+    """A run of VLSNs that ends before ``next`` and takes about ``bytes`` bytes in segment files. ``term`` is the term
+    of the VLSN before ``next``."""
 
     next: int
     term: int
@@ -243,7 +253,8 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Spans(msgspec.Struct, frozen=True):
-    """Spans that follow on one another; the log's first VLSN (0: none) and its durable end, as a node knows them."""
+    """Consecutive spans, with the first VLSN of the log (0 for an empty log) and the durable end, as one node knows
+    them."""
 
     first: int
     durable: int
@@ -252,7 +263,8 @@ class Spans(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class FeedHello:
-    """A replica that asks for a feed, and the node that it asks; the headers of ``WS /v1/feed``."""
+    """The headers of ``WS /v1/feed``, with which a replica asks a node for the feed. ``node`` and ``incarnation`` name
+    the replica; ``to`` and ``to_incarnation`` name the node that is asked."""
 
     group: str
     node: NodeName
@@ -260,18 +272,19 @@ class FeedHello:
     to: NodeName
     to_incarnation: Incarnation | None
     term: Term
-    """The highest term that the asking node has stored."""
+    """The highest term that the replica has stored."""
     process: int
-    """A random u64 that each start of a process draws."""
+    """A random u64 that each process of a node draws when it starts."""
     levels: Levels = LEVELS
 
 
 class DestinationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """A change of a destination. A field left out stays as it is; a new destination gets the default."""
+    """A new destination, or changes of an existing one. A field that is None keeps its value; in a new destination that
+    field gets its default."""
 
     prefix: str | None = None
     from_: int | str | None = None
-    """The first VLSN of a new one: ``"start"``, ``"end"`` (the default), or a VLSN."""
+    """The first VLSN of a new destination: ``"start"``, ``"end"`` (the default), or a VLSN."""
     max_bytes: int | None = None
     max_messages: int | None = None
     full_policy: str | None = None
@@ -286,4 +299,5 @@ class DestinationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     redelivery_delay_s_max: float | None = None
     max_out: int | None = None
     uuid: str | None = None
-    """The name of this one making of it, 16 hex digits: sent again, it is known."""
+    """16 hex digits that name this creation of the destination. A request that is sent again with the same uuid creates
+    no second destination."""

@@ -4,9 +4,10 @@
     name = "orders"                          consumer = "shop.cdc:Orders"
     from = "start"                           options = { url = "postgresql:///shop" }
 
-The options of consumers that come with vlsnlog (``SHIPPED``) are checked here, too, before any child starts. The child
-checks the facts of its machine, such as a secret's file. It reads the options by the same classes. Every error is a
-``BadArgument`` that names the table, the setting, and what to write instead.
+The options of consumers that are part of vlsnlog (``SHIPPED``) are checked here as well, before a child starts. The
+child reads the options by the same classes, and checks what depends on its machine, such as a secret's file.
+
+Every error is a ``BadArgument`` that names the table, the setting, and what to write instead.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from vlsn.limits import KIB, MIB
 
 T = TypeVar("T", bound=msgspec.Struct)
 Size = Callable[[str, str], int]
-"""Parses such as ``64MiB``, of the setting of that name. Raises ``BadArgument``."""
+"""Parses a size such as ``64MiB``. The second argument is the name of the setting. Raises ``BadArgument``."""
 SIZES: Final = "_bytes"
-"""Settings with this in their names may be written ``64MiB``."""
+"""Settings with this text in their names may be written as ``64MiB``."""
 CONSUMERS_MAX: Final = 64
-"""CDC consumers of one node: each has a process of its own."""
+"""The most CDC consumers of one node. Each consumer has a process of its own."""
 NAME_MAX: Final = 32
 OPTIONS_BYTES_MAX: Final = 64 * 1024
 MEMORY_BYTES: Final = 512 * MIB
@@ -56,29 +57,32 @@ TimeoutS = Annotated[float, msgspec.Meta(ge=0.1, le=86_400.0)]
 
 
 class CdcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of one consumer."""
+    """The settings of one CDC consumer."""
 
     name: str
     consumer: str
-    """``module:Class``, importable in the child, or the name of an entry point of the group ``vlsnlog.cdc``."""
+    """``module:Class``, which the child imports, or the name of an entry point of the group ``vlsnlog.cdc``."""
     run_on: str = "node"
-    """``node``: one on each node that has these settings, each with its own position. ``master``: one in the group."""
+    """``node``: the consumer runs on each node that has these settings, each with its own position. ``master``: one
+    consumer runs in the group."""
     from_: str | int = msgspec.field(default="start", name="from")
-    """Where it begins when it has no position: a VLSN, ``start`` or ``end``."""
+    """Where a consumer without a position begins: a VLSN, ``start`` or ``end``."""
     commit: str = "batch"
-    """``batch``: each position that it commits is stored. ``segment``: once a segment of the log."""
+    """``batch``: each position that the consumer commits is stored. ``segment``: a position is stored once for each
+    segment of the log."""
     options: dict[str, Any] = {}
-    """The table that the consumer is told at its start."""
+    """The options that the consumer is given at its start."""
     memory_bytes_max: int = MEMORY_BYTES
-    """Data that its process may have; past it allocations fail there."""
+    """The most bytes of data that the consumer's process may have; beyond this, allocations fail in the process."""
     ahead_bytes: int = AHEAD_BYTES
-    """Bytes that its process is sent before it has taken what came before."""
+    """The most bytes that are sent ahead to the process before it has processed what came before."""
     retries_max: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = RETRIES
-    """Failures one after another, with no position committed in between, until it is parked."""
+    """After this many failures in a row, with no position committed in between, the consumer is parked."""
     start_timeout_s: TimeoutS = START_TIMEOUT_S
-    """Seconds in which its process is up and ``start`` has returned; twice that at the next try, up to 16 times."""
+    """The seconds in which the process must start and ``start`` must return. The time doubles with each further try, up
+    to 16 times."""
     events_timeout_s: TimeoutS = EVENTS_TIMEOUT_S
-    """Seconds in which a call of ``on_events`` returns, or its process is replaced."""
+    """The seconds in which a call of ``on_events`` must return; otherwise its process is replaced."""
 
 
 def cdc_settings(tables: object, size: Size) -> tuple[CdcSettings, ...]:
@@ -114,7 +118,7 @@ def _read(number: int, table: object, size: Size) -> CdcSettings:
 
 @contextmanager
 def _at(place: str) -> Iterator[None]:
-    """Names the place of a fault inside."""
+    """Adds ``place`` to the message of an error raised inside."""
     try:
         yield
     except BadArgument as error:
@@ -122,7 +126,7 @@ def _at(place: str) -> Iterator[None]:
 
 
 def _convert(kind: type[T], table: Mapping[str, Any], size: Size, what: str) -> T:
-    """Reads a table as a ``kind``, whose fields are each a ``what``. Raises ``BadArgument``."""
+    """Reads a table as a ``kind``; ``what`` names one of its fields in errors. Raises ``BadArgument``."""
     known = [each.encode_name for each in msgspec.structs.fields(kind)]
     for name in table:
         if name not in known:
@@ -162,14 +166,14 @@ def _fault(settings: CdcSettings) -> str:
     return next((said for said, holds in checks.items() if not holds), "")
 
 
-# Options of shipped consumers.
+# Options of the consumers that are part of vlsnlog.
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options with rules that no type says."""
+    """Options with rules that types cannot express."""
 
     def check(self) -> None:
-        """Raises ``BadArgument``."""
+        """Checks these rules. Raises ``BadArgument``."""
 
 
 C = TypeVar("C", bound=Checked)
@@ -180,11 +184,12 @@ class JsonLinesOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields
 
     directory: str
     rotate_bytes: Annotated[int, msgspec.Meta(ge=64 * KIB, le=256 * MIB)] = 64 * MIB
-    """A file is closed once it has so many bytes; the events of one call, 4 MiB or one entry, may be more."""
+    """A file is closed once it has this many bytes. The file may exceed this by the events of one call, which are 4 MiB
+    or one entry."""
     rotate_s: Annotated[float, msgspec.Meta(ge=1.0, le=31 * 86_400.0)] = 3600.0
-    """A file is closed so many seconds after its first event, also where no other one comes."""
+    """A file is closed this many seconds after its first event, even if no other event comes."""
     compress: Literal["none", "gzip"] = "none"
-    """Closed files are compressed; the open one never is."""
+    """How closed files are compressed. The open file never is."""
     pattern: str = PATTERN
 
     def check(self) -> None:
@@ -196,13 +201,13 @@ class ParquetOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     directory: str
     file_rows: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)] = 1_000_000
-    """A file is closed once it has so many rows, or …"""
+    """A file is closed once it has this many rows."""
     file_bytes: Annotated[int, msgspec.Meta(ge=MIB, le=1024 * MIB)] = 128 * MIB
-    """… so many bytes of keys and values before compression, or …"""
+    """A file is closed once it has this many bytes of keys and values, before compression."""
     file_s: Annotated[float, msgspec.Meta(ge=1.0, le=86_400.0)] = 300.0
-    """… so many seconds after its first event."""
+    """A file is closed this many seconds after its first event."""
     group_bytes: Annotated[int, msgspec.Meta(ge=64 * 1024, le=64 * MIB)] = 16 * MIB
-    """Bytes of keys and values that become a row group; so much is kept in memory."""
+    """The bytes of keys and values that become one row group, which is kept in memory until then."""
     compression: Literal["none", "snappy", "gzip", "zstd", "lz4"] = "zstd"
     pattern: str = PATTERN
 
@@ -216,11 +221,11 @@ class MirrorOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The options of ``mirror``."""
 
     url: str
-    """Nodes of the other group, ``http://HOST:PORT``, separated by commas."""
+    """The nodes of the other group, each as ``http://HOST:PORT``, separated by commas."""
     group: str = ""
-    """The other group's name, to be compared; empty: any but the own one."""
+    """The name that the other group must have; if empty, any name except this group's own."""
     timeout_s: Annotated[float, msgspec.Meta(ge=0.5, le=5.0)] = 5.0
-    """Seconds that each call at the other group is tried for."""
+    """The seconds for which each call of the other group is tried."""
 
     def check(self) -> None:
         if self.group and not is_name(self.group):
@@ -237,24 +242,25 @@ class WebhookOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     url: str
     secret_file: str = ""
-    """A file with the secret, or with the new and the old one, a line each; or …"""
+    """A file with the secret, or with the new and the old secret on a line each. Set this or ``secret_env``."""
     secret_env: str = ""
-    """… the environment variable of the node that has it."""
+    """The environment variable of the node that has the secret. Set this or ``secret_file``."""
     ca_file: str = ""
-    """Certificates that are trusted in place of the system's."""
+    """The certificates to trust instead of the system's."""
     plain_http: bool = False
-    """Whether ``http://`` is taken: what is sent can be read on its way then."""
+    """Whether ``http://`` is allowed; others can then read what is sent."""
     lanes: Annotated[int, msgspec.Meta(ge=1, le=32)] = 1
-    """Requests that a batch is split into, under way at once; all events of one key go by one lane."""
+    """The number of requests under way at once, into which a batch is split. All events of one key use the same
+    lane."""
     batch_events: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 500
-    """Events in one batch, at most, and …"""
+    """The most events in one batch."""
     batch_bytes: Annotated[int, msgspec.Meta(ge=KIB, le=16 * MIB)] = MIB
-    """… bytes of their keys and values: one that has so many takes no more."""
+    """Once a batch has this many bytes of keys and values, no further event is added."""
     timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=30.0)] = 10.0
-    """Seconds from a request's begin to its answer's end."""
+    """The seconds from the start of a request to the end of its answer."""
     connect_timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=30.0)] = 5.0
     retry_after_max_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 300.0
-    """The most of a ``Retry-After`` that is obeyed."""
+    """The longest ``Retry-After`` that is obeyed."""
 
     def check(self) -> None:
         if bool(self.secret_file) == bool(self.secret_env):
@@ -290,19 +296,20 @@ class PostgresOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=
     """The options of ``postgres``."""
 
     dsn: str
-    """Where the database is, as libpq reads it, without a password."""
+    """Where the database is, in libpq's form, without a password."""
     password_file: str = ""
-    """A file with the password, or …"""
+    """A file with the password. Set this or ``password_env``; with neither, libpq finds the password in its own
+    ways."""
     password_env: str = ""
-    """… the environment variable of the node that has it; neither: libpq's own ways."""
+    """The environment variable of the node that has the password. Set this or ``password_file``."""
     table: str = "vlsnlog_events"
-    """The table of the rows, its schema in front where it is not the first of the search path."""
+    """The table of the rows. Put its schema in front, unless this is the first schema of the search path."""
     positions_table: str = "vlsnlog_positions"
     create: bool = True
-    """Whether tables that are missing are made."""
+    """Whether missing tables are created."""
     connect_timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=10.0)] = 5.0
     timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=50.0)] = 30.0
-    """Seconds that a transaction may take, before its connection is given up."""
+    """The seconds that a transaction may take, before its connection is closed."""
 
     def check(self) -> None:
         if find_spec("psycopg") is None:
@@ -340,7 +347,7 @@ def _has_password(dsn: str) -> bool:
 
 
 def without_query(url: str) -> str:
-    """Returns a URL as it may be shown: no query, which may be a secret, and no name."""
+    """Returns a URL in a form that may be shown: without the query and the user's name, because these may be secret."""
     head, _, rest = url.partition("?")[0].partition("://")
     return f"{head}://{rest.rpartition('@')[2]}" if rest else head
 
@@ -375,7 +382,7 @@ def _check_variable(name: str, variable: str) -> None:
 
 
 def _check_node(url: str) -> None:
-    """Checks for an ``http://HOST:PORT`` without a path."""
+    """Checks that a URL is ``http://HOST:PORT`` without a path."""
     try:
         parts = urlsplit(url.rstrip("/"))
         plain = not (parts.path or parts.query or parts.fragment or parts.username or parts.password)
@@ -388,7 +395,7 @@ def _check_node(url: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Shipped:
-    """One consumer that comes with vlsnlog; ``run_on`` is where it has to run, and ``why``."""
+    """One consumer that is part of vlsnlog. ``run_on`` is where it must run, and ``why`` the reason."""
 
     options: type[Checked]
     run_on: str
@@ -415,7 +422,7 @@ def options_of(kind: type[C], given: Mapping[str, Any], size: Size) -> C:
 
 
 def _check_shipped(settings: CdcSettings, size: Size) -> None:
-    """Checks the settings of a consumer that comes with vlsnlog; of any other one nothing is known. Raises
+    """Checks the settings of a consumer that is part of vlsnlog. Nothing is known about any other consumer. Raises
     ``BadArgument``."""
     shipped = SHIPPED.get(settings.consumer)
     if shipped is None:

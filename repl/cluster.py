@@ -1,13 +1,14 @@
-"""A local cluster: nodes as child processes, each with a directory of its own.
+"""A local cluster. Its nodes are child processes, each with a directory of its own.
 
     DIR/n1/node.toml   its settings; paths in it are relative to it, so a copied directory is a node of its own
     DIR/n1/node.log    what it says            DIR/n1/node.pid   the process that was started last
 
-1. The pid file is there before the node is reported to answer.
-2. Nodes end with this process, however that ends: each asks the kernel for SIGKILL when its parent dies
-   (``repl.node.lifeline``).  The kernel means the parent's *thread*: start nodes from one that lives as long.
-3. Whether the cluster serves is learned from status alone, never by writing an entry.
-4. A node that dies is left dead.
+1. The pid file is written before the node is reported to answer.
+2. Nodes end with this process, however this process ends: each node asks the kernel for SIGKILL when its parent dies
+   (``repl.node.lifeline``). For the kernel the parent is a *thread*, so start nodes from a thread that lives as long as
+   this process.
+3. Whether the cluster serves is read from its status alone; no entry is written to find out.
+4. A node that dies is not started again.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ STOP_S: Final = 15.0
 POLL_S: Final = 0.05
 
 OF_ONE_NODE: Final = ("NAME", "DIR", "LISTEN", "MEMBER", "MEMBERS", "GROUP", "CONFIG", "LOG_LEVEL")
-"""Settings of one node, or for one command."""
+"""The settings that apply to one node only, or to one command."""
 _LISTEN_PORT = re.compile(r'^(listen\s*=\s*"[^"]*:)\d+(")', re.MULTILINE)
 
 
 class NodeEnded(VlsnLogError):
-    """A node's process ended before it answered; the message has its last words."""
+    """A node's process ended before it answered. The message contains the last line of its log."""
 
     slug = "bad-argument"
     retry_safe = True
 
 
 class Node:
-    """One child process. ``environment``: variables that it gets beside this process's own; ``launcher``: words before
-    its command, of a program that becomes it (``nsenter --net=…``)."""
+    """One child process. ``environment``: variables that it gets in addition to this process's. ``launcher``: a
+    program, with its arguments, that runs the command in its place (``nsenter --net=…``)."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Node:
         self.url = url
         self.environment = dict(environment or {})
         self.python = sys.executable
-        """The interpreter; another vlsnlog may be in its way."""
+        """The interpreter to run. It may have another vlsnlog installed."""
         self._launcher = tuple(launcher)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -81,12 +82,12 @@ class Node:
 
     @property
     def ended(self) -> int | None:
-        """The exit status (minus the signal's number if killed by one), None while it runs or was never
-        started."""
+        """The exit status, which is minus the signal's number if a signal ended the process. None while it runs, or if
+        it was never started."""
         return None if self._process is None else self._process.poll()
 
     def how_it_ended(self) -> str:
-        """Says ``ended with status 2`` or ``was ended by SIGKILL``; once it has ended."""
+        """Returns ``ended with status 2`` or ``was ended by SIGKILL``. Call it once the process has ended."""
         assert self.ended is not None
         if self.ended >= 0:
             return f"ended with status {self.ended}"
@@ -125,13 +126,13 @@ class Node:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Sends SIGKILL; returns when the process is gone."""
+        """Sends SIGKILL, and returns when the process has ended."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def last_words(self) -> str:
-        """Returns the last line of its log."""
+        """Returns the last line of the node's log."""
         try:
             lines = (self.directory / LOG_FILE).read_text(encoding="utf-8", errors="replace").split("\n")
         except FileNotFoundError:
@@ -140,7 +141,7 @@ class Node:
 
 
 class Cluster:
-    """Nodes n1 … under one directory.  ``prepare`` makes one; everything on one event loop."""
+    """Nodes n1, n2 … under one directory. ``prepare`` makes a cluster. Use it on one event loop."""
 
     def __init__(self, directory: Path, nodes: list[Node], network: Network) -> None:
         self.directory = directory
@@ -155,7 +156,7 @@ class Cluster:
         return next(node for node in self.nodes if node.name == name)
 
     async def answering(self, node: Node) -> Status:
-        """Returns once the node answers HTTP.  Raises ``NodeEnded``."""
+        """Returns the status once the node answers HTTP. Raises ``NodeEnded``."""
         endpoints = Endpoints(self._network, [node.url])
         while True:
             try:
@@ -171,11 +172,9 @@ class Cluster:
             await asyncio.sleep(POLL_S)
 
     async def serving(self) -> str:
-        """Returns the master's name once it takes appends on a majority.
-
-        That is so once its DTVLSN has reached, in its own term, the last VLSN that its log had when it was first seen
-        as master. The DTVLSN moves only through a majority's syncs of blocks of that term.
-        """
+        """Returns the master's name once the master takes appends on a majority. That is so once its DTVLSN has
+        reached, in its own term, the last VLSN that its log had when it was first seen as master. The DTVLSN moves only
+        when a majority has synced blocks of that term."""
         seen: dict[tuple[str, int], int] = {}
         endpoints = Endpoints(self._network, self.urls)
         while True:
@@ -197,7 +196,7 @@ class Cluster:
             await asyncio.sleep(POLL_S)
 
     async def stop(self) -> None:
-        """Ends every node cleanly; those that do not end in time, by SIGKILL."""
+        """Ends every node cleanly. Nodes that do not end in time get SIGKILL."""
         for node in self.nodes:
             if node.running:
                 node.send(signal.SIGTERM)
@@ -223,11 +222,9 @@ def prepare(
     group: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Prepares the cluster of ``directory``, its config files written; nothing is started.
-
-    A directory that holds one already keeps it, ports apart.  ``settings`` go into new config files.
-    Raises ``BadArgument``: another number of nodes, a group or setting that is wrong, a port that is taken.
-    """
+    """Prepares the cluster of ``directory`` and writes its config files; starts nothing. If the directory has a cluster
+    already, everything but its ports is kept. ``settings`` are written to new config files. Raises ``BadArgument`` for
+    another number of nodes, a wrong group or setting, or a port that is in use."""
     directory = Path(os.path.abspath(directory))
     if (directory / LOCK_NAME).exists():
         raise BadArgument(
@@ -257,8 +254,8 @@ def prepare(
 
 
 def free_base_port(nodes: int = 3) -> int:
-    """Finds the first of so many free ports in a row, below those that Linux gives to clients. Processes that are
-    started one after the other look in different places."""
+    """Finds the first of ``nodes`` consecutive free ports, below the ports that Linux gives to clients. Processes that
+    start one after the other begin to look at different ports."""
     for base in range(20_000 + os.getpid() * 16 % 10_000, 32_000, nodes):
         try:
             for port in range(base, base + nodes):
@@ -271,7 +268,7 @@ def free_base_port(nodes: int = 3) -> int:
 
 @contextmanager
 def ending_with(cluster: Cluster) -> Iterator[Cluster]:
-    """Kills what still runs at the end."""
+    """Kills the nodes that still run at the end."""
     try:
         yield cluster
     finally:
@@ -279,13 +276,14 @@ def ending_with(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def _readable(status: Status) -> int:
-    """Returns how far the node's readers see: a replica may know the DTVLSN before it has synced that."""
+    """Returns up to where the node's readers see. A replica may know of a DTVLSN whose entries it has not synced
+    yet."""
     last_sync = (status.document.get("range") or {}).get("last_sync")
     return min(int(status.document.get("dtvlsn") or 0), int(last_sync or 0))
 
 
 def _environment() -> dict[str, str]:
-    """Returns our environment without the settings of one node or of the client."""
+    """Returns this process's environment without the settings that apply to one node or to the client."""
     left_out = {config.ENVIRONMENT_PREFIX + name for name in OF_ONE_NODE}
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, PARENT_VARIABLE: str(os.getpid())}
@@ -323,7 +321,7 @@ def _lines(table: Mapping[str, Any]) -> list[str]:
 
 
 def _with_ports(text: str, port: str, urls: Mapping[str, str]) -> str:
-    """Changes the ports of a file; everything else in it is its owner's."""
+    """Changes the ports in a config file, and nothing else, because the rest belongs to its owner."""
     text = _LISTEN_PORT.sub(rf"\g<1>{port}\g<2>", text)
     for member, url in urls.items():
         pattern = re.compile(rf'^({re.escape(member)}\s*=\s*"[^"]*:)\d+(")', re.MULTILINE)
@@ -333,7 +331,8 @@ def _with_ports(text: str, port: str, urls: Mapping[str, str]) -> str:
 
 def _check_port_free(port: int) -> None:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: not the last one's TIME_WAIT
+        # as servers do, so that a TIME_WAIT of the last server does not count
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:

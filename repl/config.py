@@ -1,16 +1,13 @@
-"""Settings of a node and of the commands, and their sources.
+"""The settings of a node and of the commands, and where they come from.
 
-A setting comes from the flag, else ``VLSNLOG_<NAME>``, else the TOML file, else its default; the three
-write the same name (``--segment-bytes``, ``VLSNLOG_SEGMENT_BYTES``, ``segment_bytes``).  Sizes may be
-written ``64MiB``.  Paths in a file are relative to that file, so that a copied directory is a node of
-its own:
+A setting is taken from the flag; if there is none, from ``VLSNLOG_<NAME>``; then from the TOML file; then it has its
+default. All three write the same name (``--segment-bytes``, ``VLSNLOG_SEGMENT_BYTES``, ``segment_bytes``). Sizes may be
+written ``64MiB``. Paths in a file are relative to that file, so that a copied directory is a separate node:
 
     name = "n1"                        group = "demo"
     dir = "."                          listen = "127.0.0.1:7701"
 
-    [members]
-    n1 = "http://127.0.0.1:7701"
-    n2 = "http://127.0.0.1:7702"
+Every error is a ``BadArgument`` that names the setting, where the value came from, and what to write instead.
 
 Every error is a ``BadArgument`` that names the setting, where it came from, and what to write instead.
 """
@@ -37,7 +34,7 @@ ENVIRONMENT_PREFIX: Final = "VLSNLOG_"
 DEFAULT_URL: Final = "http://127.0.0.1:7701"
 DEFAULT_GROUP: Final = "vlsnlog"
 FILE_ONLY: Final = frozenset({"cdc"})
-"""Settings that are tables, and have neither a flag nor a variable."""
+"""Settings that are tables. They have neither a flag nor a variable."""
 LOG_FORMATS: Final = ("text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 CONFIG_BYTES_MAX: Final = 1 << 20
@@ -63,7 +60,7 @@ def _bytes(default: int, text: str, *, low: int = 1, high: int = 1 << 62) -> Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """All that one node is told.  ``members`` keeps the order given and always holds ``name``."""
+    """All settings of one node. ``members`` keeps the order given, and always contains ``name``."""
 
     name: NodeName = field(metadata=_about("name of this node, one of the members"))
     dir: Path = field(metadata=_about("directory of its data"))
@@ -182,7 +179,7 @@ class NodeConfig:
 
     @property
     def url(self) -> str:
-        """The URL where the others reach this node."""
+        """The URL at which the other members reach this node."""
         return self.members[self.name]
 
     @property
@@ -191,18 +188,18 @@ class NodeConfig:
 
     @property
     def port(self) -> int:
-        """0 lets the system choose one."""
+        """The port to listen on; 0 lets the system choose one."""
         return split_listen(self.listen)[1]
 
     @property
     def first_member(self) -> NodeName:
-        """The first by name, which founds the group."""
+        """The member whose name sorts first, which founds the group."""
         return min(self.members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandConfig:
-    """Defaults of the commands that talk to nodes."""
+    """The defaults of the commands that call nodes."""
 
     url: str = _setting(DEFAULT_URL, "URLs of nodes, separated by commas")
     acks: str = _setting("majority", "which nodes must have an append before it returns", choices=ACK_POLICIES)
@@ -223,7 +220,7 @@ def check_name(key: str, text: str) -> None:
 
 
 def check_members(members: Mapping[NodeName, str]) -> None:
-    """Checks names, URLs, and that no two members share a URL."""
+    """Checks the members' names and URLs, and that no two members share a URL."""
     if not members:
         raise BadArgument("members: none given; list every member as NAME=URL, this node too")
     owners: dict[str, str] = {}
@@ -236,7 +233,7 @@ def check_members(members: Mapping[NodeName, str]) -> None:
 
 
 def check_url(key: str, url: str) -> None:
-    """Checks for an ``http://HOST:PORT`` without a path."""
+    """Checks that a URL is ``http://HOST:PORT`` without a path."""
     example = "write it as http://HOST:PORT"
     try:
         parts = urlsplit(url)
@@ -260,7 +257,7 @@ def split_listen(text: str) -> tuple[str, int]:
 
 
 def split_urls(text: str) -> list[str]:
-    """Splits a comma-separated list of URLs, in order, without doubles or a trailing slash."""
+    """Splits a comma-separated list of URLs, in order. Removes repeated URLs and trailing slashes."""
     urls = list(dict.fromkeys(part.strip().rstrip("/") for part in text.split(",") if part.strip()))
     if not urls:
         raise BadArgument("url: empty; give at least one http://HOST:PORT")
@@ -284,7 +281,7 @@ def parse_members(pairs: Iterable[str]) -> dict[NodeName, str]:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Values by name, and where each came from: ``flag``, ``environment``, a file's name, ``default``."""
+    """The values by name, and the source of each: ``flag``, ``environment``, a file's name, ``default``."""
 
     values: dict[str, Any]
     sources: dict[str, str]
@@ -297,8 +294,8 @@ def resolve(
     environment: Mapping[str, str] | None = None,
     path: Path | None = None,
 ) -> Resolved:
-    """Takes each of ``settings`` from the strongest place that gives it; leaves out those that none gives. ``flags``
-    whose value is None count as not given."""
+    """Takes each of ``settings`` from the strongest source that has it. Settings that no source has are left out.
+    ``flags`` whose value is None count as not given."""
     document = read_file(path) if path is not None else {}
     environment = os.environ if environment is None else environment
     result = Resolved({}, {})
@@ -323,7 +320,7 @@ def resolve(
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Reads the TOML document, every key of it known."""
+    """Reads the TOML document. Raises ``BadArgument`` for an unknown key."""
     try:
         with path.open("rb") as file:
             data = file.read(CONFIG_BYTES_MAX + 1)
@@ -340,7 +337,7 @@ def read_file(path: Path) -> dict[str, Any]:
         ) from None
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # the latter two where a number or a nesting has no end
+    except (ValueError, RecursionError) as error:  # the latter two if a number or a nesting is too long
         raise BadArgument(f"{path}: is not valid TOML, or gives a key or member twice: {error}") from None
     known = {**NODE_SETTINGS, **COMMAND_SETTINGS}
     for key in document:
@@ -352,12 +349,12 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def toml_of(value: Any) -> str:
-    """Writes a value, tables and lists too, on one line of TOML."""
+    """Returns a value, which may be a table or a list, as one line of TOML."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{toml_of(key)} = {toml_of(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_of, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)  # a TOML basic string takes JSON's escapes
+    return json.dumps(value, ensure_ascii=False)  # a TOML basic string accepts JSON's escapes
 
 
 def load_node_config(
@@ -366,7 +363,7 @@ def load_node_config(
     flags: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> NodeConfig:
-    """Loads the node's settings, checked whole. Raises ``BadArgument``."""
+    """Loads and checks all settings of the node. Raises ``BadArgument``."""
     values = resolve(NODE_SETTINGS, flags=flags, environment=environment, path=path).values
     for name in ("name", "dir", "members"):
         if name not in values:

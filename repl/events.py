@@ -21,7 +21,7 @@ from typing import Any, Final
 
 RING: Final = 1_000
 RECENT: Final = 10
-"""Events kept of each kind."""
+"""How many events of each kind are kept."""
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "node": ("open", "opened", "state", "old_image", "unpunched", "no_space", "has_space"),
     "election": ("stands", "vote", "elected", "leads", "steps_down", "hands_over", "hand_over.failed", "master"),
@@ -89,7 +89,7 @@ _KIND_OF: Final = {name: kind for kind, names in KINDS.items() for name in names
 
 
 class Events:
-    """Numbered from 1 in each life of a process."""
+    """The events of one process, numbered from 1."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -99,7 +99,7 @@ class Events:
         self._next = 1
 
     def note(self, name: str, time_us: int, fields: Mapping[str, object]) -> int:
-        """Notes an event, and returns how often it was said in these words, while it was kept."""
+        """Notes an event. Returns how often the same event was noted, as far as events are kept."""
         plain = {key: _plain(fields[key]) for key in fields}
         said: tuple[object, ...] = (name, *plain.items())
         before = self._repeated.get(said) if name in REPEATING else None
@@ -123,20 +123,21 @@ class Events:
         return int(event.get("count", 1))
 
     def since(self, number: int, limit: int) -> dict[str, Any]:
-        """Returns at most ``limit`` of the events from ``number`` on that are kept. ``first`` is the oldest kept,
-        ``next`` where to go on."""
+        """Returns at most ``limit`` of the kept events from ``number`` on. ``first`` is the number of the oldest kept
+        event, and ``next`` the number where the next call continues."""
         first = self._ring[0]["number"] if self._ring else self._next
         later = (event for event in self._ring if event["number"] >= number)
         events = list(islice(later, limit))
         return {"first": first, "next": events[-1]["number"] + 1 if events else self._next, "events": events}
 
     def recent(self, kind: str, *names: str) -> list[dict[str, Any]]:
-        """Returns the last ten of ``kind``, the newest first; of ``names`` only, if there are any."""
+        """Returns the last ten events of ``kind``, the newest first. If ``names`` are given, only events with these
+        names."""
         return [event for event in reversed(self._recent[kind]) if not names or event["event"] in names]
 
 
 def level_of(name: str, fields: Mapping[str, object]) -> int:
-    """Chooses ``logging``'s level."""
+    """Returns the level of ``logging`` for an event."""
     if name == "state":
         return _STATE_LEVELS.get(str(fields.get("state", "")), logging.INFO)
     if name in ERRORS:

@@ -1,4 +1,4 @@
-"""Blocking jobs sent to a worker, and awaited on the event loop."""
+"""Sends blocking jobs to a worker, and awaits them on the event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORKERS = ("keeper", "writer", "reads", "feeds", "scrub", "cdc", "pages", "page_
 
 
 def settle(future: asyncio.Future[T]) -> Callable[[T], None]:
-    """Makes a callback that gives ``future`` its result, unless its owner has gone."""
+    """Makes a callback that sets the result of ``future``, unless the future is done or cancelled."""
 
     def call(result: T) -> None:
         if not future.done():
@@ -24,7 +24,7 @@ def settle(future: asyncio.Future[T]) -> Callable[[T], None]:
 
 
 def settle_error(future: asyncio.Future[T]) -> Callable[[BaseException], None]:
-    """Makes a callback that ends ``future`` with an error, unless its owner has gone."""
+    """Makes a callback that sets an error on ``future``, unless the future is done or cancelled."""
 
     def call(error: BaseException) -> None:
         if not future.done():
@@ -34,8 +34,8 @@ def settle_error(future: asyncio.Future[T]) -> Callable[[BaseException], None]:
 
 
 class Offload:
-    """Calls give a future that is done on the event loop's thread. A cancelled future does not stop its job.
-    ``on_fault`` is called for each job that met damage, or bytes of a later version."""
+    """Sends jobs to a worker. Each call returns a future, which is done on the event loop's thread. Cancelling the
+    future does not stop its job. ``on_fault`` is called for each job that found damage, or bytes of a later version."""
 
     def __init__(self, worker: Worker, on_fault: Callable[[Damaged | WrongVersion], None] = lambda _: None) -> None:
         self.worker = worker
@@ -54,14 +54,15 @@ class Offload:
 
 
 class Workers:
-    """The threads of one node, from its start to its stop. ``fatal`` receives what must end the process."""
+    """The threads of one node, from its start to its stop. ``fatal`` receives an error that must end the process."""
 
     def __init__(self, threads: Threads, fatal: Callable[[BaseException], None]) -> None:
         self._threads = threads
         self._fatal = fatal
         self._workers: dict[str, Worker] = {}
         self.damaged: Callable[[Damaged], None] | None = None
-        """Receives the damage that an offloaded job has met. None while no log is open: such a log is mended whole."""
+        """Receives the damage that an offloaded job has found. None while no log is open; then the whole log is
+        repaired when it opens."""
 
     def start(self) -> None:
         for name in WORKERS:
@@ -72,11 +73,12 @@ class Workers:
             worker.close()
 
     def __getitem__(self, name: str) -> Worker:
-        """Returns one of ``WORKERS``."""
+        """Returns the worker ``name``, one of ``WORKERS``."""
         return self._workers[name]
 
     def offload(self, name: str) -> Offload:
-        """Sends jobs to that worker. Damage that they meet is mended; bytes of a later version end the node."""
+        """Makes an ``Offload`` for the worker ``name``. Damage that its jobs find is repaired; bytes of a later version
+        end the node."""
         return Offload(self[name], self._fault_met)
 
     def on_keeper(self, job: Callable[[], Any]) -> asyncio.Future[Any]:

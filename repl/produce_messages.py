@@ -1,4 +1,4 @@
-"""The messages of ``WS /v1/produce``, as both sides build and read them; little-endian.
+"""The messages of ``WS /v1/produce``, as both sides build and read them. Numbers are little-endian.
 
 Client to server, one append a message: a 16-byte header, then one batch (``vlsn/format/batch.py``).
 
@@ -71,7 +71,7 @@ APPEND_ONCE = 2
 TRANSACTION = 3
 TRANSACTION_SETS = 4
 TYPES_MAX = TRANSACTION_SETS
-"""The highest type that this server takes."""
+"""The highest type of message that this server accepts."""
 DONE = 0
 REFUSED = 1
 REPEATED = 2
@@ -79,7 +79,7 @@ TIMEOUT_MS_MAX = 600_000
 PROBLEM_BYTES_MAX = 4 * 1024
 SETS_BYTES_MAX = 64 * 1024
 REQUESTS_IN_FLIGHT_MAX = 1024
-"""Requests of one connection that have no answer yet; past it the server stops reading."""
+"""The most requests of one connection that have no answer yet. Beyond this the server stops reading."""
 REQUEST_MESSAGE_BYTES_MAX = REQUEST_BYTES + _NAMED.size + _SETS.size + SETS_BYTES_MAX + BATCH_BYTES + BODY_BYTES_MAX
 ANSWERS_MESSAGE_BYTES_MAX = REQUESTS_IN_FLIGHT_MAX * (ANSWER_BYTES + PROBLEM_BYTES_MAX)
 
@@ -89,7 +89,7 @@ _PADDING = tuple(bytes(count) for count in range(8))
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """One answer; ``problem`` is its problem document when it was refused, else empty."""
+    """One answer. ``problem`` is the problem document of a refusal, and is empty otherwise."""
 
     id: int
     durable: bool
@@ -106,14 +106,14 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
         return not self.problem
 
     def appended(self, acks: Acks) -> Appended:
-        """Makes the ``Appended`` of a done answer; its policy was ``acks``."""
+        """Makes the ``Appended`` of an answer whose append is done; ``acks`` was the append's policy."""
         return Appended(
             self.first, self.last, self.term, self.durable, self.synced, acks, self.duplicate, self.durability
         )
 
 
 class Asked(NamedTuple):
-    """One request's header; the batch starts at ``batch_at``."""
+    """The header of one request. The batch starts at ``batch_at``."""
 
     id: int
     acks: Acks
@@ -121,10 +121,10 @@ class Asked(NamedTuple):
     born: int | None
     batch_at: int
     transaction: tuple[int, int] | None = None
-    """The name of a whole transaction: a producer, or a handle's id, and its sequence."""
+    """The name of a whole transaction: the id of a producer or of a handle, and the sequence."""
     durability: GroupDurability | None = None
     sets: bytes = b""
-    """The state that the transaction sets, as JSON; with any, there may be no batch."""
+    """The state that the transaction sets, as JSON. If there is any, the batch may be missing."""
 
 
 def request_header(
@@ -136,8 +136,8 @@ def request_header(
     durability: GroupDurability | None = None,
     sets: bytes = b"",
 ) -> bytes:
-    """Packs what goes before the batch in one message; ``transaction`` is the name of a whole one, born at ``born``,
-    and ``sets`` the state that it sets."""
+    """Packs the header of one message, which precedes the batch. ``transaction`` is the name of a whole transaction,
+    which was born at ``born``. ``sets`` is the state that the transaction sets."""
     asked = 0 if durability is None else asked_code(durability)
     if transaction is not None:
         assert born is not None
@@ -150,7 +150,7 @@ def request_header(
 
 
 def decode_request(message: Buffer) -> Asked:
-    """Raises ``BadBody``."""
+    """Decodes the header of a request. Raises ``BadBody``."""
     if len(message) < REQUEST_BYTES:
         raise BadBody(f"a produce message of {len(message)} bytes has no whole header ({REQUEST_BYTES} bytes)")
     kind, acks, code, timeout_ms, id = REQUEST.unpack_from(message)
@@ -209,14 +209,14 @@ def done_answer(id: int, appended: Appended) -> bytes:
 
 
 def refused_answer(id: int, problem: bytes) -> bytes:
-    """Packs a refusal; ``problem`` is a problem document of 1 to ``PROBLEM_BYTES_MAX`` bytes."""
+    """Packs a refusal. ``problem`` is a problem document of 1 to ``PROBLEM_BYTES_MAX`` bytes."""
     assert 0 < len(problem) <= PROBLEM_BYTES_MAX
     head = ANSWER.pack(id, REFUSED, 0, 0, len(problem), 0, 0, 0)
     return head + problem + _PADDING[-len(problem) % 8]
 
 
 def decode_answers(message: Buffer) -> list[Answer]:
-    """Decodes all answers of one message, at least one. Raises ``BadBody``."""
+    """Decodes all answers of one message, which has at least one. Raises ``BadBody``."""
     answers: list[Answer] = []
     at, end = 0, len(message)
     while at < end or not answers:

@@ -1,4 +1,4 @@
-"""One call for many callers: those that ask while it is under way share the next one."""
+"""One call for many callers: callers that ask while a call is under way share the next call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """``call`` is under way at most once, and every ``get`` gives the result of one that began after it.
+    """``call`` runs at most once at a time. Every ``get`` returns the result of a run that began after the ``get``.
 
     get ─► call 1 begins;  get, get ─► both wait for call 2, which begins when call 1 has ended
     """
@@ -24,7 +24,7 @@ class Shared(Generic[T]):
         self._closed: BaseException | None = None
 
     async def get(self) -> T:
-        """Raises the error of the call, or the one passed to ``close``."""
+        """Returns the result. Raises the error of ``call``, or the error passed to ``close``."""
         if self._closed is not None:
             raise anew(self._closed)
         if self._next is None:
@@ -34,7 +34,7 @@ class Shared(Generic[T]):
         return await asyncio.shield(self._next)
 
     def close(self, error: BaseException) -> None:
-        """Ends the call under way; all its callers, and later ones, get ``error``."""
+        """Ends the call under way. All its callers, and all later callers, get ``error``."""
         self._closed = error
         if self._task is not None:
             self._task.cancel()
@@ -49,7 +49,7 @@ class Shared(Generic[T]):
                 except asyncio.CancelledError:
                     _fail(due, anew(self._closed) if self._closed is not None else asyncio.CancelledError())
                     raise
-                except Exception as error:  # the boundary of a task: it belongs to those who asked
+                except Exception as error:  # the error belongs to the callers who asked, so it is passed on to them
                     _fail(due, error)
                 else:
                     if not due.done():
@@ -61,4 +61,4 @@ class Shared(Generic[T]):
 def _fail(due: asyncio.Future[T] | None, error: BaseException) -> None:
     if due is not None and not due.done():
         due.set_exception(error)
-        due.exception()  # looked at: who asked may have left
+        due.exception()  # marks the error as seen, because every caller may have left

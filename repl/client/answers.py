@@ -1,4 +1,4 @@
-"""Answers of nodes, as errors or decoded, and what they are asked with, encoded."""
+"""Decodes nodes' answers or raises their errors, and encodes requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def right(answer: Response) -> Response:
-    """Returns the answer that is none of an error. Raises what it says."""
+    """Returns ``answer`` if the status is a success. Otherwise raises the error that the answer names."""
     if answer.status == 307:
         raise NotMaster("another node leads by now")
     if answer.status not in (200, 201, 204):
@@ -24,7 +24,7 @@ def right(answer: Response) -> Response:
 
 
 def encoded(asked: object) -> bytes:
-    """Encodes what is asked for. Raises ``BadArgument`` for a value that JSON cannot hold, such as a number past 64
+    """Encodes a request as JSON. Raises ``BadArgument`` for a value that JSON cannot hold, such as a number past 64
     bits, NaN, or text that is not UTF-8."""
     try:
         body = msgspec.json.encode(asked, enc_hook=_no_json)
@@ -38,7 +38,7 @@ def _no_json(given: object) -> Never:
 
 
 def decoded(answer: Response, kind: type[T], what: str) -> T:
-    """Decodes an answer. Raises ``BadBody``, which says that it is no ``what``."""
+    """Decodes an answer as ``kind``. Raises ``BadBody``, which says that the answer is no ``what``."""
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except JSON_FAULTS:

@@ -1,4 +1,4 @@
-"""The pauses of a client that asks again."""
+"""The pauses between a client's tries."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 from tenacity.wait import wait_base
 
 EAGER_S: Final = 1.0
-"""A change of master is mostly over by then."""
+"""For the first ``EAGER_S`` seconds of a fault the pauses stay short, because most changes of master are over by
+then."""
 EAGER_PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 1.0
 
 
 class Backoff(wait_base):
-    """A pause drawn from 0 to 0.1 s in the first second of trouble. Then it is drawn from 0 to twice as much with each
-    try, up to 1 s.
+    """A random pause between two tries. In the first second of a fault the pause is between 0 and 0.1 s. After that
+    second its upper bound doubles with each try, up to 1 s.
 
-    One for each time of trouble, by the loop's clock: tenacity's own is the machine's, which virtual time knows nothing
-    of."""
+    Make one ``Backoff`` for each fault. The second is measured by the event loop's clock, because tenacity's own clock
+    ignores the virtual time of tests.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -42,8 +44,8 @@ def retrying(
     sleep: Any = asyncio.sleep,
     before_sleep: Any = None,
 ) -> AsyncRetrying:
-    """Makes a loop that calls again after errors that ``may_pass``. It ends with the error of a call that fails at the
-    loop's time ``until`` or later, or where ``stop`` says so."""
+    """Makes a loop that calls again after each error for which ``may_pass`` is true. The loop raises the error of a
+    call that fails at or after the loop's time ``until``, or for which ``stop`` returns true."""
     loop = asyncio.get_running_loop()
     return AsyncRetrying(
         wait=Backoff(),

@@ -1,10 +1,10 @@
-"""Rows of a numbered batch by column, in the order in which they are to be logged.
+"""Rows of a numbered batch, stored by column, in the order in which the rows are to be logged.
 
     chunk 0    key_offsets 0 1 2 | keys k l | value_offsets 0 1 3 | values a bc         rows 0 and 1
     chunk 1    no key            |          | value_offsets 0 2   | values de           row 2
 
-Rows are cut into parts, which are transactions, and those into pieces, which are bodies of calls.  Nothing is done for
-each row by itself.  An absent key is an empty one.
+Rows are cut into parts; each part is one transaction. Parts are cut into pieces; each piece is the body of one call. No
+Python code runs for each row. A missing key counts as an empty key.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from vlsn.limits import BATCH_ENTRIES_MAX, KIB, MIB, TRANSACTION_BYTES_MAX
 from vlsn.seams import Buffer
 
 PART_ENTRIES_MAX: Final = BATCH_ENTRIES_MAX - 1
-"""Rows of a part, its COMMIT beside them."""
+"""The most rows of a part: one less than a batch's limit, which leaves one entry for the COMMIT."""
 PART_BYTES_MAX: Final = TRANSACTION_BYTES_MAX - 8 * KIB
-"""Bytes of a part's rows, with a block's overhead for each. The rest of the transaction's limit is for its COMMIT."""
+"""The most bytes of a part's rows, each with its overhead in a block. The rest of the transaction's limit is for the
+COMMIT."""
 PIECE_BYTES: Final = 2 * MIB
-"""Bytes of rows in one call, which holds one row at least."""
+"""The most bytes of rows in one call. A row that is larger gets a call of its own."""
 ROW_OVERHEAD_BYTES: Final = ENTRY_OVERHEAD_BYTES + TRANSACTION_OVERHEAD_BYTES
 _DIGEST_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows that lie side by side: as many offsets and one more, of any base. ``key_offsets`` is None without keys."""
+    """Rows whose values are adjacent in one buffer. There is one more offset than rows, and the first offset may be any
+    number. ``key_offsets`` is None if no row has a key."""
 
     value_offsets: I64
     values: Buffer
@@ -48,7 +50,7 @@ class Chunk:
         return len(self.value_offsets) - 1
 
     def only(self, start: int, end: int) -> Chunk:
-        """Cuts rows ``start`` to ``end`` (exclusive), copying nothing."""
+        """Returns rows ``start`` to ``end`` (exclusive) without copying their bytes."""
         key_offsets = self.key_offsets[start : end + 1] if self.key_offsets is not None else None
         return Chunk(self.value_offsets[start : end + 1], self.values, key_offsets, self.keys)
 
@@ -68,7 +70,7 @@ class Chunk:
 
 
 def chunk_of(values: Sequence[bytes], keys: Sequence[bytes | None]) -> Chunk:
-    """Makes a chunk of rows that lie apart."""
+    """Copies separate values and keys into one chunk."""
     filled = [key or b"" for key in keys]
     return Chunk(_offsets(list(map(len, values))), b"".join(values), _offsets(list(map(len, filled))), b"".join(filled))
 
@@ -80,7 +82,7 @@ def _offsets(lengths: Sequence[int] | I64) -> I64:
 
 
 class BatchRows:
-    """All rows of a batch, or those behind some of them."""
+    """All rows of a batch, or a run of these rows."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self.chunks = [chunk for chunk in chunks if chunk.count]
@@ -88,7 +90,7 @@ class BatchRows:
         self.count = int(self._ends[-1])
 
     def only(self, start: int, end: int) -> BatchRows:
-        """Cuts rows ``start`` to ``end`` (exclusive), copying nothing."""
+        """Returns rows ``start`` to ``end`` (exclusive) without copying their bytes."""
         found: list[Chunk] = []
         for chunk, begin in zip(self.chunks, self._ends.tolist(), strict=False):
             first, last = max(start - begin, 0), min(end - begin, chunk.count)
@@ -98,13 +100,13 @@ class BatchRows:
 
     @cached_property
     def _sizes(self) -> I64:
-        """The bytes of the first n rows with a block's overhead, for each n."""
+        """For each n, the bytes of the first n rows, each row with its overhead in a block."""
         sizes = [chunk.value_lengths() + chunk.key_lengths() + ROW_OVERHEAD_BYTES for chunk in self.chunks]
         return _offsets(np.concatenate(sizes) if sizes else [])
 
     def cuts(self, bytes_max: int, entries_max: int = PART_ENTRIES_MAX) -> list[int]:
-        """Returns where the rows are to be cut, 0 and ``count`` among it, so that no part is over these limits unless
-        it is one row."""
+        """Returns the row numbers at which to cut the rows into parts, 0 and ``count`` included. A part exceeds
+        ``bytes_max`` only if it is a single row; no part exceeds ``entries_max``."""
         cuts = [0]
         while cuts[-1] < self.count:
             at = cuts[-1]
@@ -113,13 +115,14 @@ class BatchRows:
         return cuts
 
     def pieces(self, bytes_max: int = PIECE_BYTES) -> Iterator[tuple[bytes, int]]:
-        """Yields the rows as encoded batches, each with its number of rows."""
+        """Yields encoded batches of at most ``bytes_max`` bytes, unless a single row is larger. Each batch comes with
+        its number of rows."""
         cuts = self.cuts(bytes_max)
         for start, end in pairwise(cuts):
             yield self.only(start, end).encoded(), end - start
 
     def encoded(self) -> bytes:
-        """Encodes the rows as one batch. Raises ``TooLarge``, ``BadBody`` for no rows."""
+        """Encodes the rows as one batch. Raises ``TooLarge``, or ``BadBody`` if there are no rows."""
         values = b"".join(chunk.value_bytes() for chunk in self.chunks)
         keys = b"".join(chunk.key_bytes() for chunk in self.chunks)
         value_ends = _offsets(np.concatenate([chunk.value_lengths() for chunk in self.chunks]))
@@ -130,7 +133,7 @@ class BatchRows:
         return encode_columns(columns)
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields key and value of each row, copied: for rare cases."""
+        """Yields a copy of each row's key and value. This is slow; only rare cases need it."""
         for chunk in self.chunks:
             values, keys = bytes(chunk.value_bytes()), bytes(chunk.key_bytes())
             value_ends, key_ends = _offsets(chunk.value_lengths()).tolist(), _offsets(chunk.key_lengths()).tolist()
@@ -139,7 +142,7 @@ class BatchRows:
 
 
 class RowsDigest:
-    """A digest of rows in their order, however they are cut into chunks and parts."""
+    """A digest of rows in their order. The digest does not depend on how the rows are cut into chunks and parts."""
 
     def __init__(self) -> None:
         self._columns = [blake2b(digest_size=32) for _ in range(4)]
@@ -164,14 +167,14 @@ class RowsDigest:
 
 
 def row_digest(key: bytes, value: bytes) -> bytes:
-    """Returns the digest of one row, by which equal ones are found."""
+    """Returns the digest of one row. Equal rows have equal digests."""
     return blake2b(len(key).to_bytes(8, "little") + key + value, digest_size=_DIGEST_BYTES).digest()
 
 
 def without(rows: BatchRows, logged: Sequence[bytes]) -> BatchRows | None:
-    """Takes the rows out that are logged, given by their digests, each as often as it is; None where one of them is not
-    among the rows. Among equal rows the first ones are taken out. Memory: 16 bytes a row, and a copy of the rows
-    left."""
+    """Returns the rows that are not in the log yet. ``logged`` has the digest of each row that is in the log, once for
+    each time that the row was logged. Returns None if a digest in ``logged`` belongs to none of ``rows``. Among equal
+    rows the first rows are removed. Memory: 16 bytes a row, and a copy of the rows that remain."""
     there = np.array([row_digest(key, value) for key, value in rows.pairs()], f"S{_DIGEST_BYTES}")
     gone = np.sort(np.array(logged, f"S{_DIGEST_BYTES}"))
     order = np.argsort(there, kind="stable")

@@ -1,10 +1,11 @@
-"""Pages of whole blocks, for a reader by columns: the blocks are checked, and not cut into entries.
+"""Pages of whole blocks, for a reader that works by columns: the blocks are checked, but not cut into entries.
 
     body     |hdr|offsets| a | bc |  | hdr |offsets| d |      at   0 88 …
     page.rows.vlsns(), .kinds(), .value_cuts() …              an array each, a row an entry
 
-Everything is checked that decoding checks, for all blocks of a page at once: both checksums, fields, that blocks follow
-on one another, that offsets rise.  So whatever a node sends, no offset leads out of the page.
+The check covers everything that decoding checks, for all blocks of a page at once: both checksums, the header fields,
+that each block follows on the block before, and that the offsets rise. So no offset points outside the page, whatever a
+node sends.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _BODY_BYTES: Final = Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class BlocksPage(Page):
-    """Whole blocks; ``entries`` stays empty.  ``rows`` is None where the page has no block, and may begin before what
-    was asked for, or end past it: blocks are not cut."""
+    """A page of whole blocks; ``entries`` stays empty. ``rows`` is None if the page has no block. ``rows`` may begin
+    before the VLSN that was asked for or end past the last VLSN that was asked for, because blocks are not cut."""
 
     rows: Rows | None = None
 
 
 class BlockReader(Reader):
-    """Reads pages as ``Reader`` does, of blocks."""
+    """A ``Reader`` that returns pages of whole blocks instead of entries."""
 
     def _page_with(
         self, body: memoryview, place: VlsnPlace, next_vlsn: int, durable: int, kinds: frozenset[int] | None
@@ -53,8 +54,8 @@ class BlockReader(Reader):
 
 
 def checked_rows(body: memoryview) -> Rows | None:
-    """Finds the blocks of ``body``, each padded to 8 bytes, and checks them; None where it is empty. Raises
-    ``BadBody``, ``WrongVersion``."""
+    """Finds and checks the blocks of ``body``, each padded to a multiple of 8 bytes. Returns None if ``body`` is empty.
+    Raises ``BadBody`` or ``WrongVersion``."""
     starts: list[int] = []
     at = 0
     while at < len(body):
@@ -81,6 +82,6 @@ def checked_rows(body: memoryview) -> Rows | None:
     if not good.all():
         bad = int(good.argmin())
         end = starts[bad] + BLOCK_BYTES + int(headers["body_bytes"][bad])
-        block.decode(body[starts[bad] : end])  # names what is wrong when it is wrong by itself
+        block.decode(body[starts[bad] : end])  # raises the error of this block, if the block by itself is wrong
         raise BadBody(f"the block of VLSN {firsts[bad]} does not follow on the one before it")
     return rows

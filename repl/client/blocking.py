@@ -1,12 +1,14 @@
-"""Calls of the asynchronous client made blocking: the name, arguments, types and docs are those of the model.
+"""Makes blocking functions from the asynchronous client's functions, with the same name, arguments, types and
+docstring.
 
     class SyncSinks(Blocking[Sinks]):
         get = waited(Sinks.get)
 
     sinks.get("orders")     runs ``Sinks.get("orders")`` on the client's loop, and waits in the calling thread
 
-Each function here takes a call of the asynchronous client and returns the one for threads.  That one expects
-``_inner``, the object whose call it is, and ``_run``, which runs a coroutine on the loop and waits for it.
+Each function here takes a function of the asynchronous client and returns a function for threads. The object that has
+the function for threads also has ``_inner``, the asynchronous object, and ``_run``, which runs a coroutine on the event
+loop and waits for the result.
 """
 
 from __future__ import annotations
@@ -28,15 +30,15 @@ PageT = TypeVar("PageT", bound=Page)
 
 
 class Runner(Protocol):
-    """A client with a loop of its own."""
+    """A client that runs an event loop of its own."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs ``work`` on that loop, and waits for it in the calling thread."""
+        """Runs ``work`` on the client's event loop, and waits for the result in the calling thread."""
         ...
 
 
 class Blocking(Generic[K]):
-    """A part of the asynchronous client, for threads."""
+    """A wrapper through which threads use the part ``inner`` of the asynchronous client."""
 
     __slots__ = ("_client", "_inner")
 
@@ -49,12 +51,12 @@ class Blocking(Generic[K]):
 
 
 def inner_of(blocking: Blocking[K]) -> K:
-    """Returns the part of the asynchronous client that ``blocking`` stands for."""
+    """Returns the part of the asynchronous client that ``blocking`` wraps."""
     return blocking._inner
 
 
 def waited(call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Makes a call that waits for ``call``."""
+    """Makes a blocking function, which runs the coroutine ``call`` and waits for its result."""
 
     @wraps(call)
     def called(self: Any, /, *args: P.args, **named: P.kwargs) -> T:
@@ -64,7 +66,7 @@ def waited(call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callabl
 
 
 def on_loop(call: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Makes a call that has ``call``, which is no coroutine, done on the client's loop."""
+    """Makes a blocking function, which runs the plain function ``call`` on the client's event loop."""
 
     @wraps(call)
     def called(self: Any, /, *args: P.args, **named: P.kwargs) -> T:
@@ -77,7 +79,8 @@ def on_loop(call: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Any, P
 
 
 def encoding_one(call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Makes a call as ``waited``, of ``call`` with a value and a key, which are encoded in the calling thread."""
+    """Makes a blocking function as ``waited`` does, for a ``call`` that takes a value and a key. The calling thread
+    encodes both."""
     untyped: Callable[..., Any] = call
 
     @wraps(call)
@@ -89,7 +92,8 @@ def encoding_one(call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> C
 
 
 def encoding_many(call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Makes a call as ``encoding_one``, of many values and keys: their iterators may take long, or append."""
+    """Makes a blocking function as ``encoding_one`` does, for a ``call`` that takes many values and keys. The calling
+    thread iterates over them, because their iterators may be slow or may append entries themselves."""
     untyped: Callable[..., Any] = call
 
     @wraps(call)
@@ -107,7 +111,8 @@ def _codec_of(blocking: Any, codec: CodecName | None) -> Codec:
 def paged(
     call: Callable[Concatenate[S, P], AsyncGenerator[PageT, None]], *, ahead: bool = False
 ) -> Callable[Concatenate[Any, P], Generator[PageT, None]]:
-    """Makes a call that yields the pages of ``call``. ``ahead``: the next page is on its way while one is worked on."""
+    """Makes a blocking generator of the pages of ``call``. With ``ahead`` the next page is requested while the caller
+    works on the current page."""
 
     @wraps(call)
     def called(self: Any, /, *args: P.args, **named: P.kwargs) -> Generator[PageT, None]:
@@ -121,7 +126,8 @@ def entries_of(
     pages: Callable[Concatenate[Any, P], Generator[Page, None]],
     call: Callable[Concatenate[S, P], AsyncGenerator[Entry, None]],
 ) -> Callable[Concatenate[Any, P], Generator[Entry, None]]:
-    """Makes a call that yields what ``call`` does, by ``pages``: one wait for each page, not for each entry."""
+    """Makes a blocking generator of the entries that ``call`` yields. It iterates over ``pages``, so a thread waits
+    once for each page, not for each entry."""
 
     @wraps(call)
     def called(self: Any, /, *args: P.args, **named: P.kwargs) -> Generator[Entry, None]:
@@ -131,7 +137,7 @@ def entries_of(
 
 
 def _generating(called: Callable[P, T]) -> Callable[P, T]:
-    """Corrects the return annotation of ``called``: a generator of the items that its model yields."""
+    """Corrects the return annotation of ``called``: a generator of the items that the wrapped function yields."""
     yields = called.__annotations__["return"].removeprefix("AsyncGenerator[").removesuffix(", None]")
     signature = inspect.signature(called)
     called.__signature__ = signature.replace(return_annotation=f"Generator[{yields}, None]")  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
-"""The client of a group: appends, reads, tails, consumers, destinations.  ``connect`` makes one.
+"""The client of a group: appends, reads, tails, consumers, destinations. ``connect`` makes a client.
 
-One client serves any number of coroutines of one event loop; the more append at once, the larger the batches.
+Any number of coroutines of one event loop may share a client. The more of them append at once, the larger the batches.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ from vlsn.state.consumers import is_of_another_group, key_of
 
 FORKED = "the client was opened before this process was forked; connect again behind the fork"
 LAST_ANSWERS_S = 5.0
-"""Seconds that a close waits for answers behind a refusal; a node that lives has them ready."""
+"""The most seconds that a close waits for answers after a refusal. A node that is alive has these answers ready."""
 
 
 class Client(Reads[V], Generic[V]):
-    """A connection to a group, whose values are of type ``V``.  Use it as an async context manager; leaving it flushes.
+    """A connection to a group, whose values are of type ``V``. Use the client as an async context manager; the end of
+    the block waits for the appends under way.
 
-    Errors are imported from ``repl``; each says by ``retry_safe`` that sending the same append again cannot double it,
-    and by ``transient`` that it may help: that has been tried until the append's deadline before it is raised.
+    Import the errors from ``repl``. ``retry_safe`` of an error says that sending the same append again cannot log the
+    append twice. ``transient`` says that trying again may succeed; the client has already tried again until the
+    append's deadline before it raises such an error.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Client(Reads[V], Generic[V]):
         self._given_network = network
         self._put: Callable[[Any, Any], Awaitable[int]] = self._refuse
         self._consuming: set[asyncio.Task[None]] = set()
-        """The reads of its consumers."""
+        """The tasks that read for this client's consumers."""
 
     async def __aenter__(self) -> Self:
         self._network = real_network() if self._given_network is None else self._given_network
@@ -102,8 +104,8 @@ class Client(Reads[V], Generic[V]):
         await self.close(flush=kind is None or issubclass(kind, Exception))
 
     async def close(self, *, flush: bool = True) -> None:
-        """Ends the client.  ``flush`` first gives appends under way the time to their deadlines; without
-        it they fail at once, those already sent with ``OutcomeUnknown``."""
+        """Closes the client. With ``flush`` appends under way are first waited for, until their deadlines. Without
+        ``flush`` they fail at once: an append that was sent already raises ``OutcomeUnknown``."""
         if self._gone:
             return
         producer = self._producer
@@ -117,7 +119,7 @@ class Client(Reads[V], Generic[V]):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LAST_ANSWERS_S):
                         await producer.last_answers()
-            finally:  # after a cancel too: each of these is one turn of the loop or few
+            finally:  # even after a cancel: each step below takes only one or a few turns of the event loop
                 producer.close()
                 self._endpoints.close()
                 tasks = [self._task, *self._consuming]
@@ -131,7 +133,7 @@ class Client(Reads[V], Generic[V]):
 
     @property
     def endpoints(self) -> Endpoints:
-        """The nodes known, for asking them about themselves."""
+        """The nodes that this client knows. Use it to ask the nodes for their status."""
         self._check_open()
         return self._endpoints
 
@@ -161,14 +163,14 @@ class Client(Reads[V], Generic[V]):
         durability: GivenDurability | None = None,
         codec: CodecName | None = None,
     ) -> int:
-        """Appends one entry and returns its VLSN once the ack policy is met (by default: durable on a
-        majority). ``codec`` says what the value is, where it is another than the client's; ``durability`` as for
-        ``append_batch``.
+        """Appends one entry and returns the entry's VLSN, once the ack policy is met (by default: the entry is durable
+        on a majority). ``codec`` names the codec of ``value`` and ``key``, if it differs from the client's.
+        ``durability`` works as in ``append_batch``.
 
-        Appends of many coroutines share batches. Raises ``TypeError`` for a value that the codec does not take,
-        ``TooLarge`` (over 1 MiB, key over 64 KiB). Past the deadline it raises ``OutcomeUnknown`` if the append was
-        sent. Else it raises the reason that kept it waiting (``NotMaster``, ``InsufficientReplicas``, ``QueueFull``,
-        ``Unreachable`` …). A cancel leaves it possibly logged.
+        Appends of many coroutines share batches. Raises ``TypeError`` for a value that the codec does not take, and
+        ``TooLarge`` for a value over 1 MiB or a key over 64 KiB. Past the deadline an append that was sent raises
+        ``OutcomeUnknown``. An append that was not sent raises the reason why it had to wait (``NotMaster``,
+        ``InsufficientReplicas``, ``QueueFull``, ``Unreachable`` …). An append that is cancelled may still be logged.
         """
         if durability is None and codec is None:
             return await self._put(value, key)
@@ -204,10 +206,11 @@ class Client(Reads[V], Generic[V]):
         durability: GivenDurability | None = None,
         codec: CodecName | None = None,
     ) -> tuple[int, int]:
-        """Appends all of ``values`` or none, on consecutive VLSNs, and returns the first and the last.
+        """Appends either all of ``values`` or none, on consecutive VLSNs. Returns the first and the last VLSN.
 
-        At most 65 536 entries and 16 MiB; ``keys`` as many as values.  Several calls may be under way at
-        once and are logged in the order of the calls.  Raises as ``append``, and ``BadBody``.
+        A call takes at most 65 536 entries and 16 MiB. ``keys`` must have as many items as ``values``. Several calls
+        may be under way at once, and are logged in the order of the calls. Raises the same errors as ``append``, and
+        ``BadBody``.
         """
         appended = await self._append_batch(values, keys, None, codec, _given(durability))
         return appended.first, appended.last
@@ -241,32 +244,36 @@ class Client(Reads[V], Generic[V]):
         durability: GivenDurability | None = None,
         codec: CodecName | None = None,
     ) -> Appended:
-        """Appends as ``append_many``, and returns all that the node's answer says. That is first and last VLSN,
-        ``term``, ``durable`` (a majority had synced it), ``synced`` (how many nodes had), ``durability``, and whether
-        it was a ``duplicate``.
+        """Appends like ``append_many``, and returns everything that the node's answer says (see ``Appended``): the
+        first and last VLSN, ``term``, ``durable`` (a majority had synced the append), ``synced`` (how many nodes had),
+        ``durability``, and whether the append was a ``duplicate``.
 
-        ``acks``: this append's policy where it is another than the client's.  With ``none`` the answer comes once the
-        master alone has synced it, and it may still be rolled back while ``durable`` is false.
+        ``acks`` replaces the client's policy for this append. With ``none`` the answer comes once the master alone has
+        synced the append. While ``durable`` is false, the append may still be rolled back.
 
-        ``durability``: ``sync``, ``write_no_sync`` (written: a crash of these processes does not lose it, one of the
-        machines may) or ``no_sync`` (in memory), or two of them as in ``sync,no_sync``: the master's and the replicas'.
-        It may ask for less than the group's setting, which is ``sync`` unless that was changed; ``StrongerDurability``
-        refuses more. An append that is answered early becomes durable, and visible to readers, a fraction of a second
-        later; or it is lost with the machines that had it. Raises as ``append_many``."""
+        ``durability`` is ``sync``, ``write_no_sync`` (written to the operating system: a crash of the nodes' processes
+        does not lose the append, a crash of their machines may) or ``no_sync`` (in memory). Two values as in
+        ``sync,no_sync`` are for the master and for the replicas. ``durability`` may ask for less than the group's
+        setting, which is ``sync`` by default; asking for more raises ``StrongerDurability``. An append that is answered
+        early becomes durable, and visible to readers, a fraction of a second later, unless the machines that hold it
+        fail first. Raises the same errors as ``append_many``.
+        """
         policy = None if acks is None else acks_of(acks)
         return await self._append_batch(values, keys, policy, codec, _given(durability))
 
     def transaction(
         self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None
     ) -> Transaction[V]:
-        """Begins a transaction, whose entries are logged together as its block is left, or not at all. Nothing is sent
-        before; ``acks`` and ``durability``: its own where they are others than the client's.
+        """Begins a transaction. Its entries are logged together when the ``async with`` block ends, or none of them is
+        logged. Beginning a transaction sends nothing. ``acks`` and ``durability`` replace the client's policy for this
+        transaction.
 
             async with log.transaction() as txn: await txn.append(b"a"); await txn.append(b"b")
 
-        Up to 65 535 entries and 16 MiB. Up to 1 MiB is kept here and survives any change of master. More is staged at
-        the master. If that master is lost the commit raises ``TransactionGone``, nothing logged: run the block
-        again."""
+        A transaction holds up to 65 535 entries and 16 MiB. The client keeps up to 1 MiB of entries, which survive any
+        change of master. Further entries are staged at the master. If that master is lost, the commit raises
+        ``TransactionGone`` and nothing is logged: run the block again.
+        """
         producer = self._open()
         policy = self._acks if acks is None else acks_of(acks)
         return Transaction(
@@ -311,12 +318,15 @@ class Client(Reads[V], Generic[V]):
         keys: Iterable[Any] | None = None,
         codec: CodecName | None = None,
     ) -> Appended:
-        """Appends submission ``sequence`` of ``producer``, for a program that keeps its own names. Sent again, by
-        whichever process, it is one submission. One for each sequence, in their order, from 0 on; ``producer_at`` says
-        which is due, and ``born``: its ``durable`` as it was before the first one.
+        """Appends submission ``sequence`` of ``producer``, for a program that keeps its own producer names. A
+        submission that is sent again, by any process, is logged only once. Append one submission for each sequence
+        number, in order, from 0 on. ``producer_at`` says which sequence is due. ``born`` is the ``durable`` that
+        ``producer_at`` returned before the first submission.
 
-        A client of ``exactly_once`` only.  Raises as ``append_many``, ``OutOfSequence`` where the sequence is not due,
-        or was another submission, ``UnknownProducer``, ``DuplicateForgotten``."""
+        Only a client with ``exactly_once`` may call this. Raises the same errors as ``append_many``, and
+        ``UnknownProducer`` and ``DuplicateForgotten``. Raises ``OutOfSequence`` if another sequence is due, or if this
+        sequence was another submission.
+        """
         if self._random is None:
             raise BadArgument("only a client with exactly_once=True names its submissions")
         if not 1 <= index(producer) <= U64_MAX or not 0 <= index(sequence) <= SEQUENCE_MAX:
@@ -338,10 +348,13 @@ class Client(Reads[V], Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> Consumer:
-        """Makes a worker of the consumer ``name`` (1–64 of ``[A-Za-z0-9._-]``): iterated over it reads on from where
-        that was last committed, for ever. ``from_vlsn`` and ``at`` say where it begins when it has no position yet, as
-        for ``read``.  ``kept_in``: the client of another group, whose transactions commit it.  ``at_least`` and
-        ``lag_max_s`` as for ``tail``.  Raises ``BadArgument``."""
+        """Makes a worker of the consumer ``name`` (1–64 characters of ``[A-Za-z0-9._-]``). Iterate over the worker: it
+        reads from the last committed position on, for ever.
+
+        ``from_vlsn`` and ``at`` say where a consumer without a position begins, as for ``read``. ``kept_in`` is the
+        client of another group, whose transactions commit the position. ``at_least`` and ``lag_max_s`` work as for
+        ``tail``. Raises ``BadArgument``.
+        """
         self._check_open()
         key_of(name)
         if is_of_another_group(name):
@@ -368,32 +381,33 @@ class Client(Reads[V], Generic[V]):
         )
 
     def destination(self, name: str, *, prefetch: int = PREFETCH) -> Destination:
-        """Makes a worker of the destination ``name``: iterated over it takes messages, ``prefetch`` at once at most,
-        each of which is acknowledged in time, or delivered again, to this one or another. Raises ``BadArgument``."""
+        """Makes a worker of the destination ``name``. Iterate over the worker: it takes at most ``prefetch`` messages
+        at once. A message that is not acknowledged in time is delivered again, to this worker or to another one. Raises
+        ``BadArgument``."""
         self._check_open()
         return Destination(self._destinations, name, prefetch=prefetch)
 
     @property
     def destinations(self) -> Destinations:
-        """The destinations of the group, for programs that look after them."""
+        """The destinations of the group. Use it in programs that administer destinations."""
         self._check_open()
         return self._destinations
 
     @property
     def positions(self) -> Positions:
-        """The positions of all consumers, for programs that look after them."""
+        """The positions of all consumers. Use it in programs that administer consumers."""
         self._check_open()
         return self._positions
 
     @property
     def sinks(self) -> Sinks:
-        """The sinks of the group: how far writers of numbered batches have come."""
+        """The sinks of the group. A sink says up to which batch a writer of numbered batches has written."""
         self._check_open()
         return self._sinks
 
     def forked(self) -> None:
-        """Lets go of the connection and its loop in a child process: they are its parent's. The child's copies stay as
-        they are: closing the loop's poll would close it in the parent, too."""
+        """Drops the connection and the event loop in a child process, because both belong to the parent process. The
+        child's copies are not closed: closing the loop's poll object in the child would close it in the parent, too."""
         _of_parents.append([getattr(self, name, None) for name in ("_producer", "_task", "_network")])
         self._gone, self._put = FORKED, self._refuse
 
@@ -421,7 +435,7 @@ class Client(Reads[V], Generic[V]):
 
 
 _of_parents: list[object] = []
-"""Parts of a child process's parents' clients: garbage would be closed."""
+"""The clients that parent processes opened. The list keeps them from garbage collection, which would close them."""
 
 
 def _given(durability: GivenDurability | None) -> GroupDurability | None:
@@ -429,7 +443,7 @@ def _given(durability: GivenDurability | None) -> GroupDurability | None:
 
 
 def acks_of(policy: Acks | str) -> Acks:
-    """Raises ``BadArgument``."""
+    """Returns the ack policy of that name. Raises ``BadArgument``."""
     try:
         return Acks(policy)
     except ValueError:
@@ -437,7 +451,7 @@ def acks_of(policy: Acks | str) -> Acks:
 
 
 def real_network() -> Network:
-    """Sockets; the caller closes it."""
-    from repl.net.network import AiohttpNetwork  # on first use: aiohttp takes long to load
+    """Makes a network of real sockets; the caller closes it."""
+    from repl.net.network import AiohttpNetwork  # imported on first use, because aiohttp takes long to load
 
     return AiohttpNetwork()

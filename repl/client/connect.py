@@ -1,9 +1,10 @@
-"""``connect``: the way to a client.
+"""``connect`` makes a client.
 
     async with connect("http://127.0.0.1:7701,http://127.0.0.1:7702") as log:
         vlsn = await log.append(b"value", key=b"k")
 
-URLs need not name the master: the client asks any node for it, and again after a loss.
+The URLs need not include the master's. The client asks any node for the master, and asks again after the master is
+lost.
 """
 
 from __future__ import annotations
@@ -67,14 +68,17 @@ def connect(
 ) -> Client[Any]:
     """Makes a client of the group that ``url`` names: one or more ``http://HOST:PORT``, separated by commas.
 
-    ``acks``: ``none``, ``majority`` or ``all``; ``timeout_s``: each append's deadline. ``exactly_once``: an append
-    without an answer is sent again, and the log takes it once, through any loss of connections and masters.
-    ``OutcomeUnknown`` then means that no answer came until the deadline, or until the client was closed. Appends stay
-    in their order. A log remembers the latest 65,536 such clients (the group's setting ``producers``). A client that it
-    forgot goes on under another name. ``durability``: the durability at which appends are answered, as for
-    ``append_batch``; by default the group's setting. ``codec``: the type of the values appended, ``bytes``, ``utf8``
-    (str) or ``json``; a reader calls ``text()`` or ``json()`` of an entry. Nothing is opened before ``async with``.
-    Raises ``BadArgument``.
+    ``acks`` is ``none``, ``majority`` or ``all``. ``timeout_s`` is each append's deadline in seconds. ``durability`` is
+    the durability at which appends are answered, as for ``append_batch``; the default is the group's setting. ``codec``
+    is the type of the values appended: ``bytes``, ``utf8`` (str) or ``json``. A reader calls an entry's ``text()`` or
+    ``json()``.
+
+    With ``exactly_once`` the client sends an append again if no answer came. The log takes the append once, whatever
+    connections and masters are lost. ``OutcomeUnknown`` then means that no answer came before the deadline, or before
+    the client was closed. Appends keep their order. A log remembers the latest 65,536 exactly-once clients (the group's
+    setting ``producers``). A forgotten client continues under a new name.
+
+    ``connect`` itself opens no connection; ``async with`` does. Raises ``BadArgument``.
     """
     policy = acks_of(acks)
     if not 0 < timeout_s <= 3600:

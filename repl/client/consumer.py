@@ -1,23 +1,23 @@
-"""A consumer: reads on from where it last committed, on any node, through any failover.
+"""A consumer reads on from the place where it last committed, on any node, through any failover.
 
     consumer = log.consumer("billing", from_vlsn="start")
     async for entry in consumer:
         …
         await consumer.commit()
 
-1. Its position lies in the log, under its name. If it has none yet, the first read sets one. From then on unread
-   entries are kept from cleaning, up to the cap of holds.
-2. A commit names the position that it starts from.  Where another worker of that name has committed meanwhile it is
-   refused (``StaleTerm``), and nothing is logged: a worker that slept through its replacement does no harm.
-3. A commit sets the position behind the last entry that the loop has received. Entries that were delivered and not
-   committed are delivered again: to the next worker, and to this one once it is iterated over anew or a commit has
+1. The consumer's position is stored in the log, under the consumer's name. If there is no position yet, the first read
+   sets one. From then on unread entries are kept from cleaning, up to the limit of holds.
+2. A commit names the position that it replaces. If another worker of that name has committed meanwhile, the commit is
+   refused (``StaleTerm``) and nothing is logged. So a worker that sleeps while it is replaced does no harm.
+3. A commit sets the position just after the last entry that the loop has received. Entries that were delivered but not
+   committed are delivered again: to the next worker, and to this worker once it is iterated over again or a commit has
    failed.
-4. With the position in the transaction that holds the results of the entries, each entry takes effect once. If that
-   transaction is another group's, the position lies there (``kept_in``). This group learns the position, so that it may
-   clean.
-5. A transaction that ends without its commit, in the body of the loop, counts as a failed commit: the loop may catch
-   the error, and receives the entry again. An error that no transaction has seen is the loop's own affair: it calls
-   ``rewind``, or its next commit passes the entry.
+4. If the position is committed in the transaction that holds the results of the entries, each entry takes effect
+   exactly once. If that transaction belongs to another group, the position is stored in that group (``kept_in``). This
+   group is told the position, so that it may clean up.
+5. A transaction in the body of the loop that ends without its commit counts as a failed commit: the loop may catch the
+   error, and receives the entry again. The consumer does not notice other errors: the loop must call ``rewind``, or its
+   next commit skips the entry.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from vlsn.together import failure_of
 
 T = TypeVar("T")
 TELL_S: Final = 1.0
-"""Seconds between two words to the input's group of a position that lies elsewhere."""
+"""The seconds between two reports to the input's group of a position that is stored in another group."""
 Follow = Callable[[VlsnPlace], Awaitable[Page | None]]
-"""Waits a while for the page behind a place; None if nothing came."""
+"""Waits a while for the page after a place. Returns None if no page came."""
 
 
 class Keeper(Protocol):
-    """A client of the group in which a position lies."""
+    """A client of the group that stores a position."""
 
     @property
     def positions(self) -> Positions: ...
 
 
 class _Read:
-    """The page that was read last, and ``left``, its entries that were not given; ``ahead`` is the place behind it. It
-    counts while ``turn`` is the consumer's."""
+    """A place to read from. ``page`` is the page read last, ``left`` iterates over its entries that were not delivered
+    yet, and ``ahead`` is the place after the page. A ``_Read`` is valid while its ``turn`` equals the consumer's."""
 
     __slots__ = ("ahead", "left", "page", "turn")
 
@@ -73,13 +73,13 @@ _in_hand: ContextVar[tuple[ref[Consumer], ...]] = ContextVar("consumers in hand"
 
 
 def in_hand() -> list[Consumer]:
-    """Lists the consumers that have given something to this task, or to one that has begun it."""
+    """Lists the consumers that have delivered something to this task or to the task that started this one."""
     return [consumer for each in _in_hand.get() if (consumer := each()) is not None]
 
 
 class Consumer:
-    """One worker of the consumer ``name``; made by ``Client.consumer``.  Iterate over it, again after a fault too, or
-    ``poll`` it."""
+    """One worker of the consumer ``name``; ``Client.consumer`` makes it. Iterate over the worker, or call ``poll``.
+    After an error you may iterate over the same worker again."""
 
     def __init__(
         self,
@@ -94,8 +94,9 @@ class Consumer:
         follow: Follow,
         tasks: set[asyncio.Task[None]],
     ) -> None:
-        """Makes one; ``own`` are the positions of the group that it reads, ``kept_in`` those among which its own lies,
-        ``by`` 16 hex digits that are its own. Its reading is among ``tasks``, which the client ends as it closes."""
+        """Makes a worker. ``own`` are the positions of the group that the worker reads, and ``kept_in`` the positions
+        of the group that stores its position. ``by`` is 16 hex digits that name this worker. The worker's reading task
+        is added to ``tasks``; the client cancels these tasks when it closes."""
         self.name = name
         self._reader = reader
         self._own = own
@@ -107,40 +108,43 @@ class Consumer:
         self._follow = follow
         self._tasks = tasks
         self._placed: ConsumerAt | None = None
-        """The position that a commit starts from; None before the first read."""
+        """The position that the next commit replaces; None before the first read."""
         self._asked_for: ConsumerChange | None = None
-        """The change of the last commit, until the log is asked for the position again."""
+        """The change that the last commit asked for, until the log is asked for the position again."""
         self._asks = True
-        """The log is asked for the position before the next read: before the first one, and after a fault."""
+        """True if the log must be asked for the position before the next read: before the first read, and after an
+        error."""
         self._next = 0
-        """The VLSN behind the last entry delivered."""
+        """The VLSN after the last entry delivered."""
         self._term = int(NULL_TERM)
         self._sought = 0
-        """The VLSN at which the next turn begins; 0 for the position."""
+        """The VLSN at which the next turn begins; 0 to begin at the position."""
         self._turn = 0
-        """Counts how often it began to read at another place than behind the page before."""
+        """Counts how often reading began at another place than after the page before."""
         self._read: _Read | None = None
         self._filling: asyncio.Task[None] | None = None
         self._me = ref(self)
         self._told, self._tell_s = 0, 0.0
-        """The position that the input's group has received, and the time of the next report."""
+        """The position last reported to the input's group, and the time of the next report."""
 
     @property
     def next_vlsn(self) -> int:
-        """The VLSN behind the last entry delivered, which ``commit`` commits. 0 before the first read."""
+        """The VLSN after the last entry delivered, which ``commit`` commits. 0 before the first read."""
         return self._next
 
     @property
     def begins_anew(self) -> bool:
-        """Says whether the next read begins where the log says: before the first one, and after a fault."""
+        """True if the next read begins at the position in the log: before the first read, and after an error."""
         return self._asks
 
     def lies_in(self, positions: Positions) -> bool:
-        """Says whether its position is one of these: a transaction of that client may commit it."""
+        """Says whether the group of ``positions`` stores the consumer's position, so that a transaction of that group
+        may commit the position."""
         return self._positions.group is positions.group
 
     async def position(self) -> ConsumerAt | None:
-        """Asks where the consumer is in the log, None where it never was. Raises as ``Positions.get``."""
+        """Asks the log for the consumer's position. Returns None if no position was ever set. Raises the same errors as
+        ``Positions.get``."""
         return await self._positions.get(await self._name())
 
     def __aiter__(self) -> AsyncIterator[Entry]:
@@ -148,14 +152,14 @@ class Consumer:
         return _Steps(partial(self._next_of, self.take))
 
     def pages(self) -> AsyncIterator[Page]:
-        """Yields pages in place of entries; ``given`` says how far the caller has come in one."""
+        """Yields pages instead of entries. Call ``given`` to say which entry of a page was processed last."""
         self.turn()
         return _Steps(partial(self._next_of, self.take_page))
 
     async def poll(self, timeout_s: float | None = None) -> Entry | None:
-        """Gives the entry behind the last one given, by a loop too; None where it did not come within ``timeout_s``
-        seconds (None: no limit), whatever the reason. A page that is on its way then is there for the next call. Raises
-        ``Trimmed``, ``NotInLog``, ``BadArgument``, and as ``Positions.get``."""
+        """Returns the entry after the last entry that was delivered, by a loop or by ``poll``. Returns None if no entry
+        came within ``timeout_s`` seconds (None: no limit), for any reason. A page that arrives after that time is kept
+        for the next call. Raises ``Trimmed``, ``NotInLog``, ``BadArgument``, and the errors of ``Positions.get``."""
         if timeout_s is not None and not timeout_s >= 0:
             raise BadArgument(f"timeout_s is {timeout_s}; it is 0 or more")
         loop = asyncio.get_running_loop()
@@ -169,15 +173,15 @@ class Consumer:
         self._next, self._term = entry.vlsn + 1, entry.term
 
     def rewind(self) -> None:
-        """Goes back to the last committed position: the next read begins there, and a commit before it changes
+        """Goes back to the last committed position, where the next read begins. A commit before the next read changes
         nothing."""
         self.not_committed()
         if self._placed is not None:
             self._next, self._term = self._placed.next, self._placed.term
 
     def seek(self, vlsn: int) -> None:
-        """Goes to ``vlsn``, back or ahead: the next read begins there. Once it has read anything, a commit sets that
-        position. Raises ``BadArgument``."""
+        """Moves to ``vlsn``, backwards or forwards; the next read begins there. Once the consumer has read anything, a
+        commit sets ``vlsn`` as the position. Raises ``BadArgument``."""
         sought = vlsn_of(vlsn, "vlsn")
         self.turn()
         self._sought = sought
@@ -185,8 +189,9 @@ class Consumer:
             self._next, self._term = self._sought, int(NULL_TERM)
 
     async def commit(self) -> ConsumerAt:
-        """Commits the position, durable on return. Raises ``StaleTerm`` where another worker has committed since,
-        nothing logged; and as ``Positions.set``. After any of them the next read begins where the log says."""
+        """Commits the position; the commit is durable on return. If another worker has committed meanwhile, nothing is
+        logged and ``StaleTerm`` is raised. Raises the errors of ``Positions.set``, too. After an error the next read
+        begins at the position in the log."""
         placed = self._known()
         if self._next == placed.next:
             return placed
@@ -197,15 +202,15 @@ class Consumer:
             raise
         return self._placed
 
-    # Steps of its readers.
+    # Steps of readers.
 
     def turn(self) -> None:
-        """Has the next read begin at the position."""
+        """Makes the next read begin at the position."""
         self._turn += 1
         self._filling = None
 
     def take(self) -> Entry | None:
-        """Gives the next entry that was read; None where all were given."""
+        """Returns the next entry of the page that was read, or None if all entries of the page were delivered."""
         read = self._read
         if read is None or read.turn != self._turn:
             return None
@@ -216,7 +221,8 @@ class Consumer:
         return entry
 
     def take_page(self) -> Page | None:
-        """Returns the page that was read, without the entries delivered before; None if it was returned already."""
+        """Returns the page that was read, without the entries that were delivered already. Returns None if the page was
+        returned before."""
         read = self._read
         if read is None or read.turn != self._turn or read.page is None:
             return None
@@ -225,8 +231,9 @@ class Consumer:
         return replace(page, entries=list(read.left))
 
     async def fill(self, timeout_s: float | None = None) -> bool:
-        """Reads on, once all that was read is given. Says whether it is done. A read that is not done in time, or whose
-        caller is cancelled, goes on until the next call. Raises as ``poll``."""
+        """Reads the next page once every entry of the last page was delivered. Returns True if the read has finished. A
+        read that takes longer than ``timeout_s``, or whose caller is cancelled, goes on until the next call. Raises the
+        same errors as ``poll``."""
         filling = self._filling
         if filling is None:
             filling = self._filling = asyncio.create_task(self._fill(self._turn), name=f"consumer-{self.name}")
@@ -266,7 +273,7 @@ class Consumer:
             self._read = _Read(turn, read.ahead.after(page), page)
 
     def hold(self) -> None:
-        """Notes that this task, and those that it begins, have in hand what it has given."""
+        """Notes that this task, and the tasks that it starts, work on entries of this consumer."""
         held = _in_hand.get()
         if not held or held[-1] is not self._me:
             _in_hand.set((*(each for each in held if each() not in (None, self)), self._me))
@@ -274,7 +281,7 @@ class Consumer:
     # Steps of transactions.
 
     def change(self) -> tuple[str, ConsumerChange]:
-        """Returns what a transaction commits for it: the position's name, and where it is to be. Raises
+        """Returns what a transaction commits for the consumer: the position's name and the new position. Raises
         ``BadArgument`` before the first read."""
         placed = self._known()
         term = self._term if self._elsewhere else 0
@@ -282,18 +289,19 @@ class Consumer:
         return self._key, self._asked_for
 
     def committed_by(self, change: ConsumerChange, vlsn: int) -> None:
-        """Notes that the COMMIT at ``vlsn`` has set what ``change`` asked for.
+        """Notes that the COMMIT at ``vlsn`` has set the position that ``change`` asked for.
 
-        A late answer is passed over once the log was asked for the position again. Entries delivered since then start
-        from the position before, and the master has to refuse a commit of them."""
+        A late answer is ignored once the log was asked for the position again. Entries delivered since then start from
+        the old position, so the master must refuse a commit of these entries.
+        """
         if change is not self._asked_for:
             return
         term = self._term if self._next == change.next else int(NULL_TERM)
         self._placed = ConsumerAt(self._key, change.next, term, vlsn, by=change.by)
 
     def not_committed(self) -> None:
-        """Notes that a commit has failed, or was not made: the next read begins where the log says. Until then the
-        entries delivered can be committed as before."""
+        """Notes that a commit has failed or was not made. The next read begins at the position in the log. Until then
+        the entries that were delivered can still be committed."""
         self._asks = True
         self._sought = 0
         self.turn()
@@ -306,7 +314,8 @@ class Consumer:
         return self._placed
 
     async def _name(self) -> str:
-        """Returns the position's name, which has the input's group in front where it lies in another one."""
+        """Returns the name of the position. If another group stores the position, the name of the input's group is put
+        in front."""
         if not self._key:
             group = await self._reader.group()
             if not is_name(group):
@@ -315,7 +324,8 @@ class Consumer:
         return self._key
 
     async def _begin(self) -> ConsumerAt:
-        """Finds the position. A consumer that has none yet gets one, so that it holds what it will read."""
+        """Asks the log for the position. If there is none yet, sets one, so that the entries to be read are kept from
+        cleaning."""
         if self._placed is not None and not self._asks:
             return self._placed
         name = await self._name()
@@ -331,7 +341,7 @@ class Consumer:
         try:
             return await self._positions.set(name, change)
         except StaleTerm:
-            # Its own, of a call that was cancelled or had no answer?
+            # Did this worker set that position, by a call that was cancelled or had no answer?
             placed = await self._positions.get(name)
             if placed is None or placed.by != self._by:
                 raise
@@ -339,8 +349,8 @@ class Consumer:
             return await self._positions.set(*self.change())
 
     async def _tell_input(self) -> None:
-        """Tells the input's group how far a consumer is whose position lies in another one, so that it may clean up to
-        there. The report is repeated later, so nothing depends on its answer."""
+        """If another group stores the position, tells the input's group how far the consumer has read, so that the
+        input's group may clean up to there. The report is repeated later, so a lost answer does no harm."""
         now, placed = asyncio.get_running_loop().time(), self._placed
         if not self._elsewhere or placed is None or placed.next == self._told or now < self._tell_s:
             return
@@ -351,7 +361,8 @@ class Consumer:
 
 
 class _Steps(AsyncIterator[T]):
-    """An iteration.  No generator: those are over once a step of theirs was cancelled, as ``asyncio.wait_for`` does."""
+    """An iterator. A generator would not do, because a generator is over once one of its steps was cancelled, as
+    ``asyncio.wait_for`` does."""
 
     def __init__(self, step: Callable[[], Awaitable[T]]) -> None:
         self._step = step
@@ -360,7 +371,7 @@ class _Steps(AsyncIterator[T]):
         return self._step()
 
     async def aclose(self) -> None:
-        """Ends it."""
+        """Ends the iteration."""
         self._step = _ended
 
 

@@ -1,15 +1,16 @@
-"""A worker of a destination: takes messages, and acknowledges each, or gives it back.
+"""A worker of a destination: takes messages, and acknowledges each message or returns it for redelivery.
 
     async for message in log.destination("orders"):
         …
         await message.ack()
 
-1. Messages are taken ``prefetch`` at once at most, and given out one by one; the next ones are on their way meanwhile
-   where the worker is quick. A message that is neither acknowledged nor given back in time is delivered again, to any
-   worker that asks.
-2. Acknowledgements that come while one call is on its way go together with the next. ``ack`` returns once it is
-   durable. With ``wait=False`` it returns at once, and a message whose acknowledgement is lost is delivered again.
-3. A worker of a destination that was dropped and made anew acknowledges nothing of the new one.
+1. At most ``prefetch`` messages are taken at once, and are delivered one by one. If the worker is quick, the next
+   messages are already requested meanwhile. A message that is neither acknowledged nor returned in time is delivered
+   again, to any worker that asks.
+2. Acknowledgements that are made while one call is under way share the next call. ``ack`` returns once the
+   acknowledgement is durable. With ``wait=False`` it returns at once; if such an acknowledgement is lost, the message
+   is delivered again.
+3. If a destination was dropped and created again, a worker of the old destination acknowledges nothing of the new one.
 """
 
 from __future__ import annotations
@@ -35,19 +36,20 @@ from vlsn.state.destinations import key_of
 PREFETCH: Final = 100
 PREFETCH_MAX: Final = 10_000
 QUICK_S: Final = 0.5
-"""A worker that finishes its messages within so many seconds receives the next ones ahead."""
+"""A worker that finishes its messages within ``QUICK_S`` seconds is sent the next messages ahead of time."""
 AHEAD: Final = 8
-"""Times ``prefetch`` that may be on their way to such a worker …"""
+"""A quick worker may have up to ``AHEAD`` times ``prefetch`` messages on their way."""
 TOGETHER: Final = 4
-"""… and that are granted, and sent, at once: they share the master's cost of an answer."""
+"""A quick worker is granted, and sent, up to ``TOGETHER`` times ``prefetch`` messages at once. Each answer then carries
+more messages, which costs the master less."""
 AHEAD_MAX: Final = 20_000
-"""Messages that may be on their way to one worker at most, half of a node's limit."""
+"""The most messages that may be on their way to one worker: half of a node's limit."""
 WAIT_S: Final = 20.0
-"""Seconds that one call waits for messages; then it is made again."""
+"""The seconds that one call waits for messages before the call is made again."""
 
 
 class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A message as it was delivered; ``attempt`` counts deliveries from 1."""
+    """A message as it was delivered. ``attempt`` counts the deliveries, from 1 on."""
 
     _of: Destination
     uuid: str
@@ -61,20 +63,21 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
         return f"Message(vlsn={self.vlsn}, attempt={self.attempt}, key={self.key!r}, {len(self.value)} bytes)"
 
     async def ack(self, *, wait: bool = True) -> None:
-        """Acknowledges the message: durable on return, with ``wait``. Raises ``NotFound`` where the destination is
-        gone; past the client's time ``Unreachable``, ``NotMaster``, ``OutcomeUnknown``."""
+        """Acknowledges the message. With ``wait`` the acknowledgement is durable on return. Raises ``NotFound`` if the
+        destination was dropped. Once the client's time is over, raises ``Unreachable``, ``NotMaster`` or
+        ``OutcomeUnknown``."""
         await self._of.ack([self], wait=wait)
 
     async def nack(self, reason: str = "given back", *, delay_s: float | None = None) -> None:
-        """Gives the message back, to be delivered again after ``delay_s``, 0 to 86,400 seconds; None: after the
-        destination's delay. After its last attempt it is dead, for this ``reason``. Raises as ``ack``,
-        ``BadArgument``."""
+        """Returns the message, to be delivered again after ``delay_s`` seconds (0 to 86,400), or after the
+        destination's delay if ``delay_s`` is None. After its last attempt the message is dead, and ``reason`` is
+        recorded as the cause. Raises the same errors as ``ack``, and ``BadArgument``."""
         await self._of.nack([self], reason, delay_s=delay_s)
 
 
 class Messages(Sequence[Message]):
-    """Messages that were taken together. Each is made when somebody first looks at one of them: a worker that
-    acknowledges them as a whole pays for none by itself."""
+    """Messages that were taken together. The ``Message`` objects are made only when one of them is first looked at, so
+    acknowledging the whole sequence is cheap."""
 
     __slots__ = ("_made", "_of", "_stream", "_taken", "uuid")
 
@@ -87,11 +90,12 @@ class Messages(Sequence[Message]):
 
     @property
     def vlsns(self) -> Vlsns:
-        """Their VLSNs, ascending, as an array."""
+        """The VLSNs of the messages, ascending, as an array."""
         return self._taken.vlsns
 
     def left_at(self, seen: int) -> None:
-        """Notes that the worker has looked at so many of them and leaves: the others go back with its connection."""
+        """Notes that the worker stops after it has looked at the first ``seen`` messages. The other messages are
+        returned when the worker's connection closes."""
         if self._stream is not None and seen < len(self):
             self._stream.pass_over(self.vlsns[seen:])
 
@@ -130,15 +134,16 @@ class Messages(Sequence[Message]):
 
 @dataclass(slots=True)
 class _Gathered:
-    """Acknowledgements of one destination that the next call makes."""
+    """The acknowledgements of one destination that the next call sends."""
 
     told: asyncio.Future[None]
-    """Done once it is durable."""
+    """Is done once these acknowledgements are durable."""
     columns: list[Vlsns] = field(default_factory=list)
 
 
 class Destination:
-    """One worker of a destination; made by ``Client.destination``.  Iterate over it, again after a fault too."""
+    """One worker of a destination; ``Client.destination`` makes it. Iterate over the worker. After an error you may
+    iterate over the same worker again."""
 
     def __init__(self, destinations: Destinations, name: str, *, prefetch: int = PREFETCH) -> None:
         key_of(name)
@@ -148,12 +153,13 @@ class Destination:
         self._destinations = destinations
         self._prefetch = prefetch
         self._gathered: dict[str, _Gathered] = {}
-        """VLSNs to be acknowledged, by the uuid of their destination: one that is gone fails for itself."""
+        """The VLSNs to be acknowledged, by the uuid of their destination. So a destination that was dropped fails only
+        its own acknowledgements."""
         self._calling: _Gathered | None = None
-        """The ones whose call is on its way."""
+        """The acknowledgements whose call is under way."""
         self._sending: asyncio.Task[None] | None = None
         self._streams: list[DestinationStream] = []
-        """The connections, one for each iteration under way, in the order in which they were made."""
+        """The open connections, one for each iteration under way, oldest first."""
 
     def __aiter__(self) -> AsyncGenerator[Message, None]:
         return self._messages()
@@ -170,7 +176,8 @@ class Destination:
                     batch.left_at(seen)
 
     async def batches(self) -> AsyncGenerator[Messages, None]:
-        """Yields messages as they were sent together, one or more. A master that is lost is left for the next one."""
+        """Yields the messages in the batches in which the node sent them, each of one or more messages. If the master
+        is lost, the worker connects to the next master."""
         loop, most = asyncio.get_running_loop(), self._prefetch
         together = min(most * TOGETHER, PREFETCH_MAX)
         while True:
@@ -200,12 +207,13 @@ class Destination:
             await asyncio.sleep(AGAIN_S)
 
     async def take(self, most: int | None = None, wait_s: float = WAIT_S) -> Messages:
-        """Takes up to ``most`` messages, and waits ``wait_s`` for the first; it may return none."""
+        """Takes up to ``most`` messages. Waits up to ``wait_s`` seconds for the first message, and may return no
+        messages."""
         uuid, taken = await self._destinations.take(self.name, self._prefetch if most is None else most, wait_s)
         return Messages(self, uuid, taken)
 
     async def ack(self, messages: Sequence[Message], *, wait: bool = True) -> None:
-        """Acknowledges messages, as ``Message.ack`` does one."""
+        """Acknowledges several messages, as ``Message.ack`` acknowledges one."""
         if not messages:
             return
         under_way = []
@@ -220,7 +228,8 @@ class Destination:
             await asyncio.shield(told)
 
     def _call(self, uuid: str, vlsns: Vlsns) -> asyncio.Future[None]:
-        """Acknowledges by a call, together with others; done once that is durable."""
+        """Acknowledges messages by a call, which other acknowledgements may share. The future is done once these
+        acknowledgements are durable."""
         gathered = self._gathered.get(uuid)
         if gathered is None:
             gathered = self._gathered[uuid] = _Gathered(asyncio.get_running_loop().create_future())
@@ -230,21 +239,24 @@ class Destination:
         return gathered.told
 
     def _call_again(self, uuid: str, vlsns: Vlsns, told: asyncio.Future[None]) -> None:
-        """Acknowledges what was under way on a connection that is lost."""
+        """Acknowledges messages again whose connection was lost before the master had answered."""
         self._call(uuid, vlsns).add_done_callback(partial(_pass_on, told))
 
     async def nack(
         self, messages: Sequence[Message], reason: str = "given back", *, delay_s: float | None = None
     ) -> None:
-        """Gives messages back, as ``Message.nack`` does one; more than ``ACKS_MAX`` in several calls."""
+        """Returns several messages, as ``Message.nack`` returns one. More than ``ACKS_MAX`` messages take several
+        calls."""
         for uuid, vlsns in _by_uuid(messages):
-            later = np.unique(vlsns)[::-1]  # the later ones first: one that comes back recalls those of its key
+            # later messages first, because a message that is redelivered recalls the later messages of its key
+            later = np.unique(vlsns)[::-1]
             for at in range(0, len(later), ACKS_MAX):
                 part = later[at : at + ACKS_MAX].tolist()
                 await self._destinations.nack(self.name, part, reason, uuid, delay_s=delay_s)
 
     async def flush(self) -> None:
-        """Returns once everything acknowledged so far is durable. Raises as ``Message.ack`` where some of it failed."""
+        """Returns once every acknowledgement made so far is durable. Raises the same errors as ``Message.ack`` if one
+        of them failed."""
         under_way = [told for stream in self._streams for told in stream.unanswered]
         under_way += [each.told for each in (self._calling, *self._gathered.values()) if each is not None]
         if under_way:
@@ -263,13 +275,13 @@ class Destination:
                         await self._destinations.ack(self.name, VlsnSet.of(vlsns[at : at + ACKS_MAX]), uuid)
                 except Exception as error:
                     gathered.told.set_exception(error)
-                    gathered.told.exception()  # who has not waited for it is not asked
+                    gathered.told.exception()  # marks the error as seen: a caller that does not wait never asks for it
                 else:
                     gathered.told.set_result(None)
         finally:
             for each in (self._calling, *self._gathered.values()):
                 if each is not None:
-                    each.told.cancel()  # of a task that was cancelled; nothing to one that is done
+                    each.told.cancel()  # this task was cancelled; a future that is done already stays as it is
             self._gathered, self._calling, self._sending = {}, None, None
 
 
@@ -280,13 +292,14 @@ def _pass_on(told: asyncio.Future[None], done: asyncio.Future[None]) -> None:
         told.cancel()
     elif (error := done.exception()) is not None:
         told.set_exception(error)
-        told.exception()  # who has not waited for it is not asked
+        told.exception()  # marks the error as seen: a caller that does not wait never asks for it
     else:
         told.set_result(None)
 
 
 def _by_uuid(messages: Sequence[Message]) -> Iterator[tuple[str, Vlsns]]:
-    """Yields the VLSNs of messages by the destination that they are of: one that is made anew has another uuid."""
+    """Yields the messages' VLSNs, grouped by the uuid of their destination. A destination that is dropped and created
+    again gets a new uuid."""
     if isinstance(messages, Messages):
         yield messages.uuid, messages.vlsns
         return

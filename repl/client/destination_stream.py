@@ -1,9 +1,10 @@
-"""A worker's connection to the master of a destination: messages as far as it gives credit, acknowledgements beside.
+"""A worker's connection to the master of a destination. The master sends as many messages as the worker has granted;
+acknowledgements go the other way.
 
-Everything that is under way when the connection is lost is given to ``lost``: acknowledgements are made again by calls,
-and what was not looked at is said to be so where the connection still stands. A node says something every few seconds.
-The worker leaves one that is silent for ``SILENT_S``; TCP alone would wait a quarter of an hour for a machine that has
-lost its power.
+When the connection is lost, the acknowledgements under way are passed to ``lost``, and are made again by calls. When
+the worker closes a connection that still works, it names the messages that nobody looked at. A node sends something
+every few seconds. The worker leaves a node that is silent for ``SILENT_S``, because TCP alone would wait a quarter of
+an hour for a machine that has lost its power.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.seams import Channel
 
 SILENT_S: Final = 4 * ALIVE_S
-"""Seconds after which a master that says nothing is left."""
+"""The seconds without a message after which the worker leaves the master."""
 LOOK_AGAIN_S: Final = 0.5
 ACKS_MAX: Final = 10_000
-"""Messages that are acknowledged at once."""
+"""The most messages that one acknowledgement covers."""
 UNSENT_MAX: Final = 4
-"""Acknowledgements that wait for the socket; then who acknowledges waits, too."""
+"""The most acknowledgements that wait for the socket. If there are more, the caller who acknowledges waits, too."""
 LAST_WORD_S: Final = 2.0
-"""Seconds that a worker who leaves waits to say what it has not looked at."""
+"""The most seconds that a closing worker waits to send which messages nobody looked at."""
 Lost = Callable[[str, Vlsns, asyncio.Future[None]], None]
 
 
 @dataclass(slots=True)
 class _Ack:
-    """An acknowledgement of all that goes at once."""
+    """One acknowledgement message, with all VLSNs that it covers."""
 
     told: asyncio.Future[None]
     columns: list[Vlsns] = field(default_factory=list)
@@ -64,7 +65,7 @@ class _Ack:
 
 
 class DestinationStream:
-    """One connection, from ``open`` to its loss or ``close``.  On one event loop."""
+    """One connection, from ``open`` until it is lost or closed. Use it on one event loop only."""
 
     def __init__(self, channel: Channel, lost: Lost, most: int = ACKS_MAX) -> None:
         self._channel = channel
@@ -72,26 +73,26 @@ class DestinationStream:
         self._most = most
         self.uuid = ""
         self.fault: VlsnLogError | None = None
-        """The fault that has ended it."""
+        """The error that ended the connection; None while it works."""
         self._arrived: deque[Taken] = deque()
         self._passed_over: list[Vlsns] = []
-        """Messages that ``next`` gave and nobody looked at."""
+        """Messages that ``next`` returned and nobody looked at."""
         self._came = asyncio.Event()
         self._heard_s = asyncio.get_running_loop().time()
         self._sending = asyncio.Lock()
         self._numbered = 0
         self._acks: dict[int, _Ack] = {}
-        """The acknowledgements that are not durable yet."""
+        """The acknowledgements that are not durable yet, by their numbers."""
         self._open = 0
-        """The number of the one that others may join yet; 0 for none."""
+        """The number of the acknowledgement that further messages may still join; 0 for none."""
         self._unsent: dict[int, asyncio.Task[None]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, channel: Channel, lost: Lost, *, most: int = ACKS_MAX) -> DestinationStream:
-        """Waits for the node's first word; ``next`` gives up to ``most`` messages. Raises what it refuses the worker
-        with, ``Unreachable``."""
+        """Waits for the node's first message. ``next`` will return up to ``most`` messages at once. Raises
+        ``Unreachable``, or the error with which the node refuses the worker."""
         stream = cls(channel, lost, most)
         stream._reading = asyncio.create_task(stream._read(), name="a destination's messages")
         stream._watching = asyncio.create_task(stream._watch(), name="a destination's master")
@@ -112,7 +113,7 @@ class DestinationStream:
             self._end(error if not isinstance(error, ChannelClosed) else Unreachable(f"the master is gone: {error}"))
 
     async def _watch(self) -> None:
-        """Leaves a master that says nothing."""
+        """Ends the connection when the master is silent for too long."""
         is_late = False
         while self.fault is None:
             left = self._heard_s + SILENT_S - asyncio.get_running_loop().time()
@@ -120,7 +121,8 @@ class DestinationStream:
                 self._end(Unreachable(f"the master says nothing for {SILENT_S:g} s"))
                 await self._channel.close()
                 return
-            is_late = left <= 0  # this process may have stood still: messages that have come meanwhile are read first
+            # this process itself may have been stopped, so messages that have arrived meanwhile are read first
+            is_late = left <= 0
             await asyncio.sleep(max(left, LOOK_AGAIN_S))
 
     def _take(self, message: bytes) -> bool:
@@ -157,7 +159,7 @@ class DestinationStream:
             told.set_result(None)
         else:
             told.set_exception(error)
-            told.exception()  # marked as seen: its caller may not wait
+            told.exception()  # marks the error as seen, because the caller may not wait for it
 
     def _end(self, error: VlsnLogError) -> None:
         if self.fault is None:
@@ -168,14 +170,15 @@ class DestinationStream:
             self._lost(self.uuid, ack.vlsns(), ack.told)
 
     async def _until_more(self) -> None:
-        """Waits for more from the node. Raises what has ended the connection."""
+        """Waits until the node sends more. Raises the error that has ended the connection."""
         if self.fault is not None:
             raise self.fault
         self._came.clear()
         await self._came.wait()
 
     async def grant(self, messages: int) -> None:
-        """Lets the node send so many more. Where the connection is lost ``next`` says so, behind what had come."""
+        """Allows the node to send ``messages`` more messages. If the connection is lost, ``next`` raises the error,
+        after the messages that had arrived."""
         try:
             async with self._sending:
                 await self._channel.send(head(CREDIT, messages))
@@ -183,15 +186,15 @@ class DestinationStream:
             self._end(Unreachable(f"the master is gone: {error}"))
 
     async def next(self) -> Taken:
-        """Returns messages in the order in which they were sent. Raises what has ended the connection, once all that
-        had come is given out."""
+        """Returns messages in the order in which they were sent. Once all that had arrived are returned, raises the
+        error that has ended the connection."""
         while not self._arrived:
             await self._until_more()
         return self._arrived.popleft()
 
     async def ack(self, vlsns: Vlsns) -> asyncio.Future[None]:
-        """Acknowledges up to ``ACKS_MAX`` messages, together with others of the same turn of the loop. The future is
-        done once they are durable; if the connection is lost it goes to ``lost``."""
+        """Acknowledges up to ``ACKS_MAX`` messages, together with others of the same turn of the event loop. The future
+        is done once these acknowledgements are durable. If the connection is lost, the future is passed to ``lost``."""
         while True:
             ack = self._acks.get(self._open)
             if ack is not None and ack.count + len(vlsns) <= ACKS_MAX:
@@ -203,7 +206,8 @@ class DestinationStream:
             if len(self._unsent) < UNSENT_MAX:
                 ack = self._begin_ack()
                 break
-            await asyncio.wait([next(iter(self._unsent.values()))])  # then another one who waited may have begun one
+            # another caller that waited may have begun an acknowledgement by then
+            await asyncio.wait([next(iter(self._unsent.values()))])
         ack.columns.append(vlsns)
         ack.count += len(vlsns)
         return ack.told
@@ -216,11 +220,12 @@ class DestinationStream:
         return ack
 
     def pass_over(self, vlsns: Vlsns) -> None:
-        """Notes that these, which ``next`` gave, were not looked at: ``close`` says so."""
+        """Notes that nobody looked at the messages ``vlsns``, which ``next`` had returned; ``close`` tells the node."""
         self._passed_over.append(vlsns)
 
     async def _send_ack(self, number: int, ack: _Ack) -> None:
-        """Sends it. A task of its own: one caller may be cancelled, and others have messages in it."""
+        """Sends one acknowledgement. It runs as a task of its own, because several callers share the acknowledgement
+        and one of them may be cancelled."""
         try:
             async with self._sending:
                 if self._open == number:
@@ -237,8 +242,8 @@ class DestinationStream:
         return [ack.told for ack in self._acks.values()]
 
     async def close(self) -> None:
-        """Says what was not looked at, and leaves; acknowledgements under way are lost here. A master that reads
-        nothing is waited for ``LAST_WORD_S``."""
+        """Tells the master which messages nobody looked at, and closes the connection. Acknowledgements under way are
+        passed to ``lost``. Waits at most ``LAST_WORD_S`` for a master that reads nothing."""
         try:
             if self.fault is None:
                 self.fault = Unreachable("the worker has left")
@@ -255,7 +260,7 @@ class DestinationStream:
             await self._channel.close()
 
     def _unread(self) -> VlsnSet:
-        """Takes what was not looked at, with all that has come by now."""
+        """Returns the VLSNs of the messages that nobody looked at, including those that have arrived by now."""
         columns = [*self._passed_over, *(each.vlsns for each in self._arrived)]
         self._arrived.clear()
         return VlsnSet.of(np.concatenate(columns))

@@ -1,7 +1,7 @@
-"""Destinations of a group, as a client uses them: every call goes to the master.
+"""The destinations of a group, as a client uses them. Every call goes to the master.
 
-A call is made again through changes of the master where to do it twice is to do it once: to make a destination under
-its uuid, to acknowledge, to drop, to move.
+A call is sent again after a change of master if doing it twice has the same effect as doing it once: to create a
+destination under its uuid, to acknowledge, to drop, to move.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from vlsn.state.destinations import key_of
 PATH: Final = "/v1/destinations"
 _WHAT: Final = "destination"
 AGAIN_S: Final = 0.1
-"""Seconds after the loss of a connection until it is made again."""
+"""The seconds after the loss of a connection until the client connects again."""
 OPEN_TRIES: Final = 100
-"""Connections that may be lost one after another before the node has said a word."""
+"""The most connections that may be lost one after another before a node has answered on one of them."""
 STREAM_BYTES_MAX: Final = 64 * MIB
-"""Bytes of one answer: some messages, or one that is larger."""
+"""The most bytes of one answer: several messages, or a single message that is larger."""
 Rows = Sequence[tuple[int, int, int, bytes | None, bytes]]
-"""VLSN, attempt, time, key and value of each message."""
+"""The VLSN, attempt, time, key and value of each message."""
 
 
 class _Listed(msgspec.Struct):
@@ -44,25 +44,27 @@ class _Listed(msgspec.Struct):
 
 
 class Destinations:
-    """The destinations of one group; each is a dict, as HTTP answers it."""
+    """The destinations of one group. Each destination is a dict with the fields that the HTTP API answers."""
 
     def __init__(self, endpoints: Endpoints, network: Network, *, timeout_s: float) -> None:
         self._calls = MasterCalls(endpoints, network, timeout_s=timeout_s)
 
     async def list(self) -> list[dict[str, Any]]:
-        """Returns all of them, by name. Raises as ``Client.append`` where no master answers."""
+        """Returns all destinations, sorted by name. Raises the same errors as ``Client.append`` if no master
+        answers."""
         answer = await self._calls.call("GET", PATH, again=True)
         return decoded(answer, _Listed, _WHAT).destinations
 
     async def get(self, name: str) -> dict[str, Any]:
-        """Raises ``NotFound``, ``BadArgument``, and as ``list``."""
+        """Returns the destination ``name``. Raises ``NotFound``, ``BadArgument``, and the errors of ``list``."""
         return await self._told("GET", _path(name))
 
     async def put(self, name: str, **settings: Any) -> dict[str, Any]:
-        """Makes a destination, or changes one; durable on return. ``prefix``, ``from_`` (``"start"``, ``"end"``, a
-        VLSN), ``max_bytes``, ``max_messages``, ``full_policy``, ``ack_timeout_s``, ``attempts_max``, ``dead_letter``,
-        ``redelivery_delay_s``, ``redelivery_factor``, ``redelivery_delay_s_max``, ``max_out``, ``uuid`` are taken; the
-        others stay as they are. Raises ``BadArgument``, ``StaleTerm``, ``TooLarge``, ``Trimmed``, ``WrongVersion``."""
+        """Creates or changes a destination; the change is durable on return. ``settings`` may be ``prefix``, ``from_``
+        (``"start"``, ``"end"``, a VLSN), ``max_bytes``, ``max_messages``, ``full_policy``, ``ack_timeout_s``,
+        ``attempts_max``, ``dead_letter``, ``redelivery_delay_s``, ``redelivery_factor``, ``redelivery_delay_s_max``,
+        ``max_out``, ``uuid``. Settings that are left out stay as they are. Raises ``BadArgument``, ``StaleTerm``,
+        ``TooLarge``, ``Trimmed``, ``WrongVersion``."""
         given = {"from" if key == "from_" else key: value for key, value in settings.items() if value is not None}
         try:
             msgspec.convert(given, DestinationChange)
@@ -75,50 +77,51 @@ class Destinations:
         return decoded(await self._calls.put(_path(name), body, again=True), dict[str, Any], _WHAT)
 
     async def drop(self, name: str) -> None:
-        """Drops a destination, durable on return. Raises ``NotFound``, and as ``put``."""
+        """Drops a destination; the change is durable on return. Raises ``NotFound``, and the errors of ``put``."""
         await self._calls.delete(_path(name), again=True)
 
     async def pause(self, name: str) -> dict[str, Any]:
-        """Lets nothing be delivered; durable on return. Raises ``NotFound``, and as ``put``."""
+        """Pauses a destination: no message is delivered until ``resume``. The pause is durable on return. Raises
+        ``NotFound``, and the errors of ``put``."""
         return await self._told("POST", f"{_path(name)}/pause", b"{}")
 
     async def resume(self, name: str) -> dict[str, Any]:
-        """Ends a pause. Raises as ``pause``."""
+        """Ends a pause. Raises the same errors as ``pause``."""
         return await self._told("POST", f"{_path(name)}/resume", b"{}")
 
     async def retry_dead(self, name: str, vlsns: Sequence[int] | None = None) -> dict[str, Any]:
-        """Has dead messages delivered again: all that are kept, or those of ``vlsns``. Raises as ``pause``,
-        ``NotFound`` where one of these is not dead, nothing changed, ``OutcomeUnknown``."""
+        """Delivers dead messages again: those of ``vlsns``, or all that are kept. If one of ``vlsns`` is not dead,
+        raises ``NotFound`` and changes nothing. Raises the errors of ``pause``, and ``OutcomeUnknown``."""
         if vlsns is None:
             return await self._told("POST", f"{_path(name)}/retry-dead", b"{}")
         return await self._told("POST", f"{_path(name)}/retry-dead", encoded({"vlsns": [*vlsns]}), again=False)
 
     async def delete_dead(self, name: str, vlsns: Sequence[int]) -> dict[str, Any]:
-        """Deletes these dead messages: they cannot be tried again. Their letters stay in the log. Raises as
-        ``retry_dead``."""
+        """Deletes the dead messages ``vlsns``, so that they cannot be tried again. Their dead-letter entries stay in
+        the log. Raises the same errors as ``retry_dead``."""
         return await self._told("POST", f"{_path(name)}/delete-dead", encoded({"vlsns": [*vlsns]}), again=False)
 
     async def move(self, name: str, to: int | str) -> dict[str, Any]:
-        """Moves it to ``to``, a VLSN, ``"start"`` or ``"end"``: from there on everything is unacknowledged. Raises
-        ``Trimmed``, and as ``pause``."""
+        """Moves the destination to ``to``: a VLSN, ``"start"`` or ``"end"``. From there on every message counts as
+        unacknowledged. Raises ``Trimmed``, and the errors of ``pause``."""
         return await self._told("POST", f"{_path(name)}/move", encoded({"to": to}))
 
     async def peek(self, name: str, most: int) -> Rows:
-        """Shows the next messages that are not acknowledged, and takes none."""
+        """Returns the next ``most`` messages that are not acknowledged, without taking them."""
         answer = await self._calls.call("GET", f"{_path(name)}/messages?peek=true&max={most}", again=True)
         return ndjson.decode_messages(bytes(answer.body))
 
     async def take(self, name: str, most: int, wait_s: float) -> tuple[str, message_batch.Taken]:
-        """Takes up to ``most`` messages; waits so long for the first. Returns the uuid of the destination, too. A
-        message lost on the way is delivered again."""
+        """Takes up to ``most`` messages, and waits ``wait_s`` seconds for the first. Returns the uuid of the
+        destination, and the messages. A message that is lost on the way is delivered again."""
         path = f"{_path(name)}/messages?max={most}&wait={wait_s:g}"
         accept = message_batch.CONTENT_TYPE
         answer = await self._calls.call("GET", path, again=True, answer_s=wait_s + 5.0, accept=accept)
         return answer.headers.get(UUID, ""), message_batch.decode(bytes(answer.body))
 
     async def connect(self, name: str, most: int, together: int, lost: Lost) -> DestinationStream:
-        """Connects a worker that receives up to ``most`` messages at once; the node sends up to ``together`` at once.
-        Raises as ``take``."""
+        """Connects a worker, which receives up to ``most`` messages at once; the node sends up to ``together`` at once.
+        Raises the same errors as ``take``."""
         path, tries = f"{_path(name)}/consume?max={together}", 0
         while True:
             channel = await self._calls.channel(path, message_bytes_max=STREAM_BYTES_MAX)
@@ -133,11 +136,12 @@ class Destinations:
             await asyncio.sleep(AGAIN_S)
 
     def left(self) -> None:
-        """Notes that the master may be another one."""
+        """Notes that another node may be the master by now."""
         self._calls.left()
 
     async def ack(self, name: str, vlsns: VlsnSet | Sequence[int], uuid: str = "") -> None:
-        """Acknowledges, durable on return. Raises ``NotFound`` where the destination of that ``uuid`` was dropped."""
+        """Acknowledges messages, durable on return. Raises ``NotFound`` if the destination with that ``uuid`` was
+        dropped."""
         packed = vlsns if isinstance(vlsns, VlsnSet) else VlsnSet.of(vlsns)
         body = msgspec.json.encode({"set": packed.pack(), "uuid": uuid})
         await self._calls.call("POST", f"{_path(name)}/ack", body, again=True, answer_s=10.0)
@@ -145,8 +149,8 @@ class Destinations:
     async def nack(
         self, name: str, vlsns: Sequence[int], reason: str, uuid: str = "", *, delay_s: float | None = None
     ) -> None:
-        """Gives messages back, to be delivered again, or dead; ``delay_s`` as in ``Message.nack``. Raises as ``ack``,
-        ``BadArgument``."""
+        """Returns messages, which are delivered again or are dead. ``delay_s`` works as in ``Message.nack``. Raises the
+        same errors as ``ack``, and ``BadArgument``."""
         asked: dict[str, Any] = {"vlsns": vlsns, "reason": reason, "uuid": uuid}
         if delay_s is not None:
             asked["delay_s"] = _seconds("delay_s", delay_s)
@@ -159,13 +163,13 @@ class Destinations:
 
 
 def _seconds(key: str, value: float) -> float:
-    """Raises ``BadArgument`` for a number that JSON cannot hold: it would count as left out."""
+    """Raises ``BadArgument`` for a number that JSON cannot hold, because such a setting would count as left out."""
     if not isfinite(value):
         raise BadArgument(f"{key}: {value} is no number of seconds")
     return value
 
 
 def _path(name: str) -> str:
-    """Raises ``BadArgument``."""
+    """Returns the path of the destination ``name``. Raises ``BadArgument``."""
     key_of(name)
     return f"{PATH}/{name}"

@@ -1,8 +1,8 @@
-"""The nodes that a client knows, and which of them is the master.
+"""The nodes that a client knows, and which of these nodes is the master.
 
-A client is given some URLs and learns the other members from any status it gets.  An answer reached
-through a given URL is preferred to the URL that the group lists for that member, which need not be
-reachable from here.
+A client is given some URLs, and learns the other members from any status that a node answers. If a member has answered
+at a URL that the client was given, the client uses this URL. The URL that the group lists for the member may not be
+reachable from the client.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from vlsn.seams import Buffer
 
 STATUS_TIMEOUT_S = 2.0
 CALLERS_AT_ONCE_MAX = 16
-"""Clients of one process that may look for one group's master and connect at once. Thousands that begin together would
-all be too late, since each would wait for the others' answers to be read."""
+"""The most clients of one process that may look for one group's master and connect at once. If thousands began
+together, all would be too late, because each would wait until the others' answers are read."""
 SILENT_S = 0.3
-"""Seconds that the others are waited for once more than half of the nodes have answered."""
+"""The seconds to wait for the other nodes once more than half of the nodes have answered."""
 LOOK_EVERY_S = 5.0
-"""Seconds for which it counts whom the group was heard to list."""
+"""The seconds for which a list of the group's members stays valid before the nodes are asked again."""
 _VLSN = re.compile(r"[0-9]{1,18}\Z")
 
 
 class _StatusSaid(msgspec.Struct):
-    """The part of a status that is looked at; nodes of other versions may say less or more."""
+    """The fields of a status that the client reads. Nodes of other versions may answer fewer or more fields."""
 
     node: str
     state: str
@@ -83,13 +83,13 @@ class Status:
 
     @property
     def listed_at(self) -> int:
-        """The VLSN of the GROUP entry that ``members`` are of, where that is durable and this node takes part in its
-        group; else 0."""
+        """The VLSN of the GROUP entry that lists ``members``, if that entry is durable and this node takes part in its
+        group; otherwise 0."""
         return int(self.document.get("members_at", 0)) if self.document["state"] in ("MASTER", "REPLICA") else 0
 
     @property
     def members(self) -> dict[str, str]:
-        """URLs by name."""
+        """The members' URLs, by name."""
         members = self.document.get("members", [])
         return {str(each["name"]): str(each["url"]).rstrip("/") for each in members if {"name", "url"} <= each.keys()}
 
@@ -98,7 +98,7 @@ _turns: WeakValueDictionary[tuple[int, tuple[str, ...]], asyncio.Semaphore] = We
 
 
 def _turns_of(urls: tuple[str, ...]) -> asyncio.Semaphore:
-    """Returns the turns that all clients of this loop with these ``urls`` share."""
+    """Returns the semaphore that all clients of this event loop with these ``urls`` share."""
     key = id(asyncio.get_running_loop()), urls
     turns = _turns.get(key)
     if turns is None:
@@ -107,52 +107,54 @@ def _turns_of(urls: tuple[str, ...]) -> asyncio.Semaphore:
 
 
 class Endpoints:
-    """URLs in the order given, then those learned."""
+    """The URLs of a group's nodes: the URLs that were given, then those that were learned."""
 
     def __init__(self, network: Network, urls: Sequence[str]) -> None:
         self.given = tuple(urls)
         self.turns = _turns_of(self.given)
-        """Turns to be held while the master is looked for and connected to."""
+        """A semaphore to hold while the client looks for the master and connects."""
         self.durable = 0
-        """The highest VLSN that any answer called durable: every read of this client reaches at least that."""
+        """The highest VLSN that any answer called durable. Every read of this client reaches at least this VLSN."""
         self.level = 1
-        """The group's level, as a node said it; it never falls."""
+        """The highest level of the group that a node has reported."""
         self._network = network
         self._members: dict[str, str] = {}
         self._reached: dict[str, str] = {}
         self.term = 0
-        """The highest that a master said it leads."""
+        """The highest term in which a node said that it leads."""
         self._nodes: dict[str, str] = {}
         """The name of the node that has answered at each URL."""
         self._listed_at, self._listed = 0, dict[str, str]()
-        """The newest list of members that is known durable, and its VLSN."""
+        """The VLSN of the newest durable list of members, and that list."""
         self._places: dict[str, str] = {}
-        """Where any node said that a member is."""
+        """Each member's URL, as any node said it."""
         self._asking: set[asyncio.Task[bool]] = set()
         self._silent: set[str] = set()
-        """URLs that have not answered in time with the group's list; they are not waited for."""
+        """The URLs that did not answer in time with the group's list. ``look`` does not wait for them."""
         self._look: asyncio.Task[None] | None = None
         self._looked_s = 0.0
 
     @property
     def urls(self) -> list[str]:
-        """Every URL known, one a node."""
+        """Every known URL, one for each node."""
         listed = [self._reached.get(name, url) for name, url in self._members.items()]
         return list(dict.fromkeys((*self.given, *listed)))
 
     @property
     def readable(self) -> list[str]:
-        """The URLs known, but for those of nodes that the group lists no more; its members' where none is left. Nodes
-        are known by their names: a client may reach them elsewhere than their members do."""
+        """The known URLs, without those of nodes that the group no longer lists. If none is left, the URLs of the
+        members. Nodes are recognised by their names, because a client may reach a node at another URL than the members
+        do."""
         if not self._listed:
             return self.urls
         left = [url for url in self.urls if self._nodes.get(url) in (None, *self._listed)]
         return left or [self._reached.get(name, url) for name, url in self._listed.items()]
 
     async def look(self, most_s: float) -> None:
-        """Asks all nodes whom the group lists, unless that was heard not long ago: one that was removed may not know
-        it, and show what it has for ever. Waits ``most_s`` at most. Once one has answered the others have ``SILENT_S``;
-        one that was silent before is not waited for."""
+        """Asks all nodes that the group lists which members the group has, unless a list was received less than
+        ``LOOK_EVERY_S`` ago. A node that was removed from the group may not know it, and would go on answering with its
+        old data. Waits at most ``most_s`` seconds. Once one node has answered, the others get ``SILENT_S`` more; nodes
+        that were silent before are not waited for."""
         loop = asyncio.get_running_loop()
         if self._look is None or (self._look.done() and loop.time() >= self._looked_s + LOOK_EVERY_S):
             self._looked_s = loop.time()
@@ -161,7 +163,7 @@ class Endpoints:
             await asyncio.wait((self._look,), timeout=most_s if most_s < inf else None)
 
     def close(self) -> None:
-        """Ends what is asked."""
+        """Cancels the requests under way."""
         for task in (self._look, *self._asking):
             if task is not None:
                 task.cancel()
@@ -172,7 +174,7 @@ class Endpoints:
         await self._hear([url for url in self._places.values() if url not in reached], heard=found)
 
     async def _hear(self, urls: Sequence[str], *, heard: bool) -> bool:
-        """Asks these nodes, and says whether one has answered, now or before (``heard``)."""
+        """Asks the nodes at ``urls``. Says whether one of them has answered, now or before (``heard``)."""
         loop = asyncio.get_running_loop()
         asked = {asyncio.create_task(self._hears(url), name="vlsnlog-hear"): url for url in urls}
         self._asking.update(asked)
@@ -196,7 +198,7 @@ class Endpoints:
         return False
 
     def _note(self, status: Status) -> None:
-        """Notes the node that answers there, and the members that it lists."""
+        """Notes which node answers at this URL, and which members the node lists."""
         self._nodes[status.url] = status.node
         self._places.update(status.members)
         if status.listed_at > self._listed_at:
@@ -205,7 +207,7 @@ class Endpoints:
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
     ) -> Response:
-        """Asks as ``Network.request``, and notes the durable end that the answer names."""
+        """Sends a request as ``Network.request`` does, and notes the durable end that the answer names."""
         response = await self._network.request(method, url, headers=headers, body=body, timeout_s=timeout_s)
         durable = response.headers.get(DURABLE, "")
         if _VLSN.match(durable):
@@ -218,7 +220,8 @@ class Endpoints:
             self.durable = vlsn
 
     async def status(self, url: str) -> Status:
-        """Returns one node's status. Raises ``Unreachable``, ``BadBody``, or what the node answered."""
+        """Returns the status of the node at ``url``. Raises ``Unreachable``, ``BadBody``, or the error that the node
+        answered."""
         response = await self.request("GET", f"{url}/v1/status", timeout_s=STATUS_TIMEOUT_S)
         try:
             document = msgspec.json.decode(right(response).body, type=dict[str, Any])
@@ -228,16 +231,14 @@ class Endpoints:
         return Status(url, document)
 
     async def statuses(self, urls: Sequence[str]) -> list[Status | VlsnLogError]:
-        """Asks every node at once; errors stand where the answer is missing."""
+        """Asks every node at once. The result has an error in place of each answer that is missing."""
         return list(await asyncio.gather(*(self._status_or_error(url) for url in urls)))
 
     async def master(self, *, but: str = "") -> str:
-        """Finds the master's URL: every node known is asked, and the first that leads is it. Its term must not be below
-        one seen before. Others that name it are believed once it has had ``SILENT_S`` to answer for itself, if it
-        cannot be asked. ``but``: a URL that is known to be silent, and not asked.
-
-        Raises ``NotMaster`` when those that answer know none, ``Unreachable`` when none answers, ``WrongGroup``.
-        """
+        """Finds the master's URL: asks every known node, and returns the first node that leads, in a term not below one
+        seen before. If other nodes name a master that could not be asked, they are believed once that master has had
+        ``SILENT_S`` to answer itself. ``but`` is a URL that is known to be silent, and is not asked. Raises
+        ``NotMaster`` if no answer names a master, ``Unreachable`` if no node answers, ``WrongGroup``."""
         asked = {asyncio.create_task(self._status_or_error(url)): url for url in self.urls if url != but}
         deadline: float | None = None
         loop = asyncio.get_running_loop()
@@ -262,7 +263,8 @@ class Endpoints:
         return self._named([task.result() for task in asked if task not in waiting], set(asked.values()))
 
     def _named(self, answers: Sequence[Status | VlsnLogError], asked: set[str]) -> str:
-        """Returns whom they name, if that one was not asked itself: else it is silent, or leads no more."""
+        """Returns the URL of the master that the answers name, unless that URL was asked: a node that was asked is
+        silent, or no longer leads."""
         statuses = [answer for answer in answers if isinstance(answer, Status)]
         if not statuses:
             faults = [answer for answer in answers if isinstance(answer, VlsnLogError)]

@@ -1,7 +1,7 @@
-"""Appends that are sent as one batch, and what bounds them.
+"""A group: appends that are sent as one batch, with the limits of a group.
 
-A group of single appends has one waiter for each, which receives its VLSN. A batch goes out alone and has one waiter,
-which receives the node's whole answer (``Appended``).
+A group of single appends has one waiter for each append, which receives the append's VLSN. A batch is sent alone and
+has one waiter, which receives the node's whole answer (``Appended``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vlsn.seams import Buffer
 GROUP_ENTRIES_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = BLOCK_BYTES_MAX // 2
 SMALL_BYTES: Final = GROUP_BYTES_MAX // GROUP_ENTRIES_MAX
-"""Appends up to this many bytes are not counted one by one: the number of entries bounds the group."""
+"""The bytes of appends up to this size are not counted, because the limit on a group's entries bounds them."""
 ENTRY_OVERHEAD_BYTES: Final = 8
 WAKE_AT_ONCE: Final = 512
 
@@ -34,8 +34,8 @@ Key = bytes | None
 
 
 class Identity:
-    """A producer's id; ``born``, a VLSN that was durable before its first submission; the sequence that comes next.
-    ``fixed``: its owner gives the sequences, and keeps them."""
+    """A producer's name: its id, and ``born``, a VLSN that was durable before its first submission. ``next`` is the
+    sequence that comes next. With ``fixed`` the caller chooses and remembers the sequences."""
 
     __slots__ = ("born", "broken", "fixed", "next", "producer", "taken")
 
@@ -45,16 +45,17 @@ class Identity:
         self.fixed = fixed
         self.next = 0
         self.taken = 0
-        """The sequence before which all are acknowledged, or belong to groups up to the last that may be logged."""
+        """Every sequence before this one is acknowledged, or belongs to the groups up to the last one that may be
+        logged."""
         self.broken = False
-        """True once a later submission may not follow on the one before it."""
+        """True once a later submission is not sure to follow on the submission before it."""
 
 
 class Waiter(Protocol):
-    """The receiver of an answer: a future, or an object that outlives its caller."""
+    """The receiver of an answer: a future, or an object that lives longer than the caller."""
 
     def done(self) -> bool:
-        """Says whether it takes no answer any more."""
+        """Says whether the waiter accepts no answer any more."""
         ...
 
     def set_result(self, result: Any, /) -> None: ...
@@ -68,34 +69,34 @@ class Group:
 
     deadline: float
     acks: Acks | None = None
-    """Its own policy; None: the client's."""
+    """The ack policy of this group; None for the client's."""
     durability: GroupDurability | None = None
-    """Its own; None: the client's."""
+    """The durability of this group; None for the client's."""
     batch: list[Buffer] | None = None
     values: list[bytes] = field(default_factory=list)
     keys: list[Key] | None = None
     waiters: list[Waiter] = field(default_factory=list)
     large_bytes: int = 0
     size: int = 0
-    """Bytes of all of it, known once it is closed."""
+    """The bytes of the whole group, known once the group is closed."""
     id: int = 0
     sent_at: float = 0.0
     identity: Identity | None = None
-    """The identity whose submission it is, once it was sent; None while any would do."""
+    """The identity under which the group was sent; None while any identity would do."""
     sequence: int = 0
     transaction: bool = False
-    """The batch is a whole transaction; its ``identity`` is its own."""
+    """The batch is a whole transaction, and ``identity`` is the transaction's own."""
     sets: bytes = b""
-    """The state that it sets, as JSON; then the batch may be empty."""
+    """The state that the transaction sets, as JSON. If there is any, the batch may be empty."""
     uncertain: bool = False
-    """Sent, and not answered: it may be in the log."""
+    """The group was sent and not answered, so it may be in the log."""
 
     @property
     def full(self) -> bool:
         return self.large_bytes >= GROUP_BYTES_MAX or len(self.waiters) >= GROUP_ENTRIES_MAX
 
     def add(self, value: bytes, key: Key) -> None:
-        """Adds one append of any size, counted."""
+        """Adds one append of any size, and counts its bytes."""
         if key and self.keys is None:
             self.keys = [None] * len(self.values)
         self.values.append(value)
@@ -104,7 +105,7 @@ class Group:
         self.large_bytes += len(value) + len(key or b"")
 
     def close(self) -> None:
-        """Closes the group to appends, and counts its bytes."""
+        """Closes the group to further appends, and counts its bytes."""
         if self.batch is not None:
             self.size = sum(map(len, self.batch)) + len(self.sets)
             return
@@ -112,14 +113,14 @@ class Group:
         self.size = sum(map(len, self.values)) + key_bytes + ENTRY_OVERHEAD_BYTES * len(self.values)
 
     def parts(self) -> list[Buffer]:
-        """Returns the batch, in pieces."""
+        """Returns the encoded batch, in pieces."""
         named = (self.identity.producer, self.sequence) if self.identity is not None else None
         if self.batch is None:
             return encode_parts(self.values, self.keys, producer=named)
         return self.batch if named is None or self.transaction else of_producer(self.batch, named)
 
     def header(self, acks: Acks, timeout_ms: int, durability: GroupDurability | None = None) -> bytes:
-        """Returns what goes before the batch; ``acks`` and ``durability``: the client's."""
+        """Returns the header that precedes the batch in the message. ``acks`` and ``durability`` are the client's."""
         identity, policy, asked = self.identity, self.acks or acks, self.durability or durability
         if identity is None:
             return request_header(self.id, policy, timeout_ms, None, None, asked)
@@ -131,7 +132,7 @@ class Group:
         return request_header(self.id, policy, timeout_ms, born, name, asked, self.sets)
 
     def acknowledge(self, answer: Answer, acks: Acks, start: int, end: int) -> None:
-        """Wakes the waiters from ``start`` to ``end`` (exclusive); ``acks``: the client's policy."""
+        """Wakes the waiters from ``start`` to ``end`` (exclusive). ``acks`` is the client's policy."""
         if self.batch is not None:
             [waiter] = self.waiters
             if not waiter.done():
@@ -140,7 +141,7 @@ class Group:
         for vlsn, waiter in enumerate(self.waiters[start:end], answer.first + start):
             try:
                 waiter.set_result(vlsn)
-            except asyncio.InvalidStateError:  # its caller was cancelled; asking each first costs more
+            except asyncio.InvalidStateError:  # the caller was cancelled; asking each waiter first would cost more
                 pass
 
     def fail(self, error: VlsnLogError) -> None:
@@ -153,7 +154,7 @@ class Group:
                 waiter.set_exception(error)
 
     def split(self) -> list[Group]:
-        """Splits the group: the same appends, each in a group of its own."""
+        """Returns the same appends, each in a group of its own."""
         groups = []
         for index, waiter in enumerate(self.waiters):
             alone = Group(self.deadline)
@@ -176,8 +177,8 @@ def checked_value(value: object, key: object) -> tuple[bytes, Key]:
 
 
 def batch_of(values: Sequence[bytes], keys: Sequence[Key] | None, *, named: bool) -> list[Buffer]:
-    """Packs one atomic append as its batch, with room for a producer where it will be ``named``. Raises ``TooLarge``,
-    ``BadBody``."""
+    """Packs one atomic append as its batch. If the batch will be ``named``, leaves space for the producer. Raises
+    ``TooLarge``, ``BadBody``."""
     if not values:
         raise BadBody("append_many of no values; give at least one")
     parts = encode_parts(values, keys)
@@ -189,7 +190,7 @@ def batch_of(values: Sequence[bytes], keys: Sequence[Key] | None, *, named: bool
 
 
 def check_longest(values: Sequence[bytes], keys: Sequence[Key] | None) -> None:
-    """Checks each of these entries against the limits. Raises ``TooLarge``."""
+    """Checks each entry's size against the limits. Raises ``TooLarge``."""
     longest = max(map(len, values))
     if longest > ENTRY_BYTES_MAX:
         raise TooLarge(f"an entry of {longest} bytes; the limit is {ENTRY_BYTES_MAX}")
@@ -198,20 +199,20 @@ def check_longest(values: Sequence[bytes], keys: Sequence[Key] | None) -> None:
 
 
 class Waking:
-    """Waiters whose groups are acknowledged, woken a slice a turn of the loop where groups are large. The first ones'
-    next appends are on their way to the node while the last ones wake, so that neither side waits for all of the
-    other's work."""
+    """The waiters of groups that are acknowledged. In a large group the waiters are woken in slices, one slice in each
+    turn of the event loop. While the last waiters wake, the next appends of the first waiters are already on their way.
+    So neither the client nor the node waits for all of the other's work."""
 
     def __init__(self, acks: Acks) -> None:
         self._acks = acks
         self._asleep: deque[tuple[Group, Answer, int]] = deque()
-        """Each group, its answer, and how many of its waiters are awake."""
+        """Each group that is being woken, its answer, and how many of its waiters are awake."""
 
     def put(self, group: Group, answer: Answer) -> None:
         self._asleep.append((group, answer, 0))
 
     def wake_some(self) -> bool:
-        """Wakes the next ``WAKE_AT_ONCE``; True when that was all."""
+        """Wakes the next ``WAKE_AT_ONCE`` waiters. Returns True if no waiter is left."""
         left = WAKE_AT_ONCE
         while self._asleep and left > 0:
             group, answer, start = self._asleep.popleft()

@@ -1,13 +1,14 @@
-"""A client's name as a producer, by which the log takes each of its groups once.
+"""The names under which a client sends its groups as a producer, so that the log takes each group once.
 
-A group gets its sequence when it is sent for the first time. It keeps that for as long as the group may be in the log:
-every group that was sent and not answered, and all before it. The groups behind it get new sequences.
+A group gets its sequence when it is sent for the first time. The group keeps this sequence while it may be in the log.
+That is so for every group that was sent and not answered, and for all groups before it. The groups after these get new
+sequences.
 
     sent 4 5 6 7, 4 acknowledged, 5 refused, then the connection is lost     5 6 7 go out again as 5 6 7
     sent 4 5 6 7, 4 acknowledged, 5 6 7 refused                              5 6 7 are free for whatever goes out
 
-Once a group that may be in the log is given up, no later one can follow on it for sure: those begin again under another
-name, from 0 on.
+If the client gives up a group that may be in the log, no later group is sure to follow on it. So the later groups begin
+again under a new producer name, from sequence 0 on.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from vlsn.seams import Random
 
 
 class Identities:
-    """Gives groups their names."""
+    """Gives groups their producer names and sequences."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self._current: Identity | None = None
 
     def name(self, group: Group, born: int) -> None:
-        """Names ``group``, which goes out now."""
+        """Names ``group``, which is sent next."""
         if group.identity is not None:
             return
         current = self._current
@@ -41,7 +42,7 @@ class Identities:
         group.identity.taken = max(group.identity.taken, group.sequence + 1)
 
     def settle(self, groups: Sequence[Group]) -> None:
-        """Settles what went out: nothing is on its way any more, and ``groups`` go out first."""
+        """Records that nothing is on its way any more, and that ``groups`` are sent first."""
         for group in groups:
             if group.uncertain and group.identity is not None:
                 group.identity.taken = max(group.identity.taken, group.sequence + 1)
@@ -54,7 +55,7 @@ class Identities:
 
 
 class HandleNames:
-    """A client's names for its transactions: the first one is drawn, the others are counted up from it."""
+    """The names of a client's transactions: the first name is random, and each further name is one higher."""
 
     def __init__(self, random: Random) -> None:
         self._random = random

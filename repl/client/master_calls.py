@@ -1,7 +1,8 @@
-"""Calls of a group's master, made again through its changes.
+"""Calls of a group's master, which are made again through changes of the master.
 
-A master that has answered is asked again without a look at the others, until it fails. Past its time a call raises the
-reason that kept it waiting. If the end of the time has cut a try short, that is the answer before it, if there was one.
+A master that has answered is asked again, without asking the other nodes, until it fails. Once its time is over, a call
+raises the reason that kept it waiting. If the last try was cut short, that reason is the one of the try before, if
+there was a try before.
 """
 
 from __future__ import annotations
@@ -21,32 +22,33 @@ from vlsn.seams import Channel
 
 T = TypeVar("T")
 ANSWER_S: Final = 2.0
-"""Seconds that a node is given beyond the time in which it is to have made a change."""
+"""The seconds that a node gets to answer, beyond the time in which it must make a change."""
 TRY_S: Final = 5.0
-"""Seconds in which one master is to have made a change, before it is looked for anew."""
+"""The seconds that one master gets to make a change, before the client looks for the master again."""
 LEFT_S_MIN: Final = 0.001
 _JSON: Final = {"Content-Type": "application/json"}
 
 
 class MasterCalls:
-    """Changes of one group's state, each tried for ``timeout_s``."""
+    """Changes a group's state by calls of the master. Each call is tried for ``timeout_s`` seconds."""
 
     def __init__(self, endpoints: Endpoints, network: Network, *, timeout_s: float) -> None:
         self._endpoints = endpoints
         self._network = network
         self._timeout_s = timeout_s
         self._master = ""
-        """The node that made a change last; empty where it has to be looked for."""
+        """The URL of the master that answered last; empty if the client must look for it."""
         self._looking = asyncio.Lock()
 
     async def put(self, path: str, body: bytes, *, again: bool) -> Response:
-        """Puts ``body``. ``again``: also where it may have been done. Raises the master's refusal; past the time the
-        reason that kept it waiting, or ``OutcomeUnknown``."""
+        """Puts ``body`` at ``path``. With ``again``, the call is repeated even if the change may have been made
+        already. Raises the master's refusal. Once the time is over, raises the reason that kept the call waiting, or
+        ``OutcomeUnknown``."""
         try_s = min(TRY_S, self._timeout_s)
         return await self.call("PUT", f"{path}?timeout={try_s:g}", body, again=again, answer_s=try_s)
 
     async def delete(self, path: str, *, again: bool) -> None:
-        """Deletes ``path``, durable on return. Raises ``NotFound``, and as ``put``."""
+        """Deletes ``path``, durable on return. Raises ``NotFound``, and the errors of ``put``."""
         asked, try_s = False, min(TRY_S, self._timeout_s)
 
         async def delete(url: str, _: float) -> None:
@@ -55,7 +57,7 @@ class MasterCalls:
             try:
                 await self._asked("DELETE", f"{url}{path}?timeout={try_s:g}", b"", _JSON, try_s)
             except NotFound:
-                if not asked_before:  # a call that had no answer has deleted it
+                if not asked_before:  # an earlier call, whose answer was lost, has deleted it
                     raise
 
         await self.at_master(delete, again=again)
@@ -63,27 +65,28 @@ class MasterCalls:
     async def call(
         self, method: str, path: str, body: bytes = b"", *, again: bool, answer_s: float = TRY_S, accept: str = ""
     ) -> Response:
-        """Calls ``path`` as it is, answered within ``answer_s``. Raises as ``put``."""
+        """Calls ``path``; each try must be answered within ``answer_s`` seconds. Raises the same errors as
+        ``put``."""
         headers = {**_JSON, "Accept": accept} if accept else _JSON
         return await self.at_master(
             lambda url, _: self._asked(method, f"{url}{path}", body, headers, answer_s), again=again
         )
 
     async def channel(self, path: str, *, message_bytes_max: int) -> Channel:
-        """Connects to ``path`` at the master. Raises as ``call``."""
+        """Opens a channel to ``path`` at the master. Raises the same errors as ``call``."""
         connect = self._network.connect
         return await self.at_master(
             lambda url, _: connect(f"{url}{path}", message_bytes_max=message_bytes_max, timeout_s=TRY_S), again=True
         )
 
     def left(self) -> None:
-        """Notes that the master may be another one: it is looked for before the next call."""
+        """Notes that another node may be the master by now, so the client looks for the master before the next call."""
         self._master = ""
 
     async def at_master(self, ask: Callable[[str, float], Awaitable[T]], *, again: bool, try_s: float = 0.0) -> T:
-        """Asks the master of the moment until it answers, for the client's time. ``ask`` is called with its URL and the
-        seconds of this try: ``try_s``, or the rest of the time. ``again``: also where it may have been done. Raises as
-        ``put``."""
+        """Asks whichever node is master, until one answers or the client's time is over. ``ask`` is called with the
+        master's URL and the seconds of this try: ``try_s``, or the rest of the time. With ``again``, the call is
+        repeated even if it may have been carried out already. Raises the same errors as ``put``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         told: VlsnLogError | None = None
@@ -98,7 +101,7 @@ class MasterCalls:
                 if isinstance(error, NotMaster | Unreachable | OutcomeUnknown) and self._master == url:
                     self._master = ""
                 if isinstance(error, Unreachable) and left_s < try_s and told is not None:
-                    raise told from error  # nobody was silent for long: the time was over
+                    raise told from error  # no node was silent for long; the time was over
                 told = error
                 raise
 
@@ -112,7 +115,7 @@ class MasterCalls:
         return await retrying(may_pass, stop=is_over)(once)
 
     async def _look(self) -> str:
-        """Finds the master; of many callers at once one does."""
+        """Finds the master. If several callers need the master at once, only one of them looks for it."""
         async with self._looking:
             if not self._master:
                 async with self._endpoints.turns:

@@ -1,7 +1,7 @@
-"""A network whose calls are meant for one log alone: a node that has another one refuses each of them (``WrongGroup``).
+"""A network for calls of one log only: a node that has another log refuses each call (``WrongGroup``).
 
-URLs say where nodes are, and two groups may have the same name. So the log's own name goes with each call. Whichever
-node answers, no other log is read or written.
+URLs say where nodes are, and two groups may have the same name. So each call carries the log's own name. Whichever node
+answers, no other log is read or written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vlsn.seams import Buffer, Channel
 
 @dataclass(frozen=True, slots=True)
 class OneLog:
-    """``network``, for calls of the log that is named ``founding`` (``founding`` of ``GET /v1/status``)."""
+    """Sends calls through ``network`` for the log named ``founding`` (the field ``founding`` of ``GET /v1/status``)."""
 
     network: Network
     founding: str

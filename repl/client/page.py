@@ -1,4 +1,4 @@
-"""Pages of a read: entries as a node answers them, and the place that the next page starts at."""
+"""Pages of a read: entries as a node answers them, and the place where the next page starts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from vlsn.ids import padded
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entries in rising VLSNs.  ``next_vlsn`` is where the next page starts, past what was not shown;
-    ``durable`` the node's durable end when it answered; ``term`` that of the last block, 0 where there is none."""
+    """Entries in ascending order of VLSN. ``next_vlsn`` is where the next page starts, after any entries that were
+    filtered out. ``durable`` is the node's durable end when it answered. ``term`` is the term of the last block, or 0
+    if there is none."""
 
     entries: list[Entry]
     next_vlsn: int
@@ -23,8 +24,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class VlsnPlace:
-    """The next VLSN, ``None`` for the first there is, and the term of the one before it. 0 stands for a term that is
-    not known."""
+    """A place in the log: the next VLSN (``None`` for the log's first) and the term of the VLSN before it. The term 0
+    means that the term is not known."""
 
     vlsn: int | None
     term: int = 0
@@ -35,8 +36,8 @@ class VlsnPlace:
 
 
 def decode_blocks(body: memoryview, *, from_vlsn: int, kinds: frozenset[int] | None) -> tuple[list[Entry], int]:
-    """Decodes the entries of whole blocks, each padded to 8 bytes, and the last block's term, 0 where there is none.
-    Every checksum is checked. Raises ``BadBody``."""
+    """Decodes the entries of whole blocks, each padded to a multiple of 8 bytes. Also returns the last block's term, or
+    0 if there is no block. Checks every checksum. Raises ``BadBody``."""
     found: list[Entry] = []
     at = term = 0
     while at < len(body):

@@ -1,7 +1,8 @@
-"""Positions of a group's consumers, as a client uses them: any node reports them, the master sets them.
+"""The positions of a group's consumers, as a client uses them: any node reports the positions, and the master sets
+them.
 
-A change has a name (``ConsumerChange.by``). So it is sent again, through changes of the master, until its answer comes
-or the client's time is over.
+Each change has a name (``ConsumerChange.by``). So the client can send a change again, through changes of the master,
+until the answer comes or the client's time is over.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class _Listed(msgspec.Struct):
 
 
 class Positions:
-    """The positions in one group."""
+    """The positions that one group stores."""
 
     def __init__(self, reader: Reader, stages: Stages) -> None:
         self._reader = reader
@@ -37,35 +38,36 @@ class Positions:
         return self
 
     async def get(self, name: str) -> ConsumerAt | None:
-        """Returns the position of ``name``, with every change acknowledged before the call; None if it has none. Raises
-        ``BadArgument``, and as ``Client.producer_at``."""
+        """Returns the position of ``name``, or None if there is no position. The answer includes every change that was
+        acknowledged before the call. Raises ``BadArgument``, and the errors of ``Client.producer_at``."""
         key_of(name)
         return await self._reader.told(f"{PATH}/{name}", ConsumerAt, _WHAT)
 
     async def list(self) -> list[ConsumerAt]:
-        """Returns all of them, by name. Raises as ``get``."""
+        """Returns all positions, sorted by name. Raises the same errors as ``get``."""
         listed = await self._reader.told(PATH, _Listed, _WHAT)
         return listed.consumers if listed is not None else []
 
     async def set(self, name: str, change: ConsumerChange) -> ConsumerAt:
-        """Sets a position, durable on return. Raises ``StaleTerm`` where another one has replaced the one that it
-        starts from, ``Trimmed``, ``BadArgument``, ``TooLarge``, nothing logged; past the client's time the reason that
-        kept it waiting, or ``OutcomeUnknown``."""
+        """Sets a position, durable on return. Raises ``StaleTerm`` if another position has replaced the one that the
+        change starts from. Raises ``Trimmed``, ``BadArgument`` or ``TooLarge``. With each of these errors nothing is
+        logged. Once the client's time is over, raises the reason that kept the call waiting, or ``OutcomeUnknown``."""
         key_of(name)
         answer = await self._calls.put(f"{PATH}/{name}", encoded(change), again=bool(change.by))
         return decoded(answer, ConsumerAt, _WHAT)
 
     async def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: ConsumerChange) -> Appended:
-        """Logs these batches, each with its number of entries, and the position behind their input, in one block.
-        Durable on a majority on return.
+        """Logs the batches ``parts``, each with its number of entries, together with the position after their input, in
+        one block. The block is durable on a majority on return.
 
-        Raises, nothing logged, ``StaleTerm`` where another position has replaced the one that it starts from,
-        ``TransactionGone``, ``TooLarge``, ``BadArgument``, ``WrongVersion``; past the client's time
-        ``OutcomeUnknown``, or what kept it waiting."""
+        Raises ``StaleTerm`` if another position has replaced the one that the change starts from. Raises
+        ``TransactionGone``, ``TooLarge``, ``BadArgument`` or ``WrongVersion``. With each of these errors nothing is
+        logged. Once the client's time is over, raises ``OutcomeUnknown``, or the reason that kept the call waiting.
+        """
         key_of(name)
         return await self._stages.commit(parts, {"positions": {name: change}})
 
     async def delete(self, name: str) -> None:
-        """Deletes a position, durable on return. Raises ``NotFound``, and as ``set``."""
+        """Deletes a position, durable on return. Raises ``NotFound``, and the errors of ``set``."""
         key_of(name)
         await self._calls.delete(f"{PATH}/{name}", again=False)

@@ -1,18 +1,18 @@
-"""Appends on their way to the master: one pipelined connection that empties the queue.
+"""Sends appends to the master: one pipelined connection takes them from the queue.
 
-A group goes out as one batch; its answer wakes every waiter of the group.  Costs are by the group, except
-one list append and one future for each append.
+A group is sent as one batch, and its answer wakes every waiter of the group. Work is done for each group, not for each
+append, except one list append and one future.
 
-1. An append is sent again only if it cannot have been logged: it was never sent, its refusal says so, or the node has
-   closed an idle connection that it came too late on. An append that was sent and never answered raises
-   ``OutcomeUnknown``. An exactly-once client's groups have names in the log (``identity.py``): it sends them again, in
-   their order, until they are answered or their time is over.
-2. Groups go out in the order of their appends; a refusal refuses all groups sent after it, and they go out
-   again in the same order.
-3. Every append has a deadline. Past it the append fails with the reason that kept it waiting.
-4. Memory is bounded: at most ``IN_FLIGHT_*`` unanswered, and what the queue holds.
-5. A master of an older vlsnlog takes no transaction that sets something in one message: it fails with ``NoSets``,
-   unsent.
+1. An append is sent again only if it cannot have been logged: it was never sent, its refusal says so, or the append
+   came too late on an idle connection that the node had closed. An append that was sent and never answered raises
+   ``OutcomeUnknown``. The groups of an exactly-once client have names in the log (``identity.py``). So such a client
+   sends its groups again, in their order, until they are answered or their time is over.
+2. Groups are sent in the order of their appends. A refusal refuses all groups sent after the refused one, too; all of
+   these groups are sent again in the same order.
+3. Every append has a deadline. Past its deadline an append fails with the reason that kept it waiting.
+4. Memory is bounded: at most ``IN_FLIGHT_*`` is unanswered, and the queue is bounded, too.
+5. A master of an older vlsnlog does not accept, in one message, a transaction that sets positions or states. Such a
+   transaction fails with ``NoSets``, and is not sent.
 """
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ from vlsn.seams import Channel, Random
 from vlsn.together import failure_of, together
 
 IN_FLIGHT_GROUPS_MAX: Final = PRODUCER_REMEMBERED_MAX
-"""Groups in flight: as many as the log remembers of a producer, for all may be sent again."""
+"""The most groups in flight: as many as the log remembers of a producer, because all of them may be sent again."""
 IN_FLIGHT_BYTES_MAX: Final = 32 << 20
 WATCH_PERIOD_S: Final = 0.1
 ANSWER_GRACE_S: Final = 1.0
-"""Seconds past an append's deadline that the node's own answer is waited for."""
+"""The seconds past an append's deadline during which the client still waits for the node's own answer."""
 SILENCE_S: Final = 2.0
-"""The age of the oldest group past which nothing more is sent: a hung node gets no more."""
+"""Once the oldest group has waited this long, nothing more is sent, because the node may hang."""
 LOOK_AFTER_S: Final = 0.5
-"""The oldest group has waited this long: all nodes are asked who leads, and again after as long."""
+"""Once the oldest group has waited this long, all nodes are asked who leads. The question is repeated after the same
+time."""
 LOOK_SOON_S: Final = 0.1
 LOOKS_SOON: Final = 15
-"""Looks after which a silent master is looked for less often. One that does not answer is mostly followed within a
-second or two."""
+"""After this many searches for the successor of a silent master, the client searches less often. A master that does not
+answer mostly has a successor within a second or two."""
 CONNECT_TIMEOUT_S: Final = 5.0
 
 
@@ -73,13 +74,13 @@ class _Refusal(msgspec.Struct):
 
 
 class NoSets(VlsnLogError):
-    """The master takes no transaction that sets something in one message; nothing was sent."""
+    """The master does not accept, in one message, a transaction that sets positions or states. Nothing was sent."""
 
     retry_safe = True
 
 
 class Producer:
-    """The queue's connection.  All on one event loop."""
+    """The connection that sends the queue's appends. It runs on one event loop."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Producer:
         random: Random | None = None,
         durability: GroupDurability | None = None,
     ) -> None:
-        """Prepares the connection; an exactly-once client draws its names from ``random``."""
+        """Prepares the connection. An exactly-once client draws its producer names from ``random``."""
         self.queue = AppendQueue(timeout_s, named=random is not None)
         self._identities = Identities(random) if random is not None else None
         self._endpoints = endpoints
@@ -105,11 +106,11 @@ class Producer:
         self._waking = Waking(acks)
         self._next_id = 1
         self._fault: VlsnLogError | None = None
-        """This connection's first refusal: nothing more is sent on it."""
+        """The first refusal on this connection; after it nothing more is sent on this connection."""
         self._last_fault: VlsnLogError = Unreachable("no master took the append in time")
         self._progress = False
         self._takes_sets = False
-        """This connection's master takes transactions that set something."""
+        """True if this connection's master accepts, in one message, transactions that set positions or states."""
         self._closing = False
         self._leaving: set[asyncio.Task[None]] = set()
         """Connections that are being closed."""
@@ -119,37 +120,37 @@ class Producer:
         self._hung = asyncio.Event()
 
     async def flush(self) -> None:
-        """Returns when every append put so far, and any put meanwhile, is answered or failed."""
+        """Returns once every append is answered or has failed, including appends that are queued meanwhile."""
         while self.queue or self._in_flight or self._refused:
             self._settled.clear()
             await self._settled.wait()
 
     async def last_answers(self) -> None:
-        """Waits for the answers that are due behind a refusal of this connection, or for its loss. Returns at once when
-        nothing was refused. The node refuses what was sent behind a refusal, too: its word is better than not to
-        know."""
+        """After a refusal on this connection, waits for the answers that are still due, or for the loss of the
+        connection. Returns at once if nothing was refused. The node refuses the groups sent after a refused group, too.
+        Waiting for these refusals shows that those groups are not in the log."""
         while self._fault is not None and self._in_flight:
             self._settled.clear()
             await self._settled.wait()
 
     def stop(self) -> None:
-        """Stops sending: groups that still wait fail. Call ``flush`` first to give it its time."""
+        """Stops sending; groups that still wait fail. Call ``flush`` first to let the groups be sent and answered."""
         self._closing = True
         error = LogClosed("the client was closed before this append was sent")
         for group in self._refused:
             group.fail(error)
         self._refused.clear()
         self.queue.close(error)
-        self.queue.work.set()  # the task that waits for work has to see the end
+        self.queue.work.set()  # wakes the task that waits for work, so that it sees the end
         self._settle()
 
     def close(self) -> None:
-        """Stops as ``stop`` does, without a wait for groups that were sent and are not answered."""
+        """Stops like ``stop``, but does not wait for the answers to groups that were sent."""
         self.stop()
         self._fail_in_flight("the client was closed before the answer")
 
     async def run(self) -> None:
-        """Owns the connection; runs until it is cancelled.  However it ends, no append is left waiting."""
+        """Owns the connection; runs until it is cancelled. However ``run`` ends, no append is left waiting."""
         try:
             await together(watch=self._watch(), connect=self._connect_forever())
         finally:
@@ -171,7 +172,8 @@ class Producer:
             self._last_fault = fault
 
     async def _pause(self, seconds: float) -> None:
-        """Ends early when nothing waits any more, so that the next append finds no pause begun for others."""
+        """Pauses for ``seconds``, or until nothing waits any more. So the next append does not have to wait out a pause
+        that was begun for others."""
         if self.queue:
             self._settled.clear()
             try:
@@ -181,10 +183,10 @@ class Producer:
                 pass
 
     async def _session(self) -> None:
-        """Runs one connection, from finding the master to its loss.
+        """Runs one connection, from finding the master to the loss of the connection.
 
-        Returns when there is nothing left to do, or it did something before it broke (so that the next
-        attempt starts without delay); raises what broke it otherwise.
+        Returns if nothing is left to do, or if an append was answered before the connection broke; then the next
+        attempt starts without delay. Otherwise raises the error that broke the connection.
         """
         if not self.queue:
             return
@@ -219,7 +221,7 @@ class Producer:
                 message_bytes_max=ANSWERS_MESSAGE_BYTES_MAX,
                 timeout_s=CONNECT_TIMEOUT_S,
             )
-        except BadArgument:  # an older one
+        except BadArgument:  # a node of an older version
             self._takes_sets = False
             return await self._network.connect(
                 f"{url}/v1/produce", message_bytes_max=ANSWERS_MESSAGE_BYTES_MAX, timeout_s=CONNECT_TIMEOUT_S
@@ -228,7 +230,7 @@ class Producer:
         return channel
 
     async def _leave(self, channel: Channel) -> None:
-        """Closes the channel. It waits for a silent node's part in that only if this client ends, too."""
+        """Closes the channel. A silent node's part in the closing is waited for only if this client ends, too."""
         mine = asyncio.current_task()
         if self._closing or mine is None or mine.cancelling():
             await channel.close()
@@ -239,11 +241,12 @@ class Producer:
 
     def _left(self, task: asyncio.Task[None]) -> None:
         self._leaving.discard(task)
-        failure_of(task)  # the connection is gone either way
+        failure_of(task)  # ignores the error: the connection is gone either way
 
     def _end_session(self, fault: VlsnLogError, *, untaken: bool) -> None:
-        """Puts refused groups back to the front. Groups that were sent and not answered count as refused with
-        ``untaken``. Else an exactly-once client puts them back, too; another client reports them as unknown."""
+        """Puts refused groups back to the front of the queue. With ``untaken``, groups that were sent and not answered
+        count as refused. Otherwise an exactly-once client puts such groups back, too; any other client reports their
+        outcome as unknown."""
         self._last_fault = fault
         if untaken and not self._closing:
             self._refused += self._in_flight
@@ -271,7 +274,8 @@ class Producer:
         self._settle()
 
     def _fail_unnamed(self, why: str) -> None:
-        """Fails what must not be sent again. Transactions have names of their own."""
+        """Fails the groups that must not be sent again. Transactions may be sent again, because they have names of
+        their own."""
         for group in self._in_flight:
             if group.identity is None:
                 group.fail(_unknown(why))
@@ -312,7 +316,7 @@ class Producer:
         )
 
     def _message(self, group: Group) -> bytes:
-        """Makes the message of a group; from here on it may have been logged."""
+        """Makes the message of a group. From here on the group counts as possibly logged."""
         now = group.sent_at = self._loop.time()
         group.id = self._next_id
         self._next_id += 1
@@ -336,10 +340,10 @@ class Producer:
                     raise self._fault
                 await channel.deliver(self._take)
         finally:
-            self._waking.wake_all()  # after a cancel: they are acknowledged all the same
+            self._waking.wake_all()  # even after a cancel, because these appends are acknowledged
 
     def _take(self, message: bytes) -> bool:
-        """Takes answers, and says whether all whom they answer are awake."""
+        """Takes the answers of one message. Returns True once all waiters that they answer are awake."""
         for answer in decode_answers(message):
             self._answered(answer)
         if not self._waking.wake_some() or self._fault is not None:
@@ -373,16 +377,16 @@ class Producer:
             return
         self._progress = True
         if not group.uncertain and group.identity is not None and not group.identity.fixed:
-            group.identity = None  # its sequence is free
+            group.identity = None  # the sequence is free again
         if isinstance(error, TooLarge | BadBody) and len(group.waiters) > 1 and not group.uncertain:
-            # One append has spoilt the batch of its neighbours; nothing was logged, so each goes alone.
+            # One append has spoilt the batch of its neighbours. Nothing was logged, so each append is sent alone.
             self._refused.extend(group.split())
         else:
             group.fail(error)
 
     def _comes_again(self, group: Group, error: VlsnLogError) -> bool:
-        """Says whether a producer may send ``group`` once more after a refusal that leaves open whether it is
-        logged."""
+        """Says whether a producer may send ``group`` once more, after a refusal that leaves open whether the group is
+        in the log."""
         identity = group.identity
         if identity is None:
             return False
@@ -404,8 +408,8 @@ class Producer:
         raise Unreachable(f"{url} does not answer")
 
     async def _end_when_unseated(self, url: str, term: int) -> None:
-        """Ends the connection once another node leads. A silent master may stand still or be cut off, and its
-        connections live on."""
+        """Ends the connection once another node leads. A silent master may be stopped or cut off, and its connections
+        stay open nevertheless."""
         while True:
             await self._silent.wait()
             leads, looks = await self._leader(), 0
@@ -421,7 +425,7 @@ class Producer:
             self._silent.clear()
 
     async def _leader(self, *, but: str = "") -> str:
-        """Returns the master's URL, nobody waiting for ``but``; "" while nobody is known to lead."""
+        """Returns the master's URL without asking ``but``, or "" if no node is known to lead."""
         try:
             return await self._endpoints.master(but=but)
         except VlsnLogError:
@@ -446,8 +450,8 @@ class Producer:
         return bool(self._in_flight) and self._in_flight[0].sent_at + LOOK_AFTER_S < self._loop.time()
 
     def _is_hung(self, now: float) -> bool:
-        """Says whether the master counts as hung. An exactly-once client asks again soon, for it may; another one waits
-        as long as an answer may come."""
+        """Says whether the master counts as hung. An exactly-once client gives up early, because it may send its
+        appends again. Any other client waits as long as an answer may arrive."""
         if self._identities is not None and self._in_flight[0].sent_at + SILENCE_S < now:
             return True
         return min(group.deadline for group in self._in_flight) + ANSWER_GRACE_S < now
@@ -462,7 +466,7 @@ def _unknown(why: str) -> OutcomeUnknown:
 
 
 def _was_not_submitted(document: bytes) -> bool:
-    """Says whether the request was refused only for one before it (``after``)."""
+    """Says whether the request was refused only because an earlier request was refused (``after``)."""
     try:
         return msgspec.json.decode(document, type=_Refusal).after is not None
     except JSON_FAULTS:
@@ -470,7 +474,8 @@ def _was_not_submitted(document: bytes) -> bool:
 
 
 def _gave_way(fault: BaseException) -> bool:
-    """Says whether the node has closed an idle connection: everything that it has taken is answered."""
+    """Says whether the node has closed the connection because it was idle. Then the node has answered everything that
+    it received."""
     return isinstance(fault, ChannelClosed) and fault.code == GAVE_WAY
 
 

@@ -1,8 +1,8 @@
-"""Appends that wait to be sent, in the order of their calls.
+"""The queue of appends that wait to be sent, in the order of their calls.
 
-Appends of one turn of the event loop gather in the *open* group; it is closed when it is taken, full, or followed by an
-``append_many``. Refused groups go back to the front. At most about ``QUEUED_BYTES_MAX`` wait here; past that, a call
-waits before it queues.
+Appends of one turn of the event loop gather in the *open* group. The group is closed when it is taken, when it is full,
+or when an ``append_many`` follows. Refused groups are put back to the front. The queue holds at most about
+``QUEUED_BYTES_MAX``; beyond that, a call waits before its append is queued.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from vlsn.seams import Buffer
 T = TypeVar("T")
 QUEUED_BYTES_MAX: Final = 64 << 20
 Name = tuple[Identity, int]
-"""An append's submission: whose, and which."""
+"""The name of a submission: its producer and its sequence."""
 
 
 class AppendQueue:
-    """The queue.  ``work`` is set while something waits."""
+    """The queue of appends. ``work`` is set while an append waits."""
 
     def __init__(self, timeout_s: float, *, named: bool) -> None:
         self.work = asyncio.Event()
         self._named = named
-        """Each group will go out as a producer's."""
+        """True if each group will be sent under a producer's name."""
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._create_future = self._loop.create_future
         self._open: Group | None = None
         self._groups: deque[Group] = deque()
         self._bytes = 0
-        """Bytes of all groups but the open one."""
+        """The bytes of all closed groups."""
         self._room = asyncio.Event()
         self._closed = False
 
@@ -46,7 +46,8 @@ class AppendQueue:
         return len(self._groups)
 
     def put(self, value: bytes, key: Key = None) -> Awaitable[int]:
-        """Queues one append; the result is its VLSN.  Raises ``TypeError``, ``TooLarge``, ``LogClosed``."""
+        """Queues one append. The awaited result is the append's VLSN. Raises ``TypeError``, ``TooLarge``,
+        ``LogClosed``."""
         group = self._open
         if (
             key is not None
@@ -73,8 +74,8 @@ class AppendQueue:
         durability: GroupDurability | None = None,
         name: Name | None = None,
     ) -> Awaitable[Appended]:
-        """Queues one atomic append of many, with ``acks``, ``durability`` and under its own ``name`` where it has
-        them."""
+        """Queues many values as one atomic append. ``acks``, ``durability`` and ``name`` apply to this append if they
+        are given."""
         batch = batch_of(values, keys, named=self._named)
         if self.full:
             return self._when_room(self._put_batch, batch, acks, durability, name)
@@ -91,8 +92,8 @@ class AppendQueue:
         name: Name,
         sets: bytes = b"",
     ) -> None:
-        """Queues a whole transaction, its entries checked before, with the state that it ``sets`` (JSON). The caller
-        has waited for ``room``."""
+        """Queues a whole transaction, whose entries are checked already, with the state that it ``sets`` (JSON). The
+        caller must have waited for ``room``."""
         batch = encode_parts(values, keys) if values else []
         group = self._begin()
         group.batch, group.acks, group.durability = batch, acks, durability
@@ -112,7 +113,7 @@ class AppendQueue:
         return self._waiter(group)
 
     def take(self) -> Group:
-        """Takes the group that waits longest."""
+        """Takes the group that has waited longest."""
         if self._groups[0] is self._open:
             self._close_open()
         group = self._groups.popleft()
@@ -122,7 +123,7 @@ class AppendQueue:
         return group
 
     def put_back(self, groups: Sequence[Group]) -> None:
-        """Puts closed groups back, in their order, before all others."""
+        """Puts closed groups back before all others, in their order."""
         for group in reversed(groups):
             self._groups.appendleft(group)
             self._bytes += group.size
@@ -130,13 +131,13 @@ class AppendQueue:
             self.work.set()
 
     def fail_late(self, now: float, fault: VlsnLogError) -> bool:
-        """Fails groups past their deadline with ``fault``, and says whether there was any."""
+        """Fails the groups past their deadline with ``fault``. Says whether there was any."""
         late = [group for group in self._groups if group.deadline < now]
         self._fail(late, fault)
         return bool(late)
 
     def close(self, error: VlsnLogError) -> None:
-        """Fails the groups that wait, and refuses later appends."""
+        """Fails the groups that wait, and refuses all later appends."""
         self._closed = True
         self._fail(list(self._groups), error)
         self._room.set()
@@ -169,7 +170,7 @@ class AppendQueue:
         return future
 
     def _close_open(self) -> None:
-        """Closes the open group: the next append goes into another."""
+        """Closes the open group, so that the next append begins another group."""
         if self._open is not None:
             self._open.close()
             self._bytes += self._open.size
@@ -194,7 +195,7 @@ class AppendQueue:
         return self._bytes > QUEUED_BYTES_MAX
 
     async def room(self) -> None:
-        """Waits while it is ``full``."""
+        """Waits while the queue is ``full``."""
         while self.full and not self._closed:
             self._room.clear()
             await self._room.wait()

@@ -1,10 +1,9 @@
-"""Reading through any node that serves.
+"""Reads through any node that serves.
 
-Pages are whole blocks as they lie in the log, decoded here. A node that fails is left for the next one, and so is,
-while following, one that has nothing new: it may be cut off from the others. Where one does not even say that in time,
-the next one is asked, too, and whichever answers first is read on from. A page is requested once, so a change of node
-neither doubles nor skips an entry. The term of the last block goes along: a log that does not hold that block, because
-a person gave up durable entries, answers ``NotInLog`` instead of going on past the place.
+Pages are whole blocks as the log stores them, and are decoded here. If a node fails, the reader asks the next node.
+While following, it also moves on from a node that has nothing new, because that node may be cut off from the others. If
+a node does not answer in time at all, the next node is asked as well, and the reader continues from whichever answers
+first. Each page is read from one answer, so a change of node neither doubles nor skips an entry.
 """
 
 from __future__ import annotations
@@ -55,14 +54,16 @@ T = TypeVar("T")
 
 BLOCKS_TYPE: Final = "application/x-vlsnlog-blocks"
 ANSWER_TIMEOUT_S: Final = 2.0
-"""Seconds past the wait it asked for that a node may take for its answer. They double after each round in which none
-answered, up to ``ANSWER_TIMEOUT_MAX_S``: a silent node is mostly gone, but a link may be slow."""
+"""The seconds that a node may take for its answer, beyond the wait that the reader asked for. The time doubles after
+each round in which no node answered, up to ``ANSWER_TIMEOUT_MAX_S``. A silent node is mostly down, but its link may
+also be slow."""
 ANSWER_TIMEOUT_MAX_S: Final = 32.0
 FOLLOW_WAIT_S: Final = 2.0
 CONFIRM_S: Final = 2.0
-"""Seconds that a node is given to be as new as is asked, before the next one is; half of a client's time at most."""
+"""The seconds that a node gets to become as new as is asked, before the next node is asked. It is at most half of the
+client's time."""
 Consistency = Literal["durable", "linearizable"]
-"""The entries that a read must show: see ``Client.read``."""
+"""Which entries a read must show; see ``Client.read``."""
 DURABLE: Final = "durable"
 LINEARIZABLE: Final = "linearizable"
 DATA_ONLY: Final = frozenset({int(EntryKind.DATA)})
@@ -70,7 +71,7 @@ DATA_ONLY: Final = frozenset({int(EntryKind.DATA)})
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The entries asked for, and how many seconds to wait for the first."""
+    """The entries asked for, and how many seconds the node may wait for the first entry."""
 
     wait_s: float
     all_kinds: bool
@@ -78,7 +79,7 @@ class _Wanted:
 
     @property
     def parameters(self) -> str:
-        """The query parameters of a filter. With them the node answers lines, not blocks."""
+        """The query parameters of the filter. With a filter the node answers lines instead of blocks."""
         if self.keys is None:
             return ""
         name = "key_prefix" if self.keys.prefix else "key"
@@ -87,7 +88,7 @@ class _Wanted:
 
 
 def freshness_of(consistency: Consistency = DURABLE, at_least: int = 0, lag_max_s: float | None = None) -> Freshness:
-    """Reads how new a node must be. Raises ``BadArgument``."""
+    """Makes a ``Freshness`` of a read's arguments. Raises ``BadArgument``."""
     if consistency not in (DURABLE, LINEARIZABLE):
         raise BadArgument(f"consistency: {consistency!r} is not one of {DURABLE}, {LINEARIZABLE}")
     if not 0 <= index(at_least) <= NUMBER_MAX:
@@ -111,7 +112,7 @@ class _ProducerSaid(msgspec.Struct):
 
 
 class Reader:
-    """Pages from whichever node serves, beginning with the one that served last."""
+    """Reads pages from whichever node serves, and asks first the node that answered last."""
 
     def __init__(self, endpoints: Endpoints, *, give_up_s: float) -> None:
         self._endpoints = endpoints
@@ -130,12 +131,12 @@ class Reader:
         keys: KeyFilter | None = None,
         after_term: int = 0,
     ) -> AsyncGenerator[Page, None]:
-        """Pages up to ``to_vlsn`` or what is durable at the first answer, whichever is less. A node that lags has time
-        to reach the highest VLSN that any answer called durable, and the one of ``consistency``. The rest of that goes
-        with the first question: its answer says how far the others must go.
+        """Yields pages up to ``to_vlsn`` or to the durable end of the first answer, whichever is less.
 
-        Raises ``Trimmed``, ``Damaged``. When ``give_up_s`` brought nothing new it raises ``Unreachable``, the nodes'
-        refusal, or ``TooFarBehind`` if they have not reached the end.
+        A node that lags gets time to reach the highest VLSN that any answer called durable, and the freshness
+        ``consistency``. The first request asks for the full ``consistency``; its answer says which VLSN the other nodes
+        must reach. Raises ``Trimmed``, ``Damaged``. If nothing new came for ``give_up_s``, raises ``Unreachable``, the
+        nodes' refusal, or ``TooFarBehind`` if the nodes have not reached the end.
         """
         at_least = max(consistency.at_least, self._endpoints.durable)
         ask = self._asking(replace(consistency, at_least=0))
@@ -166,7 +167,7 @@ class Reader:
                     raise self._lagging(end or 0, durable)
             place = place.after(page)
             yield _until(page, end)
-            if moved:  # the time of whoever used the page is not counted
+            if moved:  # the time that the caller spends on a page does not count
                 deadline = loop.time() + self._give_up_s
 
     def _lagging(self, end: int, durable: int) -> TooFarBehind:
@@ -184,8 +185,8 @@ class Reader:
         keys: KeyFilter | None = None,
         consistency: Freshness = ANY,
     ) -> AsyncGenerator[Page, None]:
-        """Yields pages for ever, some without entries to show. It waits for entries to become durable, through the loss
-        of any node, and for a node that is as new as ``consistency``. ``after_term``: that of the VLSN before
+        """Yields pages for ever; some pages have no entries. Waits for entries to become durable, through the loss of
+        any node, and for a node that is as new as ``consistency``. ``after_term`` is the term of the VLSN before
         ``from_vlsn``, which the caller has read. Raises ``Trimmed``, ``NotInLog``."""
         place = VlsnPlace(_checked(from_vlsn), after_term or 0)
         if after_term is not None and (from_vlsn is None or from_vlsn < 2 or after_term < 1):
@@ -205,10 +206,10 @@ class Reader:
         keys: KeyFilter | None = None,
         consistency: Freshness = ANY,
     ) -> Page | None:
-        """Waits for the page behind ``place``, through the loss of any node; None where the node that answered had
-        nothing new for ``FOLLOW_WAIT_S``. Raises as ``follow``."""
+        """Waits for the page after ``place``, through the loss of any node. Returns None if the node that answered had
+        nothing new for ``FOLLOW_WAIT_S``. Raises the same errors as ``follow``."""
         if (place.vlsn or 0) > consistency.at_least:
-            consistency = replace(consistency, at_least=0)  # what it follows on is further
+            consistency = replace(consistency, at_least=0)  # the place itself is beyond ``at_least``
         page = await self._page(place, self._asking(consistency), _Wanted(FOLLOW_WAIT_S, all_kinds, keys), inf)
         if page.next_vlsn != place.vlsn:
             return page
@@ -217,24 +218,26 @@ class Reader:
 
     async def vlsn_at(self, time_us: int) -> int:
         """Finds the first VLSN at which the highest block time so far is at or past ``time_us``, as the node that is
-        asked knows the log; one past its durable end where none is. Raises as ``pages``."""
+        asked knows the log. Returns one past that node's durable end if there is no such VLSN. Raises the same errors
+        as ``pages``."""
         found, durable = await self._look(f"at={time_us}&")
         return found or durable + 1
 
     async def first_vlsn(self) -> int:
-        """Returns the first VLSN that the node which is asked still has; one past its durable end where there is none.
-        Raises as ``pages``."""
+        """Returns the first VLSN that the node which is asked still has, or one past its durable end if it has none.
+        Raises the same errors as ``pages``."""
         found, durable = await self._look("")
         return found or durable + 1
 
     async def durable_vlsn(self, consistency: Freshness) -> int:
-        """Returns the durable end of a node that is as new as ``consistency``, or a higher one known before. Raises as
-        ``pages``."""
+        """Returns the durable end of a node that is as new as ``consistency``, or a higher durable VLSN known before.
+        Raises the same errors as ``pages``."""
         await self._look(f"from={END}&{self._asking(consistency)}")
         return self._endpoints.durable
 
     async def _look(self, wanted: str) -> tuple[int, int]:
-        """Asks for one entry: its VLSN, 0 where there is none, and the durable end of the node that was asked."""
+        """Asks for one entry. Returns the entry's VLSN, or 0 if there is no such entry, and the durable end of the node
+        that was asked."""
 
         async def look(url: str) -> tuple[int, int]:
             answer = await self._get(f"{url}/v1/entries?{wanted}limit=1&kinds=all")
@@ -255,8 +258,8 @@ class Reader:
         after_term: int,
         consistency: Freshness,
     ) -> Spans:
-        """Asks the master, whose durable end is the newest, and any other node where it does not answer. Raises
-        ``Trimmed``, ``NotInLog``, and as ``pages``."""
+        """Asks the master for spans, because its durable end is the newest. If the master does not answer, asks any
+        other node. Raises ``Trimmed``, ``NotInLog``, and the errors of ``pages``."""
         begin = f"from={from_vlsn}&" if from_vlsn is not None else ""
         begin += f"to={to_vlsn}&" if to_vlsn is not None else ""
         begin += f"after_term={after_term}&" if after_term else ""
@@ -274,8 +277,8 @@ class Reader:
             return await self._retried(ask, until, known=error)
 
     async def told(self, path: str, kind: type[T], what: str) -> T | None:
-        """Returns what a node tells under ``path``, with all that was acknowledged to anybody before the call; None
-        where that is nothing. Raises as ``producer``."""
+        """Returns what a node answers for ``path``, or None if the name is not found. The answer includes everything
+        that was acknowledged to any client before the call. Raises the same errors as ``producer``."""
         asked = self._asking(ALL_ACKNOWLEDGED)[:-1]
 
         async def tell(url: str) -> Response | None:
@@ -288,7 +291,7 @@ class Reader:
         return decoded(answer, kind, what) if answer is not None else None
 
     async def group(self) -> str:
-        """Returns the name of the nodes' group. Raises as ``pages``."""
+        """Returns the name of the nodes' group. Raises the same errors as ``pages``."""
 
         async def ask(url: str) -> str:
             return str((await self._endpoints.status(url)).document.get("group", ""))
@@ -296,8 +299,8 @@ class Reader:
         return await self._retried(ask)
 
     async def producer(self, producer: int) -> ProducerAt:
-        """Raises ``Unreachable`` when no node served for ``give_up_s``, ``NotMaster`` or ``NotYet`` when none could
-        confirm it."""
+        """Asks for a producer's submissions. Raises ``Unreachable`` if no node served for ``give_up_s``, and
+        ``NotMaster`` or ``NotYet`` if no node could confirm the answer."""
 
         async def ask(url: str) -> ProducerAt:
             answer = await self._get(f"{url}/v1/producers/{producer:016x}?timeout={self._confirm_s:.3f}")
@@ -310,13 +313,13 @@ class Reader:
     async def _get(
         self, target: str, *, headers: Mapping[str, str] | None = None, wait_s: float | None = None
     ) -> Response:
-        """Asks one node, which may take ``wait_s`` before it answers (None: as long as it confirms). Raises what it
-        answers."""
+        """Asks one node, which may take ``wait_s`` before it answers (None: as long as it may take to confirm). Raises
+        the error that the node answers."""
         timeout_s = (self._confirm_s if wait_s is None else wait_s) + self._answer_s
         return right(await self._endpoints.request("GET", target, headers=headers, timeout_s=timeout_s))
 
     def _asking(self, wanted: Freshness) -> str:
-        """Returns the part of a query that asks for a node as new as that."""
+        """Returns the part of a query that asks for a node as new as ``wanted``."""
         found = f"consistency={LINEARIZABLE}&" if wanted.linearizable else ""
         found += f"at_least={wanted.at_least}&" if wanted.at_least else ""
         found += f"lag_max={wanted.lag_max_s:.3f}&" if wanted.lag_max_s is not None else ""
@@ -334,8 +337,8 @@ class Reader:
         silent_s: float | None = None,
         known: VlsnLogError | None = None,
     ) -> T:
-        """Asks all nodes, round by round, until ``deadline``; that is in ``give_up_s`` where none is named. Raises what
-        the last round was refused with, or ``known`` where no round ended."""
+        """Asks all nodes, round by round, until ``deadline``; without a ``deadline``, for ``give_up_s``. Raises the
+        error of the last round, or ``known`` if no round ended."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._give_up_s if deadline is None else deadline
 
@@ -346,7 +349,7 @@ class Reader:
             try:
                 return await self._of_any(ask, until, silent_s)
             except TimeoutError:
-                raise fault from None  # of an earlier round, if there was one
+                raise fault from None  # the error of an earlier round, if there was one
             except VlsnLogError as error:
                 fault = error
                 raise
@@ -360,8 +363,8 @@ class Reader:
     async def _of_any(
         self, ask: Callable[[str], Coroutine[Any, Any, T]], until: float = inf, silent_s: float | None = None
     ) -> T:
-        """Asks all nodes in one round, one after the other. The next one is asked after ``silent_s``; a late answer
-        still counts. Raises ``TimeoutError`` where it is ``until`` before any has answered."""
+        """Asks all nodes in one round, one after the other. The next node is asked after ``silent_s``; a late answer of
+        an earlier node still counts. Raises ``TimeoutError`` if no node has answered by ``until``."""
         loop = asyncio.get_running_loop()
         urls = self._endpoints.readable
         fault: VlsnLogError | None = None
@@ -442,7 +445,7 @@ def _checked(from_vlsn: int | None) -> int | None:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Says whether asking again later can help."""
+    """Says whether the error may pass, so that asking again later can help."""
     return isinstance(error, VlsnLogError) and not isinstance(
         error, Trimmed | NotInLog | BadArgument | BadBody | NotFound | UnsupportedType | WrongGroup
     )

@@ -1,6 +1,6 @@
-"""The reads of a client: pages and entries of a range or without end, spans, and where the log is by now.
+"""The reads of a client: pages and entries of a range or without end, spans, and the current ends of the log.
 
-Calls go to the node that served last, and on to others where it fails (``repl.client.reader``).
+Calls are sent to the node that answered last. If it fails, they are sent to another node (``repl.client.reader``).
 """
 
 from __future__ import annotations
@@ -27,43 +27,44 @@ NOT_OPEN: Final = "the client is not open; use it inside `async with connect(…
 
 
 class Reads(Generic[V]):
-    """The part of a ``Client`` that reads; values and keys are of type ``V``."""
+    """The part of a ``Client`` that reads. Values and keys are of type ``V``."""
 
     _endpoints: Endpoints
     _reader: Reader
 
     def __init__(self, codec: Codec, timeout_s: float) -> None:
         self.codec = codec
-        """The codec of appends that name no other, and of keys."""
+        """The codec of keys, and of appends that name no codec."""
         self._timeout_s = timeout_s
         self._gone = NOT_OPEN
-        """The reason why it is not open; empty while it is."""
+        """The reason why the client is not open; empty while it is open."""
 
     def _check_open(self) -> None:
         if self._gone:
             raise LogClosed(self._gone)
 
     async def producer_at(self, producer: int) -> ProducerAt:
-        """Returns the producer's last durable submission and the next one due. That is all that was acknowledged to it
-        before the call, at least.
-
-        Raises ``Unreachable``, and ``NotMaster`` or ``NotYet`` when no majority has confirmed it for ``timeout_s``."""
+        """Returns the producer's last durable submission and the sequence that is due next. The answer includes at
+        least every submission that was acknowledged to the producer before the call. Raises ``Unreachable``, and
+        ``NotMaster`` or ``NotYet`` if no majority has confirmed the answer for ``timeout_s``."""
         self._check_open()
         return await self._reader.producer(index(producer))
 
     async def durable_vlsn(
         self, *, consistency: Consistency = DURABLE, at_least: int = 0, lag_max_s: float | None = None
     ) -> int:
-        """Returns the highest VLSN that a node calls durable, or that this client knows to be. The node must be as new
-        as for ``read``. Raises ``Unreachable``, and as ``read``."""
+        """Returns the highest VLSN that a node calls durable, or a higher one that this client knows to be durable. The
+        arguments say how new the node must be, as for ``read``. Raises ``Unreachable``, and the errors of ``read``."""
         self._check_open()
         return await self._reader.durable_vlsn(freshness_of(consistency, at_least, lag_max_s))
 
     async def vlsn_at(self, time_us: datetime | int) -> int:
-        """Finds the first VLSN at which the highest block time so far is at or past ``time_us``: a ``datetime`` (UTC
-        where it has no zone) or µs since the epoch. It is one past the durable end where none is. Entries bear their
-        master's clock, so the answer is exact however far clocks of masters are apart. One question to a node, which
-        reads about a MiB. Raises ``Unreachable``, ``Damaged``."""
+        """Finds the first VLSN at which the highest block time so far is at or past ``time_us``: a ``datetime`` (UTC if
+        it has no time zone) or microseconds since the epoch. Returns one past the durable end if there is no such VLSN.
+
+        Each entry has the time of its master's clock, so the answer is exact however much the masters' clocks differ.
+        The call asks one node, which reads about 1 MiB. Raises ``Unreachable``, ``Damaged``.
+        """
         self._check_open()
         return await self._reader.vlsn_at(microseconds(time_us))
 
@@ -81,22 +82,23 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[Entry, None]:
-        """Yields DATA entries from ``from_vlsn`` (default: the first there is) to ``to_vlsn``, both included. The
-        default end is what is durable when it starts. VLSNs rise, with gaps where the log keeps entries of its own. A
-        read waits for every VLSN that this client knows to be durable, also from a node that lags.
+        """Yields DATA entries from ``from_vlsn`` (default: the log's first) to ``to_vlsn``, both included. The default
+        end is the durable end when the read starts. VLSNs rise, with gaps where the log has entries of its own. A read
+        waits for every VLSN that this client knows to be durable, even if the node lags.
 
-        ``from_vlsn`` may be ``"start"`` or ``"end"``; ``at``, in its place, begins at a time as ``vlsn_at`` finds it.
-        ``key`` or ``key_prefix``: only entries with that key, or one that begins so, chosen by the node; an empty
-        ``key`` stands for entries without one. Entries that come by a key do not tell their transaction (``txn`` is 0).
-        ``limit``: at most so many.
+        ``from_vlsn`` may be ``"start"`` or ``"end"``. ``at`` replaces ``from_vlsn``: the read begins at a time, as
+        ``vlsn_at`` finds it. ``key`` or ``key_prefix``: the node sends only entries with this key, or with a key that
+        begins with this prefix. An empty ``key`` selects entries without a key. Entries that are selected by a key have
+        ``txn`` 0, even if they belong to a transaction. ``limit`` is the most entries to yield.
 
-        ``consistency="linearizable"``: also every entry acknowledged to any client before the call, at the cost of a
-        round trip between the nodes before the first page. ``at_least``: also that VLSN, which is durable.
-        ``lag_max_s``: also every entry acknowledged until so many seconds before the call. The nodes confirm that once
-        in such a time for all readers.
+        ``consistency="linearizable"``: the read also shows every entry that was acknowledged to any client before the
+        call. This costs a round trip between the nodes before the first page. ``at_least``: the read also shows this
+        VLSN, which must be durable. ``lag_max_s``: the read also shows every entry that was acknowledged ``lag_max_s``
+        seconds or longer before the call. The nodes confirm this once in ``lag_max_s`` seconds for all readers.
 
-        Raises ``Trimmed``, ``Damaged``, ``Unreachable``, ``BadArgument``; ``TooFarBehind`` when no node has got as far
-        for ``timeout_s``; and with ``linearizable`` ``NotMaster`` or ``NotYet`` when no majority has confirmed it.
+        Raises ``Trimmed``, ``Damaged``, ``Unreachable``, ``BadArgument``. Raises ``TooFarBehind`` if no node has
+        reached the wanted VLSN for ``timeout_s``. With ``linearizable``, raises ``NotMaster`` or ``NotYet`` if no
+        majority has confirmed the read.
         """
         pages = self.read_pages(
             from_vlsn,
@@ -128,7 +130,8 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[Page, None]:
-        """Yields pages as they come from a node, as ``read`` does entries: less work an entry."""
+        """Yields pages as a node sends them, where ``read`` yields their entries one by one. This is less work for each
+        entry."""
         self._check_open()
         keys = keys_of(self.codec.key(key), self.codec.key(key_prefix))
         wanted = freshness_of(consistency, at_least, lag_max_s)
@@ -149,9 +152,10 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[BlocksPage, None]:
-        """Yields pages of whole blocks, checked, for readers of columns (``page.rows``). They hold the entries that
-        ``read`` yields, and the log's own. Blocks are not cut where ``from_vlsn`` or ``to_vlsn`` lies within one.
-        ``after_term`` as for ``tail``. ``read_arrow`` makes tables of them. Raises as ``read``, and ``NotInLog``."""
+        """Yields pages of whole blocks, which are checked, for readers by column (``page.rows``). The pages hold the
+        entries that ``read`` yields, and the log's own entries. Blocks are not cut, even if ``from_vlsn`` or
+        ``to_vlsn`` is inside a block. ``after_term`` works as for ``tail``. ``read_arrow`` makes tables of these pages.
+        Raises the same errors as ``read``, and ``NotInLog``."""
         self._check_open()
         wanted = freshness_of(consistency, at_least, lag_max_s)
         if after_term is not None and not isinstance(from_vlsn, int):
@@ -175,10 +179,10 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> Spans:
-        """Cuts what is durable of a range, both ends included, into ``limit`` runs at most, of about ``bytes_each``
-        bytes of files and ``entries_each`` VLSNs at most: for readers that share it out. Nothing is read for it.
-        ``at_least`` and ``lag_max_s`` as for ``read``.  Raises ``Trimmed``, ``NotInLog``, ``Unreachable``,
-        ``TooFarBehind``, ``BadArgument``."""
+        """Cuts the durable part of a range, both ends included, into at most ``limit`` spans, so that several readers
+        can share the range. Each span takes about ``bytes_each`` bytes in segment files, and has at most
+        ``entries_each`` VLSNs. No entries are read for this call. ``at_least`` and ``lag_max_s`` work as for ``read``.
+        Raises ``Trimmed``, ``NotInLog``, ``Unreachable``, ``TooFarBehind``, ``BadArgument``."""
         self._check_open()
         return await self._reader.spans(
             from_vlsn,
@@ -203,15 +207,18 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[Entry, None]:
-        """Yields DATA entries from ``from_vlsn`` (default: the first there is) on, for ever, each as soon as it is
-        durable. It goes on through the loss of nodes and changes of the master, with no gap and no repeat. The
-        arguments for the begin and the filter are those of ``read``; behind ``limit`` entries it ends. ``"end"`` is
-        behind all that was acknowledged to anybody before the first entry is asked for: the nodes confirm it.
+        """Yields DATA entries from ``from_vlsn`` (default: the log's first) on, for ever, each as soon as it is
+        durable. The tail continues through the loss of nodes and changes of the master, with no gap and no repeat.
 
-        ``at_least`` and ``lag_max_s``: it reads from nodes alone that have that VLSN, and that lag no more, whenever
-        they are asked for more; it waits for one. ``after_term``: the term of the entry at ``from_vlsn - 1``, for a
-        reader that goes on from an earlier read. Raises ``Trimmed``, and ``NotInLog`` when what was read is in the log
-        no more, which takes a person who gave durable entries up."""
+        The arguments for the begin and the filter work as for ``read``. After ``limit`` entries the tail ends.
+        ``"end"`` is just after everything that was acknowledged to any client before the first entry is asked for; the
+        nodes confirm this. With ``at_least`` and ``lag_max_s`` the tail reads only from nodes that have this VLSN and
+        that lag no more than this, and waits for such a node. ``after_term`` is the term of the entry at ``from_vlsn -
+        1``, for a reader that continues an earlier read.
+
+        Raises ``Trimmed``. Raises ``NotInLog`` if entries that were read are no longer in the log, which happens only
+        after a person gave up durable entries.
+        """
         pages = self.tail_pages(
             from_vlsn,
             at=at,
@@ -240,7 +247,7 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[Page, None]:
-        """Yields pages, as ``tail`` does entries."""
+        """Yields pages, where ``tail`` yields their entries one by one."""
         self._check_open()
         keys = keys_of(self.codec.key(key), self.codec.key(key_prefix))
         wanted = freshness_of(DURABLE, at_least, lag_max_s)
@@ -253,12 +260,12 @@ class Reads(Generic[V]):
         return limited(started(self._reader, from_vlsn, at, pages), limit)
 
     async def group_name(self) -> str:
-        """Returns the name of the group that the nodes are of. Raises ``Unreachable``."""
+        """Returns the name of the nodes' group. Raises ``Unreachable``."""
         self._check_open()
         return await self._reader.group()
 
     async def first_vlsn(self) -> int:
-        """Returns the first VLSN that a node still has; one past the durable end where there is none. Raises
+        """Returns the first VLSN that a node still has, or one past its durable end if it has none. Raises
         ``Unreachable``."""
         self._check_open()
         return await self._reader.first_vlsn()

@@ -1,10 +1,11 @@
-"""Numbered batches of a sink: each row is logged once, through repeats and changes of the master and of the writer.
+"""Numbered batches of a sink. Each row is logged once, through repeats and through changes of the master and of the
+writer.
 
     look at the sink's state ─► plan ─► compare what is logged with the rows ─► the parts that are left, one by one
              ▲                                                                          │
              └──────────── another master, another writer, or no certain answer ◄───────┘
 
-1. The plan says what becomes of a batch, by the part that was logged of its sink last:
+1. The plan says what happens to a batch. It depends on the part of the sink that was logged last:
 
     logged last                 comes now                 then
     nothing                     any batch                 it begins
@@ -16,16 +17,18 @@
     batch 41                    batch 40, same query      refused: the checkpoint is older than the sink
     batch 41                    any, another query        refused: its checkpoint is not the one that was written from
 
-   A query is what has one checkpoint; without that difference a new checkpoint, which counts from 0 again, would be
-   taken for repeats, and its rows dropped. A refused batch can be forced: ``reset`` names the state to forget, by its
-   VLSN, so it works once however long it stays; ``True`` stands for that of any other query but those that were
-   replaced themselves.
-2. A part is one transaction with the state that it makes, which names the state before it. So each part is logged once,
-   from any sender.
-3. A repeat may bring the same rows in another order.  The state has a digest of the rows in the parts that are logged;
-   where the repeat's first rows have another one, the parts are read back from the log and taken out by their content.
-   So is the repeat of a batch that is whole: it is a success where all its rows are logged, and refused otherwise.
-4. So rows keep the order in which the batch has them, but for a repeat whose order is another one.
+   Batches belong to the same query if they are counted in the same checkpoint. Without the query's name a new
+   checkpoint, which counts from 0 again, would look like a repeat, and its rows would be dropped. A writer can force a
+   refused batch with ``reset``. ``reset`` names the state to forget by its VLSN, so it works only once, however long
+   the setting stays. ``reset=True`` forgets the state of any other query, except a query that was itself replaced
+   before.
+2. Each part is one transaction, together with the sink's state after the part. The transaction names the state before
+   the part. So each part is logged once, whoever sends it.
+3. A repeat may have the same rows in another order. The state has a digest of the rows in the parts that are logged. If
+   the repeat's first rows have another digest, the parts are read back from the log, and their rows are removed from
+   the repeat by their content. A repeat of a batch that is complete is compared in the same way: it succeeds if all its
+   rows are in the log, and is refused otherwise.
+4. So the log has the rows in the batch's order, except after a repeat in another order.
 """
 
 from __future__ import annotations
@@ -58,12 +61,12 @@ from vlsn.state.sinks import FORMER_MAX, SinkState, key_of, state_of
 from vlsn.state.small_state import Kept
 
 GIVE_UP_S: Final = 120.0
-"""Seconds without a part being logged after which a batch is given up."""
+"""A batch is given up once no part was logged for this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch of ``total`` rows, as its writer names it."""
+    """A batch of ``total`` rows, with the names that its writer gave it."""
 
     sink: str
     query: str
@@ -76,8 +79,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The place to go on at: behind ``part`` parts, whose ``rows`` rows have that ``digest``, and the batch's must too.
-    The first of them is at VLSN ``first``; ``at`` is the state that it starts from."""
+    """The place where a batch continues. ``part`` parts are logged, with ``rows`` rows whose digest is ``digest``; the
+    batch's first rows must have the same digest. ``first`` is the VLSN of the first row. ``at`` is the VLSN of the
+    state that the next part replaces."""
 
     at: int = 0
     part: int = 0
@@ -87,7 +91,8 @@ class Plan:
     former: tuple[str, ...] = ()
 
     def change(self, batch: Batch, *, parts: int, rows: int, digest: str) -> SinkChange:
-        """Makes what the next part's commit sets: ``parts`` are left with it, and ``rows`` logged."""
+        """Makes the change that the next part's commit sets. ``parts`` counts the parts that remain, the next part
+        included. ``rows`` counts the rows logged once the part is committed."""
         part = self.part + 1
         state = SinkState(
             query=batch.query,
@@ -103,19 +108,19 @@ class Plan:
         return SinkChange(state, self.at)
 
     def after(self, change: SinkChange, first: int, last: int) -> Plan:
-        """Returns the place behind a part that lies from VLSN ``first`` to its COMMIT, ``last``."""
+        """Returns the place after a part whose rows begin at VLSN ``first`` and whose COMMIT is at ``last``."""
         state = change.state
         return Plan(last, state.part, state.rows, self.first or first, state.digest, self.former)
 
 
 @dataclass(slots=True)
 class Written:
-    """The outcome of a batch: how many parts this call has logged, and whether all was there before."""
+    """The outcome of a batch: how many parts this call has logged, and whether all rows were in the log before."""
 
     parts: int = 0
     done_before: bool = False
     read_back: int = 0
-    """Rows that were found in the log by their content, for the repeat had another order."""
+    """Counts the rows that were found in the log by their content, because the repeat had another order."""
 
 
 async def write_batch(
@@ -128,11 +133,12 @@ async def write_batch(
     part_bytes_max: int = PART_BYTES_MAX,
     part_entries_max: int = PART_ENTRIES_MAX,
 ) -> Written:
-    """Logs ``rows`` as ``batch``, all of them durable on a majority on return. Made again with the same rows, in any
-    order, by any process, it logs what is missing.
+    """Logs ``rows`` as ``batch``. All rows are durable on a majority on return. A repeat of the call with the same
+    rows, in any order, by any process, logs only the missing rows.
 
     Raises ``SinkRefused`` for a batch that does not follow on the sink's state, and the log's refusal of a part. If no
-    part was logged for ``give_up_s`` it raises the last error. Then it may be in the log to any part."""
+    part was logged for ``give_up_s``, raises the last error; then any number of the batch's parts may be in the log.
+    """
     loop, limit = asyncio.get_running_loop(), asyncio.timeout(give_up_s)
     urls = ", ".join(log.endpoints.urls)
     stood: BaseException = Unreachable(f"no node answers at {urls}: silence for {give_up_s:g} s")
@@ -156,7 +162,7 @@ async def write_batch(
 
 
 async def write_rows(log: Client[Any], rows: BatchRows, *, give_up_s: float = GIVE_UP_S) -> Written:
-    """Logs rows that nobody will know again, in as many transactions as they take. A part is logged once; a call
+    """Logs rows without a sink, in as many transactions as they need. Each part is logged once, but a call that is
     repeated after an error logs its rows again. Raises the log's refusal of a part, ``OutcomeUnknown``, and the last
     error of a part that failed for ``give_up_s``."""
     written, loop = Written(), asyncio.get_running_loop()
@@ -169,7 +175,7 @@ async def write_rows(log: Client[Any], rows: BatchRows, *, give_up_s: float = GI
 
 
 def plan_of(batch: Batch, placed: SinkAt | None, reset: int | bool = False) -> Plan:
-    """Decides. Raises ``SinkRefused``."""
+    """Decides where the batch begins or continues. Raises ``SinkRefused``."""
     if placed is None:
         return Plan()
     state = placed.state
@@ -189,12 +195,12 @@ def plan_of(batch: Batch, placed: SinkAt | None, reset: int | bool = False) -> P
         return Plan(placed.at, former=state.former)
     if state.total != batch.total:
         raise changed(batch, placed, f"it had {state.total} rows when its first part was logged, and has {batch.total}")
-    first = state.first or placed.at - state.rows  # part 1 lies right before its COMMIT
+    first = state.first or placed.at - state.rows  # the rows of part 1 are right before their COMMIT
     return Plan(placed.at, state.part, state.rows, first, state.digest, state.former)
 
 
 def changed(batch: Batch, placed: SinkAt, what: str) -> SinkRefused:
-    """Makes the error for a batch that is not what it was before."""
+    """Makes the error for a batch whose rows have changed since it was first sent."""
     return _refused(batch, placed, f"the batch has changed: {what}; is the query deterministic?")
 
 
@@ -217,8 +223,8 @@ def _refused(batch: Batch, placed: SinkAt, why: str) -> SinkRefused:
 
 @dataclass(slots=True)
 class _Writing:
-    """One call of ``write_batch``; ``run`` begins again where the log is. ``limits``: bytes and entries of a part;
-    ``logged`` is called behind each."""
+    """One call of ``write_batch``. After an error ``run`` begins again at the sink's state in the log. ``limits`` are
+    the most bytes and entries of a part. ``logged`` is called after each part."""
 
     log: Client[Any]
     batch: Batch
@@ -246,8 +252,8 @@ class _Writing:
         self.written.done_before = plan.part > 0 and not self.written.parts
 
     async def _left(self, plan: Plan, placed: SinkAt | None) -> tuple[RowsDigest, BatchRows]:
-        """Finds the rows that are not logged, and the digest of those that are. Raises ``SinkRefused`` where those are
-        not among the batch's rows, or where that cannot be known any more."""
+        """Finds the rows that are not in the log, and the digest of those that are. Raises ``SinkRefused`` if logged
+        rows are not among the batch's rows, or if the log no longer has the parts to compare."""
         digest = RowsDigest()
         if not plan.rows:
             return digest, self.rows
@@ -274,7 +280,8 @@ class _Writing:
         return digest, left
 
     async def _read_back(self, plan: Plan) -> tuple[RowsDigest, list[bytes]]:
-        """Reads the rows of the parts that are logged: all of them, and one digest each."""
+        """Reads back the rows of the parts that are logged. Returns a digest of all these rows, and a digest of each
+        row."""
         digest, logged = RowsDigest(), []
         values: dict[int, list[bytes]] = {}
         keys: dict[int, list[bytes | None]] = {}
@@ -292,7 +299,7 @@ class _Writing:
         return digest, logged
 
     def _is_part(self, commit: bytes, vlsn: Vlsn) -> bool:
-        """Says whether this COMMIT is one of the batch's."""
+        """Says whether this COMMIT belongs to the batch."""
         value = CommitEntry.decode(commit).puts.get(key_of(self.batch.sink))
         placed = state_of(Kept(vlsn, value)) if value else None
         return placed is not None and placed.state.query == self.batch.query and placed.state.batch == self.batch.number
@@ -305,7 +312,8 @@ def _is_unlogged(error: BaseException) -> bool:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Says whether to look again: after a refusal for the moment, an unknown outcome, or another writer's part."""
+    """Says whether to look at the state again: after a temporary refusal, an unknown outcome, or another writer's
+    part."""
     return isinstance(error, VlsnLogError) and (
         error.transient or isinstance(error, OutcomeUnknown | TransactionGone | StaleTerm)
     )

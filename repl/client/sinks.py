@@ -1,9 +1,9 @@
-"""Sinks of a group, for writers of numbered batches: the state of each, and parts logged together with their state.
+"""The sinks of a group, for writers of numbered batches. A sink has a state, which is logged together with each part.
 
     placed = await sinks.get("orders")                       None, or the part that was logged last
     await sinks.commit("orders", [batch, batch], change)     a part and its state in one block, or neither
 
-A commit is asked again by its transaction's handle until an answer is certain, or the client's time is over.
+A commit is sent again under its transaction's handle until an answer is certain, or the client's time is over.
 """
 
 from __future__ import annotations
@@ -35,29 +35,31 @@ class Sinks:
         self._calls = stages.calls
 
     async def get(self, name: str) -> SinkAt | None:
-        """Returns the last state logged, with every part acknowledged before the call; None where nothing is known.
-        Raises ``BadArgument``, and as ``Client.producer_at``."""
+        """Returns the last state that was logged, or None if the sink has no state. The answer includes every part that
+        was acknowledged before the call. Raises ``BadArgument``, and the errors of ``Client.producer_at``."""
         key_of(name)
         return await self._reader.told(f"{PATH}/{name}", SinkAt, _WHAT)
 
     async def list(self) -> list[SinkAt]:
-        """Returns all of them, by name. Raises as ``get``."""
+        """Returns all sinks, sorted by name. Raises the same errors as ``get``."""
         listed = await self._reader.told(PATH, _Listed, _WHAT)
         return listed.sinks if listed is not None else []
 
     async def delete(self, name: str) -> None:
-        """Forgets one, durable on return. Raises ``NotFound``; past the client's time the reason that kept it waiting,
-        or ``OutcomeUnknown``."""
+        """Forgets a sink, durable on return. Raises ``NotFound``. Once the client's time is over, raises the reason
+        that kept the call waiting, or ``OutcomeUnknown``."""
         key_of(name)
         await self._calls.delete(f"{PATH}/{name}", again=True)
 
     async def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: SinkChange | None) -> Appended:
-        """Logs these batches, each with its number of entries, and the state that they make, in one block. Durable on a
-        majority on return. Without a ``change`` they are a transaction and no more, which nobody knows again.
+        """Logs the batches ``parts``, each with its number of entries, together with the sink's new state, in one
+        block. The block is durable on a majority on return. Without a ``change`` the batches are logged as a plain
+        transaction, which no repeat is compared with.
 
-        Raises, nothing logged, ``StaleTerm`` where another state has replaced the one that it starts from,
-        ``TransactionGone``, ``TooLarge``, ``BadArgument``, ``WrongVersion``; past the client's time
-        ``OutcomeUnknown``, or what kept it waiting."""
+        Raises ``StaleTerm`` if another state has replaced the one that the change starts from. Raises
+        ``TransactionGone``, ``TooLarge``, ``BadArgument`` or ``WrongVersion``. With each of these errors nothing is
+        logged. Once the client's time is over, raises ``OutcomeUnknown``, or the reason that kept the call waiting.
+        """
         if change is None:
             return await self._stages.commit(parts, {})
         key_of(name)

@@ -1,12 +1,13 @@
-"""Transactions that are staged at the master, piece by piece, by HTTP calls (``repl/lead/transactions_http.py``).
+"""Transactions whose entries are staged at the master, piece by piece, by HTTP calls
+(``repl/lead/transactions_http.py``).
 
     begin ─► stage, stage … ─► commit     each asked again until its time is over: what was lost is known there
                 └─ given back: in the background, so its place and its bytes are others' at once
 
-1. A begin names what it begins, so one whose answer was lost begins nothing twice.
+1. A begin carries the transaction's name. So if the answer is lost, the repeated begin does not begin a second one.
 2. ``after`` says how many entries were staged before, so a piece that is sent again adds nothing.
-3. A piece that the client gave up may be staged all the same. The next call has one more of ``rewinds``, by which the
-   master takes that piece back, and refuses it where it comes later.
+3. The master may stage a piece that the client has given up. The next call therefore adds one to ``rewinds``: the
+   master then removes that piece, or refuses it if it arrives later.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ from vlsn.write.queue import cost_of
 PATH: Final = "/v1/transactions"
 _WHAT: Final = "transaction"
 ATTEMPT_S: Final = 3.0
-"""Seconds after which a silent master is asked again, or the next one …"""
+"""The seconds that the client waits for a silent master, before it asks this node or another master again."""
 SENT_BYTES_PER_S: Final = MIB
-"""… and one more for every so many bytes of a piece."""
+"""For a piece the client waits one second more for each ``SENT_BYTES_PER_S`` bytes."""
 GRACE_S: Final = 1.0
-"""Seconds past a commit's time that the node's own answer is waited for."""
+"""The seconds past a commit's time during which the client still waits for the node's own answer."""
 GIVE_BACK_S: Final = 2.0
-"""Seconds in which a stage is given back; past that it ends by itself."""
+"""The seconds that the client tries to abort a stage. After that the stage expires at the master."""
 GIVEN_BACK_MAX: Final = 1_024
-"""Stages on their way back, as many as a master has; one more ends by itself …"""
+"""The most stages that are being aborted: as many as a master can hold. Further stages expire at the master."""
 GIVEN_BACK_AT_ONCE_MAX: Final = 16
-"""… and so many calls are under way at once."""
+"""The most abort calls that are under way at once."""
 
 _EMPTY_BYTES: Final = Transaction((), b"", (1, HANDLE_SEQUENCE)).bytes
 _JSON: Final = {"Content-Type": "application/json"}
@@ -65,11 +66,11 @@ Sets = Mapping[str, Mapping[str, ConsumerChange | SinkChange]]
 class _Begun(msgspec.Struct):
     transaction: str
     bytes_max: int | None = None
-    """Not said by an older master."""
+    """None from an older master, which does not send it."""
 
 
 class Stages:
-    """The stages of one client: their names, their way to the master, and those on their way back."""
+    """The stages of one client: makes their names, calls the master, and aborts abandoned stages in the background."""
 
     def __init__(self, endpoints: Endpoints, network: Network, names: HandleNames, *, timeout_s: float) -> None:
         self.calls = MasterCalls(endpoints, network, timeout_s=timeout_s)
@@ -82,8 +83,9 @@ class Stages:
         return Stage(self, self._names.next())
 
     async def commit(self, parts: Sequence[tuple[bytes, int]], sets: Sets) -> Appended:
-        """Logs these batches, each with its number of entries, and the state set with them, in one block. Durable on a
-        majority on return. Raises as ``Stage.stage`` and ``Stage.commit``."""
+        """Logs the batches ``parts``, each with its number of entries, together with the state that ``sets`` sets, in
+        one block. The block is durable on a majority on return. Raises the same errors as ``Stage.stage`` and
+        ``Stage.commit``."""
         stage, unlogged = self.stage(), True
         try:
             await stage.begin()
@@ -99,7 +101,8 @@ class Stages:
                 self.give_back(stage)
 
     def give_back(self, stage: Stage) -> asyncio.Task[None] | None:
-        """Gives back what a master may hold of it. Returns the task that does so, which nobody has to wait for."""
+        """Aborts what a master may hold of the stage, in the background. Returns the task, which no caller has to wait
+        for."""
         if not stage.held or len(self._given_back) >= GIVEN_BACK_MAX:
             return None
         task = asyncio.create_task(self._give_back(stage), name="give a stage back")
@@ -108,15 +111,15 @@ class Stages:
         return task
 
     async def close(self) -> None:
-        """Gives what is on its way back a moment to get there."""
+        """Waits up to ``GIVE_BACK_S`` for the aborts that are under way, and cancels the rest."""
         if self._given_back:
             await asyncio.wait(self._given_back, timeout=GIVE_BACK_S)
         for task in self._given_back:
             task.cancel()
 
     async def check_level(self) -> None:
-        """Asks for the group's level. Raises ``WrongVersion`` where it has no transactions."""
-        self.calls.left()  # whoever leads says it
+        """Asks for the group's level. Raises ``WrongVersion`` if that level has no transactions."""
+        self.calls.left()  # looks for the master anew, because its answer tells the level
         await self.calls.at_master(_ask_nothing, again=True)
         if (level := self.endpoints.level) < TRANSACTIONS:
             raise WrongVersion(
@@ -130,47 +133,47 @@ class Stages:
 
     def _was_given_back(self, task: asyncio.Task[None]) -> None:
         self._given_back.discard(task)
-        failure_of(task)  # what was not given back ends by itself
+        failure_of(task)  # ignores the error: a stage that was not aborted expires at the master
 
 
 class Stage:
-    """One of them; its calls are made one after the other."""
+    """One staged transaction. Make its calls one after the other."""
 
     def __init__(self, stages: Stages, id: int) -> None:
         self.held = False
-        """A master may hold something of it."""
+        """True if a master may hold something of this stage."""
         self._calls = stages.calls
         self._endpoints = stages.endpoints
         self._id = id
         self._handle = ""
         self._bytes_max: int | None = None
         self.staged = 0
-        """Its entries there, for certain."""
+        """The number of entries that are staged for certain."""
         self._rewinds = 0
 
     def check_fits(self, entries: int, size: int) -> None:
-        """Checks that a transaction of so many entries, and of so many bytes with ``ENTRY_COST_BYTES`` for each, fits
-        one block, and that a segment of the master. Raises ``TooLarge``."""
+        """Checks that a transaction fits one block, and that the block fits a segment of the master. ``size`` counts
+        the bytes of the ``entries`` entries, with ``ENTRY_COST_BYTES`` for each. Raises ``TooLarge``."""
         check_transaction(entries + 1, size + _EMPTY_BYTES)
         cost = cost_of(entries + 1, size + _EMPTY_BYTES)
         if self._bytes_max is not None and cost > self._bytes_max:
             raise TooLarge(f"a transaction of {cost} bytes, where a segment of the log takes {self._bytes_max}")
 
     async def begin(self) -> None:
-        """Begins the transaction, unless it has begun. Raises the master's refusal; past the time the reason that kept
-        it waiting."""
+        """Begins the transaction, unless it has begun. Raises the master's refusal. Once the time is over, raises the
+        reason that kept the call waiting."""
         if self._handle:
             return
         self.held = True
         try:
             begun = await self._begin(f"?id={self._id:016x}")
-        except BadArgument:  # an older master gives names itself
+        except BadArgument:  # an older master chooses the names itself
             begun = await self._begin("")
         self._handle, self._bytes_max = begun.transaction, begun.bytes_max
 
     async def stage(self, batch: bytes, count: int) -> None:
-        """Stages a batch of ``count`` entries. Raises as ``begin``, and ``TransactionGone``: nothing of the batch is in
-        the transaction then, whether or not it is staged."""
+        """Stages a batch of ``count`` entries. Raises the errors of ``begin``, and ``TransactionGone``. After any of
+        these errors the transaction has nothing of the batch, whether or not the master staged it."""
         doubt = False
 
         async def ask(url: str, seconds: float) -> None:
@@ -190,8 +193,8 @@ class Stage:
         self.staged += count
 
     async def commit(self, acks: Acks, sets: Sets, durability: GroupDurability | None = None) -> Appended:
-        """Commits the transaction, with the state that it ``sets``. Raises the master's refusal, ``TransactionGone``,
-        and ``OutcomeUnknown``."""
+        """Commits the transaction, together with the state that ``sets`` sets. Raises the master's refusal,
+        ``TransactionGone``, and ``OutcomeUnknown``."""
         asked = f"acks={acks}" if durability is None else f"acks={acks}&durability={durability}"
         if self._rewinds:
             asked = f"{asked}&{self._behind()}"
@@ -217,7 +220,7 @@ class Stage:
         return decoded(answer, Appended, _WHAT)
 
     async def abort(self) -> None:
-        """Lets the master forget it, where it was begun. Raises as ``begin``."""
+        """Makes the master forget the transaction. Raises the same errors as ``begin``."""
         await self.begin()
         await self._calls.call("DELETE", f"{PATH}/{self._handle}", again=True, answer_s=ATTEMPT_S)
         self.held = False
@@ -246,4 +249,4 @@ class Stage:
 
 
 async def _ask_nothing(url: str, seconds: float) -> None:
-    """Looks for a master, and no more."""
+    """Does nothing: only the search for a master is wanted."""

@@ -1,7 +1,7 @@
-"""The place that a read or a tail begins at, and how many entries it gives: ``from_vlsn=17``, ``"end"``, ``at=…``.
+"""Where a read or a tail begins, and how many entries it yields: ``from_vlsn=17``, ``"end"``, ``at=…``.
 
-The place is asked for once, before the first page. So a next page from another node skips no entry that became durable
-meanwhile. The end is a linearizable one: it lies behind everything acknowledged before.
+The begin is asked for only once, before the first page. So if another node sends the next page, it skips no entry that
+became durable meanwhile. The end is linearizable: it is after everything that was acknowledged before.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Begin = int | Literal["start", "end"] | None
 
 
 def keys_of(key: Buffer | None, key_prefix: Buffer | None) -> KeyFilter | None:
-    """Raises ``BadArgument``, ``TypeError``."""
+    """Makes the key filter of a read. Raises ``BadArgument``, ``TypeError``."""
     return KeyFilter.of(None if key is None else owned(key), None if key_prefix is None else owned(key_prefix))
 
 
 def check_begin(from_vlsn: Begin, at: datetime | int | None) -> None:
-    """Raises ``BadArgument`` for a value that names no place."""
+    """Raises ``BadArgument`` for a value that names no place in the log."""
     if at is not None:
         if from_vlsn is not None:
             raise BadArgument("from_vlsn and at: only one of them says where to begin")
@@ -44,7 +44,7 @@ def check_begin(from_vlsn: Begin, at: datetime | int | None) -> None:
 
 
 def vlsn_of(given: object, what: str = "from_vlsn") -> int:
-    """Returns a VLSN as it is, NumPy's too. Raises ``BadArgument`` for any other value."""
+    """Returns a VLSN as an int; NumPy integers are accepted. Raises ``BadArgument`` for any other value."""
     try:
         vlsn = index(given)  # type: ignore[arg-type]
     except TypeError:
@@ -55,7 +55,7 @@ def vlsn_of(given: object, what: str = "from_vlsn") -> int:
 
 
 async def first_of(reader: Reader, from_vlsn: Begin, at: datetime | int | None) -> int | None:
-    """Asks for the VLSN at that place; None for the first there is."""
+    """Asks for the VLSN where the read begins. Returns None for the log's first VLSN."""
     if at is not None:
         return await reader.vlsn_at(time_us(at))
     if from_vlsn == "end":
@@ -69,7 +69,7 @@ def started(
     at: datetime | int | None,
     pages: Callable[[int | None], AsyncGenerator[Page, None]],
 ) -> AsyncGenerator[Page, None]:
-    """Returns ``pages`` from that place on. Raises ``BadArgument``."""
+    """Returns ``pages``, called with the VLSN where the read begins. Raises ``BadArgument``."""
     check_begin(from_vlsn, at)
     if at is None and not isinstance(from_vlsn, str):
         return pages(from_vlsn)
@@ -87,7 +87,7 @@ async def _started(
 
 
 def limited(pages: AsyncGenerator[Page, None], limit: int | None) -> AsyncGenerator[Page, None]:
-    """Returns the pages with the first ``limit`` entries (None: all). Raises ``BadArgument``."""
+    """Returns the pages up to the first ``limit`` entries (None: all). Raises ``BadArgument``."""
     if limit is None:
         return pages
     if index(limit) < 1:

@@ -1,10 +1,10 @@
-"""The client without asyncio: its event loop runs in a thread of its own.
+"""The client without asyncio. Its event loop runs in a thread of its own.
 
     with connect_sync("http://127.0.0.1:7701") as log:
         vlsn = log.append(b"value")
 
-Thread-safe: appends of many threads share batches, as those of many coroutines do.  Calls are made of the asynchronous
-client's (``repl.client.blocking``), so both take the same and give the same.
+The client is thread-safe: appends of many threads share batches, as appends of many coroutines do. Its functions are
+made from the asynchronous client's (``repl.client.blocking``), so both have the same arguments and results.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ P = TypeVar("P", bound=Page)
 
 
 class SyncClient(Generic[V]):
-    """``Client``, blocking.  Use it as a context manager; leaving it flushes."""
+    """The blocking form of ``Client``. Use it as a context manager; the end of the block waits for the appends under
+    way."""
 
     def __init__(self, client: Client[V]) -> None:
         self._inner = client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gone = "the client is not open; use it inside `with connect_sync(…)`"
-        """The reason why there is no loop."""
+        """The reason why the client has no event loop; empty while it has one."""
         self._beginning = threading.Lock()
-        """Held while work goes to the loop, so that the loop's end knows all work sent before it."""
+        """Held while work is passed to the event loop, so that the end of the loop sees all work that was passed
+        before."""
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -63,7 +65,7 @@ class SyncClient(Generic[V]):
         self.close(flush=kind is None or issubclass(kind, Exception))
 
     def close(self, *, flush: bool = True) -> None:
-        """Closes as ``Client.close``, and ends the thread."""
+        """Closes the client as ``Client.close`` does, and ends the thread."""
         loop = self._loop
         if loop is None:
             return
@@ -96,7 +98,7 @@ class SyncClient(Generic[V]):
     def transaction(
         self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None
     ) -> SyncTransaction[V]:
-        """Begins one as ``Client.transaction``."""
+        """Begins a transaction as ``Client.transaction`` does."""
 
         async def begin() -> Transaction[V]:
             return self._inner.transaction(acks=acks, durability=durability)
@@ -113,7 +115,7 @@ class SyncClient(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> SyncConsumer:
-        """Makes a worker as ``Client.consumer``; iterate over it."""
+        """Makes a worker as ``Client.consumer`` does. Iterate over the worker."""
         other = kept_in.elsewhere() if kept_in is not None and kept_in is not self else None
         consumer = self._inner.consumer(
             name, from_vlsn=from_vlsn, at=at, kept_in=other, at_least=at_least, lag_max_s=lag_max_s
@@ -121,7 +123,7 @@ class SyncClient(Generic[V]):
         return SyncConsumer(self, consumer)
 
     def destination(self, name: str, *, prefetch: int = PREFETCH) -> SyncDestination:
-        """Makes a worker as ``Client.destination``; iterate over it."""
+        """Makes a worker as ``Client.destination`` does. Iterate over the worker."""
         return SyncDestination(self, self._inner.destination(name, prefetch=prefetch))
 
     @property
@@ -146,11 +148,13 @@ class SyncClient(Generic[V]):
         return OfAnotherLoop(self._loop, self._inner.positions)
 
     def forked(self) -> None:
-        """Closes the client in a child process, which has no threads of its parent; leaves the loop alone."""
+        """Closes the client in a child process, which has none of its parent's threads. Does not touch the event
+        loop."""
         _of_parents.append(self._loop)
         self._loop = None
         self._gone = FORKED
-        self._beginning = threading.Lock()  # another thread of the parent may have had it
+        # makes a new lock, because another thread of the parent may have held the old one
+        self._beginning = threading.Lock()
 
     def _pages(self, pages: AsyncGenerator[Page, None]) -> Generator[Page, None]:
         while (page := self._run(_next(pages))) is not None:
@@ -166,7 +170,7 @@ class SyncClient(Generic[V]):
             coming.cancel()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a call of the asynchronous client, and waits for it. Raises ``LogClosed``."""
+        """Runs a coroutine of the asynchronous client, and waits for its result. Raises ``LogClosed``."""
         future = self._begin(work)
         try:
             return future.result()
@@ -175,7 +179,7 @@ class SyncClient(Generic[V]):
                 raise LogClosed("the client was closed by another thread") from None
             raise
         except BaseException:
-            future.cancel()  # Ctrl-C in the waiting thread; a no-op when the work itself failed
+            future.cancel()  # Ctrl-C came in the waiting thread; if the work itself failed, this does nothing
             raise
 
     _run = run
@@ -189,7 +193,7 @@ class SyncClient(Generic[V]):
 
 
 class SyncTransaction(Blocking[Transaction[V]]):
-    """``Transaction``, blocking."""
+    """The blocking form of ``Transaction``."""
 
     @property
     def appended(self) -> Appended | None:
@@ -209,12 +213,12 @@ class SyncTransaction(Blocking[Transaction[V]]):
     abort = waited(Transaction.abort)
 
     def commit_position(self, consumer: SyncConsumer) -> None:
-        """Commits as ``Transaction.commit_position``."""
+        """Commits the position as ``Transaction.commit_position`` does."""
         self._run(self._inner.commit_position(inner_of(consumer)))
 
 
 class SyncSinks(Blocking[Sinks]):
-    """``Sinks``, blocking."""
+    """The blocking form of ``Sinks``."""
 
     get = waited(Sinks.get)
     list = waited(Sinks.list)
@@ -223,11 +227,12 @@ class SyncSinks(Blocking[Sinks]):
 
 
 _of_parents: list[object] = []
-"""Parts of a child process's parents' loops: garbage would be closed."""
+"""The event loops of parent processes. The list keeps them from garbage collection, which would close them."""
 
 
 async def _end_all() -> None:
-    """Cancels what other threads wait for yet: a loop that has stopped would let them wait for ever."""
+    """Cancels the work that other threads still wait for, because they would wait for ever once the loop has
+    stopped."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
@@ -278,7 +283,7 @@ def connect_sync(
     durability: GivenDurability | None = None,
     codec: CodecName = "bytes",
 ) -> SyncClient[Any]:
-    """Connects as ``connect``, without asyncio. Raises ``BadArgument``."""
+    """Makes a blocking client with the same arguments as ``connect``. Raises ``BadArgument``."""
     client: Client[Any] = connect(
         url, acks=acks, timeout_s=timeout_s, exactly_once=exactly_once, durability=durability, codec=codec
     )

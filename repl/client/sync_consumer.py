@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class SyncConsumer(Blocking[Consumer]):
-    """``Consumer``, blocking; made by ``SyncClient.consumer``.  For one thread at a time."""
+    """The blocking form of ``Consumer``; ``SyncClient.consumer`` makes it. Only one thread at a time may use it."""
 
     @property
     def name(self) -> str:
@@ -25,19 +25,19 @@ class SyncConsumer(Blocking[Consumer]):
 
     @property
     def next_vlsn(self) -> int:
-        """As ``Consumer.next_vlsn``."""
+        """See ``Consumer.next_vlsn``."""
         return self._inner.next_vlsn
 
     @property
     def begins_anew(self) -> bool:
-        """As ``Consumer.begins_anew``."""
+        """See ``Consumer.begins_anew``."""
         return self._inner.begins_anew
 
     def __iter__(self) -> Iterator[Entry]:
         return self._each(self._inner.take)
 
     def pages(self) -> Iterator[Page]:
-        """Yields as ``Consumer.pages``."""
+        """Yields pages as ``Consumer.pages`` does."""
         return self._each(self._inner.take_page)
 
     def _each(self, take: Callable[[], T | None]) -> Iterator[T]:
@@ -49,14 +49,14 @@ class SyncConsumer(Blocking[Consumer]):
                 self._fill()
 
     def poll(self, timeout_s: float | None = None) -> Entry | None:
-        """Gives as ``Consumer.poll``."""
+        """Returns the next entry as ``Consumer.poll`` does."""
         if (entry := self._inner.take()) is None:
             entry = self._run(self._inner.poll(timeout_s))
             self._inner.hold()
         return entry
 
     def given(self, entry: Entry) -> None:
-        """Notes as ``Consumer.given``."""
+        """Notes how far the caller is as ``Consumer.given`` does."""
         self._inner.given(entry)
 
     rewind = on_loop(Consumer.rewind)
@@ -68,7 +68,7 @@ class SyncConsumer(Blocking[Consumer]):
 
 
 class SyncPositions(Blocking[Positions]):
-    """``Positions``, blocking."""
+    """The blocking form of ``Positions``."""
 
     get = waited(Positions.get)
     list = waited(Positions.list)
@@ -78,7 +78,7 @@ class SyncPositions(Blocking[Positions]):
 
 
 class OfAnotherLoop(Positions):
-    """The positions of a client whose loop is another one."""
+    """The positions of a client that runs another event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, positions: Positions) -> None:
         self._loop = loop

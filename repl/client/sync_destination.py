@@ -15,7 +15,7 @@ from vlsn.format.vlsn_set import Vlsns
 
 
 class SyncMessage(Blocking[Message]):
-    """``Message``, blocking."""
+    """The blocking form of ``Message``."""
 
     __slots__ = ()
 
@@ -44,13 +44,13 @@ class SyncMessage(Blocking[Message]):
 
 
 class SyncMessages(Blocking[Messages], Sequence[SyncMessage]):
-    """``Messages``, blocking."""
+    """The blocking form of ``Messages``."""
 
     __slots__ = ()
 
     @property
     def vlsns(self) -> Vlsns:
-        """Their VLSNs, ascending, as an array."""
+        """The VLSNs of the messages, ascending, as an array."""
         return self._inner.vlsns
 
     def __len__(self) -> int:
@@ -72,7 +72,8 @@ class SyncMessages(Blocking[Messages], Sequence[SyncMessage]):
 
 
 class SyncDestination(Blocking[Destination]):
-    """``Destination``, blocking; made by ``SyncClient.destination``.  For one thread at a time."""
+    """The blocking form of ``Destination``; ``SyncClient.destination`` makes it. Only one thread at a time may use
+    it."""
 
     @property
     def name(self) -> str:
@@ -90,7 +91,7 @@ class SyncDestination(Blocking[Destination]):
                     inner_of(batch).left_at(seen)
 
     def batches(self) -> Generator[SyncMessages, None]:
-        """Yields as ``Destination.batches``."""
+        """Yields batches of messages as ``Destination.batches`` does."""
         batches, turn = self._inner.batches(), asyncio.Lock()
         try:
             while True:
@@ -100,17 +101,17 @@ class SyncDestination(Blocking[Destination]):
                 self._run(_close(batches, turn))
 
     def take(self, most: int | None = None, wait_s: float = WAIT_S) -> SyncMessages:
-        """Takes as ``Destination.take``."""
+        """Takes messages as ``Destination.take`` does."""
         return SyncMessages(self._client, self._run(self._inner.take(most, wait_s)))
 
     def ack(self, messages: Sequence[SyncMessage], *, wait: bool = True) -> None:
-        """Acknowledges as ``Destination.ack``."""
+        """Acknowledges messages as ``Destination.ack`` does."""
         self._run(self._inner.ack(_inner(messages), wait=wait))
 
     def nack(
         self, messages: Sequence[SyncMessage], reason: str = "given back", *, delay_s: float | None = None
     ) -> None:
-        """Gives back as ``Destination.nack``."""
+        """Returns messages as ``Destination.nack`` does."""
         self._run(self._inner.nack(_inner(messages), reason, delay_s=delay_s))
 
     flush = waited(Destination.flush)
@@ -122,7 +123,7 @@ async def _next(batches: AsyncGenerator[Messages, None], turn: asyncio.Lock) -> 
 
 
 async def _close(batches: AsyncGenerator[Messages, None], turn: asyncio.Lock) -> None:
-    async with turn:  # a ``_next`` that Ctrl-C has cancelled is not at its end yet
+    async with turn:  # a ``_next`` that Ctrl-C has cancelled may not have ended yet
         await batches.aclose()
 
 
@@ -131,7 +132,7 @@ def _inner(messages: Sequence[SyncMessage]) -> Sequence[Message]:
 
 
 class SyncDestinations(Blocking[Destinations]):
-    """``Destinations``, blocking."""
+    """The blocking form of ``Destinations``."""
 
     list = waited(Destinations.list)
     get = waited(Destinations.get)
@@ -144,5 +145,5 @@ class SyncDestinations(Blocking[Destinations]):
     peek = waited(Destinations.peek)
 
     def put(self, name: str, **settings: Any) -> dict[str, Any]:
-        """Makes as ``Destinations.put``."""
+        """Creates or changes a destination as ``Destinations.put`` does."""
         return self._run(self._inner.put(name, **settings))

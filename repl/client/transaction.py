@@ -1,18 +1,20 @@
-"""Transactions of a client: entries that are logged whole, or not at all.
+"""Transactions of a client. The entries of a transaction are logged either all together or not at all.
 
     async with log.transaction() as txn:
         await txn.append(b"a", key=b"k")
         await txn.append_many([b"b", b"c"])
     print(txn.appended.first, txn.appended.last)
 
-1. Up to ``KEPT_BYTES_MAX`` of entries are kept here and go out with the commit, in one message and one round trip. A
-   commit whose answer was lost is sent again with them, to any later master.
-2. More than that is staged at the master by the piece (``staging.py``).  A master that is no more takes it along: the
-   commit is refused with ``TransactionGone``, nothing logged, and the block is to be run again.
-3. Every transaction has a name of its own in the log, so its commit is made once however often it is asked for.
-4. One that commits positions of consumers takes the same ways: its entries and the positions are in one block, or none
-   of them.  A master of an older vlsnlog takes those by the calls of a staged one only.
-5. An append that raises, also for a cancel, is not in the transaction; the entries before it are.
+1. The client keeps up to ``KEPT_BYTES_MAX`` of entries, and sends them with the commit, in one message and one round
+   trip. If the answer to a commit is lost, the commit is sent again with its entries, to any later master.
+2. More entries than that are staged at the master, piece by piece (``staging.py``). If that master is lost, its staged
+   entries are lost, too: the commit is refused with ``TransactionGone``, nothing is logged, and the block must be run
+   again.
+3. Every transaction has a name of its own in the log, so its commit is made once, however often it is sent.
+4. A transaction that commits positions of consumers is sent in the same two ways. Its entries and the positions are
+   logged in one block, or none of them is logged. A master of an older vlsnlog accepts positions only in the calls of a
+   staged transaction.
+5. An append that raises an error or is cancelled is not in the transaction; the entries before it are.
 """
 
 from __future__ import annotations
@@ -49,15 +51,15 @@ from vlsn.limits import MIB
 from vlsn.seams import Buffer
 
 KEPT_BYTES_MAX: Final = MIB
-"""Bytes of entries that a transaction keeps until its commit."""
+"""The most bytes of entries that a transaction keeps until its commit."""
 ENTRY_COST_BYTES: Final = 17
-"""Bytes that each entry is counted with beside its own."""
+"""The bytes that each entry counts in addition to its own."""
 POSITION_COST_BYTES: Final = 256
-"""Bytes that a position is counted with beside its name."""
+"""The bytes that each position counts in addition to its name."""
 
 
 class _Answer:
-    """The answer to a commit that went out in one message: its caller may be cancelled before it comes."""
+    """The answer to a commit that was sent in one message. It outlives the commit's caller, who may be cancelled."""
 
     __slots__ = ("_waiting", "appended", "failed")
 
@@ -67,7 +69,7 @@ class _Answer:
         self._waiting: asyncio.Future[Appended] | None = None
 
     def wait(self) -> asyncio.Future[Appended]:
-        """Returns what has the answer, where it has not failed before; for one who waits."""
+        """Returns a future of the answer. If the commit has already failed, the future raises that error."""
         waiting = self._waiting = asyncio.get_running_loop().create_future()
         if self.appended is not None:
             waiting.set_result(self.appended)
@@ -88,10 +90,9 @@ class _Answer:
 
 
 class Transaction(Generic[V]):
-    """One transaction: an async context manager that commits as it is left, and aborts where an exception leaves it.
-
-    Several coroutines may append to it.  ``commit`` may be called again after ``OutcomeUnknown``, and where one was
-    cancelled: that is the same one."""
+    """One transaction. It is an async context manager, which commits at the end of its block, and aborts if an
+    exception ends the block. Several coroutines may append to a transaction. After ``OutcomeUnknown`` or a cancel you
+    may call ``commit`` again; the transaction is still committed only once."""
 
     def __init__(
         self,
@@ -105,37 +106,38 @@ class Transaction(Generic[V]):
         positions: Positions,
     ) -> None:
         self.appended: Appended | None = None
-        """Where it lies, its COMMIT at ``last``; None before it is committed, and where nothing was appended."""
+        """Where the transaction is in the log, with the COMMIT at ``last``. None before the commit, and if nothing was
+        appended."""
         self._stages = stages
         self._stage: Stage | None = None
-        """Made once something is staged, or its position is committed."""
+        """Is made once entries are staged, or once the transaction's position is committed."""
         self._producer = producer
         self.codec = codec
-        """The codec of appends that name no other."""
+        """The codec of appends that name no codec."""
         self._acks = acks
         self._durability = durability
         self._names = names
         self._positions = positions
         self._consumers: dict[str, tuple[Consumer, ConsumerChange]] = {}
-        """The consumers whose positions it commits, by their names in this group."""
+        """The consumers whose positions the transaction commits, by the positions' names in this group."""
         self._values: list[bytes] = []
         self._keys: list[Key] | None = None
-        """None while none has a key."""
+        """None while no entry has a key."""
         self._bytes = 0
-        """Bytes of the entries kept here, with ``ENTRY_COST_BYTES`` for each."""
+        """The bytes of the entries kept by the client, with ``ENTRY_COST_BYTES`` for each."""
         self._entries, self._size = 0, 0
-        """All that is in it, or on its way, and its bytes."""
+        """The number of entries in the transaction, including those being staged, and their bytes."""
         self._turn = asyncio.Lock()
         self._identity: Identity | None = None
-        """Its name, once it went out in one message."""
+        """The name of the transaction, once it was sent in one message."""
         self._answer: _Answer | None = None
-        """That message's answer, where its commit was cancelled or had no certain answer."""
+        """The answer to that message, if the commit was cancelled or had no certain answer."""
         self._over = ""
-        """The reason why nothing more is appended."""
+        """The reason why the transaction accepts no more entries."""
         self._may_be_logged = False
-        """A commit is on its way, or had no certain answer."""
+        """True if a commit is under way, or had no certain answer."""
         self._committing = False
-        """A commit takes what there is: nothing more is taken beside it."""
+        """True while a commit collects the entries; no entry is added meanwhile."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -154,7 +156,7 @@ class Transaction(Generic[V]):
             try:
                 await self.abort()
             except OutcomeUnknown:
-                if not issubclass(kind, OutcomeUnknown):  # which says so already
+                if not issubclass(kind, OutcomeUnknown):  # which already says that the commit may be logged
                     raise
         else:
             self._cancelled()
@@ -164,9 +166,10 @@ class Transaction(Generic[V]):
     @overload
     async def append(self, value: Any, *, key: str | Buffer | None = None, codec: CodecName) -> None: ...
     async def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> None:
-        """Adds one entry, which is in no log before the commit. Raises ``TypeError``, ``TooLarge``,
-        ``TransactionClosed``; the master's refusal of a piece, once there is more than is kept here. The entry is not
-        in the transaction then. The entries before it are, unless the error is ``TransactionGone``."""
+        """Adds one entry, which is not in the log before the commit. Raises ``TypeError``, ``TooLarge``,
+        ``TransactionClosed``. If the entries exceed what the client keeps, raises also the master's refusal of a piece.
+        After an error this entry is not in the transaction. The entries before it are, unless the error is
+        ``TransactionGone``."""
         given = self.codec if codec is None else codec_of(codec)
         entry, name = [given.value(value)], None if key is None else [given.key(key)]
         if not self._kept(entry, name):
@@ -183,8 +186,8 @@ class Transaction(Generic[V]):
     async def append_many(
         self, values: Iterable[Any], *, keys: Iterable[Any] | None = None, codec: CodecName | None = None
     ) -> None:
-        """Adds entries in their order, all or none; ``keys`` as many as values. Raises as ``append``, and
-        ``BadBody``."""
+        """Adds entries in their order, either all or none. ``keys`` must have as many items as ``values``. Raises the
+        same errors as ``append``, and ``BadBody``."""
         given = self.codec if codec is None else codec_of(codec)
         data, names = given.values(values), given.keys(keys)
         if names is not None and len(names) != len(data):
@@ -193,8 +196,9 @@ class Transaction(Generic[V]):
             await self._staged(data, names)
 
     async def commit_position(self, consumer: Consumer) -> None:
-        """Commits with it where ``consumer`` is now: behind the last entry that it has given. Raises ``BadArgument``
-        for one that has read nothing, or whose position lies in another group (``kept_in``), ``TooLarge``."""
+        """Commits the current position of ``consumer`` with the transaction: the place after the last entry that the
+        consumer has delivered. Raises ``TooLarge``. Raises ``BadArgument`` for a consumer that has read nothing, or
+        whose position is stored in another group (``kept_in``)."""
         self._check_not_committing()
         if not consumer.lies_in(self._positions):
             raise BadArgument(f"the position of consumer {consumer.name} lies in another group than this transaction")
@@ -204,13 +208,16 @@ class Transaction(Generic[V]):
         self._consumers[name] = consumer, change
 
     async def commit(self) -> Appended | None:
-        """Logs all of it, and returns where it lies once the ack policy is met; None where there is nothing to log.
+        """Logs the whole transaction. Returns where it is in the log once the ack policy is met, or None if there is
+        nothing to log.
 
-        Raises, nothing logged, the refusal of an append (the commit may be called again), and ``TransactionGone``. It
-        raises ``StaleTerm`` if another worker has replaced the position of a consumer, ``WrongVersion`` if the group's
-        level has no transactions. It raises ``OutcomeUnknown`` if no certain answer came to this call and the ones
-        before it. A cancel leaves it possibly logged: called again, it is answered as the one before, a
-        ``duplicate``."""
+        Raises ``TransactionGone``, or the refusal of an append, after which you may call ``commit`` again. Raises
+        ``StaleTerm`` if another worker has replaced the position of a consumer, and ``WrongVersion`` if the group's
+        level has no transactions. With each of these errors nothing is logged.
+
+        Raises ``OutcomeUnknown`` if neither this call nor an earlier one had a certain answer. A commit that is
+        cancelled may still be logged. If it was, a second call returns the first commit's answer, as a ``duplicate``.
+        """
         async with self._turn:
             if self.appended is not None:
                 return self.appended
@@ -230,7 +237,8 @@ class Transaction(Generic[V]):
                 raise
             except VlsnLogError as error:
                 self._may_be_logged = unsure or (self._may_be_logged and not error.retry_safe)
-                if unsure and error.retry_safe:  # of this commit alone: the one before may be in the log
+                # the refusal is of this commit alone; the earlier commit may be in the log
+                if unsure and error.retry_safe:
                     raise OutcomeUnknown(f"asked again, and not acknowledged: {error}; it may be logged") from error
                 if not self._may_be_logged:
                     self._identity = self._answer = None
@@ -243,10 +251,9 @@ class Transaction(Generic[V]):
             return appended
 
     async def abort(self) -> None:
-        """Forgets the transaction: it is not in the log, and stays out. Entries staged at a silent master expire there.
-
-        Raises ``TransactionClosed`` while a commit is under way and where it is committed, ``OutcomeUnknown`` behind a
-        commit that had no certain answer: only that one, called again, has it."""
+        """Abandons the transaction: it is not in the log, and never will be. Entries staged at a silent master expire
+        there. Raises ``TransactionClosed`` while a commit is under way, and after a commit that succeeded. Raises
+        ``OutcomeUnknown`` after a commit without a certain answer: only calling ``commit`` again settles that."""
         if self.appended is None and self._answer is not None and self._answer.appended is not None:
             self._committed(self._answer.appended)
         if self.appended is not None:
@@ -265,7 +272,7 @@ class Transaction(Generic[V]):
     # Entries.
 
     def _kept(self, values: list[bytes], keys: Sequence[Key] | None) -> bool:
-        """Keeps entries, where they are few; says whether it does."""
+        """Keeps the entries in the client if they are small enough. Says whether they were kept."""
         self._check_not_committing()
         check_longest(values, keys)
         size = _size(values, keys)
@@ -281,13 +288,14 @@ class Transaction(Generic[V]):
         return True
 
     async def _staged(self, values: list[bytes], keys: Sequence[Key] | None) -> None:
-        """Stages entries, and before them what is kept."""
+        """Stages entries, after those that the client has kept."""
         async with self._turn:
             if not self._kept(values, keys):
                 await self._stage_with(values, keys, _size(values, keys))
 
     async def _stage_with(self, values: list[bytes], keys: Sequence[Key] | None, size: int) -> None:
-        """Stages what is kept, and these behind it. Entries appended meanwhile are kept, and come behind them."""
+        """Stages the entries that the client has kept, and ``values`` after them. Entries appended meanwhile are kept,
+        and follow after ``values``."""
         stage = self._stage = self._stage or self._stages.stage()
         counted = False
         try:
@@ -304,7 +312,7 @@ class Transaction(Generic[V]):
                 self._size -= size
             if isinstance(error, TransactionGone):
                 self._end(str(error))
-            elif self._over:  # aborted meanwhile, and perhaps begun since
+            elif self._over:  # the transaction was aborted meanwhile, and may have begun again since
                 self._stages.give_back(stage)
             raise
         del self._values[:kept]
@@ -313,7 +321,8 @@ class Transaction(Generic[V]):
         self._bytes -= kept_bytes
 
     def _count(self, entries: int, size: int) -> None:
-        """Counts added entries. Raises ``TooLarge``, nothing counted; the entries before them fit."""
+        """Counts entries that are added. Raises ``TooLarge`` and counts nothing if they do not fit; the entries before
+        them do."""
         if self._stage is not None:
             self._stage.check_fits(self._entries + entries, self._size + size)
         self._entries += entries
@@ -330,13 +339,13 @@ class Transaction(Generic[V]):
         return await stage.commit(self._acks, {"positions": self._changes()}, self._durability)
 
     async def _commit_whole(self) -> Appended:
-        """Sends all of it as one message. If a cancelled call has sent it before, this one waits for that answer: the
-        log may forget the transaction's name before it is sent again."""
+        """Sends the whole transaction as one message. If a cancelled call has sent it before, this call waits for that
+        answer first, because the log may forget the transaction's name before the message is sent again."""
         if self._answer is not None and not self._answer.failed:
             try:
                 return msgspec.structs.replace(await self._answer.wait(), duplicate=True)
             except VlsnLogError:
-                pass  # its time is over, and it goes out again under its name
+                pass  # that message's time is over, so it is sent again under the same name
         queue, sets = self._producer.queue, b""
         if self._consumers:
             sets = msgspec.json.encode({"positions": self._changes()})
@@ -377,7 +386,7 @@ class Transaction(Generic[V]):
         self._end("it is committed", committed=True)
 
     def _cancelled(self) -> None:
-        """Ends a transaction whose block was cancelled, unless it may be logged: then it may be committed again."""
+        """Ends a transaction whose block was cancelled, unless it may be in the log: then it may be committed again."""
         if not self._over and not self._committing and not self._may_be_logged:
             self._end("it was cancelled")
 
@@ -393,7 +402,7 @@ class Transaction(Generic[V]):
             )
 
     def _end(self, why: str, *, committed: bool = False) -> asyncio.Task[None] | None:
-        """Ends the transaction, and gives back its staged entries; returns the task that does so."""
+        """Ends the transaction, and aborts its staged entries. Returns the task that aborts them."""
         self._over = why
         if not committed:
             self._not_committed()
@@ -401,7 +410,8 @@ class Transaction(Generic[V]):
         return self._stages.give_back(self._stage) if self._stage is not None else None
 
     def _not_committed(self) -> None:
-        """Has its consumers, and those in whose loop it was, give again what no commit has passed."""
+        """Makes the transaction's consumers, and those in whose loop the transaction was, deliver again the entries
+        that no commit has passed."""
         for consumer in {*in_hand(), *(consumer for consumer, _ in self._consumers.values())}:
             consumer.not_committed()
 

@@ -1,4 +1,4 @@
-"""Sockets: the only place that knows aiohttp.  Adapters without decisions; see ``repl/web`` for those."""
+"""Sockets: the only place that imports aiohttp. These adapters take no decisions; ``repl/web`` does."""
 
 from repl.net.network import AiohttpNetwork
 

@@ -1,6 +1,7 @@
-"""A bound address, and the connections that come to it: so many a turn of the event loop.
+"""A bound address, and the connections that arrive at it. At most ``ACCEPTS_A_TURN`` are accepted in a turn of the
+event loop.
 
-The loop's own server accepts until the line is empty, and a flood refills the line meanwhile.
+The loop's own server accepts until no connection is waiting. In a flood new connections would arrive as fast as that.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections.abc import Callable
 
 BACKLOG = 1_024
 ACCEPTS_A_TURN = 32
-"""About 3 ms."""
+"""Takes about 3 ms."""
 NO_FILES_S = 0.1
-"""Seconds without an accept after the process has run out of file descriptors."""
+"""The seconds without an accept after the process has run out of file descriptors."""
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Accepting:
-    """The accepting of one listener; ``made`` gives each connection its protocol."""
+    """Accepts the connections of one listener; ``made`` gives each connection its protocol."""
 
     def __init__(self, made: Callable[[], asyncio.Protocol]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -29,7 +30,7 @@ class Accepting:
         self._timers: set[asyncio.TimerHandle] = set()
 
     async def bind(self, host: str, port: int) -> int:
-        """Begins; the port, where 0 took a free one.  Raises ``OSError``."""
+        """Begins to accept. Returns the port, which the system chose if ``port`` is 0. Raises ``OSError``."""
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, kind, protocol, _, address in dict.fromkeys(found):
@@ -50,8 +51,9 @@ class Accepting:
         return port
 
     async def close(self) -> None:
-        """Stops accepting. Accepted connections have a protocol when it returns, a turn or two of the loop later. None
-        is given up: a request may have come, and uvloop would close its connection without telling the protocol."""
+        """Stops accepting. When it returns, a turn or two of the event loop later, every accepted connection has a
+        protocol. Accepted connections are kept, because a request may have arrived on them, and uvloop would close them
+        without telling the protocol."""
         self._end()
         if self._tasks:
             await asyncio.wait(self._tasks)
@@ -84,7 +86,7 @@ class Accepting:
     async def _connect(self, accepted: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(self._made, accepted)
-        except OSError:  # it is gone already
+        except OSError:  # the descriptor is closed already
             accepted.close()
 
     def _go_on(self, bound: socket.socket) -> None:

@@ -1,18 +1,19 @@
-"""WebSocket bytes that nobody has received yet: counted by the frame, and bounded for all together.
+"""Counts the WebSocket bytes that nobody has received yet, frame by frame, and bounds them for all connections
+together.
 
-aiohttp hands over whole messages. So connections that each send half of a large one could hold any amount of memory,
-past the gateway's budget for bodies. Here the headers of frames are followed as they come. A message that announces
-more than ``FREE_BYTES`` needs a place among ``ARRIVING_BYTES_MAX`` before more of it is read:
+aiohttp delivers whole messages only. So connections that each send half of a large message could take any amount of
+memory, beyond the gateway's budget for bodies. Here the headers of frames are followed as they arrive. A message that
+announces more than ``FREE_BYTES`` must take its bytes from ``ARRIVING_BYTES_MAX`` before more of it is read:
 
     header: 16 MiB to come ─► room: read on          ─► whole ─► received by the gateway: its place is given back
                            └► none: reading pauses   ─► room ─► read on
 
-1. A message in one frame takes its place once, for all of it; one in several frames takes the largest place there is. A
-   connection that waits keeps places for whole messages only. So every message that has begun can end, and waiting
-   connections do not block one another.
-2. A message that has its place gets ``WHOLE_S`` for its rest, then its connection ends: a silent sender cannot keep a
-   place.
-3. At most ``ARRIVING_BYTES_MAX`` are held, and for each connection ``FREE_BYTES`` and one read more.
+1. A message in one frame takes its bytes once, for the whole message. A message in several frames takes the most that a
+   message may take. A connection that waits keeps bytes only for messages that are whole. So every message that has
+   begun can end, and waiting connections do not block one another.
+2. Once a message has taken its bytes, the rest of the message must arrive within ``WHOLE_S``; otherwise its connection
+   is closed. So a silent sender cannot keep bytes.
+3. At most ``ARRIVING_BYTES_MAX`` bytes are held, plus ``FREE_BYTES`` and one read for each connection.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WHOLE_S = 60.0
 
 
 class Arrivals:
-    """The places of one listener."""
+    """The budget of bytes of one listener."""
 
     def __init__(self, bytes_max: int = ARRIVING_BYTES_MAX) -> None:
         self.used = 0
@@ -39,7 +40,7 @@ class Arrivals:
         self._waiting: deque[Arrival] = deque()
 
     def take(self, arrival: Arrival, size: int) -> bool:
-        """Takes ``size``, and says whether that was possible; if not, ``arrival`` stands in the line."""
+        """Takes ``size`` bytes, and says whether that was possible. If not, ``arrival`` waits in line for them."""
         if self._waiting or not self._fits(size):
             self._waiting.append(arrival)
             return False
@@ -64,7 +65,7 @@ class Arrivals:
 
 
 class Arrival:
-    """One connection.  ``pause`` and ``resume`` its reading; ``abort`` ends it."""
+    """The arriving bytes of one connection. ``pause`` and ``resume`` its reading; ``abort`` closes it."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Arrival:
         abort: Callable[[], None],
     ) -> None:
         self.due = 0
-        """Bytes that it waits for."""
+        """The bytes that the connection waits for."""
         self._arrivals = arrivals
         self._message_bytes_max = message_bytes_max
         self._pause, self._resume, self._abort = pause, resume, abort
@@ -87,7 +88,8 @@ class Arrival:
         self._timer: asyncio.TimerHandle | None = None
 
     def arrived(self, data: Buffer, frames_max: int = NO_LIMIT) -> int:
-        """Counts ``data`` up to where its ``frames_max``th frame ends, or all of it; returns how much that is."""
+        """Counts ``data`` up to the end of the ``frames_max``th frame, or all of ``data`` if there are fewer frames.
+        Returns how many bytes were counted."""
         for size in self.frames.feed(data, frames_max):
             self._whole.append(size)
             self._whole_bytes += size
@@ -95,7 +97,7 @@ class Arrival:
         return self.frames.end
 
     def received(self) -> None:
-        """Notes that the gateway has the oldest whole message now."""
+        """Notes that the gateway has received the oldest whole message."""
         if self._whole:
             self._whole_bytes -= self._whole.popleft()
             self._settle()
@@ -116,7 +118,7 @@ class Arrival:
         frames = self.frames
         under_way = min(frames.announced, self._message_bytes_max) if not frames.fragmented else self._message_bytes_max
         held = self._whole_bytes + under_way
-        if self.due:  # it waits for the message under way, and keeps nothing for those that were received meanwhile
+        if self.due:  # it waits for the message under way, and keeps no bytes for messages that were received meanwhile
             given = max(0, self._taken - self._whole_bytes)
             self._taken -= given
             self.due = held - self._taken

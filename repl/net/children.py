@@ -1,11 +1,11 @@
-"""Child processes of a node, on a socket pair each; their output goes to the node's log.
+"""Child processes of a node, each with a socket pair. Their output goes to the node's log.
 
-1. A child is started by ``exec`` of the node's own interpreter with its environment, on a thread that lives as long as
-   the node: the kernel ties the child to it.  It stays in the node's session, so that its own priority is all that
-   counts.
-2. Its output is read as it comes: no child waits for its log.  So much of it goes there in a second; of the lines above
-   that only the number does.
-3. Its end is learned from the kernel (a pidfd), and it is reaped there.
+1. A child is started by ``exec`` of the node's own interpreter, with the node's environment. The thread that starts it
+   lives as long as the node, because the kernel ties the child to this thread. The child stays in the node's session,
+   so that only its own priority counts.
+2. A child's output is read as it arrives, so no child waits for the log. At most ``OUTPUT_BYTES_PER_S`` of it goes to
+   the log in a second; further lines are only counted.
+3. The kernel reports a child's end (by a pidfd), and the child is reaped then.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from vlsn.seams import Buffer
 
 LENGTH: Final = Struct("<I")
 MESSAGE_BYTES_MAX: Final = 256 * 1024
-"""A message from a child."""
+"""The largest message from a child."""
 LINE_BYTES_MAX: Final = 4096
 LINE_BYTES_MIN: Final = 64
-"""Bytes that the shortest line counts for: the log writes as much before each."""
+"""A line counts for at least this many bytes, because the log writes as much before each line."""
 OUTPUT_BYTES_PER_S: Final = 64 * 1024
-"""Output of one child that goes to the log in a second."""
+"""The most bytes of one child's output that go to the log in a second."""
 _OUTPUT_PERIOD_S: Final = 0.05
 _SAID_AT_ONCE: Final = 16 * 1024
-"""Bytes that are read at once while they go to the log, and what else the loop has to do waits …"""
+"""The bytes that are read at once if they go to the log; the event loop's other work waits meanwhile."""
 _PIPE_BYTES: Final = 1024 * 1024
-"""… and when they are only counted; a pipe has room for as many, where the system lets it."""
+"""The bytes that are read at once if they are only counted. A pipe holds this many, if the system allows it."""
 OUTPUT_DRAIN_S: Final = 5.0
-"""Seconds that the output of a child is read on after its end: another process of its own may have the pipe, too."""
+"""The seconds for which the output is read after the child's end, because a process that the child started may have the
+pipe open, too."""
 NICENESS_LOWEST: Final = 19
 
 
@@ -60,7 +61,7 @@ class ProcessChild:
         self._sending = asyncio.Lock()
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = loop.create_future()
-        self._pidfd = os.pidfd_open(process.pid)  # which may fail, before there is anything to be let go
+        self._pidfd = os.pidfd_open(process.pid)  # may fail, so it comes before anything that would have to be closed
         loop.add_reader(self._pidfd, self._reap)
         self._output = asyncio.create_task(self._read_output(said), name=f"output-{process.pid}")
 
@@ -93,8 +94,8 @@ class ProcessChild:
         if not self._ended.done():
             with suppress(ProcessLookupError, PermissionError, FileNotFoundError):
                 os.setpriority(os.PRIO_PROCESS, self.pid, NICENESS_LOWEST)
-                # The lowest niceness alone lets a thread that computes run its slice to the end, some milliseconds in
-                # which the node waits for its core; an idle one leaves it at once.
+                # With the lowest niceness alone, a thread that computes may finish its time slice, and the node would
+                # wait some milliseconds for its core. A thread of the idle class leaves the core at once.
                 for thread in os.listdir(f"/proc/{self.pid}/task"):
                     os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
 
@@ -122,7 +123,7 @@ class ProcessChild:
         assert self._process.stdout is not None
         pipe = self._process.stdout
         os.set_blocking(pipe.fileno(), False)
-        with suppress(OSError):  # a user has so much for all of its pipes
+        with suppress(OSError):  # the system limits the memory of all of a user's pipes
             fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         printed = Printed(said)
         ready = asyncio.Event()
@@ -132,7 +133,7 @@ class ProcessChild:
                 try:
                     piece = os.read(pipe.fileno(), _SAID_AT_ONCE if printed.room > 0 else _PIPE_BYTES)
                 except BlockingIOError:
-                    if printed.lost:  # their number is due
+                    if printed.lost:  # the number of lost lines is due
                         await asyncio.sleep(_OUTPUT_PERIOD_S)
                         continue
                     ready.clear()
@@ -147,27 +148,28 @@ class ProcessChild:
                 printed.take(piece)
                 await asyncio.sleep(_OUTPUT_PERIOD_S)
         finally:
-            with suppress(OSError):  # a node that ends takes what lies in the pipe, which has no room for more
+            with suppress(OSError):  # a node that stops reads what is in the pipe, which cannot get more than it holds
                 printed.take(os.read(pipe.fileno(), _PIPE_BYTES))
             printed.end()
             pipe.close()
 
 
 class Printed:
-    """The lines that a child prints: those that the log takes in a second go there, the others are counted."""
+    """The lines that a child prints. Lines within the log's limit for a second go to the log; the others are
+    counted."""
 
     def __init__(self, said: Callable[[str], None]) -> None:
         self._said = said
         self._rest = b""
-        """The begin of the line that has not ended."""
+        """The beginning of a line that has not ended yet."""
         self._until_s = 0.0
         self.room = 0
-        """Bytes that the log still takes in this second."""
+        """The bytes that the log still accepts in this second."""
         self.lost = 0
-        """Lines of this second that it did not take."""
+        """The number of lines of this second that the log did not accept."""
 
     def at(self, now_s: float) -> None:
-        """Begins another second once the one before is over, and reports its lost lines."""
+        """Begins a new second once the last second is over, and reports the lines lost in it."""
         if now_s >= self._until_s:
             self._tell_lost()
             self.room, self._until_s = OUTPUT_BYTES_PER_S, now_s + 1.0
@@ -183,7 +185,7 @@ class Printed:
         self._rest = (self._rest + piece[at : at + LINE_BYTES_MAX])[:LINE_BYTES_MAX]
 
     def end(self) -> None:
-        """Says what is left."""
+        """Logs the rest of the output."""
         self._tell_lost()
         if self._rest:
             self._say(self._rest)
@@ -244,7 +246,7 @@ class ProcessChildren:
             raise
 
     def _unwanted(self, starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:
-        """Ends a process that nobody waits for any more: it was started, or is about to be."""
+        """Ends a process that nobody waits for any more, once it has started."""
         if not starting.cancelled() and starting.exception() is None:
             self._end(starting.result())
 

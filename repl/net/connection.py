@@ -1,10 +1,10 @@
-"""One client's connection: aiohttp's, with our limits and answers, and a short way for repeated requests.
+"""One client's connection. It is aiohttp's connection with our limits and answers, and with a short way for repeated
+requests.
 
-**The short way.** Clients that append one entry a request send the same head again and again, and so do all long-polls
-that stand at one place. aiohttp parses a head once. If the gateway knows how to serve every request with exactly those
-bytes before its body (``Quick``), the bytes are remembered. The next request that arrives whole behind the same bytes
-is answered without a parser, request object or task. It is a memory of a parse: a head that differs in one byte goes to
-aiohttp.
+**The short way.** A client that appends one entry in each request sends the same head again and again. So do all
+long-polls that wait at the same VLSN. aiohttp parses a head once. If the gateway can serve every request with exactly
+those bytes before its body (``Quick``), the bytes are remembered. When a later request arrives whole with the same
+head, it is answered without a parser, request object or task. A head that differs in one byte goes to aiohttp.
 
 1. Only on an idle connection whose parser stands at a message's start (``_clean``); a read that is not exactly one
    whole request ends that for good. 2. While such an answer is due, or others are parsed in this turn of the loop
@@ -40,16 +40,18 @@ from vlsn.limits import KEY_BYTES_MAX
 from vlsn.seams import Buffer
 
 LINE_BYTES_MAX = 3 * KEY_BYTES_MAX + 8 * 1024
-"""A request line may hold a whole ``?key=``, each byte as three."""
+"""A request line may contain a whole ``?key=``, with three characters for each byte."""
 FIELD_BYTES_MAX = 8_190
 HEADERS_MAX = 100
 LINGER_S = 5.0
-"""Seconds that the rest of a refused body is read and dropped before the connection is closed on it."""
+"""The seconds for which the rest of a refused body is read and dropped before the connection is closed."""
 DEAD_PEER_S = 30
-"""Keep-alive probes start after this silence; unacknowledged bytes end the connection after it."""
+"""After this many seconds of silence keep-alive probes start. Bytes that stay unacknowledged as long end the
+connection."""
 KNOWN_HEADS_MAX = 1_024
 KNOWN_POLLS_MAX = 64
-"""Heads of long-polls among them, the latest: each names a VLSN, and is of use while readers stand there."""
+"""How many of the remembered heads may be long-polls', the latest ones. Each names a VLSN, and is useful only while
+readers wait there."""
 KNOWN_HEAD_BYTES_MAX = 1_024
 HELD_BYTES_MAX = 64 * 1024
 
@@ -60,7 +62,7 @@ _GAVE_WAY = close_frame(GAVE_WAY, "nothing was under way, and others have no pla
 
 
 class Server(web.Server):
-    """aiohttp's server of our connections; holds the heads that all of them know."""
+    """aiohttp's server for our connections. It has the heads that all connections remember."""
 
     def __init__(
         self, handler: Any, quick: Quick | None, *, head_s: float, idle_s: float, connections_max: int
@@ -126,31 +128,31 @@ class Connection(RequestHandler):
         self._server = server
         self._tap: MeteredTap | None = None
         self._holds = 0
-        """Reasons not to read a WebSocket."""
+        """The number of reasons not to read the WebSocket now."""
         self._known = server.known
         self._clean = True
         self._leave: Leave | None = None
         self._held = bytearray()
         self._waits = False
-        """True while held bytes wait to be parsed in their turn."""
+        """True while held bytes wait for their turn to be parsed."""
         self._answered: asyncio.Future[None] | None = None
         self._idle_s = server.idle_s
         self._upgrade: Upgrade | None = None
         self._heard = True
-        """Something came on its WebSocket since the last sweep; when that was seen last."""
+        """Whether something arrived on the WebSocket since the last sweep, and when that was last seen."""
         self._heard_s = 0.0
         self.head_since = 0.0
         self.kept = False
         self.push: Push | None = None
         self.sent: Buffer = b""
-        """The body, or the piece of one, that is being sent, in one call."""
+        """The body, or the piece of a body, that is being sent in one call."""
         self.streams = False
-        """True while a stream is sent, which counts its bytes by itself."""
+        """True while a stream is sent, because a stream counts its own bytes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self.kept:
-            self._clean = False  # its request decides whether it is served
+            self._clean = False  # the gateway decides by the first request whether the connection is served
         end = transport.get_extra_info("socket")
         if end is not None:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_PEER_S)
@@ -162,7 +164,7 @@ class Connection(RequestHandler):
         if self._tap is not None:
             self._heard = True
             super().data_received(data)
-        elif not data:  # aiohttp telling itself that it may go on
+        elif not data:  # an empty call, by which aiohttp resumes its own parser
             self._parse(data)
         elif self._leave is not None or self._waits:
             self._hold(data)
@@ -181,7 +183,7 @@ class Connection(RequestHandler):
                 self._server.reading.wait(self._read_held)
 
     def _read_held(self) -> None:
-        """Takes up what came while others were parsed."""
+        """Parses the bytes that arrived while other connections were parsed."""
         self._waits = False
         if (held := self._let_go()) and self.transport is not None:
             self._read(held)
@@ -207,12 +209,12 @@ class Connection(RequestHandler):
 
     @property
     def silent(self) -> bool:
-        """``places.Guest``."""
+        """See ``places.Guest``."""
         return self.head_since > 0.0 and not self._request_count
 
     @property
     def idle_since(self) -> float | None:
-        """``places.Guest``."""
+        """See ``places.Guest``."""
         if self._upgrade is not None:
             quiet = not self._heard and self._tap is not None and not self._tap.holds
             return self._heard_s if quiet and self._upgrade.idle() else None
@@ -221,7 +223,7 @@ class Connection(RequestHandler):
         return self._next_keepalive_close_time - self._idle_s
 
     def give_way(self) -> None:
-        """``places.Guest``; a WebSocket's other side gets a close frame, and its later frames are dropped."""
+        """See ``places.Guest``. The other side of a WebSocket gets a close frame, and its later frames are dropped."""
         if self._tap is not None and self._tap.queue is not None and self.transport is not None:
             self._tap.close()
             self.transport.write(_GAVE_WAY)
@@ -232,13 +234,13 @@ class Connection(RequestHandler):
             self._heard, self._heard_s = False, now
 
     def _idle(self) -> bool:
-        """Says whether no request is queued or served by aiohttp."""
+        """True if aiohttp has no request queued or under way."""
         if self._messages or self._close or self._force_close:
             return False
         return self._request_count == 0 or (self._waiter is not None and not self._waiter.done())
 
     def _learn(self, head: bytes, body_bytes: int) -> bool:
-        """Says whether aiohttp was just given exactly one whole request; if so, it may be remembered."""
+        """Says whether aiohttp was just given exactly one whole request, whose head may be remembered."""
         message, payload = self._messages[-1]
         if not isinstance(message, RawRequestMessage) or not payload.is_eof() or message.chunked or self._upgraded:
             return False
@@ -270,20 +272,20 @@ class Connection(RequestHandler):
         if self._close:
             self.transport.close()
         elif self._held:
-            self._leave = _not_yet  # bytes that come before _resume have to be held too
+            self._leave = _not_yet  # bytes that arrive before _resume must be held, too
             self._loop.call_soon(self._resume)
         else:
             self._leave = None
 
     def _resume(self) -> None:
-        """Takes up what came while an answer was due."""
+        """Parses the bytes that arrived while an answer was due."""
         self._leave = None
         held = self._let_go()
         if self.transport is not None:
             self.data_received(held)
 
     def _let_go(self) -> bytes:
-        """Returns what was held, and reads on."""
+        """Returns the bytes that were held, and resumes reading."""
         held = bytes(self._held)
         self._held.clear()
         if self.transport is not None and len(held) > HELD_BYTES_MAX:
@@ -300,7 +302,7 @@ class Connection(RequestHandler):
             self._answered.set_result(None)
 
     def tapped(self, arrivals: Arrivals, turns: Turns, upgrade: Upgrade) -> MeteredTap:
-        """Counts what comes from now on as a WebSocket's; before the upgrade."""
+        """Makes the tap that counts the bytes of a WebSocket from now on. Call it before the upgrade."""
         message_bytes_max = upgrade.message_bytes_max
         self._upgrade = upgrade
         arrival = Arrival(
@@ -354,14 +356,15 @@ class Connection(RequestHandler):
         self._server.places.leave(self)
         self._server.untaken.goes_on(self)
         super().connection_lost(exc)
-        self._tap = self._upgrade = None  # both of them know this connection
+        self._tap = self._upgrade = None  # both refer to this connection
         self._tell_answered()
         if leave is not None:
             leave()
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:
-        """Gives what is under way ``timeout`` to end: aiohttp's own way, but for its future. A timeout cancels that
-        one, and a request that ends in the same turn of the loop then sets it (``InvalidStateError``)."""
+        """Gives the requests under way ``timeout`` seconds to end. This is aiohttp's own method, without its future. A
+        timeout cancels that future, and a request that ends in the same turn of the loop then sets it
+        (``InvalidStateError``)."""
         self._force_close = True
         if self._keepalive_handle is not None:
             self._keepalive_handle.cancel()
@@ -386,7 +389,8 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answers what is no HTTP, or a fault of ours past the gateway, with a problem document and the end."""
+        """Answers input that is not HTTP, or a fault of ours outside the gateway, with a problem document, and closes
+        the connection."""
         if request.writer.output_size > 0:
             if exc is not None and status >= 500 and not isinstance(exc, ConnectionError):
                 problem.internal(exc, f"{request.path}, its answer under way")  # so that it is logged
@@ -399,11 +403,11 @@ class Connection(RequestHandler):
 
 
 def _not_yet() -> None:
-    """Stands for a ``Leave`` while there is none: its ``Start`` runs, or its answer is out."""
+    """Takes the place of a ``Leave`` while there is none: before ``Start`` returns, and after the answer was sent."""
 
 
 class IncomingBody:
-    """``repl.web.types.Body`` of an aiohttp request."""
+    """``repl.web.types.Body`` for an aiohttp request."""
 
     __slots__ = ("_continued", "_incoming")
 

@@ -1,4 +1,4 @@
-"""A connection before its first bytes: it has no parser and no task, so thousands cost little.
+"""A connection before its first bytes. It has no parser and no task, so thousands of them cost little.
 
 accepted ─► Doorway ─► its first bytes, in their turn ─► Connection, which has them from here on
 """
@@ -12,7 +12,7 @@ from repl.net.connection import Connection, Server
 
 
 class Doorway(asyncio.Protocol):
-    """``places.Guest``."""
+    """See ``places.Guest``."""
 
     __slots__ = ("_held", "_server", "_transport", "head_since", "kept")
 
@@ -22,7 +22,7 @@ class Doorway(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._held = b""
-        """Bytes that came while others were made connections, and parsed."""
+        """The bytes that arrived while other connections were made and parsed."""
         self.kept = False
         self.head_since = 0.0
 
@@ -40,7 +40,7 @@ class Doorway(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._held:
-            self._held += data  # it was on its way as reading was paused
+            self._held += data  # these bytes were on their way when reading was paused
         elif self._server.reading.share():
             self._pass_on(data)
         elif self._transport is not None:

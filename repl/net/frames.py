@@ -1,10 +1,12 @@
-"""The frames of a WebSocket (RFC 6455 §5.2): the commonest one read and written here, all others followed.
+"""The frames of a WebSocket (RFC 6455 §5.2). The most common frame is read and written here; all other frames are only
+followed.
 
     82 | length | ext. length 16 bit, from 126 on | mask, of a client's | payload, of a client's each byte ^ mask
 
-1. aiohttp reads and writes any frame.  A lone append is four small frames, each written and read by a process that has
-   slept: the cost of one is the code that has to come into the processor's cache.
-2. Each frame costs its reader much the same, however little it brings, so frames are counted as bytes are.
+1. aiohttp reads and writes any frame. An append by itself is four small frames, and the process that writes or reads
+   each of them has slept before. So the cost of a frame is mostly the code that must be loaded into the processor's
+   cache.
+2. Each frame costs its reader about the same, however few bytes it brings. So frames are counted, as bytes are.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from vlsn.limits import KIB
 from vlsn.seams import Buffer
 
 PIECE_BYTES = KIB
-"""A client that sends a message in pieces makes them at least so large, but for the last one."""
+"""A client that sends a message in pieces makes each piece at least this large, except the last one."""
 NO_LIMIT = 1 << 62
 _EXTENDED_BYTES = {126: 2, 127: 8}
 SMALL_BYTES = 4096
@@ -30,7 +32,8 @@ _masks = random.Random()
 
 
 def small_frame(message: Buffer, *, masked: bool) -> bytes:
-    """Packs ``message`` of at most ``SMALL_BYTES`` as a frame; ``masked`` as a client has to send it."""
+    """Packs ``message``, of at most ``SMALL_BYTES``, as a frame. ``masked`` is for frames of a client, which must be
+    masked."""
     size, bit = len(message), _MASKED if masked else 0
     head = (
         _SHORT.pack(_WHOLE_BINARY, size | bit) if size < _EXTENDED else _LONG.pack(_WHOLE_BINARY, _EXTENDED | bit, size)
@@ -42,14 +45,14 @@ def small_frame(message: Buffer, *, masked: bool) -> bytes:
 
 
 def close_frame(code: int, reason: str) -> bytes:
-    """Packs the close of a server, its ``reason`` in up to 123 bytes."""
+    """Packs a server's close frame, with up to 123 bytes of ``reason``."""
     payload = code.to_bytes(2, "big") + reason.encode()
     assert len(payload) < _EXTENDED
     return _SHORT.pack(_CLOSE, len(payload)) + payload
 
 
 def payload_of(frame: bytes) -> bytes:
-    """Returns the message in ``frame``, which ``is_small_frame``."""
+    """Returns the message in ``frame``, for which ``is_small_frame`` must be true."""
     at = _SHORT.size if frame[1] & ~_MASKED < _EXTENDED else _LONG.size
     if not frame[1] & _MASKED:
         return frame[at:]
@@ -63,7 +66,7 @@ def _each_xor(payload: Buffer, mask: bytes) -> bytes:
 
 
 def is_small_frame(data: bytes) -> bool:
-    """Says whether ``data``, which begins where a frame does, is such a frame and nothing else."""
+    """Says whether ``data``, which starts at the start of a frame, is exactly one such small frame."""
     if len(data) < _LONG.size or data[0] != _WHOLE_BINARY:
         return False
     mask_bytes, size = data[1] >> 7 << 2, data[1] & 0x7F
@@ -73,36 +76,36 @@ def is_small_frame(data: bytes) -> bool:
 
 
 class Frames:
-    """The frames of one direction of a WebSocket, their payloads passed over."""
+    """Follows the frames of one direction of a WebSocket, skipping their payloads."""
 
     __slots__ = ("_ends_message", "_head", "_left", "announced", "begun", "end", "fragmented", "held", "tiny")
 
     def __init__(self) -> None:
         self.announced = 0
-        """Bytes of the message that has begun and is not whole, as far as its frames' headers tell."""
+        """The bytes of the message under way, as far as the frames' headers say."""
         self.fragmented = False
-        """True while that message has more frames to come."""
+        """True while the message under way has more frames to come."""
         self.begun = 0
-        """Frames so far."""
+        """The number of frames so far."""
         self.tiny = 0
-        """Those since the last whole message that bring next to nothing: control frames, and pieces under
+        """The number of frames since the last whole message that bring almost nothing: control frames, and pieces under
         ``PIECE_BYTES``."""
         self.end = 0
-        """The place where the last ``feed`` stopped."""
+        """The offset where the last ``feed`` stopped."""
         self.held = False
-        """More has come than was fed."""
+        """True if more bytes have arrived than were fed."""
         self._head = bytearray()
         self._left = 0
         self._ends_message = False
 
     @property
     def between(self) -> bool:
-        """The next byte begins a message."""
+        """True if the next byte begins a message."""
         return not (self._left or self._head or self.announced or self.fragmented or self.held)
 
     def feed(self, data: Buffer, frames_max: int = NO_LIMIT) -> list[int]:
-        """Returns the sizes of the messages that are whole now, from at most ``frames_max`` frames more. ``end`` says
-        how far that is."""
+        """Follows at most ``frames_max`` more frames. Returns the sizes of the messages that are whole now. ``end`` is
+        the offset that was reached."""
         whole: list[int] = []
         at, end = 0, len(data)
         stop = self.begun + frames_max
@@ -128,7 +131,7 @@ class Frames:
         return whole
 
     def _lacks(self) -> int:
-        """Returns the number of bytes that the header under way still needs, as far as its first bytes show."""
+        """Returns how many bytes the frame header under way still needs, as far as its first bytes show."""
         head = self._head
         if len(head) < 2:
             return 2 - len(head)
@@ -141,7 +144,7 @@ class Frames:
             length = int.from_bytes(head[2 : 2 + _EXTENDED_BYTES[length]], "big")
         self._left = length
         self.begun += 1
-        if head[0] & 0x08:  # a control frame: those come between the frames of a message
+        if head[0] & 0x08:  # a control frame, which may come between the frames of a message
             self.tiny += 1
         else:
             self.announced += length

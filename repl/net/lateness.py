@@ -1,6 +1,6 @@
-"""How late the event loop comes to a timer: the longest of its turns show as that.
+"""Measures how late the event loop calls a timer, which shows its longest turns.
 
-Whatever takes long in one turn of the loop holds up everything else there, heartbeats and votes among it.
+Anything that takes long in one turn of the loop delays everything else there, including heartbeats and votes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from time import perf_counter
 from vlsn.histogram import Histogram
 
 PERIOD_S = 0.02
-"""Seconds from a look to the next: a turn that takes longer is always met."""
+"""The seconds between two looks. A turn that takes longer is always noticed."""
 SECONDS_BUCKETS = (
     *(0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07),
     *(0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
@@ -19,7 +19,7 @@ SECONDS_BUCKETS = (
 
 
 class Lateness:
-    """The looks of one listener's loop, from ``begin`` to ``close``."""
+    """The looks at one listener's event loop, from ``begin`` to ``close``."""
 
     def __init__(self) -> None:
         self.seconds = Histogram(SECONDS_BUCKETS)

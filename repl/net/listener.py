@@ -41,7 +41,8 @@ class HttpListener:
         self._arrivals = Arrivals()
         self._turns = Turns()
         self._serving, self._serving_kept = Serving(), Serving()
-        """A share of each turn for strangers' requests, and one for members', operators' and health checks."""
+        """Each turn has one share of time for strangers' requests, and one for requests of members, operators and
+        health checks."""
         self._lateness = Lateness()
         self._accepting = Accepting(partial(Doorway, self._server))
         self.url = ""
@@ -87,7 +88,7 @@ class HttpListener:
         await self._server.shutdown(CLOSE_S)
 
     async def _serve(self, incoming: web.BaseRequest) -> web.StreamResponse:
-        if incoming.version < HttpVersion10:  # a bare "GET /": the parser takes it for HTTP/0.9
+        if incoming.version < HttpVersion10:  # a bare "GET /", which the parser takes for HTTP/0.9
             return self._reply(problem.response(BadArgument("the request names no version of HTTP")))
         connection = cast(Connection, incoming.protocol)
         request = Request(incoming.method, incoming.raw_path, incoming.headers, IncomingBody(incoming))
@@ -120,7 +121,7 @@ class HttpListener:
             return self._reply(response)
         tap.queue = ws._reader
         transport = incoming.transport
-        if transport is None:  # it is lost already
+        if transport is None:  # the connection is lost already
             tap.close()
             return ws
         transport.set_write_buffer_limits(high=upgrade.ahead_bytes)
@@ -133,7 +134,7 @@ class HttpListener:
         finally:
             self._streams.tasks.discard(task)
             tap.close()
-            if connection.writing_paused:  # its answers lie here, and the client does not read
+            if connection.writing_paused:  # its answers wait here, because the client does not read
                 transport.abort()
             await channel.close()
         return ws

@@ -1,10 +1,10 @@
-"""The tap of a connection to a listener: bytes and frames are counted before aiohttp's reader has them.
+"""The tap of a connection to a listener. It counts bytes and frames before aiohttp's reader gets them.
 
     read ─► a turn's share of frames ─► places for bytes (arrivals) ─► aiohttp's reader
          └► the rest is held: reading pauses, and goes on by the turn (turns)
 
-A connection that sends ``TINY_FRAMES_MAX`` frames that bring next to nothing within ``TINY_FRAMES_S``, and no whole
-message among them, is closed with code 1008 (RFC 6455 §7.4.1). Its later bytes are dropped.
+A connection is closed with code 1008 (RFC 6455 §7.4.1) if, within ``TINY_FRAMES_S`` and without a whole message, it
+sends ``TINY_FRAMES_MAX`` frames that bring almost nothing. Its later bytes are dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ TOO_TINY = "over 1000 tiny frames and no message"
 
 
 class MeteredTap(Tap):
-    """``pause`` and ``resume`` the connection's reading; ``stalled``: aiohttp's queue takes no more for now."""
+    """Counts one connection. ``pause`` and ``resume`` the connection's reading; ``stalled`` says that aiohttp's queue
+    is full for now."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class MeteredTap(Tap):
         self._loop = asyncio.get_running_loop()
         self._tiny_since = self._loop.time()
         self.queue: Any = None
-        """aiohttp's, once there is one."""
+        """aiohttp's queue, once there is one."""
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         take = self.take
@@ -68,7 +69,7 @@ class MeteredTap(Tap):
         super().feed_eof()
 
     def go_on(self, frames_max: int) -> int:
-        """Takes in up to ``frames_max`` of the frames that are held, and returns how many it took (``turns.GoOn``)."""
+        """Takes in up to ``frames_max`` of the held frames. Returns how many frames it took (``turns.GoOn``)."""
         self._in_line = False
         if not self._held:
             return 0
@@ -81,14 +82,14 @@ class MeteredTap(Tap):
         return self._frames.begun - begun
 
     def resumed(self) -> None:
-        """aiohttp's queue has room again."""
+        """Notes that aiohttp's queue has space again."""
         if self._held and not self._in_line:
             self._in_line = True
             self._turns.wait(self.go_on)
 
     @property
     def holds(self) -> bool:
-        """True while something that came waits for its turn."""
+        """True while bytes that have arrived wait for their turn."""
         return bool(self._held)
 
     def received(self) -> None:
@@ -102,7 +103,7 @@ class MeteredTap(Tap):
     def _read(self, data: bytes) -> tuple[bool, bytes]:
         if self._over:
             return ALL_READ
-        if self._held:  # it was on its way as reading was paused
+        if self._held:  # these bytes were on their way when reading was paused
             self._held = memoryview(bytes(self._held) + data)
             return ALL_READ
         begun, share = self._frames.begun, self._turns.share()
@@ -113,7 +114,7 @@ class MeteredTap(Tap):
         return ALL_READ
 
     def _pass(self, data: Buffer, frames_max: int) -> int:
-        """Passes on ``data`` as far as its frames may go, and returns how much that was."""
+        """Passes ``data`` on, up to ``frames_max`` frames. Returns how many bytes were passed on."""
         end = self._arrival.arrived(data, frames_max)
         failed, _ = self._parser.feed_data(data if end == len(data) else bytes(data[:end]))
         if self._frames.tiny > TINY_FRAMES_MAX:

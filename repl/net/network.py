@@ -29,7 +29,7 @@ from vlsn.limits import MIB
 from vlsn.seams import Buffer, Channel
 
 ANSWER_BYTES_MAX = 96 * MIB
-"""A whole segment of the default size is the largest answer that anyone asks for."""
+"""The largest answer that anyone asks for is a whole segment of the default size."""
 
 
 def _refused(error: BaseException) -> bool:
@@ -37,18 +37,18 @@ def _refused(error: BaseException) -> bool:
 
 
 _NO_TIMEOUT = ClientTimeout(total=None, sock_connect=None)
-"""No timeouts of aiohttp's own: two of its timers lie inside each other. A cancel that comes in the same turn of the
-loop as such a timeout is taken for that, and lost. ``asyncio.timeout`` keeps the two apart."""
+"""aiohttp's own timeouts are off, because two of its timers are nested. If a cancel comes in the same turn of the loop
+as such a timeout, aiohttp takes it for the timeout, and the cancel is lost. ``asyncio.timeout`` keeps the two apart."""
 
 
 class AiohttpNetwork:
-    """The real network, made and used on one event loop."""
+    """The real network. Make it and use it on one event loop."""
 
     def __init__(
         self, *, head_s: float = HEAD_S, idle_s: float = IDLE_S, connections_max: int = CONNECTIONS_MAX
     ) -> None:
-        """Sets the seconds that clients of its listeners have for a head, and between two requests, and how many may
-        be connected."""
+        """Makes the network. ``head_s``: the seconds that a client of a listener has to send a head. ``idle_s``: the
+        seconds that may pass between two of its requests. ``connections_max``: the most connections of a listener."""
         self._session: ClientSession | None = None
         self._head_s, self._idle_s = head_s, idle_s
         self._connections_max = connections_max
@@ -82,7 +82,7 @@ class AiohttpNetwork:
                     compress=0,
                     autoping=False,
                     max_msg_size=size_limit(message_bytes_max),
-                    timeout=ClientWSTimeout(ws_close=0),  # a feed's end may not wait for a master that is silent
+                    timeout=ClientWSTimeout(ws_close=0),  # the end of a feed must not wait for a silent master
                 )
         except (ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"{url}: {_said(error, timeout_s)}", refused=_refused(error)) from None
@@ -91,7 +91,7 @@ class AiohttpNetwork:
         if connection is None or protocol is None or connection.transport is None:
             raise Unreachable(f"{url}: the connection was lost right after the upgrade")
         connection.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        # Nothing has come yet: in every protocol here, who connects speaks first.
+        # Nothing has arrived yet, because in every protocol here the connecting side speaks first.
         tap = Tap(message_bytes_max)
         protocol._payload_parser = tap.into(protocol._payload_parser)
         return WebSocketChannel(socket, connection.transport, tap)
@@ -115,7 +115,7 @@ class AiohttpNetwork:
 
 
 async def _raise_refusal(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """Raises what the problem document of a refused upgrade says; aiohttp would drop the document."""
+    """Raises the error of a refused upgrade's problem document, which aiohttp would drop."""
     answer = await handler(request)
     if answer.status >= 400 and "Upgrade" in request.headers:
         async with answer:

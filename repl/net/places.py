@@ -1,13 +1,15 @@
-"""Places for connections: all together are bounded, half a head ends, and silence gives way.
+"""Places for connections. The number of connections is bounded; slow heads end their connection, and idle connections
+are closed for new ones.
 
     a new one ─► room among the strangers' places ─► served
               └► none ─► the longest idle is closed ─► served
                       └► nobody is idle ─► one of ``KEPT``: serves members, operators, health checks
 
-1. Those that never sent a whole request are closed first, then those between two requests and WebSockets on which
-nothing is under way, the longest idle first.  2. A connection has ``head_s`` to send its first head, and each later
-head from its first byte on.  3. ``KEPT`` places are never a stranger's: other members and health checks get through
-when all others are busy, and have ``KEPT_HEAD_S`` to say what they want.
+1. Connections that never sent a whole request are closed first. Then follow those that are idle between two requests
+   and WebSockets on which nothing is under way, the longest idle first.
+2. A connection has ``head_s`` seconds to send its first head, and as long for each later head, from its first byte on.
+3. ``KEPT`` places are never given to strangers, so other members and health checks are served even if all other places
+   are busy. A connection in such a place has ``KEPT_HEAD_S`` to send its request.
 """
 
 from __future__ import annotations
@@ -17,46 +19,46 @@ from collections import deque
 from typing import Protocol
 
 OTHERS_MAX = 4_096
-"""Connections beside those of waiting readers: appends, producers, reads."""
+"""The places of connections other than waiting readers: appends, producers, reads."""
 KEPT = 128
 CONNECTIONS_MAX = OTHERS_MAX + KEPT
 KEPT_HEAD_S = 2.0
 HEAD_S = 10.0
 IDLE_S = 120.0
 SWEEP_S = 1.0
-"""Seconds between two looks at heads, at most."""
+"""The most seconds between two looks for late heads."""
 LOOK_S = 0.1
-"""Seconds from a look that found nobody idle to the next."""
+"""The seconds until the next look, after a look that found no idle connection."""
 _KEPT_PATHS = ("/v1/peer/", "/v1/feed", "/v1/admin/", "/healthz", "/readyz", "/metrics")
 
 
 def is_kept(target: str) -> bool:
-    """Says whether a request is a member's, an operator's, or a health check."""
+    """Says whether a request comes from a member, an operator, or a health check."""
     return target.startswith(_KEPT_PATHS)
 
 
 class Guest(Protocol):
-    """One connection."""
+    """One connection, as ``Places`` sees it."""
 
     kept: bool
-    """A place of those that are kept."""
+    """True if the connection has one of the ``KEPT`` places."""
     head_since: float
-    """The time since which the end of a head is waited for; 0.0 while it is not."""
+    """The time since when the rest of a head is awaited; 0.0 if no head has begun."""
 
     @property
     def silent(self) -> bool:
-        """True while it has never sent a whole request."""
+        """True while the connection has never sent a whole request."""
         ...
 
     @property
     def idle_since(self) -> float | None:
-        """The time since which it has nothing under way; ``None`` while it has."""
+        """The time since when nothing is under way on the connection; ``None`` while something is."""
         ...
 
     def swept(self, now: float) -> None: ...
 
     def give_way(self) -> None:
-        """Closes it, because others need its place or it is silent."""
+        """Closes the connection, because it is silent or other connections need its place."""
         ...
 
 
@@ -64,7 +66,8 @@ class Places:
     """The places of one listener."""
 
     def __init__(self, *, head_s: float, connections_max: int = CONNECTIONS_MAX, kept: int = KEPT) -> None:
-        """``kept`` of ``connections_max`` places are kept, half of them at most."""
+        """Sets up the places. ``kept`` of the ``connections_max`` places are kept from strangers, at most half of
+        them."""
         self._loop = asyncio.get_running_loop()
         self._head_s = head_s
         kept = min(kept, connections_max // 2)
@@ -73,14 +76,14 @@ class Places:
         self._strangers: dict[Guest, None] = {}
         self._kept: dict[Guest, None] = {}
         self._silent: dict[Guest, None] = {}
-        """Strangers that were, when somebody last looked; as they came."""
+        """Strangers that had sent no whole request at the last look, in the order in which they connected."""
         self._idle: deque[tuple[Guest, float]] = deque()
-        """All others that were idle at the last look, the longest first."""
+        """All other connections that were idle at the last look, the longest idle first."""
         self._looked_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, guest: Guest) -> None:
-        """Enters a new connection; it, or another one, may be closed."""
+        """Adds a new connection. To make a place, this connection or another one may be closed."""
         if self._timer is None:
             self._sweep_later()
         if len(self._strangers) < self._strangers_max or self._evict():
@@ -96,7 +99,7 @@ class Places:
         self._kept[guest] = None
 
     def replace(self, guest: Guest, successor: Guest) -> None:
-        """Gives ``successor`` the place of ``guest``, and as long for its head."""
+        """Gives ``successor`` the place of ``guest``, and the same deadline for its head."""
         successor.kept, successor.head_since = guest.kept, guest.head_since
         if guest in self._kept:
             del self._kept[guest]
@@ -107,7 +110,7 @@ class Places:
             self._strangers[successor] = self._silent[successor] = None
 
     def serves(self, guest: Guest, target: str) -> bool:
-        """Says whether a request of ``guest`` for ``target`` is served."""
+        """Says whether the request of ``guest`` for ``target`` is served."""
         if not guest.kept:
             return True
         if len(self._strangers) < self._strangers_max:
@@ -123,7 +126,7 @@ class Places:
         self._kept.pop(guest, None)
 
     def close(self) -> None:
-        """Closes connections that have never sent a whole request."""
+        """Closes the connections that have never sent a whole request."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -131,7 +134,7 @@ class Places:
             self._close(guest)
 
     def _evict(self) -> bool:
-        """Closes an idle stranger, and says whether there was one."""
+        """Closes one idle stranger. Says whether there was one."""
         while self._silent:
             guest = next(iter(self._silent))
             del self._silent[guest]

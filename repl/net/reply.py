@@ -1,8 +1,8 @@
-"""Responses as bytes on a transport.
+"""Writes responses as bytes to a transport.
 
-aiohttp's own response objects cost more than the whole way of an append through the gateway, so a response is written
-as one run of bytes. This file does their work: Content-Length, HEAD, HTTP/1.0, keep-alive, ``Connection: close`` after
-an unread body, chunks.
+aiohttp's own response objects cost more than everything else in the gateway's work for an append. So a response is
+written as one run of bytes. This file does what those objects do: Content-Length, HEAD, HTTP/1.0, keep-alive,
+``Connection: close`` after an unread body, chunks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from repl.web.types import Piece, Push, Response
 from vlsn.seams import Buffer
 
 JOIN_BYTES_MAX = 64 * 1024
-"""A body up to this is sent in one piece with its head."""
+"""A body of up to this many bytes is sent in one piece with its head."""
 
 _STATUS_LINES = {int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n" for status in HTTPStatus}
 _CLOSE = "Connection: close\r\n"
@@ -28,8 +28,8 @@ _KEEP_ALIVE = "Connection: keep-alive\r\n"
 
 
 class Carrier(Protocol):
-    """A connection, as far as its answers' bodies have to do with it. It calls its ``push`` when the client has read
-    all."""
+    """A connection, as the bodies of its answers see it. The connection calls its ``push`` once the client has read all
+    bytes."""
 
     push: Push | None
     sent: Buffer
@@ -40,7 +40,8 @@ class Carrier(Protocol):
 
 
 class Streams:
-    """The streams of one listener that are under way: the tasks that send them, and how much they may send."""
+    """The streams of one listener that are under way: the tasks that send them, and how much they may send in a
+    turn."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[object]] = set()
@@ -48,7 +49,7 @@ class Streams:
 
 
 class Reply:
-    """A response on its way out: the part that aiohttp's connection loop calls."""
+    """A response that is being sent: the part of a response that aiohttp's connection loop calls."""
 
     __slots__ = ("_response", "_streams", "keep_alive")
 
@@ -76,10 +77,10 @@ class Reply:
             await incoming.writer.drain()
 
     async def write_eof(self) -> None:
-        """Does nothing: all was written by ``prepare``."""
+        """Does nothing, because ``prepare`` has written everything."""
 
     def _begin(self, incoming: web.BaseRequest, transport: asyncio.WriteTransport | None) -> bool:
-        """Writes the head of a body that has no end yet; says whether it goes in chunks."""
+        """Writes the head of a body whose length is not known. Says whether the body is sent in chunks."""
         if transport is None:
             raise ConnectionResetError("the client left before its answer")
         sized = "Content-Length" in self._response.headers
@@ -148,7 +149,7 @@ class Reply:
 
 
 class PushSink:
-    """``repl.web.types.Sink`` on a transport."""
+    """``repl.web.types.Sink`` for a transport."""
 
     __slots__ = ("_chunked", "_connection", "_transport", "ended")
 
@@ -174,7 +175,7 @@ class PushSink:
 
 
 def write(transport: asyncio.WriteTransport, response: Response, connection: str = "", head_only: bool = False) -> None:
-    """Writes a response that is no stream, whole; ``connection`` is its Connection field, if it has one."""
+    """Writes a whole response that is no stream. ``connection`` is the Connection field, if there is one."""
     global _shared
     if response.shared and not head_only:
         if _shared[0] is not response or _shared[1:3] != (connection, _date()):
@@ -207,12 +208,12 @@ def _head(response: Response, last_fields: str) -> bytes:
 
 
 _shared: tuple[Response | None, str, str, bytes] = (None, "", "", b"")
-"""The shared response that was written last, and its bytes."""
+"""The shared response that was written last, with its bytes."""
 _date_line = (0, "")
 
 
 def _date() -> str:
-    """Returns the Date field, made once a second."""
+    """Returns the Date field, which is made once a second."""
     global _date_line
     now = int(time())
     if now != _date_line[0]:

@@ -1,10 +1,12 @@
-"""A tap before aiohttp's reader of a WebSocket: waiting readers get messages in the turn they come in.
+"""A tap in front of aiohttp's WebSocket reader. A reader that waits gets a message in the same turn in which it
+arrives.
 
     bytes ─► one small message, alone, and somebody takes them ─► take
           └► anything else ─► aiohttp's reader and its queue ─► came
 
-A small message on the first way is not counted: it goes out again at once. It may go past aiohttp only where a frame
-begins, so all frames are followed. A listener counts the second way (``metered.py``).
+A small message that somebody waits for is not counted, because it is delivered at once. Such a message may bypass
+aiohttp only at the start of a frame, so all frames are followed. A listener counts the messages that go through aiohttp
+(``metered.py``).
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ from typing import Any
 from repl.net.frames import SMALL_BYTES, Frames, is_small_frame, payload_of
 
 ALL_READ = (False, b"")
-"""The answer of aiohttp's reader: no end of the stream, nothing left over."""
+"""The answer of aiohttp's reader to all data: the stream has not ended, and no bytes are left over."""
 
 
 class Tap:
-    """The tap of one connection, before its first byte as a WebSocket. ``take`` and ``came`` are set while somebody
-    waits and aiohttp's queue is empty."""
+    """The tap of one connection, made before the connection's first byte as a WebSocket. ``take`` and ``came`` are set
+    while somebody waits and aiohttp's queue is empty."""
 
     def __init__(self, message_bytes_max: int, frames: Frames | None = None) -> None:
         self.take: Callable[[bytes], None] | None = None
@@ -31,7 +33,7 @@ class Tap:
         self._parser: Any = None
 
     def into(self, parser: Any) -> Any:
-        """Puts this tap in front of ``parser``, aiohttp's, and returns the tap as the parser to use from now on."""
+        """Puts this tap in front of aiohttp's ``parser``. Returns the tap, to be used as the parser from now on."""
         self._parser = parser
         return self
 
@@ -44,7 +46,7 @@ class Tap:
         return self._read(data)
 
     def _read(self, data: bytes) -> tuple[bool, bytes]:
-        """Reads anything but one small message that somebody waits for."""
+        """Reads data that is not exactly one small message that somebody waits for."""
         self._frames.feed(data)
         result: tuple[bool, bytes] = self._parser.feed_data(data)
         self._tell()
@@ -55,7 +57,7 @@ class Tap:
         self._tell()
 
     def received(self) -> None:
-        """Notes that a message which aiohttp has read is delivered."""
+        """Notes that a message which aiohttp has read was delivered."""
 
     def close(self) -> None:
         """Notes that the connection has ended."""

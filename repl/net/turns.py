@@ -1,17 +1,20 @@
-"""The share of one turn of the event loop for a listener's connections: frames taken in, requests, bytes sent.
+"""Limits what one turn of the event loop does for a listener's connections: frames taken in, requests, bytes sent.
 
-A read of 256 KiB may hold 37,000 frames of one byte, and a socket is read up to 32 times in a turn: the loop would be
-gone for seconds, and with it heartbeats and votes. So incoming bytes are followed frame by frame. Bytes past the turn's
-share wait in their connection, whose reading pauses:
+A read of 256 KiB may hold 37,000 frames of one byte, and a socket is read up to 32 times in a turn. Without a limit the
+loop would be busy for seconds, and heartbeats and votes would wait. So incoming bytes are followed frame by frame.
+Bytes beyond the turn's share wait in their connection, whose reading pauses:
 
     read ─► share left, nobody waits ─► aiohttp's reader
          └► else held ─► the line ─► ``FRAMES_AT_ONCE`` of it when its turn comes ─► the line's end, or read on
 
-1. The line is served in its order, a few frames each time: a connection that floods waits like the others.
-2. A small message that comes alone goes past the line (``tap.py``), also while others flood; so many of them a turn.
-3. Pieces of streams are sent so many bytes a turn: one append wakes every tail, and a system call copies what is sent.
-4. Requests are parsed, and begin, for so much time a turn, in the order in which they came: they are too unlike each
-other to be counted.  A connection has one at a time under way, so that those who pipeline take turns with everybody.
+1. The line is served in order, a few frames each time, so a connection that floods waits like the others.
+2. A small message that arrives alone bypasses the line (``tap.py``), even while other connections flood. At most
+   ``SMALL_A_TURN`` messages do so in a turn.
+3. At most ``SENT_BYTES_A_TURN`` bytes of streams' pieces are sent in a turn, because one append wakes every tail, and a
+   system call copies the bytes sent.
+4. Requests are parsed, and begin, for a limited time in each turn, in the order in which they arrived. They are not
+   counted, because they differ too much in cost. A connection has one request under way at a time, so clients that
+   pipeline take turns with all others.
 """
 
 from __future__ import annotations
@@ -24,30 +27,31 @@ from time import perf_counter
 from vlsn.limits import KIB, MIB
 
 FRAMES_A_TURN = 256
-"""About 3 ms of pings, 10 ms of appends."""
+"""Takes about 3 ms for pings, or 10 ms for appends."""
 FRAMES_AT_ONCE = 32
-"""Frames of one connection, while others wait."""
+"""The most frames taken from one connection while others wait."""
 
 SMALL_A_TURN = 256
-"""Messages that come alone, each on a connection of its own."""
+"""The most messages in a turn that arrive alone, each on a connection of its own."""
 READ_S_A_TURN = 0.005
-"""Seconds in which heads and bodies are parsed: of some 500 small requests."""
+"""The seconds of a turn in which heads and bodies are parsed; enough for some 500 small requests."""
 SERVED_S_A_TURN = 0.005
-"""Seconds in which requests begin, and what needs no waiting is answered: of some 50 small ones."""
+"""The seconds of a turn in which requests begin, and are answered if they need not wait; enough for some 50 small
+requests."""
 WOKEN_A_TURN = 64
-"""Requests of the line that are woken in a turn, to see whether there is time for them."""
+"""The most waiting requests that are woken in a turn, to see whether there is time for them."""
 SENT_BYTES_A_TURN = 2 * MIB
-"""About 2 ms; of pieces over ``SENT_AT_ONCE_BYTES``."""
+"""Takes about 2 ms. Only pieces over ``SENT_AT_ONCE_BYTES`` count."""
 SENT_AT_ONCE_BYTES = 16 * KIB
 
 
 GoOn = Callable[[int], int]
-"""Takes in up to so many of the frames that a connection holds, and returns how many it took.  It joins the line again
-by itself."""
+"""Takes in up to the given number of frames that a connection holds, and returns how many it took. The connection joins
+the line again by itself."""
 
 
 class Turns:
-    """The turns of one listener's incoming frames."""
+    """Shares the turns of the event loop among one listener's incoming frames."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -59,7 +63,7 @@ class Turns:
         self._called = False
 
     def small(self) -> bool:
-        """Says whether one more message that comes alone may go past the line in this turn."""
+        """Says whether one more message that arrives alone may bypass the line in this turn."""
         now = self._loop.time()
         if now != self._small_turn:
             self._small_turn, self._small_left = now, SMALL_A_TURN
@@ -67,10 +71,10 @@ class Turns:
         return self._small_left >= 0
 
     def share(self) -> int:
-        """Returns frames that may be taken in at once; none while somebody waits."""
+        """Returns how many frames may be taken in at once; none while a connection waits."""
         if self._line:
             return 0
-        now = self._loop.time()  # uvloop's stands still for a turn
+        now = self._loop.time()  # uvloop's clock does not move within a turn
         if now != self._turn:
             self._turn, self._left = now, FRAMES_A_TURN
         return self._left
@@ -95,17 +99,17 @@ class Turns:
 
 
 class _Share:
-    """So much time of each turn, from when it is first used."""
+    """A limited time of each turn, counted from its first use in the turn."""
 
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._seconds = seconds
         self._until_s = 0.0
-        """When this turn's share ends; 0.0 while nothing of it is used."""
+        """The time when this turn's share ends; 0.0 while nothing of the share is used."""
         self._called = False
 
     def _has_time(self) -> bool:
-        """Says whether some of the share is left; the first who asks in a turn has it, whatever it is."""
+        """Says whether some of the share is left. The first caller in a turn always gets a share."""
         now = perf_counter()
         if not self._called:
             self._call()
@@ -123,22 +127,22 @@ class _Share:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Begins a turn's share with those who wait."""
+        """Begins a turn's share with the callers that wait."""
 
 
 class Reading(_Share):
-    """The turns of incoming bytes that have to be parsed."""
+    """Shares the turns of the event loop among incoming bytes that must be parsed."""
 
     def __init__(self) -> None:
         super().__init__(READ_S_A_TURN)
         self._line: deque[Callable[[], None]] = deque()
 
     def share(self) -> bool:
-        """Says whether a read may be parsed at once; not while somebody waits."""
+        """Says whether bytes may be parsed at once; false while others wait."""
         return not self._line and self._has_time()
 
     def wait(self, parse: Callable[[], None]) -> None:
-        """Calls ``parse`` when its turn comes; after ``share`` has said no."""
+        """Calls ``parse`` when its turn comes. Call this after ``share`` has returned false."""
         self._line.append(parse)
 
     def _go_on(self) -> None:
@@ -147,16 +151,17 @@ class Reading(_Share):
 
 
 class Serving(_Share):
-    """The turns of requests, whatever they ask for."""
+    """Shares the turns of the event loop among requests of all kinds."""
 
     def __init__(self) -> None:
         super().__init__(SERVED_S_A_TURN)
         self._line: deque[asyncio.Future[None]] = deque()
         self._again: deque[asyncio.Future[None]] = deque()
-        """Those that were woken, and for which there was no time; they go before the line."""
+        """The requests that were woken and for which there was no time. They come before the line."""
 
     async def turn(self) -> None:
-        """Returns when a request may be served. At least one is in each turn, whatever else is in it."""
+        """Returns when the request may be served. At least one request is served in each turn, whatever else the turn
+        does."""
         line = self._line
         if not line and self._has_time():
             return
@@ -176,13 +181,13 @@ class Serving(_Share):
             return
         for _ in range(min(WOKEN_A_TURN, len(line))):
             turn = line.popleft()
-            if not turn.done():  # by a cancel
+            if not turn.done():  # otherwise a cancel has ended it
                 turn.set_result(None)
-        self._call()  # the next turn begins behind those that are woken
+        self._call()  # the next turn begins after the requests that were woken
 
 
 class Sending:
-    """The turns of the pieces that one listener's streams send."""
+    """Shares the turns of the event loop among the pieces that one listener's streams send."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -208,7 +213,7 @@ class Sending:
         self._sent, self._called = 0, bool(self._line)
         while self._line and self._sent < SENT_BYTES_A_TURN:
             turn, size = self._line.popleft()
-            if not turn.done():  # by a cancel
+            if not turn.done():  # otherwise a cancel has ended it
                 turn.set_result(None)
                 self._sent += size
         if self._called:

@@ -1,11 +1,11 @@
-"""A channel over one WebSocket, of either side.
+"""A channel over one WebSocket, for either side. There is no compression, which would cost more than it saves, and
+blocks must stay as they are. A text message, or a message over the limit, ends the channel.
 
-No compression (it would cost more than it saves, and blocks are to stay as they are); a text message, or one over the
-limit, ends the channel. ``send`` returns while little waits in the socket, so that the next message can be made while
-the last one leaves. The limit is ``WRITE_BUFFER_BYTES`` for a client, ``Upgrade.ahead_bytes`` for a server.
+``send`` returns while few bytes wait in the socket, so that the next message can be made while the last message is
+sent. The limit is ``WRITE_BUFFER_BYTES`` for a client, and ``Upgrade.ahead_bytes`` for a server.
 
-Private parts of aiohttp are used here (the reader's queue, and the writer's close flag) and in ``network.py``. The lock
-file fixes the version; ``tests/repl/net/test_frame.py`` checks the expectations.
+This file and ``network.py`` use private parts of aiohttp: the reader's queue, and the writer's close flag. The lock
+file fixes aiohttp's version, and ``tests/repl/net/test_frame.py`` checks that these parts behave as expected.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from vlsn.seams import Buffer
 
 WRITE_BUFFER_BYTES = MIB
 CLOSE_TIMEOUT_S = 1.0
-"""Seconds that a server waits for the other side as it closes a channel. A client does not wait."""
+"""The seconds that a server waits for the other side when it closes a channel. A client does not wait."""
 
 
 def size_limit(message_bytes_max: int) -> int:
-    """aiohttp's ``max_msg_size`` for messages of up to ``message_bytes_max``: its limit is the first size refused."""
+    """Returns aiohttp's ``max_msg_size`` for messages of up to ``message_bytes_max``. aiohttp's limit is the smallest
+    size that is refused."""
     return message_bytes_max + 1
 
 
 class WebSocketChannel:
-    """``vlsn.seams.Channel``; one reader and one writer at a time."""
+    """``vlsn.seams.Channel`` for a WebSocket. It allows one reader and one writer at a time."""
 
     __slots__ = ("_incoming", "_masked", "_socket", "_tap", "_transport")
 
@@ -51,7 +52,7 @@ class WebSocketChannel:
         try:
             await self._socket.send_bytes(message)
         except (ConnectionError, RuntimeError) as error:
-            raise ChannelClosed(f"the peer is gone: {bare(error)}") from None  # aiohttp's waiter keeps it
+            raise ChannelClosed(f"the peer is gone: {bare(error)}") from None  # aiohttp's waiter keeps the error
 
     def send_now(self, message: Buffer) -> bool:
         transport = self._transport
@@ -69,7 +70,7 @@ class WebSocketChannel:
             return True
         except (ConnectionError, RuntimeError):
             return False
-        # The frame is with the transport: the rest of the call only waits until the peer has read more.
+        # The transport has the frame already. The rest of the call only waits until the peer has read more.
         sending.close()
         return True
 
@@ -89,7 +90,8 @@ class WebSocketChannel:
             data: bytes = message.data
             self._tap.received()
             return data
-        if message.type is WSMsgType.ERROR and isinstance(message.data, str):  # of the tap's, which counts frames
+        # the tap's error, because the tap counts frames
+        if message.type is WSMsgType.ERROR and isinstance(message.data, str):
             await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=message.data.encode())
             raise ChannelClosed(f"the peer sent {message.data}")
         if message.type is WSMsgType.TEXT:
@@ -109,13 +111,13 @@ class WebSocketChannel:
             nonlocal wanted, fault
             try:
                 wanted = take(message)
-            except BaseException as error:  # the boundary of the loop's own callback: our caller gets it
+            except BaseException as error:  # an error in the loop's callback goes to our caller
                 wanted, fault = False, error
             if not wanted:
                 stop()
 
         def came() -> None:
-            """Takes all that is whole and wanted, in the turn in which it was read."""
+            """Takes all messages that are whole and wanted, in the turn in which they were read."""
             while wanted and self._message_waits():
                 taken(self._waiting_message())
             if self._incoming._buffer or self._incoming.is_eof():
@@ -133,7 +135,7 @@ class WebSocketChannel:
                     raise fault
                 if not wanted:
                     return
-                if self._incoming._buffer or self._incoming.is_eof():  # a ping, or the end
+                if self._incoming._buffer or self._incoming.is_eof():  # a ping, or the end of the stream
                     wanted = take(await self.receive())
                     continue
                 waiter = loop.create_future()
@@ -141,11 +143,11 @@ class WebSocketChannel:
                 await waiter
         finally:
             tap.came = tap.take = None
-            fault = None  # its traceback knows ``taken``
+            fault = None  # the error's traceback refers to ``taken``
 
     def _ping_waits(self) -> bool:
-        """Says whether a ping waits. Only the last of several pings has to be answered (RFC 6455 §5.5.3); each answer
-        is a system call."""
+        """Says whether a ping waits. Only the last of several pings must be answered (RFC 6455 §5.5.3), and each answer
+        costs a system call."""
         buffer = self._incoming._buffer
         return bool(buffer) and buffer[0][0].type is WSMsgType.PING
 

@@ -1,1 +1,1 @@
-"""A node as a whole, its status, and its process."""
+"""A whole node, its status, and its process."""

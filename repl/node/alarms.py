@@ -1,4 +1,5 @@
-"""Alarms: faults on a node that need a person. Its answers to hellos carry them to all members, and each shows them.
+"""Alarms: faults of a node that need a person. A node sends its alarms in its answers to hellos, and each member shows
+the alarms of all members.
 
 n2: consumer orders is parked          ─►  hello answers of n2, every few seconds  ─►  status of n1, n2, n3
 n1: destination jobs is full: drops    ─►                                  n1
@@ -14,7 +15,7 @@ from repl.destinations.full import FullPolicies
 from repl.group.founding import ALARMS_MAX, Alarm
 
 WHY_MAX: Final = 500
-"""Characters of a reason that an alarm shows."""
+"""The most characters of a reason that an alarm shows."""
 _ORDERS: Final = re.compile(r"`(vlsnlog cdc [^`]*)`")
 _VERDICTS: Final = {
     "drop": "appends to it are logged, and their messages dropped",
@@ -24,7 +25,7 @@ _VERDICTS: Final = {
 
 
 def alarms_of(cdc: CdcConsumers, full: FullPolicies[Any] | None, url: str) -> list[Alarm]:
-    """Lists a node's own: consumers that are stuck, and, on the master, destinations that are full."""
+    """Lists this node's own alarms: consumers that are stuck and, on the master, destinations that are full."""
     found = [
         Alarm(f"cdc-{state}", name, f"consumer {name} is {state}", _from_anywhere(why, url)[:WHY_MAX])
         for name, (state, why) in cdc.stuck().items()
@@ -41,5 +42,5 @@ def alarms_of(cdc: CdcConsumers, full: FullPolicies[Any] | None, url: str) -> li
 
 
 def _from_anywhere(why: str, url: str) -> str:
-    """Has the commands to a node's consumers name that node: an alarm is read beside others, too."""
+    """Adds this node's URL to the commands in ``why``, because the alarm may be read at other nodes."""
     return _ORDERS.sub(rf"`\1 --url {url}`", why)

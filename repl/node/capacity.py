@@ -1,4 +1,4 @@
-"""The number of readers that may wait at a node, from the memory and the file descriptors that it may have.
+"""Computes how many readers may wait at a node, from the memory and the file descriptors that the node may use.
 
 descriptors   | log, peers | others: appends, producers, reads |  waiting readers  |
                  FILES_KEPT      OTHERS_MAX + KEPT                  readers_max
@@ -15,23 +15,25 @@ from vlsn.errors import BadArgument
 from vlsn.limits import KIB
 
 READER_BYTES = 32 * KIB
-"""Memory that a waiting reader is taken to cost, its socket's in the kernel too: twice what one was seen to."""
+"""The memory reckoned for each waiting reader, including its socket's memory in the kernel: twice the measured
+amount."""
 MEMORY_SHARE = 16
-"""Waiting readers are given one part in so many of the memory."""
+"""Waiting readers may use one part in ``MEMORY_SHARE`` of the memory."""
 READERS_LEAST = 256
 READERS_MOST = 65_536
 FILES_KEPT = 1_024
-"""File descriptors for segments, LMDB and connections to other members."""
+"""The file descriptors kept for segments, LMDB and connections to other members."""
 FILES_LEAST = 256
-"""Descriptors without which a node does not start: past its last one it opens no segment, and ends."""
+"""A node does not start with fewer descriptors than this. If it ran out of them later, it could not open its next
+segment, and would end."""
 FILES_MOST = 1 << 20
-"""Descriptors that are reckoned with where the process has no limit."""
+"""The descriptors reckoned with if the process has no limit."""
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def readers_of(setting: int, *, files: int, memory: int) -> int:
-    """Returns how many readers may wait: the setting, or where that is 0 what memory and descriptors allow. Raises
-    ``BadArgument`` for a setting that there are too few descriptors for."""
+    """Returns how many readers may wait: the setting or, if the setting is 0, as many as memory and descriptors allow.
+    Raises ``BadArgument`` if there are too few descriptors for the setting."""
     room = files - FILES_KEPT - KEPT
     if setting:
         if setting > room - READERS_LEAST:
@@ -45,7 +47,7 @@ def readers_of(setting: int, *, files: int, memory: int) -> int:
 
 
 def check_files(files: int) -> None:
-    """Raises ``BadArgument`` where a node may have fewer descriptors than ``FILES_LEAST``."""
+    """Raises ``BadArgument`` if the node may use fewer than ``FILES_LEAST`` descriptors."""
     if files < FILES_LEAST:
         raise BadArgument(
             f"a node needs {FILES_LEAST} file descriptors at least, and this process may have {files}:"
@@ -54,18 +56,18 @@ def check_files(files: int) -> None:
 
 
 def connections_of(readers: int, *, files: int) -> int:
-    """Returns how many connections may be there at once; half of the descriptors where these are few."""
+    """Returns how many connections may be open at once. If descriptors are few, this is half of them."""
     return max(min(readers + OTHERS_MAX + KEPT, files - FILES_KEPT), min(2 * KEPT, files // 2))
 
 
 def files_most() -> int:
-    """Returns the file descriptors that this process may have once it has raised its limit as far as it may."""
+    """Returns how many file descriptors this process may use, once it has raised its limit as far as allowed."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if most != resource.RLIM_INFINITY else FILES_MOST
 
 
 def memory_bytes() -> int:
-    """Returns the memory of this machine, or of the container that the process is in."""
+    """Returns the memory of this machine, or of the container that the process runs in."""
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in _LIMITS:
         try:

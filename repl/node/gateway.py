@@ -1,7 +1,8 @@
-"""The gateway: every call of the HTTP surface, by path and method.
+"""The gateway: finds the handler of every HTTP call, by path and method.
 
-A handler takes a request and gives a response or an upgrade, or raises one of ``vlsn.errors``, which becomes a problem
-document here and nowhere else. A GET also answers HEAD. A fault of the program is logged, and answered as ``internal``.
+A handler takes a request, and returns a response or an upgrade or raises one of ``vlsn.errors``. Only the gateway turns
+such an error into a problem document. A GET handler also answers HEAD. A fault of the program is logged, and answered
+as ``internal``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from vlsn.format.own_entries import FOUNDING_FIELD
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """All that one node answers."""
+    """The parts of a node that answer the gateway's calls."""
 
     appends: NodeAppends
     transactions: NodeTransactions
@@ -72,15 +73,15 @@ class Services:
 Methods = Mapping[str, Handler]
 _APPENDS = "/v1/entries"
 _OF_COMMITS = (TRANSACTIONS, CONSUMERS, SINKS, DESTINATIONS)
-"""Calls that answer from COMMIT entries. Their answers carry the durable end, up to which their clients may then
-read."""
+"""The calls whose answers depend on COMMIT entries. The answers carry the durable end, so that their clients can then
+read up to there."""
 _READS = ("GET", "HEAD")
 _CODINGS = {"content-encoding": "identity", "transfer-encoding": "chunked"}
-"""The fields that name codings of a body, and the one that each may name."""
+"""The header fields that name codings of a body, each with the only coding that it may name."""
 
 
 class Gateway:
-    """One node's HTTP surface; ``handle`` and ``quick`` are what a ``Network`` serves."""
+    """The HTTP surface of one node. A ``Network`` serves its ``handle`` and ``quick``."""
 
     def __init__(
         self, services: Services, limits: AppendLimits | None = None, *, readers_max: int = READERS_MAX
@@ -147,7 +148,7 @@ class Gateway:
         }
 
     async def handle(self, request: Request) -> Response | Upgrade:
-        """Answers any request; never raises, but for a cancel."""
+        """Answers any request. It never raises, except for a cancel."""
         try:
             self._check(request)
             methods = self._paths.get(request.path) or self._item(request.path)
@@ -169,17 +170,17 @@ class Gateway:
                 self._status.changed()
         except VlsnLogError as error:
             return problem.response(error)
-        except Exception as fault:  # the boundary of a request's task
+        except Exception as fault:  # a fault must end the request only, not the task's owner
             return problem.response(problem.internal(fault, f"{request.method} {request.path}"))
 
     def _with_durable(self, request: Request, answer: Response | Upgrade) -> Response | Upgrade:
-        """Adds how far the log is durable to the answers that clients will want to see in a read."""
+        """Adds the durable end to answers whose clients will want to read up to there."""
         if isinstance(answer, Response) and answer.status < 300 and request.path.startswith(_OF_COMMITS):
             return replace(answer, headers={**answer.headers, DURABLE: str(self._reads.end() - 1)})
         return answer
 
     def quick(self, request: Request) -> Start | None:
-        """Returns the short way, for appends and long-polls; none for a head that ``handle`` refuses."""
+        """Returns the short way for appends and long-polls. Returns None for a head that ``handle`` would refuse."""
         quick = self._quick.get(request.method)
         if quick is None or request.path != _APPENDS:
             return None
@@ -190,8 +191,8 @@ class Gateway:
             return None
 
     def _check(self, request: Request) -> None:
-        """Checks what holds for every call. Raises ``Misdirected``, ``Forbidden``, ``UnsupportedType``, and
-        ``WrongGroup`` for a call of another log."""
+        """Makes the checks that apply to every call. Raises ``Misdirected``, ``Forbidden``, ``UnsupportedType``, and
+        ``WrongGroup`` for a call that is meant for another log."""
         self._browsers.check(request)
         if any(name in request.headers for name in _CODINGS):
             _check_codings(request)
@@ -200,7 +201,7 @@ class Gateway:
             self._check_founding(named)
 
     def _item(self, path: str) -> Methods:
-        """Finds the methods of a path with a number or a name in it. Raises ``NotFound``, ``BadArgument``."""
+        """Finds the methods of a path that contains a number or a name. Raises ``NotFound``, ``BadArgument``."""
         if path.startswith(TRANSACTIONS + "/"):
             return self._transaction(path)
         if path.startswith(CONSUMERS + "/"):
@@ -223,8 +224,8 @@ class Gateway:
 
 
 def _check_codings(request: Request) -> None:
-    """Checks that a body is as it was before it was sent, but for its chunks. Raises ``UnsupportedType``."""
-    for name, value in request.headers.items():  # each that is there: two fields of a name are one list
+    """Checks that the body is not coded, except that it may be chunked. Raises ``UnsupportedType``."""
+    for name, value in request.headers.items():  # every field counts, because two fields of one name form one list
         plain = _CODINGS.get(name.lower())
         if plain is not None and value.strip().lower() != plain:
             raise UnsupportedType(f"{name}: {value[:40]}; bodies are read as they are")

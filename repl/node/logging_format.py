@@ -3,7 +3,7 @@
     2026-01-02 03:04:05,678 WARNING n2 peer.silent peer=n3 why='connection refused'
     {"time":"2026-01-02T03:04:05.678901Z","level":"warning","node":"n2","event":"peer.silent","peer":"n3","why":"…"}
 
-Lines that are no events have their text under ``message``; a fault has its traceback under ``fault``.
+A line that is not an event has its text under ``message``. A fault has its traceback under ``fault``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ JSON: Final = "json"
 
 
 def log_to(stream: IO[str], *, level: str, format: str) -> None:
-    """Sends all that this process logs to ``stream``."""
+    """Sends everything that this process logs to ``stream``."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if format == JSON else logging.Formatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -1,4 +1,4 @@
-"""A node's metrics in Prometheus' text format, made from its state when it is asked."""
+"""Makes a node's metrics in Prometheus' text format, from the node's state at the time of the request."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ _STATES = ("MASTER", "REPLICA", "UNKNOWN", "DAMAGED", "RESTORING", "HALTED")
 
 
 SAMPLES_A_STEP = 200
-"""About a millisecond, as of ``PIECE_BYTES``."""
+"""The samples made in one step, which takes about a millisecond, like ``PIECE_BYTES``."""
 
 
 def metrics_text(parts: NodeParts) -> Generator[int, None, bytes]:
-    """Makes all of it, in steps between whole metrics: those of many names take a while."""
+    """Makes the text of all metrics in steps, each of some whole metrics, because metrics with many names take a
+    while."""
     text, step = [], _Step()
     yield PIECE_BYTES
     for metric in chain(_metrics(parts), ProcessCollector(registry=None).collect()):
@@ -45,7 +46,7 @@ def metrics_text(parts: NodeParts) -> Generator[int, None, bytes]:
 
 
 class _Step(Collector):
-    """Some metrics, as a registry."""
+    """Some of the metrics, as a registry."""
 
     def __init__(self) -> None:
         self.metrics: list[Metric] = []
@@ -207,8 +208,8 @@ def _of_log(log: LocalLog) -> Iterator[Metric]:
 def _gauges(
     rows: Iterable[Mapping[str, Any]], labels: Mapping[str, str], *named: tuple[str, str, str]
 ) -> Iterator[Metric]:
-    """Yields a gauge for each of ``named`` (name, key, text), with a value for each row that has one. ``labels`` name
-    the row's key of each label."""
+    """Yields a gauge for each of ``named`` (name, key, text). The gauge has a value for each row that has ``key``.
+    ``labels`` maps each label to its key in the row."""
     for name, key, text in named:
         family = GaugeMetricFamily(f"vlsnlog_{name}", text, labels=[*labels])
         for row in rows:

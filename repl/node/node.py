@@ -2,13 +2,14 @@
 
     serve HTTP ─► open the log (keeper's thread) ─► role: found, follow, or lead what an election won ─► stop
 
-1. HTTP answers from the start; until the log is open the node is UNKNOWN, reason ``opening``, and serves
+1. HTTP answers from the start. Until the log is open the node is UNKNOWN, with the reason ``opening``, and serves
    neither reads nor appends.
-2. All parts that live as long as an open log are one object (``OpenNode``), made whole once the log is recovered.
-3. A log that fails ends the process (``on_fatal``): after a failed sync the page cache is not to be trusted.
-4. A role's faults end the role, never the node: the reason stands in its status, and the next role is tried,
-   except DAMAGED and HALTED, which need a person (or, later, a mending peer).
-5. ``electing`` says which role it is; ``roles`` plays them, and leaves nothing of one when the next one begins.
+2. All parts that live as long as an open log are in one object (``OpenNode``), which is made once the log is recovered.
+3. A failure of the log ends the process (``on_fatal``), because the page cache cannot be trusted after a failed sync.
+4. A fault of a role ends the role, never the node. The reason is shown in the node's status, and the next role is
+   tried. Only DAMAGED and HALTED need a person or a peer from which the node is repaired.
+5. ``electing`` decides which role comes next. ``roles`` plays the roles, and ends each role completely before the next
+   one begins.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from vlsn.seams import Seams
 
 
 class Node(NodeParts):
-    """One node of one group. ``start`` it, ``stop`` it; ``on_fatal`` receives the error with which it ends itself."""
+    """One node of one group. Call ``start`` and ``stop``. ``on_fatal`` receives the error with which the node ends
+    itself."""
 
     def __init__(
         self,
@@ -58,8 +60,8 @@ class Node(NodeParts):
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Listens, then opens the log and takes its role in the background.  Raises ``BadArgument`` when the
-        address cannot be had."""
+        """Starts to listen, then opens the log and takes a role in the background. Raises ``BadArgument`` if the
+        address cannot be bound."""
         member, config = self.member, self.member.config
         try:
             gateway = Gateway(self.services, append_limits(config), readers_max=config.readers_max or READERS_MAX)
@@ -73,7 +75,8 @@ class Node(NodeParts):
         self._tasks.append(asyncio.create_task(self._live(), name="live"))
 
     async def stop(self) -> None:
-        """Stops cleanly: a master hands over, the role ends, the log gets its clean checkpoint, all is closed."""
+        """Stops cleanly: a master hands over, the role ends, the log writes its clean checkpoint, and everything is
+        closed."""
         member, why = self.member, "the node is stopping"
         member.stopping = True
         leading = self.leading
@@ -95,18 +98,19 @@ class Node(NodeParts):
         await member.network.close()
 
     async def _live(self) -> None:
-        """Lives from the log's opening to the node's end; closes, restores and opens a log in between."""
+        """Runs from the opening of the log to the end of the node. In between it may close the log, restore it and open
+        it again."""
         try:
             self.member.workers.start()
             while True:
                 await self._live_with_log()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # the node's boundary: whatever else ends it ends the process
+        except BaseException as error:  # any other error ends the process
             self.member.fatal(error)
 
     async def _live_with_log(self) -> None:
-        """Lives one log's life; returns when another one is to be opened in its place."""
+        """Runs the node with one log, and returns when another log is to be opened in its place."""
         restoration = self.restoration
         if await restoration.begun():
             await restoration.run("a restore that was begun before goes on")
@@ -137,7 +141,8 @@ class Node(NodeParts):
             log=opened.log,
             reads=opened.reads,
             reading=member.workers.offload("reads"),
-            storing=Offload(member.workers["cdc"]),  # a position that cannot be read is no damage of the log
+            # a position that cannot be read does not count as damage of the log
+            storing=Offload(member.workers["cdc"]),
             positions=NodePositions(member, leads),
             begun=NodeBegun(member, leads),
             is_master=member.is_master,
@@ -145,7 +150,8 @@ class Node(NodeParts):
         await self.cdc.run(host)
 
     async def _open(self) -> OpenNode:
-        """Recovers the log on the keeper's thread, and makes what lives with it.  Raises as ``recover``."""
+        """Recovers the log on the keeper's thread, and makes the parts that live with the log. Raises the same errors
+        as ``recover``."""
         member = self.member
         recovered: Recovered = await member.workers.on_keeper(lambda: open_recovered(member.config, member.seams))
         opened = self.open = OpenNode(member, self.confirming, self.restoration, recovered)

@@ -1,9 +1,9 @@
-"""The parts that exist whole for as long as a node's log is open. They are built at once, worked until the node or the
-log ends, closed.
+"""The parts of a node that exist for as long as its log is open. They are made together, run until the node or the log
+ends, and are closed together.
 
     recovered ─► the log ─► mending, reads, files, providing, scrub, cleaning, elections, roles ─► work ─► close
 
-Everything but the workers' jobs runs on the event loop's thread, in tasks that ``work`` owns.
+Everything except the workers' jobs runs on the event loop's thread, in tasks that ``work`` owns.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class OpenNode(LogListener):
         member.event("opened", incarnation=f"{member.incarnation:016x}", first=span.first, last=span.last)
 
     async def work(self, capture: Coroutine[Any, Any, None]) -> None:
-        """Does all that a node does while its log is open, beside ``capture``, that of its CDC consumers. Raises a
-        group with ``RestoreWanted`` in it, or with the error that ends the node."""
+        """Does everything that a node does while its log is open. ``capture`` runs the node's CDC consumers. Raises an
+        exception group that contains ``RestoreWanted``, or the error that ends the node."""
         await together(
             tick=self._tick(),
             elections=self.electing.run(),
@@ -111,7 +111,7 @@ class OpenNode(LogListener):
         )
 
     async def close(self, why: str) -> None:
-        """Stops the log cleanly; tells those who wait for something of it ``why``."""
+        """Stops the log cleanly. Callers that wait for something in the log get ``why``."""
         self.read_index.close(NotMaster(why))
         self.reads.fail(NotMaster(why))
         self.providing.close(why)

@@ -1,4 +1,4 @@
-"""The two parts of a node: the member, and what is whole while a log is open."""
+"""The two parts of a node: the member, and the open log's parts, which exist only while a log is open."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vlsn.write.local_log import LocalLog
 
 
 class NodeParts:
-    """The parts that a gateway asks and a status shows."""
+    """The parts of a node that its gateway calls and its status shows."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class NodeParts:
         )
         self.member.alarms = self._alarms
         self.open: OpenNode | None = None
-        """``None`` between two logs; callers that need it call ``opened``."""
+        """``None`` between two logs. Callers that need an open log call ``opened``."""
         self.readers: Budget | None = None
-        """The readers that wait, once the node listens."""
+        """The budget of waiting readers, once the node listens."""
         self.handed: Handed | None = None
-        """The messages of destinations that no socket has yet."""
+        """The messages of destinations that are handed out and that no socket has taken yet."""
         self.listener: Listener | None = None
 
     def _alarms(self) -> list[Alarm]:
@@ -66,7 +66,8 @@ class NodeParts:
         return alarms_of(self.cdc, lead.full if lead is not None else None, self.member.config.url)
 
     def opened(self) -> OpenNode:
-        """Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged`` when it does not open."""
+        """Returns the parts of the open log. Raises ``NotMaster`` while the log is not open or is being closed, and
+        ``Damaged`` if the log cannot be opened."""
         self.member.opened()
         assert self.open is not None
         return self.open
@@ -84,12 +85,12 @@ class NodeParts:
         return self.member.log
 
     def dtvlsn(self) -> int:
-        """Returns how far readers may see; 0 while no log is open."""
+        """Returns the VLSN up to which readers may see; 0 while no log is open."""
         return self.open.reads.durable if self.open is not None else 0
 
     @property
     def leading(self) -> Leading | None:
-        """The leading role, from the moment it is tried."""
+        """The leading role, from the moment that the node tries to lead."""
         return leading_of(self.member)
 
     @property

@@ -1,4 +1,4 @@
-"""The other members' questions, ``/v1/peer/…``: hellos, votes, read indexes, and copies of blocks."""
+"""Answers the other members' calls, ``/v1/peer/…``: hellos, votes, read indexes, and copies of blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from repl.repair.providing import Providing
 
 
 class NodePeers:
-    """The questions of the other members, as JSON."""
+    """Answers the other members' calls in JSON."""
 
     def __init__(self, member: Member, confirming: Confirming, begun: NodeBegun) -> None:
         self.member = member
@@ -26,17 +26,18 @@ class NodePeers:
         self._begun = begun
 
     async def hello(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Answers ``POST /v1/peer/hello``: founding and discovery. Raises ``FeedRefused``, ``BadBody``."""
+        """Answers ``POST /v1/peer/hello``, by which members found the group and find each other. Raises
+        ``FeedRefused``, ``BadBody``."""
         return await answer_hello(self.member, self._confirming, body)
 
     async def vote(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Answers ``POST /v1/peer/vote``; the term and the vote in the reply are synced. Raises ``FeedRefused``,
-        ``BadBody``, ``NotMaster`` while the log is not open."""
+        """Answers ``POST /v1/peer/vote``. The term and the vote in the answer are synced. Raises ``FeedRefused``,
+        ``BadBody``, and ``NotMaster`` while the log is not open."""
         return await answer_vote(self.member, self._electing, self._confirming, body)
 
     async def stand(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Answers ``POST /v1/peer/stand``: the master asks this node to take over. Raises as ``vote``,
-        ``StaleTerm``."""
+        """Answers ``POST /v1/peer/stand``, by which the master asks this node to take over. Raises the same errors as
+        ``vote``, and ``StaleTerm``."""
         return await answer_stand(self.member, self._electing, body)
 
     async def read_index(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -44,8 +45,8 @@ class NodePeers:
         return await self.member.opened().part(ReadIndex).answer(body)
 
     async def begun(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Answers ``POST /v1/peer/cdc``: a CDC consumer begins on the node that asks. Raises ``NotMaster``,
-        ``FeedRefused``, ``BadBody``, and as an append does."""
+        """Answers ``POST /v1/peer/cdc``, by which a node says that a CDC consumer begins on it. Raises ``NotMaster``,
+        ``FeedRefused``, ``BadBody``, and the errors of an append."""
         return await self._begun.answer(body)
 
     def _electing(self) -> Electing:
@@ -53,7 +54,7 @@ class NodePeers:
 
 
 class NodeRepairs:
-    """``repl.repair.restore_http.Repairs``."""
+    """``repl.repair.restore_http.Repairs`` of this node."""
 
     def __init__(self, member: Member) -> None:
         self.member = member

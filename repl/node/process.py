@@ -1,7 +1,7 @@
-"""A node as a process of its own: the real adapters, signals, and how it ends.
+"""A node as a process of its own: the real adapters, the signals, and how the process ends.
 
-SIGTERM and SIGINT stop it cleanly (status 0).  A log that failed ends it at once, status 1: after a failed
-write or sync the page cache is not to be trusted, and the next start reads the disk.
+SIGTERM and SIGINT stop the node cleanly (status 0). A failed log ends it at once, with status 1. After a failed write
+or sync the page cache cannot be trusted, so the next start reads the disk.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from vlsn.real.threads import LoopThreads
 from vlsn.seams import Seams
 
 SWITCH_INTERVAL_S = 0.0005
-"""The writer's thread gets the interpreter back within this time while the loop computes (default 5 ms)."""
+"""While the event loop computes, the writer's thread gets the interpreter within this many seconds (Python's default is
+5 ms)."""
 GC_THRESHOLD = 50_000
 GIVE_BACK_S = 2.0
-"""Seconds between two times at which freed memory is given back to the system."""
+"""The seconds between two releases of freed memory to the system."""
 logger = logging.getLogger("vlsnlog")
 
 
 def run_node(config: NodeConfig) -> int:
-    """Runs until a signal or a fault; the exit status."""
+    """Runs the node until a signal or a fault. Returns the exit status."""
     log_to(sys.stderr, level=config.log_level, format=config.log_format)
     files = files_most()
     check_files(files)
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if now != most:  # each connection is one, and a log that cannot open its next segment ends
+    if now != most:  # each connection needs a descriptor, and a node that cannot open its next segment ends
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     config = replace(config, readers_max=readers_of(config.readers_max, files=files, memory=memory_bytes()))
     tune_interpreter()
@@ -54,17 +55,18 @@ def run_node(config: NodeConfig) -> int:
 
 
 def tune_interpreter() -> None:
-    """Lets threads take turns sooner, and collects garbage less often, and never among objects made so far: ended work
-    leaves no cycles."""
+    """Makes threads take turns sooner. Makes garbage collection rarer, and exempts all objects made so far. Finished
+    work leaves no reference cycles behind."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 50, 50)
 
 
 def give_back(loop: asyncio.AbstractEventLoop) -> None:
-    """Gives freed memory back to the system, now and again and again. By itself glibc keeps what lies below anything
-    that is in use, and at the end twice as much as the largest buffer ever was: tens of megabytes behind a few large
-    messages. It takes less than a millisecond, a few behind such. Does nothing with another libc."""
+    """Releases freed memory to the system, now and then periodically. By itself glibc keeps free memory that is below
+    any memory in use, and at the top twice as much as the largest buffer ever was. After a few large messages that is
+    tens of megabytes. A release takes less than a millisecond, or a few after large messages. With another libc this
+    does nothing."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -84,7 +86,7 @@ async def _run(config: NodeConfig, *, connections_max: int) -> int:
         logger.critical("%s ends: %s", config.name, said_of(error), exc_info=None if known else error)
         logging.shutdown()
         if node.log is not None and node.log.life.failure is not None:
-            os._exit(1)  # nothing that a clean stop would write can be trusted
+            os._exit(1)  # nothing that a clean stop would write could be trusted
         end(2 if node.log is None or isinstance(error, WrongVersion) else 1)
 
     for number in (signal.SIGTERM, signal.SIGINT):

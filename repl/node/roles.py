@@ -1,6 +1,6 @@
 """The roles of a node in its group, one after another.
 
-    Returning ─► Founder | Following ─► Leading, once an election is won ─► Following …
+A role runs until it ends by itself, fails, or is ended because of an election.
 
 A role runs until it ends by itself, fails, or is ended because an election says so.
 """
@@ -45,8 +45,8 @@ class Roles:
         self._restoration = restoration
 
     async def play(self) -> None:
-        """Plays one role after another, for as long as the node lives; returns when it is stopping. A role that fails
-        with anything but a ``VlsnLogError`` raises it."""
+        """Plays one role after another, for as long as the node lives, and returns when the node is stopping. An error
+        of a role that is not a ``VlsnLogError`` is raised."""
         member, stage = self._opened.member, self._opened.stage
         while not member.stopping:
             role = self._next()
@@ -55,7 +55,7 @@ class Roles:
                 await role.over("the lead has ended" if error is None else str(error))
             if isinstance(error, Halted):
                 member.set_state("HALTED", str(error))
-                await asyncio.Event().wait()  # until a person stops it
+                await asyncio.Event().wait()  # waits until a person stops the node
             if error is not None and not isinstance(error, VlsnLogError):
                 raise error
             if error is not None:

@@ -1,4 +1,4 @@
-"""A node's answers to its gateway: one small class for each kind of call. They last as long as the node lives."""
+"""A node's answers to its gateway: one small class for each kind of call. These objects live as long as the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's word about itself: ``GET /v1/status``, and the reasons why it is not ready."""
+"""A node's report about itself: ``GET /v1/status``, and the reasons why the node is not ready."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from vlsn.write.local_log import LocalLog
 
 @cache
 def version() -> str:
-    """Returns the version of the distribution that this process runs."""
+    """Returns the version of the package that this process runs."""
     return metadata.version("vlsnlog")
 
 
 def status(parts: NodeParts, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Makes the object of ``GET /v1/status``; an empty log's range is all 0. ``long`` is what ``long_status`` has made
-    of late, made anew where there is none."""
+    """Makes the object of ``GET /v1/status``. The range of an empty log is all 0. ``long`` is a recent result of
+    ``long_status``, which is made anew if ``long`` is None."""
     base = _unopened(parts)
     base["restore"] = restore_status(parts)
     base["alarms"] = _alarms(parts.member)
@@ -57,7 +57,7 @@ def status(parts: NodeParts, long: Mapping[str, Any] | None = None) -> dict[str,
         "last_sync": span.last_sync,
         "last_txn_end": span.last_txn_end,
     }
-    # As far as this node can show it: a replica may hear of a durable end before it has the blocks.
+    # The durable end as far as this node can show it: a replica may know of a durable end before it has the blocks.
     base["dtvlsn"] = parts.dtvlsn()
     base["checkpoint"] = _checkpoint(log)
     base["log"] = _log(log)
@@ -82,7 +82,7 @@ def status(parts: NodeParts, long: Mapping[str, Any] | None = None) -> dict[str,
 
 
 def _unopened(parts: NodeParts) -> dict[str, Any]:
-    """Makes what a status says while no log is open."""
+    """Makes the status of a node whose log is not open."""
     return {
         "group": parts.member.config.group,
         "node": parts.member.config.name,
@@ -126,7 +126,7 @@ def _unopened(parts: NodeParts) -> dict[str, Any]:
 
 
 def _checkpoint(log: LocalLog) -> dict[str, Any] | None:
-    """Formats the last checkpoint, None before the first."""
+    """Formats the last checkpoint, or None before the first one."""
     last = log.care.checkpointer.last
     if last is None:
         return None
@@ -180,13 +180,13 @@ def _members(member: Member, group: GroupEntry) -> list[dict[str, Any]]:
 
 
 def founding(parts: NodeParts) -> str:
-    """Returns the unique name of this node's log; empty until its first entry is known to be durable."""
+    """Returns the unique name of this node's log. It is empty until the log's first entry is known to be durable."""
     opened = parts.open
     return opened.log.view.history.founding if opened is not None and parts.dtvlsn() else ""
 
 
 def long_status(parts: NodeParts) -> dict[str, Any]:
-    """Makes what grows in a status with the names that clients have given, by the hundred."""
+    """Makes the fields of a status that grow with the names given by clients, which may be hundreds."""
     found: dict[str, Any] = {"holds": [], "consumers": [], "destinations": [], "cdc": parts.cdc.told()}
     opened = parts.open
     if opened is None:
@@ -201,8 +201,9 @@ def long_status(parts: NodeParts) -> dict[str, Any]:
 
 
 def _place(parts: NodeParts, log: LocalLog, members: list[dict[str, Any]]) -> None:
-    """Tells how far a member is as this node knows it, and behind the furthest of them. The position comes from its
-    feed, its report, or the feed that it serves; None before the first report."""
+    """Adds to each member how far it is, as this node knows it, and how far it is behind the most advanced member.
+    The position comes from the member's feed, its report, or the feed that it serves. It is None before the first
+    report."""
     known: dict[str, int] = {
         each["name"]: parts.member.members.heard.of(int(each["incarnation"] or "0", 16)).vlsn for each in members
     }
@@ -219,14 +220,15 @@ def _place(parts: NodeParts, log: LocalLog, members: list[dict[str, Any]]) -> No
 
 
 def _alarms(member: Member) -> list[dict[str, Any]]:
-    """Lists what this node knows of all members, its own first."""
+    """Lists the known alarms of all members, this node's own first."""
     known, own = member.members, member.name
     told = {own: member.alarms(), **{name: known.alarms.get(name, []) for name in known.listed if name != own}}
     return [{"node": name, **msgspec.structs.asdict(each)} for name, found in told.items() for each in found]
 
 
 def _elections(parts: NodeParts) -> dict[str, Any]:
-    """Sums up the elections of this life of the process; ``last`` is the newest, ``history`` the ten last."""
+    """Sums up the elections since this process started. ``last`` is the newest election, and ``history`` the last
+    ten."""
     events = parts.member.events
     history = events.recent("election")
     return {
@@ -239,7 +241,7 @@ def _elections(parts: NodeParts) -> dict[str, Any]:
 
 
 def restore_status(parts: NodeParts) -> dict[str, Any]:
-    """Tells of this node's own restores, and of those that it provides."""
+    """Reports this node's own restores, and the restores of other nodes that it provides for."""
     restoration = parts.restoration
     found: dict[str, Any] = {
         "running": None,
@@ -269,7 +271,7 @@ def restore_status(parts: NodeParts) -> dict[str, Any]:
 
 
 def holds(log: LocalLog) -> list[dict[str, Any]]:
-    """Lists who keeps how much of the log; the furthest behind first."""
+    """Lists what keeps how much of the log from cleaning, beginning with the one that is furthest behind."""
     with log.latch:
         log.care.consumer_holds.place(log.view.dtvlsn)
     found = [
@@ -286,7 +288,7 @@ def holds(log: LocalLog) -> list[dict[str, Any]]:
 
 
 def _failing(log: LocalLog) -> list[dict[str, Any]]:
-    """Lists background work that fails now, as ``Background`` knows it."""
+    """Lists the background work that fails now, as ``Background`` knows it."""
     now = log.seams.clock.monotonic_s()
     return [
         {
@@ -354,7 +356,8 @@ def _replica(role: Following) -> dict[str, Any]:
 
 
 def readiness(parts: NodeParts) -> list[str]:
-    """Lists why this node should not be asked for durable reads; empty when it is ready."""
+    """Lists the reasons why this node should not be asked for durable reads. The list is empty when the node is
+    ready."""
     reasons = []
     opened = parts.open
     if opened is None:

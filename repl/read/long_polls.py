@@ -1,13 +1,15 @@
-"""Pages for readers that wait, each made once for all who stand at the same place.
+"""Pages for waiting readers. Each page is made once, for all readers that wait at the same place.
 
     readers at VLSN 101 ─► one wait, one read, one encoding ─► the same bytes to each of them, a slice a turn
 
-Where 1,000 readers follow the log, an append wakes one task, and not 1,000: readers are entries of a set until there is
-something for them. Readers with the same wish, VLSN and form (``Wanted``), stand at one place.
+If 1,000 readers follow the log, an append wakes one task, not 1,000. Until there is something for them, readers are
+only entries of a set. Readers that ask for the same entries from the same VLSN in the same form (``Wanted``) wait at
+one place.
 
-1. A page is never older than the request for it: once it is being read, later readers stand at another place.
-2. Tails stay at their place, which moves along the log with them; where two places meet they become one.
-3. A tail that does not take its bytes stands nowhere until it has: nothing is made or kept for it.
+1. A page is never older than a request for it. Once a page is being read, readers that arrive wait at another place.
+2. Tails stay at their place, which moves along the log with them. If two places meet, they become one.
+3. A tail that does not take its bytes waits at no place until it has taken them. Nothing is made or kept for such a
+   tail.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Form(IntEnum):
 
 
 class Wanted(NamedTuple):
-    """The wish of a reader; those of equal wishes share each page."""
+    """The page that a reader asks for; readers that ask for the same share each page."""
 
     from_vlsn: int | None
     form: Form
@@ -57,20 +59,21 @@ class Wanted(NamedTuple):
     all_kinds: bool = False
     after_vlsn: int = 0
     after_term: int = 0
-    """The entry that the reader has read last, checked with each page; term 0: nothing, or nothing that it says."""
+    """The term of the entry that the reader has read last, which is checked with each page. The term 0 means that the
+    reader has read nothing, or does not say."""
     keys: KeyFilter | None = None
     txns: bool = False
     wait: bool = True
-    """False: an empty page is a page, too."""
+    """If False, an empty page is a valid answer, too."""
 
 
 class Page:
-    """One page, shared by all it is for."""
+    """One page, shared by all readers that wait for it."""
 
     __slots__ = ("_response", "durable", "form", "next_vlsn", "piece", "term")
 
     def __init__(self, form: Form, data: bytes, next_vlsn: int, durable: int, term: int = 0) -> None:
-        """``term`` is that of the VLSN before ``next_vlsn``; 0 where it is not known."""
+        """Makes a page. ``term`` is the term of the VLSN before ``next_vlsn``, or 0 if that term is not known."""
         self.form = form
         self.piece = Piece(data)
         self.next_vlsn = next_vlsn
@@ -91,25 +94,25 @@ class Page:
 
     @property
     def response(self) -> Response:
-        """The same object for all, so that its bytes are made once, too."""
+        """All readers get the same object, so that its bytes are made only once."""
         if self._response is None:
             self._response = Response(200, self.headers, self.piece.data, shared=True)
         return self._response
 
 
 class Reader(Due, Protocol):
-    """One who waits; hashed by identity."""
+    """A waiting reader, which is hashed by identity."""
 
     audience: Audience | None
-    """Where it stands. Set and read by ``LongPolls`` alone."""
+    """The place where the reader waits. Only ``LongPolls`` sets and reads it."""
 
     def take(self, page: Page | VlsnLogError) -> bool:
-        """Takes a page, or why there is none; says whether it wants the next one now. Never raises."""
+        """Takes a page, or the error in its place. Says whether the reader wants the next page now. It never raises."""
         ...
 
 
 class Audience:
-    """All who wait for the same page."""
+    """All readers that wait for the same page."""
 
     __slots__ = ("readers", "task", "wanted")
 
@@ -121,18 +124,19 @@ class Audience:
 
 class LongPolls:
     def __init__(self, reads: NodeReads, pieces: Slices) -> None:
-        """``pieces`` share what is encoded in a turn of the event loop."""
+        """Makes the long-polls of one node. ``pieces`` shares a turn of the event loop among everything that is
+        encoded."""
         self._reads = reads
         self._pieces = pieces
         self._at_once = asyncio.Semaphore(PAGES_AT_ONCE_MAX)
         self._audiences: dict[Wanted, Audience] = {}
-        """Places that can be joined."""
+        """The places that readers can join."""
         self._slices = Slices(DELIVERIES_A_TURN)
         self.deadlines = Deadlines()
 
     def join(self, wanted: Wanted, reader: Reader) -> None:
-        """Puts ``reader`` at the place of readers with the same wish; it ``take``s what comes, never from inside this
-        call."""
+        """Adds ``reader`` to the place of readers that ask for the same. The reader's ``take`` gets what comes, but
+        never within this call."""
         audience = self._audiences.get(wanted)
         if audience is None:
             audience = self._audiences[wanted] = Audience(wanted)
@@ -148,10 +152,10 @@ class LongPolls:
             if not audience.readers and audience.task is not None:
                 self._close(audience)
                 audience.task.cancel()
-                audience.task = None  # its cancel knows the audience
+                audience.task = None  # the task's cancel refers to the audience
 
     async def get(self, wanted: Wanted, wait_s: float = 0.0) -> Page:
-        """Returns the next page for ``wanted``; where that waits, an empty one after ``wait_s``."""
+        """Returns the next page for ``wanted``. If ``wanted`` waits, returns an empty page after ``wait_s``."""
         waiting = _Awaited(self)
         self.join(wanted, waiting)
         if wanted.wait:
@@ -163,8 +167,8 @@ class LongPolls:
             self.leave(waiting)
 
     async def make(self, wanted: Wanted, bytes_max: int) -> Page:
-        """Makes a page of the durable entries now, empty where there are none. Raises as ``Reads.read``,
-        ``NotInLog``."""
+        """Makes a page of the entries that are durable now, which is empty if there are none. Raises the same errors as
+        ``Reads.read``, and ``NotInLog``."""
         if wanted.after_term:
             self._reads.check_place(wanted.after_vlsn, wanted.after_term)
         if wanted.form is Form.BLOCKS:
@@ -184,12 +188,12 @@ class LongPolls:
                 next_vlsn = entries.entries[count].vlsn
                 term = self._reads.term_before(next_vlsn)
             page = Page(wanted.form, data, next_vlsn, entries.durable, term)
-        if wanted.after_term:  # the read may rest on more of the log
+        if wanted.after_term:  # checks again, because the read may depend on more of the log
             self._reads.check_place(wanted.after_vlsn, wanted.after_term)
         return page
 
     def nothing(self, reader: Reader) -> Page | VlsnLogError:
-        """Makes the empty page of a reader whose time is over, while it stands at a audience."""
+        """Makes the empty page for a reader whose time is over, while the reader waits at ``audience``."""
         assert reader.audience is not None
         form, at = reader.audience.wanted.form, reader.audience.wanted.from_vlsn
         assert at is not None
@@ -199,14 +203,14 @@ class LongPolls:
             return error
 
     async def _serve(self, audience: Audience) -> None:
-        """Serves a audience for as long as somebody stands there."""
+        """Serves ``audience`` for as long as readers wait there."""
         awaited = audience.wanted.from_vlsn or 1
         try:
             while audience.readers:
                 waits = audience.wanted.wait and awaited >= self._reads.end()
                 if waits:
                     await self._reads.until(awaited)
-                # New entries are in memory: their readers need not wait behind pages from the disk.
+                # New entries are in memory, so their readers need not wait behind pages from the disk.
                 async with nullcontext() if waits else self._at_once:
                     self._close(audience)
                     page = await self.make(audience.wanted, WAITED_BYTES_MAX)
@@ -215,16 +219,17 @@ class LongPolls:
                 awaited = page.next_vlsn if page.next_vlsn != audience.wanted.from_vlsn else page.durable + 1
                 self._move(audience, page.next_vlsn)
                 if awaited <= page.durable:
-                    await asyncio.sleep(0)  # a reader that catches up from the ring has no other wait
+                    await asyncio.sleep(0)  # a reader that catches up from the ring waits nowhere else
         except VlsnLogError as error:
             await self._deliver(audience, error)
-        except Exception as fault:  # the boundary of a audience's task
+        except Exception as fault:  # a fault of one audience's task goes to its readers
             await self._deliver(audience, problem.internal(fault, "a page for readers"))
         finally:
             self._close(audience)
 
     async def _deliver(self, audience: Audience, page: Page | VlsnLogError) -> None:
-        """Gives ``page`` to all who stand at ``audience`` and have not left meanwhile; nobody joins it any more."""
+        """Gives ``page`` to all readers of ``audience`` that have not left meanwhile. No reader joins the audience any
+        more."""
         self._close(audience)
         cost = 1 if isinstance(page, VlsnLogError) else 1 + len(page.piece.data) // DELIVERY_BYTES
         readers = list(audience.readers)
@@ -238,7 +243,8 @@ class LongPolls:
                     del audience.readers[reader]
 
     def _move(self, audience: Audience, next_vlsn: int) -> None:
-        """Moves a audience along the log; where there is one already, its readers go over to that."""
+        """Moves an audience along the log. If there is an audience at its new place already, its readers join that
+        audience."""
         wanted = audience.wanted = audience.wanted._replace(from_vlsn=next_vlsn)
         if not audience.readers:
             return
@@ -250,13 +256,13 @@ class LongPolls:
             audience.readers = {}
 
     def _close(self, audience: Audience) -> None:
-        """Lets nobody join ``audience`` any more."""
+        """Lets no more readers join ``audience``."""
         if self._audiences.get(audience.wanted) is audience:
             del self._audiences[audience.wanted]
 
 
 class _Awaited:
-    """A reader that is awaited by the task of its request."""
+    """A reader for which the task of its request waits."""
 
     __slots__ = ("_pages", "audience", "page", "tick")
 
@@ -275,17 +281,18 @@ class _Awaited:
         return False
 
     def due(self) -> None:
-        if self.audience is not None:  # else it has its page, and its task has not run since
+        if self.audience is not None:  # otherwise it has its page, and its task has not run since
             self.take(self._pages.nothing(self))
 
 
 def _looked_for_nothing(page: Page) -> bool:
-    """Says whether one read found no entry of a filter by key: a long-poll then returns how far it came."""
+    """Says whether a read with a key filter found no entry. A long-poll then returns how far the read came."""
     return page.form is Form.LINES and page.next_vlsn <= page.durable
 
 
 def _encoded(entries: Sequence[Entry], wanted: Wanted, bytes_max: int) -> Generator[int, None, tuple[bytes, int]]:
-    """Encodes entries until ``bytes_max`` are reached, at least one; returns the bytes, and of how many they are."""
+    """Encodes entries until ``bytes_max`` is reached, at least one entry. Returns the bytes, and the number of entries
+    encoded."""
     parts: list[bytes] = []
     size = count = 0
     for run in ndjson.runs(entries):

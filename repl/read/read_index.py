@@ -1,9 +1,10 @@
-"""How new a node is: up to which VLSN it has to show the log, so that nothing acknowledged before is missing.
+"""How new a node is: up to which VLSN the node must show the log, so that nothing acknowledged before is missing.
 
     at the master     a read round of its lead (``read_rounds``)
     at a replica      POST /v1/peer/read_index to the master it hears ─► that VLSN ─► waits until it is durable here
 
-Many reads share a round, and a replica's share a question: only one of each is under way.
+Many reads share a read round, and a replica's reads share a question to the master: only one of each is under way at a
+time.
 
 A node's **lag** is the time since it last asked so, and reached the VLSN of the answer: every entry acknowledged before
 that question is here. Its own monotonic clock counts it, and nobody else's. A read that allows a lag asks only where
@@ -30,11 +31,11 @@ from vlsn.format.json_messages import read_json, read_object
 from vlsn.ids import NodeName, Vlsn
 
 ROUND_TIMEOUT_S = 5.0
-"""Seconds that a round, or a replica's question, may take: a master without a majority does not answer."""
+"""The seconds that a round, or a replica's question, may take. A master without a majority does not answer."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers ``POST /v1/peer/read_index``."""
+    """The body of ``POST /v1/peer/read_index``."""
 
     group: Name
     sender: Name
@@ -42,7 +43,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """``vlsn`` was durable when the question came; ``term`` is whose master says so."""
+    """The answer: ``vlsn`` was durable when the question arrived, and ``term`` is the term of the master that
+    answers."""
 
     sender: Name
     term: Number
@@ -50,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadIndex:
-    """The wait of an open log's linearizable reads, whichever the node's role."""
+    """Lets the linearizable reads of an open log wait, whatever role the node has."""
 
     def __init__(self, opened: OpenMember, reads: Reads) -> None:
         self._opened = opened
@@ -58,13 +60,16 @@ class ReadIndex:
         self._reads = reads
         self._asked: Shared[Vlsn] = Shared(self._ask_master)
         self._as_of_s = -inf
-        """All that was acknowledged before that time, of the monotonic clock, is durable here."""
+        """Everything that was acknowledged before this time, by the monotonic clock, is durable on this node."""
 
     async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
-        """Returns a VLSN up to which the log is readable here, once that is as new as ``asked``: for a linearizable
-        read at or past all that was acknowledged as durable before the call. Raises ``NotListed`` where this node is no
-        member any more, ``NotMaster`` while no master is known or a majority does not confirm it, ``Lagging`` when this
-        node has not reached it in time. Where a VLSN or a lag was asked for, each of these is ``TooFarBehind``."""
+        """Returns a VLSN up to which the log is readable on this node, once the node is as new as ``asked``. For a
+        linearizable read this VLSN is at or past everything that was acknowledged as durable before the call.
+
+        Raises ``NotListed`` if this node is no longer a member, ``NotMaster`` while no master is known or a majority
+        does not confirm it, and ``Lagging`` if this node has not reached the VLSN in time. If a VLSN or a lag was asked
+        for, raises ``TooFarBehind`` instead of each of these.
+        """
         self._member.check_listed()
         clock, deadline = self._member.seams.clock, asyncio.get_running_loop().time() + timeout_s
         asked_s, vlsn, allowed = clock.monotonic_s(), Vlsn(asked.at_least), asked.lag_max_s
@@ -88,12 +93,12 @@ class ReadIndex:
         return vlsn
 
     async def _reached(self, vlsn: Vlsn, deadline: float) -> bool:
-        """Says whether readers here could see ``vlsn`` before ``deadline`` (loop time)."""
+        """Says whether readers on this node could see ``vlsn`` before ``deadline`` (in the loop's time)."""
         self._opened.check()
         return await self._reads.reached(vlsn, deadline)
 
     async def index(self) -> Vlsn:
-        """Returns the master's own index. Raises ``NotMaster``."""
+        """Returns the read index of the master, if this node is the master. Raises ``NotMaster``."""
         return await self._lead().read_index()
 
     def _lead(self) -> Role:

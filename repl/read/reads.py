@@ -1,8 +1,8 @@
-"""The readers' view: durable entries, from the ring when it has them, else from the segments.
+"""The readers' view of the log: durable entries, from the ring if it has them, and otherwise from the segments.
 
-Entries past the durable end (the DTVLSN, as far as it is here) are never shown. A response is empty only where no
-visible entry lies up to that end, or within reach of a filter by key. A read below the first VLSN raises ``Trimmed``,
-which names that VLSN.
+Entries past the durable end (the DTVLSN, as far as this node has its entries) are never shown. A response is empty only
+if no visible entry is before that end, or within reach of a filter by key. A read below the first VLSN raises
+``Trimmed``, which names the first VLSN.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from vlsn.write.local_log import LocalLog
 
 WAITERS_MAX = 10_000
 LOOK_BYTES_MAX = 32 * MIB
-"""Bytes of blocks that one read with a filter by key looks at where it finds nothing."""
+"""The most bytes of blocks that one read with a filter by key searches if it finds nothing."""
 LOOK_BYTES_AT_ONCE = MIB
-"""Bytes of them between which others get their turns, about a millisecond's work."""
+"""After this many of these bytes other work gets its turn; they take about a millisecond."""
 WAKES_A_TURN = 16
-"""Pages that are begun in one turn of the event loop; many wait where many readers want different things."""
+"""The most pages that are begun in one turn of the event loop. Many pages wait if many readers ask for different
+entries."""
 SEEK_BYTES_MAX = 1024 * MIB
-"""Bytes that one search for a time looks at, where an earlier version left it nothing to go by."""
+"""The most bytes that one search for a time reads, in segments for which an earlier version stored no times."""
 _PADDING = [bytes(size) for size in range(8)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The entries of one page: how many, how many bytes, of these kinds (None: all), with these keys (None: all)."""
+    """The entries of one page: how many, how many bytes, which kinds (None: all), which keys (None: all)."""
 
     limit: int
     bytes_max: int
@@ -50,7 +51,7 @@ class _Wanted:
 
 
 class Reads:
-    """Reads of one log; ``offload`` runs those of the segments."""
+    """Reads one log; ``offload`` runs the reads of the segments."""
 
     def __init__(self, log: LocalLog, offload: Offload) -> None:
         self._log = log
@@ -59,16 +60,16 @@ class Reads:
         self._offload = offload
         self._waiters = Waiters()
         self._pages = Waiters()
-        """Those who make a page for others, which takes a while: they are woken in turns."""
+        """The callers that make a page for others. Making a page takes a while, so these callers are woken in turns."""
         self._woken: deque[Wake] = deque()
 
     @property
     def durable(self) -> Vlsn:
-        """The VLSN up to which readers may see: a majority has synced it, with this node or without."""
+        """The VLSN up to which readers may see. A majority has synced it, which may or may not include this node."""
         return min(self._contents.dtvlsn, self._ring.last_vlsn)
 
     def rose(self) -> None:
-        """Wakes readers: the DTVLSN or the synced end moved."""
+        """Wakes readers, because the DTVLSN or the synced end has moved."""
         durable = self.durable
         if durable >= self._waiters.lowest:
             for wake in self._waiters.take(durable):
@@ -90,7 +91,8 @@ class Reads:
             wake(error)
 
     async def until(self, vlsn: int) -> None:
-        """Returns once ``vlsn`` is durable here, in its turn. Raises ``NotMaster`` when the log is closed meanwhile."""
+        """Returns once ``vlsn`` is durable on this node and the caller has its turn. Raises ``NotMaster`` if the log is
+        closed meanwhile."""
         if self.durable >= vlsn:
             return
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -109,15 +111,14 @@ class Reads:
             self._pages.remove(number)
 
     async def reached(self, vlsn: int, deadline: float) -> bool:
-        """Says whether ``vlsn`` was durable here before ``deadline`` (loop time). Raises ``QueueFull``, ``NotMaster``
-        when the log is closed meanwhile."""
+        """Says whether ``vlsn`` was durable on this node before ``deadline`` (in the loop's time). Raises
+        ``QueueFull``, and ``NotMaster`` if the log is closed meanwhile."""
         return self.durable >= vlsn or await self._wait(vlsn, deadline)
 
     def check_place(self, vlsn: int, term: int) -> None:
-        """Checks that the entry of ``term`` at ``vlsn``, which a reader has seen, can be in the log. Raises
-        ``NotInLog``.
-
-        Terms never fall along the log: where it ends below ``vlsn``, a higher term there tells as much."""
+        """Checks that the log can contain, at ``vlsn``, the entry of ``term`` that a reader has seen. Raises
+        ``NotInLog``. Terms never fall along the log. So if the log ends below ``vlsn`` with a higher term, it cannot
+        contain the entry."""
         found = self._log.view.history.term_of(Vlsn(min(vlsn, self.durable)))
         if found > term or (found and found != term and vlsn <= self.durable):
             raise NotInLog(
@@ -137,8 +138,8 @@ class Reads:
         all_kinds: bool,
         keys: KeyFilter | None = None,
     ) -> EntryPage:
-        """Reads entries from ``from_vlsn`` on. A page without any ends at the durable end, or with ``keys`` after
-        ``LOOK_BYTES_MAX`` that hold nothing wanted."""
+        """Reads entries from ``from_vlsn`` on. A page without entries ends at the durable end, or, with ``keys``, after
+        ``LOOK_BYTES_MAX`` that contain no wanted entry."""
         at = self._start(from_vlsn)
         wanted = _Wanted(limit, bytes_max, None if all_kinds else DATA_ONLY, keys)
         looked = 0
@@ -156,7 +157,7 @@ class Reads:
                 looked += LOOK_BYTES_AT_ONCE
                 if looked >= LOOK_BYTES_MAX:
                     return EntryPage([], at, durable, self.term_before(at))
-                await asyncio.sleep(0)  # entries in the ring are filtered on the loop
+                await asyncio.sleep(0)  # entries in the ring are filtered on the event loop
 
     async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
         at = self._start(from_vlsn)
@@ -178,9 +179,10 @@ class Reads:
         return BlockPage([_padded(block) for block in run.data], run.next_vlsn if run.data else at, durable)
 
     async def find_time(self, time_us: int) -> Vlsn:
-        """Finds the first durable VLSN at which the highest block time so far is at or past ``time_us``, one past the
-        durable end where none is. Reads about a MiB of segments; up to ``SEEK_BYTES_MAX`` where nothing is known of
-        them, and then raises ``Lagging``: asked again, it goes on from there. Raises ``Damaged``."""
+        """Finds the first durable VLSN at which the highest block time so far is at or past ``time_us``, or one past
+        the durable end if there is none. Usually reads about 1 MiB of segments. If no times are known of the segments,
+        reads up to ``SEEK_BYTES_MAX`` and then raises ``Lagging``; the next call continues the search. Raises
+        ``Damaged``."""
         looked = 0
         while True:
             search = TimeSearch(self._log.view.index, time_us, self._log.view.range.first, Vlsn(self.durable))
@@ -194,7 +196,7 @@ class Reads:
                         )
                 return search.result
             except Trimmed:
-                continue  # cleaned away meanwhile: from the new beginning on
+                continue  # these entries were cleaned away meanwhile: searches from the new beginning on
 
     async def _seek(self, time_us: int, at: Vlsn, upto: Vlsn) -> TimeRun:
         reader, start = self._reader(at)
@@ -219,8 +221,8 @@ class Reads:
         return entries[0]
 
     async def block_with(self, vlsn: Vlsn) -> Buffer:
-        """Returns the block that holds ``vlsn``, durable or not: unsynced blocks are in the ring. Raises ``Trimmed``,
-        ``Damaged``."""
+        """Returns the block that contains ``vlsn``, durable or not. Blocks that are not synced are in the ring. Raises
+        ``Trimmed``, ``Damaged``."""
         ring = self._log.view.ring
         position = ring.position_of(vlsn)
         if position is not None:
@@ -232,7 +234,7 @@ class Reads:
         return run.data[0]
 
     def term_before(self, vlsn: int) -> int:
-        """Returns the term of the entry before ``vlsn``; 0 where it is not there, or not durable."""
+        """Returns the term of the entry before ``vlsn``, or 0 if that entry is missing or not durable."""
         return self._log.view.history.term_of(Vlsn(vlsn - 1)) if 1 < vlsn <= self.durable + 1 else 0
 
     def _start(self, from_vlsn: int | None) -> int:
@@ -244,7 +246,7 @@ class Reads:
         return from_vlsn
 
     async def _wait(self, vlsn: int, deadline: float) -> bool:
-        """Says whether ``vlsn`` became durable before ``deadline`` (loop time)."""
+        """Says whether ``vlsn`` became durable before ``deadline`` (in the loop's time)."""
         loop = asyncio.get_running_loop()
         if loop.time() >= deadline:
             return self.durable >= vlsn
@@ -269,7 +271,8 @@ class Reads:
             self._waiters.remove(number)
 
     async def _entries(self, at: int, durable: int, wanted: _Wanted) -> tuple[list[Entry], int]:
-        """Returns entries from ``at`` (at or below ``durable``) on and the VLSN after what was looked at."""
+        """Returns entries from ``at`` on, where ``at`` is at most ``durable``, and the VLSN after the last entry looked
+        at."""
         ring = self._log.view.ring
         position = ring.position_of(Vlsn(at))
         if position is None:
@@ -323,7 +326,7 @@ class Reads:
         log = self._log
         mapping = log.view.index.at_or_before(Vlsn(at))
         if mapping is None:
-            self._start(at)  # cleaned away while the page was put together?
+            self._start(at)  # raises ``Trimmed`` if these entries were cleaned away while the page was made
             raise Damaged(f"the index has nothing for VLSN {at} of {log.view.range}", vlsn=at)
         return log.view.reader(), mapping[1]
 

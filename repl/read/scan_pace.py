@@ -1,9 +1,10 @@
-"""How fast a node gives its segments away: so many bytes a second to all scans together, in the order they ask.
+"""Limits how fast a node sends its segments: a number of bytes a second for all scans together, in the order in which
+they ask.
 
     rate 4 MiB/s    1 MiB asked for at 0.00 s: at once    at 0.05 s: waits until 0.25 s    at 0.06 s: until 0.5 s
 
-A scan is read by jobs that take all they get (the audit, Spark): without a limit theirs is the disk, the socket and the
-event loop that appends need. Bytes that stay unused in quiet times are not saved up.
+Jobs that scan (the audit, Spark) take all that they can get. Without a limit they would use up the disk, the socket and
+the event loop that appends need. Bytes that are not used in quiet times are not saved up.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from vlsn.seams import Clock
 
 
 class ScanPace:
-    """A rate shared by all who ``take``; 0 is no limit."""
+    """A rate that all callers of ``take`` share; 0 means no limit."""
 
     def __init__(self, clock: Clock, bytes_per_s: int) -> None:
         self._clock = clock
         self._rate = bytes_per_s
         self._free_s = 0.0
-        """The time from which on the next piece may be read."""
+        """The time from which the next piece may be read."""
 
     async def take(self, count: int) -> None:
-        """Returns when a piece of ``count`` bytes may be read. Cancelled, its time is not given to others."""
+        """Returns when a piece of ``count`` bytes may be read. If the caller is cancelled, its time is not given to
+        others."""
         if not self._rate:
             return
         now = self._clock.monotonic_s()

@@ -1,4 +1,4 @@
-"""A log's files as they are, for ``GET /v1/segments``: up to the synced length, or a word on why not."""
+"""The files of a log, unchanged, for ``GET /v1/segments``: up to the synced length, or an error that says why not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vlsn.write.local_log import LocalLog
 
 
 class SegmentFiles:
-    """The segments of one log; ``offload`` reads them, scans at their ``pace``."""
+    """The segments of one log. ``offload`` runs the reads, and ``pace`` limits scans."""
 
     def __init__(self, log: LocalLog, offload: Offload, pace: ScanPace) -> None:
         self._log = log
@@ -29,7 +29,8 @@ class SegmentFiles:
         ]
 
     def end(self, number: int) -> int:
-        """Returns the synced bytes of that segment. Raises ``NotFound``, or ``Trimmed`` once it was cleaned away."""
+        """Returns how many bytes of the segment ``number`` are synced. Raises ``NotFound``, or ``Trimmed`` once the
+        segment was cleaned away."""
         end = self._log.view.synced_end(number)
         if not end:
             self._check(number)
@@ -37,7 +38,7 @@ class SegmentFiles:
         return end
 
     async def scan(self, number: int, start: int, end: int) -> bytes:
-        """Reads as ``read``, when it is this scan's turn."""
+        """Reads as ``read`` does, once it is this scan's turn."""
         await self._pace.take(end - start)
         return await self.read(number, start, end)
 

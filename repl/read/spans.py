@@ -1,10 +1,11 @@
-"""Spans: a range of VLSNs cut into runs of about so many bytes, by the VLSN index alone, without reading the log.
+"""Cuts a range of VLSNs into spans of about ``bytes_each`` bytes, from the VLSN index alone, without reading the log.
 
     VLSN   100 ──────────── 412 ──────────── 700 ── 731 durable          bytes_each = 1 MiB
     spans       1.0 MiB          1.0 MiB       0.1 MiB                    next = 412, 700, 732
 
-A span ends where a block begins that the index maps, so it may be a few blocks shorter than asked, and is one mapping
-long at least. Bytes are those of the files, with rolled back blocks between.
+A span ends where a block begins that the index contains. So a span may be a few blocks shorter than asked, and is at
+least as long as the distance between two blocks in the index. Bytes are counted in the files, and include rolled back
+blocks.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from vlsn.write.local_log import LocalLog
 async def spans_of(
     log: LocalLog, durable: int, from_vlsn: int | None, to_vlsn: int, *, bytes_each: int, entries_each: int, limit: int
 ) -> Spans:
-    """Cuts what is durable from ``from_vlsn`` (None: the first there is) to ``to_vlsn`` (inclusive) into ``limit``
-    spans at most, of ``entries_each`` VLSNs at most. Raises ``Trimmed``, ``Damaged``."""
+    """Cuts the durable part of the range from ``from_vlsn`` (None: the log's first) to ``to_vlsn`` (inclusive) into at
+    most ``limit`` spans, each of at most ``entries_each`` VLSNs. Raises ``Trimmed``, ``Damaged``."""
     first = int(log.view.range.first)
     at = from_vlsn if from_vlsn is not None else first or 1
     if first and at < first:
@@ -38,12 +39,12 @@ async def spans_of(
         size = (files.position(next_vlsn) if next_vlsn <= durable else files.end) - base
         found.append(Span(next_vlsn, int(log.view.history.term_of(Vlsn(next_vlsn - 1))), max(size, 0)))
         at = next_vlsn
-        await asyncio.sleep(0)  # some twenty lookups each, on the loop
+        await asyncio.sleep(0)  # each span takes some twenty lookups on the event loop
     return Spans(first, durable, tuple(found))
 
 
 class _Files:
-    """Positions of blocks, counted through all segments that there are now."""
+    """The positions of blocks, counted in bytes through all current segments."""
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log
@@ -52,7 +53,7 @@ class _Files:
         self.end = sum(ends.values())
 
     def position(self, vlsn: int) -> int:
-        """Returns where the closest block that is mapped at or before ``vlsn`` lies."""
+        """Returns the position of the closest block in the index at or before ``vlsn``."""
         return self._mapped(vlsn)[1]
 
     def _mapped(self, vlsn: int) -> tuple[int, int]:
@@ -66,8 +67,8 @@ class _Files:
         return int(mapping[0]), start + lsn_offset(mapping[1])
 
     def cut(self, at: int, last: int, position: int) -> int:
-        """Finds where a span from ``at`` ends: the last mapped block that begins at or before ``position``, or the
-        first one behind ``at``. The block of ``last`` begins behind it."""
+        """Finds where a span from ``at`` ends: at the last block in the index that begins at or before ``position``, or
+        at the first such block after ``at``. The block of ``last`` begins after that position."""
         low, high = at, last  # position(low) <= position < position(high)
         while high - low > 1:
             middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""The place at which a reader begins: ``?from=17``, ``?from=start``, ``?from=end``, or ``?at=2026-01-31T12:00:00Z``.
+"""The place where a reader begins: ``?from=17``, ``?from=start``, ``?from=end``, or ``?at=2026-01-31T12:00:00Z``.
 
 ``start``, and neither of them, is the first entry there is; ``end`` is behind what is durable at this node just then;
 ``at`` the first entry whose block, or one before it, was sealed at that time or later (``Reads.find_time``).
@@ -21,7 +21,7 @@ START, END = "start", "end"
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """A VLSN (None: the first there is), the end, or a time in µs since the epoch."""
+    """A VLSN (None: the log's first), the end, or a time in microseconds since the epoch."""
 
     from_vlsn: int | None = None
     at_end: bool = False
@@ -29,7 +29,7 @@ class StartingPoint:
 
     @classmethod
     def asked(cls, fields: Mapping[str, str]) -> StartingPoint:
-        """Raises ``BadArgument``."""
+        """Reads the place from a request's fields. Raises ``BadArgument``."""
         begin, at = fields.get("from"), fields.get("at")
         if at is not None:
             if begin is not None:
@@ -41,7 +41,7 @@ class StartingPoint:
         return cls(query.whole(fields, "from", None, 1, query.VLSN_MAX))
 
     async def vlsn(self, reads: NodeReads) -> int | None:
-        """Returns the VLSN to read from; None for the first there is. Raises as ``Reads.find_time``."""
+        """Returns the VLSN to read from, or None for the log's first. Raises the same errors as ``Reads.find_time``."""
         if self.at_end:
             return reads.end()
         return self.from_vlsn if self.time_us is None else await reads.find_time(self.time_us)

@@ -1,1 +1,1 @@
-"""The HTTP surface: requests to responses on our own types, with no web framework in sight."""
+"""The HTTP surface: turns requests into responses, in types of our own, and imports no web framework."""

@@ -1,7 +1,7 @@
-"""Refusals of requests that a page in a browser may not make: by another host name, or from another origin.
+"""Refuses requests that a page in a browser may not make: requests to another host name, or from another origin.
 
-A browser sends a page's requests to any address that it can reach, this machine's loopback too, and says where they
-come from.  Before any route, and before a head is remembered (``net.connection``):
+A browser sends a page's requests to any address that it can reach, even this machine's loopback, and says which page
+they come from. These headers are checked before any route, and before a head is remembered (``net.connection``):
 
     Host              loopback, the listen address, a member's URL, one of ``hosts``      else 421 ``misdirected``
     Origin            this node itself, by any of those names                              else 403 ``forbidden``
@@ -23,21 +23,21 @@ from repl.web.types import Request
 from vlsn.errors import Forbidden, Misdirected, UnsupportedType
 
 JSON = "application/json"
-_WILDCARDS = frozenset(("0.0.0.0", "::", ""))  # recognised, not bound
+_WILDCARDS = frozenset(("0.0.0.0", "::", ""))  # values that are only compared; nothing binds to them here
 _ACCEPTED_MAX = 64
 
 
 class Browsers:
-    """The check of requests that browsers send. ``addresses`` gives this node's listen address, its members' URLs, and
-    the hosts of its settings, each as ``HOST`` or ``HOST:PORT`` or a URL."""
+    """The check of requests that browsers send. ``addresses`` returns this node's listen address, its members' URLs,
+    and the hosts of its settings. Each is ``HOST``, ``HOST:PORT`` or a URL."""
 
     def __init__(self, addresses: Callable[[], Collection[str]]) -> None:
         self._addresses = addresses
         self._accepted: set[str] = set()
-        """Values of Host that have passed."""
+        """Host headers that have passed the check."""
 
     def check(self, request: Request) -> None:
-        """Raises ``Misdirected``, ``Forbidden``."""
+        """Checks a request. Raises ``Misdirected``, ``Forbidden``."""
         headers, host = request.headers, request.host
         if host is not None and host not in self._accepted:
             self._check_host(host)
@@ -56,7 +56,8 @@ class Browsers:
             self._accepted.add(host)
 
     def _check_origin(self, origin: str, host: str) -> None:
-        """Checks that the page came from here. It may use this name, or another one of this node's or its members'."""
+        """Checks that the page came from this node or a member. Its origin may be the name of this request, or another
+        name of this node or a member."""
         scheme, _, place = origin.partition("://")
         if scheme in ("http", "https") and place:
             if place == host:
@@ -76,19 +77,21 @@ class Browsers:
 
 
 def check_json(request: Request) -> None:
-    """Checks the type of a call that changes something and is no append. Raises ``UnsupportedType``."""
+    """Checks the content type of a call that changes something and is not an append. Raises ``UnsupportedType``."""
     given = request.headers.get("Content-Type", "")
     if given.partition(";")[0].strip().lower() != JSON and (given or request.body_length != 0):
         raise UnsupportedType(f"content type {given[:80]!r}; this call reads {JSON}")
 
 
 def _follows_a_link(request: Request) -> bool:
-    """Says whether a link leads to the live page, which is empty until it asks for itself."""
+    """Says whether the request follows a link to the live page. This page has no data until it asks for the data
+    itself."""
     return request.path == "/" and request.method == "GET" and request.headers.get("Sec-Fetch-Mode") == "navigate"
 
 
 def _split(place: str) -> tuple[str, str]:
-    """Splits host and port, "" where missing, from a URL or a Host header; the host is missing where it is neither."""
+    """Splits a URL or a Host header into host and port, each "" if missing. The host is "" if ``place`` is neither a
+    URL nor a Host header."""
     try:
         parts = urlsplit(place if "://" in place else f"//{place}")
         port = parts.port

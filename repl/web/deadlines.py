@@ -1,8 +1,9 @@
-"""Deadlines of very many waiters: one timer for all of them, and no work for waiters that are not due.
+"""Deadlines for very many waiters. All waiters share one timer, and a waiter costs nothing until it is due.
 
     due at 12.31 s ─► tick 247 (12.35 s) ─► all of it at once, ``DUE_A_TURN`` a turn of the loop
 
-A timer each would cost a reader more than its answer.  A deadline is met up to ``TICK_S`` late, never early.
+A timer for each reader would cost more than the reader's answer. A deadline is met up to ``TICK_S`` late, and never
+early.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ DUE_A_TURN = 64
 
 class Due(Protocol):
     tick: int
-    """The tick at which it is due; 0 for never. Set and read by ``Deadlines`` alone."""
+    """The tick at which the waiter is due; 0 for never. Only ``Deadlines`` sets and reads it."""
 
     def due(self) -> None:
-        """Called once, at its deadline; may set another one."""
+        """Is called once, at the deadline. It may set another deadline."""
         ...
 
 
@@ -31,7 +32,7 @@ class Deadlines:
         self._ticks: dict[int, dict[Due, None]] = {}
         self._heap: list[int] = []
         self._now: deque[tuple[int, Due]] = deque()
-        """Those that are due and not called yet, with the tick that they were due at."""
+        """The waiters that are due and were not called yet, each with the tick at which it was due."""
         self._timer: asyncio.TimerHandle | None = None
 
     def now(self) -> float:
@@ -39,7 +40,7 @@ class Deadlines:
         return self._loop.time()
 
     def set(self, one: Due, at_s: float) -> None:
-        """Sets a deadline (loop time) in place of the one that it had."""
+        """Sets the deadline of ``one`` (in the loop's time), replacing its earlier deadline."""
         self.clear(one)
         tick = one.tick = int(at_s / TICK_S) + 1
         those = self._ticks.get(tick)
@@ -77,9 +78,9 @@ class Deadlines:
         if self._now:
             self._loop.call_soon(self._call)
         for tick, one in those:
-            if one.tick == tick:  # else it was cleared meanwhile, or put off
+            if one.tick == tick:  # otherwise the deadline was cleared or put off meanwhile
                 one.tick = 0
                 try:
                     one.due()
-                except Exception as fault:  # the boundary of one who waits: the others of its turn are due, too
+                except Exception as fault:  # the others of this turn are called all the same
                     self._loop.call_exception_handler({"message": "a deadline was missed", "exception": fault})

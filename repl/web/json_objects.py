@@ -1,4 +1,4 @@
-"""JSON objects, as the calls of operators and other members carry them."""
+"""JSON objects, as operators and other members send and receive them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 async def asked_object(request: Request) -> dict[str, Any]:
-    """Decodes the object in the body of a call that takes no parameters. Raises ``BadArgument``, ``BadBody``,
+    """Decodes the JSON object in the body of a call that has no query parameters. Raises ``BadArgument``, ``BadBody``,
     ``TooLarge``."""
     query.only(request.query, _NONE)
     body = await request.body(PEER_BODY_BYTES_MAX)
@@ -30,8 +30,8 @@ async def asked_object(request: Request) -> dict[str, Any]:
 
 
 async def nothing_asked(request: Request) -> None:
-    """Reads the body of a call that takes none. Raises ``BadBody`` where it says something: a parameter that was put
-    into the wrong place, such as ``dry_run``, would be passed over, and the call carried out."""
+    """Reads the body of a call that has no parameters there. Raises ``BadBody`` if the body is not empty: otherwise a
+    parameter put in the wrong place, such as ``dry_run``, would be ignored and the call carried out."""
     body = await request.body(PEER_BODY_BYTES_MAX)
     if not body.strip():
         return
@@ -48,7 +48,7 @@ def answered(answer: dict[str, Any]) -> Response:
 
 
 def answering(answer: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> Handler:
-    """Makes the handler of a call that takes one JSON object, and answers with another."""
+    """Makes the handler of a call that takes one JSON object and answers with another JSON object."""
 
     async def handler(request: Request) -> Response:
         return answered(await answer(await asked_object(request)))

@@ -1,7 +1,7 @@
-"""Numbers with names: every limit of the gateway, and the counters that hold them.
+"""The gateway's limits, each a number with a name, and the counters that enforce them.
 
-These limits bound the memory that clients can make a node use. Requests past one are refused with ``queue-full`` (429,
-Retry-After), or stay in the socket until there is room.
+These limits bound the memory that clients can make a node use. Requests over a limit are refused with ``queue-full``
+(429, Retry-After), or stay in the socket until they are within the limit.
 """
 
 from __future__ import annotations
@@ -17,91 +17,95 @@ TIMEOUT_S = 10.0
 TIMEOUT_S_MAX = 600.0
 WAIT_S_MAX = 60.0
 BODY_S = 60.0
-"""Seconds in which a body must have come whole, or its places go to others."""
+"""The seconds in which a whole body must arrive; after that its places are freed."""
 CONFIRM_S = 5.0
-"""Seconds that a linearizable read without ``timeout`` waits for a majority, and for this node to get there."""
+"""The seconds that a linearizable read without ``timeout`` waits until a majority confirms it and this node has caught
+up."""
 LAG_S_MAX = 86_400.0
 """The largest lag in seconds that a read may allow."""
 READ_LIMIT = 1_000
 READ_LIMIT_MAX = 10_000
 READ_BYTES_MAX = 4 * MIB
 ENCODED_TIMES_MAX = 2
-"""A page of lines ends where it is so many times as long as the bytes of its entries may be: each may take six."""
+"""A page of lines may have this many times the bytes allowed for its entries, because a byte may take up to six in
+JSON."""
 WAITED_BYTES_MAX = 256 * 1024
-"""Bytes that a read which had to wait returns at most: few new entries wake it, and many may wait."""
+"""The most bytes that a read returns if it had to wait. A few new entries wake such a read, and many reads may wait."""
 READS_MAX = 1_024
 READS_AT_ONCE_MAX = 8
 PAGES_IN_FLIGHT_BYTES_MAX = 64 * MIB
-"""Answers to readers that their sockets have not taken yet."""
+"""The most bytes of answers to readers that the readers' sockets have not taken yet."""
 READERS_MAX = 4_096
-"""Readers that wait at once, tails and long-polls, where the setting ``readers_max`` says nothing else."""
+"""The most readers (tails and long-polls) that wait at once, unless the setting ``readers_max`` says otherwise."""
 UNTAKEN_BYTES_MAX = 64 * MIB
-"""Bytes written for readers that their sockets have not taken; past it the longest stalled is given up."""
+"""The most bytes written for readers that their sockets have not taken. Beyond this the longest stalled connection is
+reset."""
 HANDED_BYTES_MAX = 64 * MIB
-"""Messages of destinations that are handed out, and that no socket has taken yet."""
+"""The most bytes of destinations' messages that are handed out and that no socket has taken yet."""
 WORKER_BYTES_MAX = 4 * MIB
-"""Those of one worker; past it, it is handed no more."""
+"""The most such bytes of one worker. Beyond this the worker is handed no more messages."""
 WORKER_AHEAD_BYTES = 64 * 1024
-"""Those of one worker that lie before its socket, not counted any more."""
+"""The most bytes that wait before one worker's socket and are not counted any more."""
 ANSWERS_MAX = 8
-"""Answers of one worker that are handed out, and not sent yet."""
+"""The most answers of one worker that are handed out and not sent yet."""
 STALLED_S = 1.0
-"""Seconds for which a worker's socket may stall while other workers wait for room."""
+"""The seconds for which a worker's socket may stall while other workers wait for free bytes."""
 MESSAGE_BYTES = 32
-"""Memory that a message takes on its way, beside its key and value."""
+"""The memory of a message on its way, in addition to its key and value."""
 LOOKS_AT_ONCE_MAX = 2
-"""Looks at messages that take none (``?peek=true``), of 4 MiB each, that are made at once."""
+"""The most peeks at messages (``?peek=true``), of 4 MiB each, that are made at once."""
 PAGES_AT_ONCE_MAX = 2
-"""Pages of older entries that are made at once for tails and long-polls, some milliseconds each."""
+"""The most pages of older entries that are made at once for tails and long-polls. Each takes some milliseconds."""
 DELIVERIES_A_TURN = 16
-"""Readers that get their page in one turn of the event loop, about 0.2 ms."""
+"""The most readers that get their page in one turn of the event loop, which takes about 0.2 ms."""
 DELIVERY_BYTES = 32 * 1024
-"""A page that is larger counts as so many more deliveries."""
+"""A larger page counts as one delivery for each ``DELIVERY_BYTES``."""
 PIECE_BYTES = 64 * KIB
-"""Bytes of pages and bodies that are encoded or decoded without a stop: 1 or 2 ms of the worst of them."""
+"""The most bytes of pages and bodies that are encoded or decoded without a pause. In the worst case this takes 1 or 2
+ms."""
 ENTRY_COST = 256
-"""The bytes that an entry counts there, beside its own …"""
+"""In these limits an entry counts this many bytes in addition to its own."""
 PIECE_COST = KIB
-"""… and each piece."""
+"""In these limits a piece counts this many bytes in addition to its own."""
 PIECES_A_TURN_BYTES = 4 * PIECE_BYTES
-"""All that is encoded and decoded so in one turn of the event loop, metrics among it."""
+"""The most bytes of pages, bodies and metrics that are encoded and decoded in one turn of the event loop."""
 TOLD_S = 0.25
-"""Seconds for which metrics, and a status's long fields, are sent again as they were made."""
+"""The seconds for which metrics, and the long fields of a status, are sent again without being made anew."""
 TAIL_COMMENT_S = 15.0
 TAIL_PAGE_ENTRIES_MAX = 1_000
 FEEDS_MAX = 64
 PRODUCERS_WAITING_BYTES_MAX = 64 * MIB
-"""Messages of producers that wait for room, one of each at most."""
+"""The most bytes of messages of producers that wait for free bytes; at most one message of each producer waits."""
 PRODUCER_BYTES_IN_FLIGHT_MAX = 16 * MIB
-"""Batches of one connection that have no answer yet; past it the server stops reading."""
+"""The most bytes of one connection's batches that have no answer yet. Beyond this the server stops reading."""
 TRANSACTIONS_MAX = 1_024
-"""Open transactions of one master."""
+"""The most open transactions of one master."""
 STAGED_BYTES_MAX = 256 * MIB
-"""Entries of all open transactions, in the master's memory until they are committed or aborted."""
+"""The most bytes of the entries of all open transactions, which are in the master's memory until commit or abort."""
 STAGED_PART_BYTES = 512
-"""Memory that one call's entries take beside their own bytes …"""
+"""The memory that one call's entries take in addition to their own bytes."""
 STAGED_ENTRY_BYTES = 64
-"""… and each entry of a call that does not come as a batch."""
+"""The memory that each entry takes in addition, if its call does not bring a batch."""
 STAGED_S = 60.0
-"""Seconds after its last call when an open transaction ends, nothing logged."""
+"""An open transaction ends, with nothing logged, this many seconds after its last call."""
 COMMITTED_NAMES_MAX = 4_096
-"""Transactions whose producers' names a master remembers after their commits, for commits that are asked again without
-them."""
+"""How many committed transactions' names of producers a master remembers, for commits that are sent again without these
+names."""
 SPANS_MAX = 256
-"""Spans that one answer cuts the log into."""
+"""The most spans in one answer."""
 SEGMENT_STREAMS_MAX = 32
 SEGMENT_PIECE_BYTES = MIB
 RESTORE_RANGES_MAX = 4
-"""Ranges of segments on their way to restoring peers."""
+"""The most ranges of segments that are being sent to restoring peers at once."""
 STATE_RECORDS_MAX = 1
-"""State records, 32 MiB at most, that are sent at once to members that have lost theirs."""
+"""The most state records, of up to 32 MiB each, that are sent at once to members that have lost their state."""
 PEER_BODY_BYTES_MAX = 64 * 1024
 EVENTS_MAX = 1_000
 RETRY_AFTER_S = 1
 
 
 class Budget:
-    """A number of bytes or places that is never passed."""
+    """A limited number of bytes or places."""
 
     __slots__ = ("_what", "given", "limit", "used")
 
@@ -110,7 +114,7 @@ class Budget:
         self.limit = limit
         self.used = 0
         self.given: Callable[[], None] | None = None
-        """A call for when something is given back."""
+        """Is called whenever something is returned to the budget."""
 
     def check(self, count: int) -> None:
         """Raises ``QueueFull`` when less than ``count`` is left."""
@@ -139,7 +143,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendLimits:
-    """Limits of appends: bytes, and the seconds that one waits which names no time of its own."""
+    """The limits of appends: their bytes, and how many seconds an append waits if it names no time."""
 
     entry_bytes_max: int = ENTRY_BYTES_MAX
     key_bytes_max: int = KEY_BYTES_MAX
@@ -148,5 +152,5 @@ class AppendLimits:
     timeout_s: float = TIMEOUT_S
 
     def budget(self) -> Budget:
-        """Makes the budget of the append bodies of a whole node, HTTP and sockets together."""
+        """Makes the budget for the append bodies of the whole node, over HTTP and WebSockets."""
         return Budget("bytes of append bodies in flight", self.bodies_in_flight_bytes_max)

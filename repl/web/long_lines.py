@@ -1,13 +1,14 @@
-"""A long line of JSON, its long strings taken out of it and decoded a piece at a time.
+"""Decodes a long line of JSON: its long strings are cut out and decoded piece by piece.
 
     {"key":"k","value":"aaaaaa…"} ─► {"key":"k","value":"0000…0"}    decoded, and checked, as any line
                                      aaaaaa…                         decoded ``PIECE_BYTES`` at a time
 
-A decoder goes through a line in one call. For 4 MiB of escapes that takes 20 ms, in which the event loop stands still.
+A JSON decoder processes a line in one call. For 4 MiB of escapes this takes 20 ms, during which the event loop does
+nothing else.
 
-1. A placeholder is longer than any string left in the line, so it cannot be mistaken for one.
+1. A placeholder is longer than any string that stays in the line, so no string can be mistaken for a placeholder.
 2. A piece ends between two characters, and never between the two halves of a surrogate pair.
-3. The text outside of strings must be short: it is decoded in one go.
+3. The text outside of strings must be short, because it is decoded in one call.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from repl.web.limits import PIECE_BYTES
 from vlsn.errors import BadBody
 
 SHORT_BYTES = 1024
-"""Strings up to this stay in their line."""
+"""Strings of up to this many bytes stay in their line."""
 LEFT_BYTES_MAX = PIECE_BYTES
-"""Bytes of a line without its long strings."""
+"""The most bytes of a line without its long strings."""
 _STAND_IN = SHORT_BYTES + 4
-"""Digits that stand in for a string; so many of them are base64, too."""
+"""The digits of a placeholder. Their number makes the placeholder valid base64, too."""
 _PARTS_MAX = 64
-"""Parts of a line between the ends of its strings; one that is right has 24 at most."""
+"""The most parts between the ends of a line's strings. A correct line has at most 24."""
 _CHARACTERS = re.compile(
     rb'(?:[^"\\]+|\\(?:u[dD][89abAB][^"\\]{2}\\u[^"\\]{4}|u(?![dD][89abAB])[^"\\]{4}|[^u]))*', re.DOTALL
 )
-"""Whole characters of a string, as they are written. A half of a pair alone is none. Not possessive: that gives wrong
-matches before Python 3.11.5."""
+"""Matches whole characters of a string, as they are written. One half of a surrogate pair does not match. The pattern
+is not possessive, because possessive patterns match wrongly before Python 3.11.5."""
 _WRITTEN_MAX = 12
-"""Bytes that one character is written with, at most."""
+"""The most bytes with which one character is written."""
 _text = msgspec.json.Decoder(str)
 
 
 class LongStrings:
-    """The long strings of one line, in UTF-8, by their placeholders."""
+    """The long strings of one line, as UTF-8, by their placeholders."""
 
     def __init__(self) -> None:
         self._found: list[bytes] = []
@@ -49,13 +50,14 @@ class LongStrings:
         return b"%0*d" % (_STAND_IN, len(self._found) - 1)
 
     def of(self, text: str) -> bytes:
-        """Returns the string that ``text`` stands in for, or ``text``."""
+        """Returns the string whose placeholder is ``text``, or ``text`` itself if it is no placeholder."""
         return self._found[int(text)] if len(text) == _STAND_IN else text.encode()
 
 
 def cut(line: bytes) -> Generator[int, None, tuple[bytes, LongStrings]]:
-    """Returns the line with a placeholder for each long string, and these strings. Yields before each piece of work its
-    bytes. Raises ``BadBody`` for a line that is no JSON, and for over ``LEFT_BYTES_MAX`` outside of strings."""
+    """Returns the line with a placeholder for each long string, and these strings. Yields the bytes of each piece of
+    work before doing it. Raises ``BadBody`` for a line that is not JSON, or that has over ``LEFT_BYTES_MAX`` outside of
+    its strings."""
     strings, left, size, at = LongStrings(), [], 0, 0
     while at < len(line):
         begins = line.find(b'"', at) + 1 or len(line)
@@ -73,7 +75,7 @@ def cut(line: bytes) -> Generator[int, None, tuple[bytes, LongStrings]]:
 
 
 def _end_of_short(line: bytes, begins: int) -> int:
-    """Returns the end, past its quote, of a short string; -1 for a long one."""
+    """Returns the end of a short string, after its quote, or -1 for a long string."""
     window = line[begins : begins + SHORT_BYTES + 1]
     found = _CHARACTERS.match(window)
     assert found is not None
@@ -83,7 +85,7 @@ def _end_of_short(line: bytes, begins: int) -> int:
 
 
 def _decoded(line: bytes, begins: int) -> Generator[int, None, tuple[bytes, int]]:
-    """Decodes the string that begins there; returns where its quote is, too."""
+    """Decodes the string that begins at ``begins``. Also returns the position of its closing quote."""
     pieces, at = [], begins
     while True:
         yield PIECE_BYTES
@@ -99,7 +101,8 @@ def _decoded(line: bytes, begins: int) -> Generator[int, None, tuple[bytes, int]
 
 
 def _cut_at(line: bytes, at: int) -> int:
-    """Returns where a piece of a string ends that begins at ``at``: at its quote, or between two characters."""
+    """Returns where the piece of a string that begins at ``at`` ends: at the closing quote, or between two
+    characters."""
     window = line[at : at + PIECE_BYTES]
     found = _CHARACTERS.match(window)
     assert found is not None
@@ -110,5 +113,5 @@ def _cut_at(line: bytes, at: int) -> int:
     for _ in range(3):
         if quoted or line[ends] & 0xC0 != 0x80:
             break
-        ends -= 1  # it was in the middle of a character of UTF-8
+        ends -= 1  # the cut was inside a character of UTF-8
     return ends

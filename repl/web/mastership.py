@@ -1,4 +1,4 @@
-"""Whether this node is the master, and where the master is."""
+"""Says whether this node is the master, and where the master is."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Mastership(Protocol):
     def is_master(self) -> bool: ...
 
     def master_url(self) -> str | None:
-        """Returns where the master is; ``None`` while none is known."""
+        """Returns the master's URL, or ``None`` while no master is known."""
         ...
 
 
 def redirect(mastership: Mastership, request: Request) -> Response:
-    """Redirects to the master by 307, or raises ``no-master``."""
+    """Redirects the request to the master (307). Raises ``no-master`` if no master is known."""
     url = mastership.master_url()
     if url is None:
         raise NotMaster("this node is not the master and knows none; try again, or another node")

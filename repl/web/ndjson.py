@@ -1,10 +1,13 @@
-"""Entries as lines of JSON, in both directions.
+"""Encodes and decodes entries as lines of JSON.
 
-In: ``{"value": "…"}`` or ``{"value_b64": "…"}``, and at most one of ``key`` and ``key_b64``.  A line is one
-object; unknown, double or missing members, bad base64, a lone surrogate or bytes that are not UTF-8 are a
-``BadBody`` that names the line (from 1).  An empty key is no key.
+Lines that are read have ``{"value": "…"}`` or ``{"value_b64": "…"}``, and at most one of ``key`` and ``key_b64``. A
+line is one object. Unknown, double or missing members, bad base64, a lone surrogate, or bytes that are not UTF-8 raise
+a ``BadBody`` that names the line (counted from 1). An empty key counts as no key. For the command line,
+``decode_printed`` reads a line that was printed as below.
 
-A line that was printed (below) is read by ``decode_printed``, for the command line.
+Lines that are written have ``vlsn``, ``term``, ``time``, then ``key`` or ``key_b64`` if the entry has a key, then
+``value`` or ``value_b64`` (base64 if the bytes are not UTF-8). ``kind`` is added if all kinds are asked for. ``txn``,
+the first VLSN of the entry's transaction, is added if all kinds or transactions are asked for.
 
 Out: ``vlsn``, ``term``, ``time``, then ``key`` or ``key_b64`` if there is one, ``value`` or ``value_b64`` (base64 when
 the bytes are not UTF-8), ``kind`` when all kinds are asked for. ``txn``, the first VLSN of the entry's transaction,
@@ -64,10 +67,11 @@ class Row(msgspec.Struct, gc=False):
 
 
 _COUNTED_BYTES = 16 * PIECE_BYTES
-"""Bytes in which lines are counted without a stop, a millisecond."""
+"""How many bytes of lines are counted without a pause, which takes a millisecond."""
 _BASE64_BYTES = PIECE_BYTES // 4 * 4
 _LONG_BYTES = PIECE_BYTES // 3 * 3
-"""Bytes, or characters, of a long value that are encoded without a stop: base64 of as many has no padding."""
+"""How many bytes or characters of a long value are encoded without a pause. Base64 of this many bytes has no
+padding."""
 _decoder = msgspec.json.Decoder(Line)
 _printed = msgspec.json.Decoder(Printed)
 _rows_decoder = msgspec.json.Decoder(Row)
@@ -77,8 +81,8 @@ _KINDS_BY_NAME = {kind.name: int(kind) for kind in EntryKind}
 
 
 def decode_printed(line: bytes, number: int) -> tuple[bytes, bytes | None]:
-    """Decodes value and key of a line that ``encode`` made, or of one for ``decode``. Its other members belong to the
-    log that it came from. Raises ``BadBody``, also for entries other than data."""
+    """Decodes the value and key of a line that ``encode`` made, or of a line for ``decode``. The other members describe
+    the log that the line came from, and are ignored. Raises ``BadBody``, also for entries that are not DATA."""
     try:
         row = _printed.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -92,17 +96,17 @@ def decode_printed(line: bytes, number: int) -> tuple[bytes, bytes | None]:
 
 
 Decoded = tuple[list[bytes], list[bytes | None] | None]
-"""``(values, keys)``; ``keys`` is None when no entry has one."""
+"""``(values, keys)``; ``keys`` is None if no entry has a key."""
 
 
 def decode(body: bytes) -> Decoded:
-    """Decodes a whole body, at once. About 1 µs a line."""
+    """Decodes a whole body in one call. This takes about 1 µs for each line."""
     return at_once(decode_in_steps(body))
 
 
 def decode_in_steps(body: bytes) -> Generator[int, None, Decoded]:
-    """Decodes as ``decode``, some ``PIECE_BYTES`` of lines a step, and yields before each its bytes. The caller can do
-    other work there."""
+    """Decodes like ``decode``, about ``PIECE_BYTES`` of lines in each step. Yields each step's bytes before the step,
+    so that the caller can do other work."""
     if not body:
         raise BadBody("the body is empty: it needs one line of JSON an entry")
     count = 0 if body.endswith(b"\n") else 1
@@ -127,7 +131,7 @@ def decode_in_steps(body: bytes) -> Generator[int, None, Decoded]:
 
 
 def _slices(body: bytes) -> Iterator[bytes]:
-    """Yields the body in pieces of whole lines."""
+    """Yields the body in slices of whole lines."""
     start = 0
     while start < len(body):
         end = start + PIECE_BYTES
@@ -137,7 +141,7 @@ def _slices(body: bytes) -> Iterator[bytes]:
 
 
 def _decode_lines(body: bytes, first: int) -> tuple[list[bytes], list[bytes | None]]:
-    """Decodes whole lines, numbered from ``first`` on."""
+    """Decodes whole lines, which are numbered from ``first`` on."""
     count = body.count(b"\n") + (not body.endswith(b"\n"))
     rows = _decode_all(body, count)
     if rows is None:
@@ -154,7 +158,8 @@ def _decode_lines(body: bytes, first: int) -> tuple[list[bytes], list[bytes | No
 
 
 def _decode_all(body: bytes, count: int) -> list[Line] | None:
-    """Decodes the ``count`` lines in one call; ``None`` when that does not prove each of them right."""
+    """Decodes the ``count`` lines in one call. Returns ``None`` if the result does not prove that each line is
+    correct."""
     if not body.startswith(b"{") or not body.endswith((b"}", b"}\n")) or body.count(b"}\n{") != count - 1:
         return None
     try:
@@ -162,13 +167,14 @@ def _decode_all(body: bytes, count: int) -> list[Line] | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     quotes = _quotes(body)
-    # With four a line, each has its value and nothing else, or one has too little and is refused for that.
+    # With four quotes for each line, either each line has only its value, or one line lacks its value and is refused
+    # for that.
     proven = len(rows) == count and (quotes == 4 * count or quotes == 4 * sum(map(_members, rows)))
     return rows if proven else None
 
 
 def _decode_long(line: bytes, number: int) -> Generator[int, None, tuple[list[bytes], list[bytes | None]]]:
-    """Decodes one line as ``_decode_lines``, in steps."""
+    """Decodes one line as ``_decode_lines`` does, in steps."""
     try:
         short, strings = yield from long_lines.cut(line)
     except BadBody as error:
@@ -197,8 +203,8 @@ def _decode_line(line: bytes, number: int) -> Line:
 
 
 def _why(line: bytes, error: Exception) -> str:
-    """Explains the fault of a line. The decoder speaks of the end of its input where a line is empty, or ends too soon
-    for a surrogate's pair."""
+    """Explains what is wrong with a line. The decoder's own message speaks of the end of its input if a line is empty,
+    or if a line ends inside a surrogate pair."""
     if not line.strip():
         return "it is empty"
     if line.rstrip().endswith(b"}") and str(error) == "Input data was truncated":
@@ -211,10 +217,11 @@ def _members(row: Line) -> int:
 
 
 def _quotes(text: bytes) -> int:
-    """Quotes that begin or end a string, in JSON that was read without error."""
+    """Counts the quotes that begin or end a string, in JSON that was read without error."""
     if b"\\" not in text:
         return text.count(b'"')
-    unpaired = text.replace(b"\\\\", b"")  # escaped backslashes: none of them escapes the quote behind it
+    # removes escaped backslashes, so that none of them seems to escape a quote after it
+    unpaired = text.replace(b"\\\\", b"")
     return unpaired.count(b'"') - unpaired.count(b'\\"')
 
 
@@ -237,7 +244,7 @@ def _key(row: Line, number: int) -> bytes | None:
 
 
 def _base64(text: str, name: str, number: int) -> bytes:
-    """Decodes canonical base64 only: alphabet, padding and unused bits."""
+    """Decodes only canonical base64: the alphabet, the padding and the unused bits must be right."""
     return at_once(_base64_in_steps(text.encode(), name, number))
 
 
@@ -259,13 +266,13 @@ def _base64_in_steps(text: bytes, name: str, number: int) -> Generator[int, None
 
 
 def encode(entries: Sequence[Entry], *, kinds: bool, txns: bool = False) -> bytes:
-    """Returns one line an entry, each ended by a newline."""
+    """Returns one line for each entry, each ended by a newline."""
     return _encoder.encode_lines(_rows(entries, kinds, txns)) if entries else b""
 
 
 def decode_entries(body: bytes) -> list[Entry]:
-    """Decodes entries that ``encode`` made; their transactions are in it where those or kinds were asked for. Raises
-    ``BadBody``."""
+    """Decodes entries that ``encode`` made. The entries have their transactions if ``encode`` wrote kinds or
+    transactions. Raises ``BadBody``."""
     try:
         rows = _rows_decoder.decode_lines(body)
         return [
@@ -289,7 +296,8 @@ def _bytes(text: str | UnsetType) -> bytes:
 
 
 def runs(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """Cuts entries into runs that are encoded without a stop: of one entry, or of ``PIECE_BYTES`` by their costs."""
+    """Cuts entries into runs that are encoded without a pause. A run is one entry, or entries with a cost of up to
+    ``PIECE_BYTES``."""
     begin = cost = 0
     for at, entry in enumerate(entries):
         more = cost_of(entry)
@@ -306,19 +314,20 @@ def cost_of(entry: Entry) -> int:
 
 
 def is_long(entry: Entry) -> bool:
-    """Says whether ``runs`` gives an entry alone, because it is too long for a piece."""
+    """Says whether ``runs`` makes a run of this entry alone, because the entry is too long for a piece."""
     return cost_of(entry) > PIECE_BYTES
 
 
 def encode_long(entry: Entry, *, kinds: bool, txns: bool = False) -> Generator[int, None, bytes]:
-    """Encodes the object of one entry as ``encode_each``, in steps; yields before each the cost."""
+    """Encodes the object of one entry as ``encode_each`` does, in steps. Yields the cost of each step before the
+    step."""
     yield PIECE_COST
     (row,) = _rows([msgspec.structs.replace(entry, value=b"")], kinds, txns)
     return (yield from _encode_long(row, entry.value))
 
 
 def _encode_long(row: Row | MessageRow, value: bytes) -> Generator[int, None, bytes]:
-    """Encodes a row that has all but its value, which is the last of its members."""
+    """Encodes a row that has everything but its value, which is the last of its members."""
     yield _LONG_BYTES
     encoded: Iterator[bytes]
     try:
@@ -344,7 +353,7 @@ def encode_each(entries: Sequence[Entry], *, kinds: bool, txns: bool = False) ->
 
 
 class MessageRow(msgspec.Struct, gc=False):
-    """A message of a destination; ``attempt`` counts from 1."""
+    """A message of a destination. ``attempt`` counts from 1."""
 
     vlsn: int
     attempt: int
@@ -359,7 +368,8 @@ _messages_decoder = msgspec.json.Decoder(MessageRow)
 
 
 def encode_messages(entries: Sequence[Entry], attempts: Mapping[int, int]) -> Generator[int, None, bytes]:
-    """Encodes one line a message, each ended by a newline, in steps; yields before each the cost."""
+    """Encodes one line for each message, each ended by a newline, in steps. Yields the cost of each step before the
+    step."""
     lines: list[bytes] = []
     for run in runs(entries):
         rows = [MessageRow(entry.vlsn, attempts.get(entry.vlsn, 1) if attempts else 1, entry.time) for entry in run]
@@ -375,7 +385,7 @@ def encode_messages(entries: Sequence[Entry], attempts: Mapping[int, int]) -> Ge
 
 
 def decode_messages(body: bytes) -> list[tuple[int, int, int, bytes | None, bytes]]:
-    """Decodes VLSN, attempt, time, key and value of the lines that ``encode_messages`` made. Raises ``BadBody``."""
+    """Decodes the VLSN, attempt, time, key and value of each line that ``encode_messages`` made. Raises ``BadBody``."""
     try:
         return [
             (
@@ -392,7 +402,7 @@ def decode_messages(body: bytes) -> list[tuple[int, int, int, bytes | None, byte
 
 
 def _name(row: Row | MessageRow, entry: Entry) -> None:
-    """Gives a row key and value, in base64 what is no UTF-8."""
+    """Sets the key and value of a row, as base64 if they are not UTF-8."""
     try:
         row.value = str(entry.value, "utf-8")
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""Problem documents (RFC 9457): every error's answer, and the way back from one to an error.
+"""Problem documents (RFC 9457): makes one of each error, and makes an error of a problem document.
 
-``type`` is the error's slug, stable; the status follows from it.  ``title`` is the slug's general meaning,
-``detail`` what happened this time.  An error's own facts are added (``first``, ``file`` …).
+``type`` is the error's slug, which is stable and determines the status. ``title`` is the slug's general meaning, and
+``detail`` says what happened this time. The error's own facts are added (``first``, ``file`` …).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vlsn.format.records import JSON_FAULTS
 CONTENT_TYPE = "application/problem+json"
 DETAIL_BYTES_MAX = 600
 DOCUMENT_BYTES_MAX = 4 * 1024
-"""Bytes of a problem document, with every byte of the detail escaped."""
+"""The most bytes of a problem document, if every byte of the detail is escaped."""
 
 _log = logging.getLogger(__name__)
 _KINDS: Mapping[str, tuple[int, str]] = {
@@ -70,7 +70,7 @@ _RETRY_AFTER = (429, 503)
 
 
 def document(error: VlsnLogError, **more: Any) -> bytes:
-    """Returns the problem document of ``error``, at most ``DOCUMENT_BYTES_MAX``; a long detail is cut."""
+    """Returns the problem document of ``error``, of at most ``DOCUMENT_BYTES_MAX``. A long detail is cut."""
     status, title = _status(error), _KINDS[error.slug][1]
     detail = (str(error) or title).encode("utf-8", "replace")[:DETAIL_BYTES_MAX].decode("utf-8", "ignore")
     fields: dict[str, Any] = {"type": error.slug, "title": title, "status": status, "detail": detail}
@@ -95,7 +95,7 @@ def response(error: VlsnLogError, headers: Mapping[str, str] | None = None, **mo
 
 
 def internal(fault: BaseException, what: str) -> VlsnLogError:
-    """Makes the error that tells a client of a fault of ours; the log has the rest."""
+    """Logs a fault of ours, and makes the error that reports the fault to a client without its details."""
     _log.error("%s failed: %r", what, fault, exc_info=fault)
     return VlsnLogError(f"a fault of the node ({type(fault).__name__}); its log says more")
 
@@ -105,7 +105,8 @@ def status_of(slug: str) -> int:
 
 
 def _status(error: VlsnLogError) -> int:
-    """Returns the slug's status; but a durable entry that has yet to come here is 503: another try finds it."""
+    """Returns the slug's status. A durable entry that this node does not have yet gives 503, because another try will
+    find it."""
     return 503 if isinstance(error, Lagging) else status_of(error.slug)
 
 
@@ -125,7 +126,8 @@ _classes = by_slug()
 
 
 def error_of(body: bytes | memoryview) -> VlsnLogError:
-    """Returns the error that a peer's problem document speaks of; the root class when it is none that we know."""
+    """Returns the error that a peer's problem document describes. If the document's type is unknown, returns an error
+    of the root class."""
     try:
         read = _decoder.decode(body)
     except JSON_FAULTS:

@@ -1,6 +1,7 @@
-"""Parameters of a query, and of a path: known names only, numbers in plain ASCII digits and in range.
+"""Reads the parameters of a query and of a path: only known names, and numbers in plain ASCII digits and in range.
 
-Everything else is a ``BadArgument`` that names the parameter; nothing is guessed or clipped.
+Everything else is a ``BadArgument`` that names the parameter. Nothing is guessed, and no number is moved into its
+range.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 def only(query: Mapping[str, str], known: frozenset[str]) -> None:
-    """Raises for a parameter that is not in ``known``."""
+    """Raises ``BadArgument`` for a parameter that is not in ``known``."""
     for name in query:
         if name not in known:
             names = ", ".join(sorted(known)) or "none"
@@ -32,7 +33,7 @@ def only(query: Mapping[str, str], known: frozenset[str]) -> None:
 
 
 def named(part: str) -> str:
-    """Decodes a part of a path that is somebody's name or number: it may be percent-written, as nothing else there."""
+    """Decodes a part of a path that is a name or a number. Only such a part may be percent-encoded."""
     return unquote(part) if "%" in part else part
 
 
@@ -51,7 +52,7 @@ def whole_of(text: str, name: str, low: int, high: int) -> int:
 
 
 def hex16(text: str, name: str) -> int:
-    """Returns a number from 1 on, as 16 lower-case hex digits."""
+    """Reads a number from 1 on, written as 16 lower-case hex digits."""
     value = int(text, 16) if _HEX16.match(text) else 0
     if not value:
         raise BadArgument(f"{name}={_shown(text)} is not 16 hex digits, or is 0")
@@ -59,7 +60,8 @@ def hex16(text: str, name: str) -> int:
 
 
 def key_filter(query: Mapping[str, str]) -> KeyFilter | None:
-    """Reads ``key`` or ``key_prefix``, or the same in base64 (``key_b64``, ``key_prefix_b64``); None without any."""
+    """Reads ``key`` or ``key_prefix``, or ``key_b64`` or ``key_prefix_b64`` in base64. Returns None if there is none of
+    them."""
     found = {}
     for name in ("key", "key_prefix"):
         plain, coded = query.get(name), query.get(f"{name}_b64")

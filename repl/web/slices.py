@@ -1,7 +1,8 @@
-"""Work in many small pieces, a slice in each turn of the event loop: other work waits for one slice, not for all.
+"""Does work in many small pieces, some in each turn of the event loop. So other work waits for some pieces only, not
+for all.
 
-One append may wake every reader of a node.  Writing to 1,000 sockets in one turn would take 10 ms, in which no
-heartbeat, feed or append is heard.
+One append may wake every reader of a node. Writing to 1,000 sockets in one turn would take 10 ms, and heartbeats, feeds
+and appends would wait for that long.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 
 def at_once(steps: Generator[int, None, T]) -> T:
-    """Returns what ``steps`` returns, with a stop at none of them."""
+    """Runs ``steps`` without a pause, and returns what ``steps`` returns."""
     while True:
         try:
             next(steps)
@@ -25,7 +26,7 @@ def at_once(steps: Generator[int, None, T]) -> T:
 
 
 class Slices:
-    """Shares of a turn, for all users of this object, in the order in which they wait."""
+    """Shares each turn of the event loop among all users of this object, in the order in which they wait."""
 
     __slots__ = ("_a_turn", "_called", "_line", "_loop", "_used")
 
@@ -37,7 +38,7 @@ class Slices:
         self._called = False
 
     async def turn(self, cost: int) -> None:
-        """Returns when work of ``cost`` may be done; one piece may cost more than a whole turn has."""
+        """Returns when work of ``cost`` may be done. A single piece may cost more than a whole turn's share."""
         if not self._called:
             self._called = True
             self._loop.call_soon(self._next)
@@ -49,7 +50,7 @@ class Slices:
             self._used += cost
 
     async def run(self, steps: Generator[int, None, T]) -> T:
-        """Returns what ``steps`` returns; before each piece of work they yield its cost."""
+        """Returns what ``steps`` returns. Before each piece of work ``steps`` must yield the cost of the piece."""
         while True:
             try:
                 cost = next(steps)
@@ -62,7 +63,7 @@ class Slices:
         self._used, self._called = 0, bool(self._line)
         while self._line and self._used < self._a_turn:
             turn, cost = self._line.popleft()
-            if not turn.done():  # by a cancel
+            if not turn.done():  # otherwise a cancel has ended it
                 turn.set_result(None)
                 self._used += cost
         if self._called:

@@ -1,8 +1,8 @@
-"""Requests, responses and the network, in types of our own.
+"""Requests, responses and the network, as types of our own.
 
-Routes are functions from ``Request`` to ``Response`` or ``Upgrade``; ``repl/net`` carries them over aiohttp,
-the simulation's fake over its own queues.  A body is read only when a route asks for it, and never past the
-limit that it names.
+Routes are functions from ``Request`` to ``Response`` or ``Upgrade``. ``repl/net`` carries requests and responses over
+aiohttp; the simulation's fake network carries them over its own queues. A body is read only if a route asks for it, and
+never beyond the limit that the route names.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from vlsn.seams import Buffer, Channel
 
 QUERY_FIELDS_MAX = 16
 DURABLE = "Vlsnlog-Durable"
-"""The header of answers that says up to where the log is durable, as the node that answers knows it."""
+"""The header in which a node answers up to where it knows the log to be durable."""
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 
 class Headers(Mapping[str, str]):
-    """Header fields by name, whatever its case.  A field given twice keeps its first value."""
+    """Header fields by name; upper and lower case count as the same. A field that is given twice keeps its first
+    value."""
 
     __slots__ = ("_fields",)
 
@@ -52,20 +53,20 @@ class Headers(Mapping[str, str]):
 
 
 class Body(Protocol):
-    """A request's body on its way in."""
+    """The body of a request that is being received."""
 
     @property
     def length(self) -> int | None:
-        """The length of Content-Length, 0 when there is no body, ``None`` for a chunked one."""
+        """The value of Content-Length, 0 if there is no body, ``None`` for a chunked body."""
         ...
 
     async def read(self) -> bytes:
-        """Reads the next bytes; ``b""`` at the end. Raises ``ChannelClosed`` when the sender is gone."""
+        """Reads the next bytes, or ``b""`` at the end. Raises ``ChannelClosed`` if the sender is gone."""
         ...
 
 
 class BytesBody:
-    """A body that is already here."""
+    """A body whose bytes have all arrived."""
 
     __slots__ = ("_data", "length")
 
@@ -79,8 +80,8 @@ class BytesBody:
 
 
 class Request:
-    """One request. ``target`` is the path and query as they were sent, and ``path`` the first of the two. Its
-    percent-encoded names are decoded later, by the routes. ``headers`` ignores case."""
+    """One request. ``target`` is the path and query as they were sent; ``path`` is its path. Routes decode
+    percent-encoded names in the path later. ``headers`` ignores upper and lower case."""
 
     __slots__ = ("_body", "_query", "headers", "host", "method", "path", "query_text", "remote", "target")
 
@@ -90,7 +91,8 @@ class Request:
         self.remote = remote
         self._body = body
         self.host = headers.get("Host")
-        """The host that it is for: an absolute target's host, before the header's (RFC 9112 §3.2.2)."""
+        """The host that the request is for. The host of an absolute target takes precedence over the header (RFC 9112
+        §3.2.2)."""
         if not target.startswith("/"):
             host, target = _origin_form(target)
             self.host = self.host if host is None else host
@@ -100,20 +102,20 @@ class Request:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The query's fields; bytes that are not UTF-8 as lone surrogates (PEP 383).  Raises ``BadArgument`` for a
-        field given twice, one without ``=``, or too many."""
+        """The fields of the query. Bytes that are not UTF-8 become lone surrogates (PEP 383). Raises ``BadArgument``
+        for a field that is given twice or has no ``=``, and for too many fields."""
         if self._query is None:
             self._query = _parse_query(self.query_text) if self.query_text else {}
         return self._query
 
     @property
     def body_length(self) -> int | None:
-        """Bytes announced; ``None`` when that is known only at the end."""
+        """The number of bytes announced; ``None`` if it is known only at the end."""
         return self._body.length
 
     async def body(self, limit: int) -> bytes:
-        """Reads the whole body. Raises ``TooLarge`` without reading when it is announced over ``limit`` bytes, and as
-        soon as more than that has come; ``BadBody`` when it does not come within ``BODY_S``."""
+        """Reads the whole body. Raises ``TooLarge`` without reading if more than ``limit`` bytes are announced, and as
+        soon as more have arrived. Raises ``BadBody`` if the body does not arrive within ``BODY_S``."""
         length = self._body.length
         if length == 0:
             return b""
@@ -134,13 +136,13 @@ class Request:
         return b"".join(parts)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yields the body as it comes; the caller counts its bytes, and the time (``in_time``)."""
+        """Yields the body as it arrives. The caller must count the bytes, and limit the time (``in_time``)."""
         while piece := await self._body.read():
             yield piece
 
 
 def _origin_form(target: str) -> tuple[str | None, str]:
-    """Splits a target that is no path: the host of an absolute one, and the path that it stands for."""
+    """Splits a target that is not a path. Returns the host of an absolute target, and the path."""
     absolute = _ABSOLUTE.match(target)
     if absolute is None:
         return None, "/" + target
@@ -150,8 +152,8 @@ def _origin_form(target: str) -> tuple[str | None, str]:
 
 @asynccontextmanager
 async def in_time() -> AsyncIterator[None]:
-    """Bounds the time of reading one body. Raises ``BadBody`` after ``BODY_S``: a client that announces a body and then
-    stops sending holds its place no longer."""
+    """Bounds the time of reading one body. Raises ``BadBody`` after ``BODY_S``, so that a client that announces a body
+    and then stops sending does not keep its place."""
     limit = asyncio.timeout(BODY_S)
     try:
         async with limit:
@@ -178,7 +180,7 @@ def _parse_query(text: str) -> dict[str, str]:
 
 
 class Stream(Protocol):
-    """A body in pieces. The carrier closes it, read or not."""
+    """A body in pieces. The carrier closes the stream, whether or not it was read to the end."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
@@ -188,7 +190,7 @@ class Stream(Protocol):
 
 
 class Piece:
-    """Bytes for many clients; their framing on the wire is made once, too."""
+    """Bytes for many clients. Their chunk framing is made only once, too."""
 
     __slots__ = ("_chunk", "data")
 
@@ -205,24 +207,25 @@ class Piece:
 
 
 class Sink(Protocol):
-    """The way to the client of a ``Push``."""
+    """Sends a ``Push``'s pieces to its client."""
 
     def write(self, piece: Piece) -> bool:
-        """Sends ``piece``; False when the client has not taken what it was sent, and gets no more until ``go_on``."""
+        """Sends ``piece``. Returns False if the client has not taken what it was sent; then send no more until
+        ``go_on``."""
         ...
 
     def end(self) -> None:
-        """Ends the body, whole."""
+        """Ends the body, which is complete."""
         ...
 
 
 class Push(Protocol):
-    """A body that comes by itself, without a task that asks for it. The carrier closes it."""
+    """A body that sends its pieces by itself, without a task that asks for them. The carrier closes it."""
 
     def begin(self, sink: Sink) -> None: ...
 
     def go_on(self) -> None:
-        """Notes that the client has taken all bytes sent so far."""
+        """Is called once the client has taken all bytes sent so far."""
         ...
 
     def close(self) -> None: ...
@@ -230,11 +233,9 @@ class Push(Protocol):
 
 @dataclass(slots=True)
 class Response:
-    """One answer: ``body`` whole, or ``stream`` or ``push`` until it ends or the client leaves.
-
-    A stream with a Content-Length among the headers gives exactly that many bytes, or fails; a failed stream
-    breaks the connection off, so that nobody takes it for a whole one.
-    """
+    """One answer, with a whole ``body``, or with a ``stream`` or ``push`` that lasts until it ends or the client
+    leaves. If the headers have a Content-Length, the stream must yield exactly that many bytes, or fail. A stream that
+    fails breaks the connection, so that nobody takes the body for a whole one."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -242,87 +243,87 @@ class Response:
     stream: Stream | None = None
     push: Push | None = None
     shared: bool = False
-    """Given to many clients, one after another: a carrier may keep the bytes that it made of it."""
+    """True if many clients get this answer, one after another. A carrier may keep the bytes that it has made of such an
+    answer."""
 
 
 GAVE_WAY = 4429
-"""The close code of an idle WebSocket that made way for others. Later messages on it are ignored; its client may send
-unanswered ones again."""
+"""The close code of an idle WebSocket that was closed to make a place for others. Messages that arrive on it later are
+ignored, so its client may safely send messages without an answer again."""
 
 
 @dataclass(slots=True)
 class Upgrade:
-    """The answer that turns the connection into a channel of binary messages and hands it to ``run``.
-
-    The channel is closed when ``run`` returns; a message over ``message_bytes_max`` closes it at once.
-    """
+    """The answer that turns the connection into a channel of binary messages, and passes the channel to ``run``. The
+    channel is closed when ``run`` returns. A message over ``message_bytes_max`` closes the channel at once."""
 
     run: Callable[[Channel], Awaitable[None]]
     message_bytes_max: int
     idle: Callable[[], bool] = lambda: False
-    """A test whether nothing is under way on it: its own connection may be closed then (``GAVE_WAY``)."""
+    """Says whether nothing is under way on the channel, so that its connection may be closed (``GAVE_WAY``)."""
     ahead_bytes: int = MIB
-    """Bytes that may lie before its socket, so that the next message is made while the last one leaves."""
+    """The bytes that may wait before the channel's socket, so that the next message is made while the last message is
+    sent."""
 
 
 Handler = Callable[[Request], Awaitable[Response | Upgrade]]
 
 Answer = Callable[[Response], None]
-"""Takes the one response to a request; may be called before ``Start`` returns."""
+"""Takes the only response to a request. It may be called before ``Start`` returns."""
 Leave = Callable[[], None]
-"""A call for when the client leaves before its answer; does nothing after it."""
+"""Is called if the client leaves before its answer. After the answer it does nothing."""
 Start = Callable[[bytes, Answer], Leave]
-"""Serves one whole body without a task.  Never raises."""
+"""Serves one whole body without a task. It never raises."""
 Quick = Callable[[Request], Start | None]
-"""A short way for requests with exactly one head, whose body is not looked at. It is ``None`` when only the ``Handler``
-can serve them. A carrier may use it, and may do without."""
+"""Returns a short way for requests with exactly this head; the body is not looked at. Returns ``None`` if only the
+``Handler`` can serve these requests. A carrier may use the short way or ignore it."""
 
 
 class Listener(Protocol):
     @property
     def url(self) -> str:
-        """``http://HOST:PORT`` as it is bound."""
+        """The bound address as ``http://HOST:PORT``."""
         ...
 
     @property
     def untaken_bytes(self) -> int:
-        """Bytes of responses that clients have not taken, and that are held for them."""
+        """The bytes of responses that are held for clients that have not taken them."""
         ...
 
     @property
     def given_up(self) -> int:
-        """Connections reset so far, because those bytes were too many."""
+        """The number of connections that were reset because those bytes were too many."""
         ...
 
     @property
     def lateness(self) -> Histogram:
-        """Seconds by which the loop was late for a timer; empty in virtual time."""
+        """The seconds by which the event loop was late for a timer. The histogram stays empty in virtual time."""
         ...
 
     async def close(self) -> None:
-        """Takes no more; requests under way get a moment to end, then their connections are closed."""
+        """Accepts no more connections. Requests under way get a moment to end; then their connections are closed."""
         ...
 
 
 class Network(Protocol):
-    """The way to and from other nodes and clients."""
+    """Calls other nodes, and serves other nodes and clients."""
 
     async def serve(self, host: str, port: int, handler: Handler, *, quick: Quick | None = None) -> Listener:
-        """Raises ``OSError`` when the address cannot be had."""
+        """Serves at an address. Raises ``OSError`` if the address cannot be bound."""
         ...
 
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
     ) -> Response:
-        """Makes one exchange; the answer's body is whole and its headers are a ``Headers``-like mapping. Redirects are
-        not followed. Raises ``Unreachable``."""
+        """Makes one request, and returns the answer with its whole body and with headers like ``Headers``. Redirects
+        are not followed. Raises ``Unreachable``."""
         ...
 
     async def connect(
         self, url: str, *, headers: Mapping[str, str] | None = None, message_bytes_max: int, timeout_s: float
     ) -> Channel:
-        """Opens a channel. A problem document instead of the upgrade raises the error class of its type; no connection,
-        or no answer in time, ``Unreachable``."""
+        """Opens a channel. If the answer is a problem document instead of the upgrade, raises the error of the
+        document's type. Raises ``Unreachable`` if there is no connection, or no answer in time."""
         ...
 
     async def close(self) -> None: ...
