@@ -38,6 +38,7 @@ PERIOD_S = 1.0
 """Seconds between two looks at acknowledgements, while there are pages."""
 RETRY_S = 5.0
 """Before pages that could not be opened are tried again."""
+NOT_OPEN = "the pages are not open yet"
 PAGE_WINDOWS_MIN = 4
 """Windows of the log in a page at least: the wanted messages of a window are a record, which may need its own page."""
 
@@ -54,8 +55,10 @@ class Pager:
         self.on_pages = member.workers.offload("pages")
         self._on_syncs = member.workers.offload("page_syncs")
         self.alone = asyncio.Lock()
-        self.paused = "the pages are not open yet"
+        self.paused = NOT_OPEN
         """The reason why nothing is paged; empty while it is. They are opened once there are destinations, or were."""
+        self._unopened = ""
+        """The reason why the pages could not be opened; empty before the first try, and once they are open."""
         self.unfilled: dict[str, str] = {}
         """By uuid, why missing VLSNs could not be fetched."""
         self.passes = 0
@@ -111,6 +114,8 @@ class Pager:
             first, last = store.missing[0]
             why = self.unfilled.get(store.uuid, "")
             return f"VLSNs {first} to {last} are missing here" + (f"; {why}" if why else "")
+        if self._unopened:
+            return f"the pages of this node cannot be opened: {self._unopened}"
         return "the disk of this node is too full for pages" if self.low else ""
 
     # Questions of cleaning.
@@ -127,7 +132,7 @@ class Pager:
         if subscriptions is None:
             return "destinations are not known yet"
         if subscriptions and not self._opened:
-            return self.paused
+            return self._unopened or NOT_OPEN
         return self.manager.uncovered(subscriptions, first, self._log.view.range.first)
 
     @property
@@ -245,9 +250,9 @@ class Pager:
                 )
             )
         except OSError as error:
-            if self.paused != str(error):
-                self.paused = str(error)
-                member.event("pages.unread", why=self.paused)
+            if self._unopened != str(error):
+                self._unopened = str(error)
+                member.event("pages.unread", why=self._unopened)
             await asyncio.sleep(RETRY_S)
             return
         await self._write(found.changes)
@@ -255,7 +260,7 @@ class Pager:
         for note in found.notes:
             member.event("pages.note", note=note)
         self._aside = found.aside
-        self._opened, self.paused = True, ""
+        self._opened, self._unopened, self.paused = True, "", ""
 
     # Passes.
 

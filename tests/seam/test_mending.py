@@ -338,6 +338,44 @@ async def test_the_scrub_meets_rot_in_different_places_on_every_node_and_all_of_
 
 
 @virtual
+async def test_the_only_good_copy_of_a_block_that_no_disk_calls_durable_mends_the_others() -> None:
+    """All have stopped, and two of three cannot read the last block of a segment.  The third does not know it as
+    durable, and can neither lead nor vote before the two are mended."""
+    told: dict[int, bytes] = {}
+    group = await filled(59, told, checkpoint_period_s=600.0, checkpoint_bytes=1 << 30)
+    master, damaged, whole = sorted(group.names, key=lambda name: name != group.master)
+    for name in (damaged, whole):
+        group.net.block(name, master)  # no acknowledgement arrives
+    vlsns = []
+    for value in (b"unheard", b"behind it"):
+        status, answer = await group.append(value, to=master, acks="none")
+        assert status == 200
+        told[vlsn := answer["last"]] = value
+        vlsns.append(vlsn)
+        for name in group.names:
+            log = group.nodes[name].opened().log
+            await group.until(lambda log=log, vlsn=vlsn: log.view.range.last_sync >= vlsn, f"{name} has it")  # type: ignore[misc]
+            await group.nodes[name].services.administration.rotate()
+    places = {name: place(group, name, vlsns[0]) for name in group.names}
+    behind = {name: place(group, name, vlsns[1])[0] for name in group.names}
+    assert all(places[name][0] < behind[name] for name in group.names)
+    assert all(node.dtvlsn() < vlsns[0] for node in group.nodes.values())
+    group.kill(*group.names)
+    group.net.heal()
+    for name in (master, damaged):
+        path, offset = places[name]
+        group.machines[name].disk.flip_bit(path, offset + FRAME_BYTES + 20)  # nothing names its term any more
+    await group.start()
+    await group.serving()
+    await group.until(lambda: all(node.dtvlsn() >= vlsns[1] for node in group.nodes.values()), "all have all")
+    for name in group.names:
+        assert await group.read(name) == told
+        assert not group.nodes[name].restoration.count
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
 async def test_rot_at_the_end_of_a_log_whose_index_is_lost_is_not_another_end() -> None:
     """Nothing follows the last checkpoint: damage before it is found by building the index anew."""
     told: dict[int, bytes] = {}

@@ -13,6 +13,7 @@ import pytest
 
 from repl.client.connect import Client
 from repl.destinations.filling import PERIOD_S, RETRY_S, Filling
+from repl.destinations.pager import NOT_OPEN
 from repl.web.slices import at_once
 from tests.fakes.disk import UNLIMITED_BYTES, FakeDisk
 from tests.fakes.loop import run, virtual
@@ -20,6 +21,7 @@ from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 from tests.seam.test_destinations import client
 from vlsn.errors import NotFound, VlsnLogError
+from vlsn.ids import Vlsn
 from vlsn.levels import LEVELS
 from vlsn.pages.page import read_page
 
@@ -106,6 +108,53 @@ async def taken(log: Client, count: int, limit_s: float = 60.0) -> list[tuple[in
 
 def stored(group: Group, name: str, uuid: str) -> Any:
     return group.nodes[name].opened().pager.manager.stores.get(uuid)
+
+
+@virtual
+async def test_a_cleaning_waits_for_pages_that_are_not_open_though_nothing_had_to_be_paged_before() -> None:
+    """The first destination is made while a pass runs, which had nothing to page when it asked."""
+    group = await made(41)
+    async with client(group) as log:
+        last = await log.append(b"wanted", key=b"order-1")
+        pagers = [group.nodes[name].opened().pager for name in group.names]
+        paged: list[tuple[int, str]] = []
+        for pager in pagers:
+            pager.page(Vlsn(last), lambda vlsn, why: paged.append((vlsn, why)))
+        await group.until(lambda: len(paged) == len(pagers), "all have answered")
+        assert paged == [(last, "")] * 3
+        assert [pager.uncovered(Vlsn(last + 1)) for pager in pagers] == ["", "", ""]
+        await log.destinations.put("orders", prefix="order-", from_=1)
+        await group.until(lambda: all(pager.subscriptions() for pager in pagers), "all know it")
+        assert not any(pager.manager.stores for pager in pagers), "too late: pages are open"
+        assert [pager.uncovered(Vlsn(last + 1)) for pager in pagers] == [NOT_OPEN] * 3
+        assert await taken(log, 1) == [(last, b"wanted")]
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_nothing_is_delivered_past_pages_that_cannot_be_opened_and_the_status_says_why() -> None:
+    group = await made(42)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held = await filled(group, log)
+        group.kill(*group.names)
+        for machine in group.machines.values():
+            machine.disk.fail_at(lambda call: call.name == "open" and call.path.endswith(".page"), times=1 << 30)
+        await group.start()
+        await group.serving()
+        pagers = {name: group.nodes[name].opened().pager for name in group.names}
+        await group.until(
+            lambda: all("cannot be opened: [Errno 5]" in each.told(uuid)["blocked_by"] for each in pagers.values()),
+            "each says why it delivers nothing",
+        )
+        assert await taken(log, 1, limit_s=8.0) == []
+        for machine in group.machines.values():
+            machine.disk.mend()
+        assert await taken(log, len(held)) == sorted(held.items())
+        assert not any(each.told(uuid)["blocked_by"] for each in pagers.values())
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("seed", seeds(3))

@@ -150,6 +150,7 @@ class Consumers:
                 continue
             path = rng.choice(paths)
             self.lost |= self._held_in(name, path)
+            self.books.strikes(name, path)
             if rng.random() < 0.5:
                 disk.lose_file(path)
             else:

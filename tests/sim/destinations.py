@@ -16,6 +16,7 @@ import asyncio
 import base64
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
@@ -120,8 +121,10 @@ class Destinations:
         """Destinations of which the master may acknowledge messages by itself."""
         self._firsts: dict[str, tuple[frozenset[str], int]] = {}
         self._wired: set[int] = set()
-        self._unsaid: dict[tuple[str, int], tuple[Any, float]] = {}
-        """By node and ``since``: its open log, and the time from which on it has not said what it lacks."""
+        self._unsaid: dict[tuple[str, int | str], tuple[Any, float]] = {}
+        """By node, and ``since`` or uuid: its open log, and the time from which on it has not said what it lacks."""
+        self._struck: dict[tuple[str, str, int], set[int]] = {}
+        """The VLSNs of each page whose file was lost, or cut short: by node, uuid and number."""
 
     # What becomes durable.
 
@@ -252,7 +255,8 @@ class Destinations:
         for folded in list(self.of.values()):
             wanted = self.wanted(folded, first)
             found = self.pages_of(name, folded.uuid) if wanted else Paged()
-            lacks = self._unexcused(name, folded, found, self._lacking(found, wanted))
+            lacks = self._unmet(name, folded, found, self._lacking(found, wanted))
+            lacks = self._unexcused(name, folded, found, lacks)
             watch.hold(
                 not lacks,
                 f"{name}: VLSNs {lacks[:5]} of destination {folded.name}, not acknowledged, are neither in its log, "
@@ -266,15 +270,36 @@ class Destinations:
     def _unexcused(self, name: str, folded: Folded, found: Paged, lacks: list[int]) -> list[int]:
         """Leaves out what a node's log had lost before there was a destination that wants it, until the node says so:
         it delivers nothing of that destination before."""
-        place, log, now = (name, folded.since), self._watch.group.nodes[name].log, self._watch.group.loop.time()
-        if found.since == folded.since or not lacks:
-            self._unsaid.pop(place, None)
+        if self._must_have_said(name, folded.since, found.since != folded.since and bool(lacks)):
             return lacks
+        return [each for each in lacks if each >= folded.firsts.get(name, 0)]
+
+    def _unmet(self, name: str, folded: Folded, found: Paged, lacks: list[int]) -> list[int]:
+        """Leaves out the messages of pages that were struck while the node was down, until it has put these pages
+        aside: a node whose pages cannot be read for now tries again, and delivers none of them before."""
+        struck = [self._struck.get((name, folded.uuid, number), set()) for number in found.short]
+        excused = set[int]().union(*struck)
+        return lacks if self._must_have_said(name, folded.uuid, bool(excused)) else sorted({*lacks} - excused)
+
+    def _must_have_said(self, name: str, what: int | str, unsaid: bool) -> bool:
+        """Says whether a node's open log has had the time to say ``what`` it lacks, or has no more to say."""
+        place, log, now = (name, what), self._watch.group.nodes[name].log, self._watch.group.loop.time()
+        if not unsaid:
+            self._unsaid.pop(place, None)
+            return True
         since_s = now
         if self._unsaid.get(place, (None, 0.0))[0] is log:
             since_s = self._unsaid[place][1]
         self._unsaid[place] = log, since_s
-        return lacks if now > since_s + UNSAID_S else [each for each in lacks if each >= folded.firsts.get(name, 0)]
+        return now > since_s + UNSAID_S
+
+    def strikes(self, name: str, path: str) -> None:
+        """Notes the messages of a page whose file is about to be lost, or cut short."""
+        uuid, file = path.split("/")[-2:]
+        held = self._paged(name, uuid, lambda each: each == file)
+        blocks = [block_of(data) for data in held.blocks]
+        vlsns = {*held.values, *(vlsn for block in blocks for vlsn in range(block.first, block.last + 1))}
+        self._struck.setdefault((name, uuid, int(file[:9])), set()).update(vlsns)
 
     def _lacking(self, found: Paged, wanted: list[int]) -> list[int]:
         values, ledger = self._watch.values, self._watch.ledger
@@ -295,12 +320,16 @@ class Destinations:
 
     def pages_of(self, name: str, uuid: str) -> Paged:
         """Reads the pages of one node: as its medium has them, and its page table."""
+        return self._paged(name, uuid, lambda _: True)
+
+    def _paged(self, name: str, uuid: str, counts: Callable[[str], bool]) -> Paged:
+        """Reads those pages of which the file ``counts``."""
         machine = self._watch.group.machines[name]
         files = machine.disk.medium(f"/{name}/pages/{uuid}")
         there = {path.rpartition("/")[2] for path in machine.disk.files(f"/{name}/pages/{uuid}")}
         contents = machine.stores.contents.get(f"/{name}/state")
         table = page_table(contents) if contents else {}
-        return paged({each: data for each, data in files.items() if each in there}, table, uuid)
+        return paged({each: data for each, data in files.items() if each in there and counts(each)}, table, uuid)
 
     def first(self, name: str) -> int:
         """Finds the first VLSN of a node's log, as its files say."""

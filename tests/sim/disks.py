@@ -259,11 +259,13 @@ class Disks:
     def _flip_somewhere(self, name: str) -> object:
         """Flips a bit in a durable block of which enough good copies are left."""
         durable = self.group.watch.durable
-        copies = {each: places(self.group.machines[each].disk, f"/{each}") for each in self.group.names}
+        disks = {each: self.group.machines[each].disk for each in self.group.names}
+        copies = {each: places(disk, f"/{each}") for each, disk in disks.items()}
+        had = {each: places(disk, f"/{each}", self.group.watch.flips) for each, disk in disks.items()}
         fit = [
             place
             for block, place in copies[name].items()
-            if durable.get(block.first) == block and _is_safe(block, copies, name)
+            if durable.get(block.first) == block and is_safe(block, copies, had, name)
         ]
         if not fit:
             return False
@@ -313,11 +315,15 @@ def _reads_sidecar(call: Call) -> str:
     return "read of a sidecar" if call.name == "read" and call.path.endswith(".vidx") else ""
 
 
-def _is_safe(block: Block, copies: Copies, name: str) -> bool:
-    """Says whether a good copy is left when that of ``name`` is bad. Most of those that have it must be good, too."""
-    others = [copy for each, copy in copies.items() if each != name and copy]
-    bad = sum(block not in copy for copy in others if min(copy).first < block.first < max(copy).first)
-    return any(block in copy for copy in others) and bad < len(others) // 2
+def is_safe(block: Block, copies: Copies, had: Copies, name: str) -> bool:
+    """Says whether a good copy is left when that of ``name`` is bad. Most of those that have it must be good, too;
+    ``had``: the places without any rot, also of blocks at the very beginning or end of a log."""
+    others = {each: copy for each, copy in copies.items() if each != name and copy}
+    bad = sum(
+        block not in copy and (block in had[each] or min(copy).first < block.first < max(copy).first)
+        for each, copy in others.items()
+    )
+    return any(block in copy for copy in others.values()) and bad < len(others) // 2
 
 
 def _rolls_back(node: Node) -> bool:

@@ -94,10 +94,14 @@ def sound(disk: FakeDisk, directory: str, flips: Flips) -> bool:
         return False
 
 
-def places(disk: FakeDisk, directory: str) -> dict[Block, tuple[str, int, int]]:
-    """Finds file, start and end of the payload of each visible block that can be read."""
+def places(disk: FakeDisk, directory: str, flips: Flips | None = None) -> dict[Block, tuple[str, int, int]]:
+    """Finds file, start and end of the payload of each visible block that can be read; with ``flips``, of those that
+    could be read before these bytes were struck, too."""
     found: dict[Block, tuple[str, int, int]] = {}
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
+    for number in files:
+        for offset, byte in (flips or {}).get(f"{directory}/{segment_name(number)}", {}).items():
+            files[number] = _put(files[number], offset, byte)
     for number, data, end in taken(files):
         for start, stop in _payloads(data, end):
             found[block_of(data[start:stop])] = (f"{directory}/{segment_name(number)}", start, stop)

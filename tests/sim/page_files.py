@@ -43,6 +43,8 @@ class Paged:
     """The VLSN of the COMMIT that has set where the destination begins, as the table has it; 0: it says nothing."""
     fault: str = ""
     """Why a page that counts does not read back."""
+    short: list[int] = field(default_factory=list)
+    """Pages whose files have fewer bytes than count, or are not there."""
 
 
 def paged(files: Mapping[str, bytes | bytearray], table: Mapping[bytes, bytes | None], uuid: str) -> Paged:
@@ -67,6 +69,8 @@ def paged(files: Mapping[str, bytes | bytearray], table: Mapping[bytes, bytes | 
             end = int(page["end"])
             plain = f"{number:09d}.page"
             data = bytes(files.get(plain, files.get(f"{plain}.damaged", b"")))  # aside: until its salvage has ended
+            if len(data) < end:
+                found.short.append(number)
             try:
                 _read(data, end, found)
             except (ValueError, struct.error) as error:
