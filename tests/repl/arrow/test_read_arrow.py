@@ -13,7 +13,8 @@ import pytest
 
 from repl import connect_sync, read_arrow
 from tests.repl.audit.logs import CLOCK_US, Copy, blocks, numbered
-from tests.repl.client.group import GroupNode, ServedNode
+from tests.repl.client.group import ServedNode
+from tests.repl.web.one_node import cleaned
 from vlsn import Log
 from vlsn.errors import BadArgument, Damaged, LogInUse, Trimmed, Unreachable
 from vlsn.limits import KEY_BYTES_MAX
@@ -180,9 +181,7 @@ def test_what_cannot_be_read_is_said_at_once(directory: str, tmp_path: Path) -> 
         read_arrow(tmp_path / "nothing")
     with pytest.raises(BadArgument, match="consistency"):
         read_arrow(directory, consistency="linearizable")
-    node = GroupNode()
-    node.first = 5
-    with ServedNode(node) as trimmed, pytest.raises(Trimmed):
+    with ServedNode(cleaned) as trimmed, pytest.raises(Trimmed):
         read_arrow(trimmed.url, 2)
 
 

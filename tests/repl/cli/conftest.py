@@ -1,4 +1,4 @@
-"""Fixtures of the command line's tests: no settings from outside, a node in memory, and a small log."""
+"""Fixtures of the command line's tests: no settings from outside, a node on fakes, and a small log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.repl.cli.shell import Shell
-from tests.repl.client.group import GroupNode, ServedNode
+from tests.repl.client.group import ServedNode
+from tests.repl.web.one_node import OneNode
 from vlsn import Log
 
 
@@ -35,7 +36,7 @@ def served() -> Iterator[ServedNode]:
 
 
 @pytest.fixture
-def node(served: ServedNode) -> GroupNode:
+def node(served: ServedNode) -> OneNode:
     return served.node
 
 

@@ -1,4 +1,4 @@
-"""The commands against nodes in memory: their output and exit status."""
+"""The commands against nodes on fakes: their output and exit status."""
 
 from __future__ import annotations
 
@@ -25,60 +25,60 @@ from repl.cli.lines import Body, bodies
 from repl.cli.status import status as status_command
 from repl.node.capacity import files_most, memory_bytes, readers_of
 from tests.repl.cli.shell import NOWHERE, Result, Shell
-from tests.repl.client.group import GroupNode, ServedNode
-from tests.repl.web.memory_node import TERM
+from tests.repl.client.group import ServedNode
+from tests.repl.web.one_node import FIRST, TERM, OneNode, cleaned, follower
 from vlsn.errors import Halted, InsufficientReplicas, OutcomeUnknown, TooLarge, VlsnLogError
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.limits import SEGMENT_BYTES_MIN
 from vlsn.write.queue import FRAME_OVERHEAD_BYTES
 
 
-def test_append_prints_first_and_last(shell: Shell, node: GroupNode) -> None:
-    assert shell("append", "hello", "--key", "k") == Result(0, b"2 2\n", "")
-    assert shell("append", "") == Result(0, b"3 3\n", "")
-    assert shell("append", "-", stdin=b"a\nb\n") == Result(0, b"4 5\n", "")
+def test_append_prints_first_and_last(shell: Shell, node: OneNode) -> None:
+    assert shell("append", "hello", "--key", "k") == Result(0, b"4 4\n", "")
+    assert shell("append", "") == Result(0, b"5 5\n", "")
+    assert shell("append", "-", stdin=b"a\nb\n") == Result(0, b"6 7\n", "")
     held = b'"durability":{"local":"sync","replica":"sync"}'
-    answer = b'{"first":6,"last":6,"term":%d,"durable":true,"synced":2,"acks":"majority",%s}\n' % (TERM, held)
+    answer = b'{"first":8,"last":8,"term":%d,"durable":true,"synced":1,"acks":"majority",%s}\n' % (TERM, held)
     assert shell("append", "two\nlines", "--json") == Result(0, answer, "")
-    assert shell("append", "--acks", "none", "--", "-dash") == Result(0, b"7 7\n", "")
+    assert shell("append", "--acks", "none", "--", "-dash") == Result(0, b"9 9\n", "")
     assert node.values == [b"hello", b"", b"a", b"b", b"two\nlines", b"-dash"]
-    assert node.entries[1].key == b"k"
+    assert node.entries[0].key == b"k"
 
 
-def test_append_asks_for_a_durability_and_says_what_held(shell: Shell, node: GroupNode) -> None:
+def test_append_asks_for_a_durability_and_says_what_held(shell: Shell, node: OneNode) -> None:
     lower = json.loads(shell("append", "v", "--durability", "sync,no_sync", "--json").out)
-    assert (lower["durable"], lower["durability"]) == (False, {"local": "sync", "replica": "no_sync"})
+    assert (lower["durable"], lower["durability"]) == (True, {"local": "sync", "replica": "no_sync"})
     many = json.loads(shell("append", "-", "--durability", "write_no_sync", "--json", stdin=b"a\nb\n").out)
     assert (many["durable"], many["durability"]) == (False, {"local": "write_no_sync", "replica": "write_no_sync"})
-    submissions = node.submissions
+    submissions = len(node.asked)
     for wrong in ("fast", "sync,sync,sync", ""):
         refused = shell("append", "v", "--durability", wrong)
         assert (refused.status, refused.out) == (2, b"") and "is not one of sync, write_no_sync, no_sync" in refused.err
         refused = shell("group", "set", f"durability={wrong}")
         assert (refused.status, refused.out) == (2, b"") and "is not one of sync, write_no_sync, no_sync" in refused.err
-    assert node.submissions == submissions
+    assert len(node.asked) == submissions
 
 
-def test_append_splits_a_file_at_newlines_only(shell: Shell, node: GroupNode, tmp_path: Path) -> None:
+def test_append_splits_a_file_at_newlines_only(shell: Shell, node: OneNode, tmp_path: Path) -> None:
     path = tmp_path / "input"
     path.write_bytes(b" a \r\n\n\x00\xff\xe2\x80\xa8\x0b\n\nlast")
-    assert shell("append", "--file", str(path)) == Result(0, b"2 6\n", "")
+    assert shell("append", "--file", str(path)) == Result(0, b"4 8\n", "")
     assert node.values == [b" a \r", b"", b"\x00\xff\xe2\x80\xa8\x0b", b"", b"last"]
-    assert shell("append", "--file", str(path), "--skip-lines", "4").out == b"7 7\n"
+    assert shell("append", "--file", str(path), "--skip-lines", "4").out == b"9 9\n"
     assert shell("append", "--file", str(path), "--skip-lines", "9").out == b"0 0\n"
     path.write_bytes(b"")
     assert shell("append", "--file", str(path)) == Result(0, b"0 0\n", "")
     path.write_bytes(b"\n")
-    assert shell("append", "--file", str(path)).out == b"8 8\n"
+    assert shell("append", "--file", str(path)).out == b"10 10\n"
     assert node.values[5:] == [b"last", b""]
 
 
-def test_a_large_file_goes_as_several_bodies_in_order(shell: Shell, node: GroupNode, tmp_path: Path) -> None:
+def test_a_large_file_goes_as_several_bodies_in_order(shell: Shell, node: OneNode, tmp_path: Path) -> None:
     path = tmp_path / "input"
     path.write_bytes(b"".join(b"%d\n" % number for number in range(40_000)))
-    assert shell("append", "--file", str(path)) == Result(0, b"2 40001\n", "")
+    assert shell("append", "--file", str(path)) == Result(0, b"4 40003\n", "")
     assert node.values == [b"%d" % number for number in range(40_000)]
-    assert node.submissions >= 5
+    assert len(node.asked) >= 5
 
 
 class Dripping(io.RawIOBase):
@@ -122,9 +122,9 @@ def test_bodies_keep_to_their_limits_whatever_the_chunks() -> None:
         list(bodies(io.BytesIO(b"y" * 4_000_000)))
 
 
-def test_append_tells_how_far_it_came(shell: Shell, node: GroupNode, tmp_path: Path) -> None:
+def test_append_tells_how_far_it_came(shell: Shell, node: OneNode, tmp_path: Path) -> None:
     def refuse_third(values: list[bytes]) -> VlsnLogError | None:
-        return Halted("this node needs a person") if node.submissions == 2 else None
+        return Halted("this node needs a person") if len(node.asked) == 3 else None
 
     node.refusals = refuse_third
     path = tmp_path / "input"
@@ -134,7 +134,7 @@ def test_append_tells_how_far_it_came(shell: Shell, node: GroupNode, tmp_path: P
     assert result.out == b""
     done = len(node.values)
     assert done == sum(map(len, islice(bodies(io.BytesIO(path.read_bytes()), 100), 2))) > 1000
-    assert f"needs a person; {done} lines are acknowledged (VLSN 2 to {done + 1})" in result.err
+    assert f"needs a person; {done} lines are acknowledged (VLSN {FIRST} to {done + FIRST - 1})" in result.err
     assert f"--skip-lines {done + 100}\n" in result.err
     assert result.err.count("\n") == 1
 
@@ -162,7 +162,7 @@ def test_append_ends_on_a_refusal_while_its_input_says_nothing(served: ServedNod
     ("refusal", "status"),
     [(InsufficientReplicas("too few"), 2), (OutcomeUnknown("who knows"), 1), (Halted("stuck"), 2)],
 )
-def test_a_failed_append_has_its_exit_status(shell: Shell, node: GroupNode, refusal: VlsnLogError, status: int) -> None:
+def test_a_failed_append_has_its_exit_status(shell: Shell, node: OneNode, refusal: VlsnLogError, status: int) -> None:
     node.refuse = refusal
     result = shell("append", "x", "--timeout", "0.3")
     assert (result.status, result.out) == (status, b"")
@@ -214,24 +214,24 @@ def test_a_node_that_is_not_there_is_said_at_once(shell: Shell) -> None:
         assert NOWHERE in result.err
 
 
-def test_read_prints_raw_values_or_objects(shell: Shell, node: GroupNode) -> None:
+def test_read_prints_raw_values_or_objects(shell: Shell, node: OneNode) -> None:
     shell("append", "-", stdin=b"a\n\n\xff\n")
     shell("append", "b", "--key", "k")
     assert shell("read") == Result(0, b"a\n\n\xff\nb\n", "")
-    assert shell("read", "--from", "3", "--to", "4").out == b"\n\xff\n"
+    assert shell("read", "--from", "5", "--to", "6").out == b"\n\xff\n"
     rows = [json.loads(line) for line in shell("read", "--format", "json").out.splitlines()]
-    assert [row["vlsn"] for row in rows] == [2, 3, 4, 5]
+    assert [row["vlsn"] for row in rows] == [4, 5, 6, 7]
     assert [row.get("value") for row in rows] == ["a", "", None, "b"]
     assert (rows[2]["value_b64"], rows[3]["key"]) == ("/w==", "k")
     assert shell("read", "--json").out == shell("read", "--format", "json").out
     everything = [json.loads(line) for line in shell("read", "--json", "--all-kinds").out.splitlines()]
-    assert {row["kind"] for row in everything} <= {"DATA", "TERM"}
-    assert len(everything) >= 4
+    assert {row["kind"] for row in everything} == {"DATA", "TERM", "GROUP", "COMMIT"}
+    assert [row["vlsn"] for row in everything] == list(range(1, 8))
 
 
 def test_read_follow_ends_at_to(shell: Shell) -> None:
     shell("append", "-", stdin=b"a\nb\nc\n")
-    assert shell("read", "--follow", "--to", "3").out == b"a\nb\n"
+    assert shell("read", "--follow", "--to", "5").out == b"a\nb\n"
 
 
 def test_read_of_an_empty_log_prints_nothing(shell: Shell) -> None:
@@ -239,12 +239,12 @@ def test_read_of_an_empty_log_prints_nothing(shell: Shell) -> None:
     assert shell("read", "--from", "100").out == b""
 
 
-def test_trimmed_is_refused_with_the_first_left(shell: Shell, node: GroupNode) -> None:
-    shell("append", "-", stdin=b"a\nb\nc\n")
-    node.first = 3
-    result = shell("read", "--from", "2")
+def test_trimmed_is_refused_with_the_first_left(shell: Shell) -> None:
+    with ServedNode(cleaned) as served:
+        result = shell("read", "--from", "2", "--url", served.url)
+        first = served.node.opened().log.view.range.first
     assert result.status == 2
-    assert "gone" in result.err
+    assert f"the first still here is {first}" in result.err
 
 
 def test_the_settings_name_the_same_directory_wherever_they_are_read_again(
@@ -264,24 +264,37 @@ def test_the_settings_name_the_same_directory_wherever_they_are_read_again(
     assert json.loads(shell("config", "--config", "n1/node.toml", "--json").out)["dir"] == str(group / "n1" / "data")
 
 
-def test_checkpoint_and_rotate_go_to_every_url(shell: Shell, served: ServedNode, node: GroupNode) -> None:
-    assert shell("checkpoint") == Result(0, f"{served.url} id=1\n".encode(), "")
-    assert shell("rotate", "--json").out == f'{{"nodes":[{{"url":"{served.url}","segment":2}}]}}\n'.encode()
-    assert node.calls == ["checkpoint", "rotate"]
+def segment_of(node: OneNode) -> int:
+    """Returns the number of the node's newest segment."""
+    return max(node.opened().log.view.ends)
+
+
+def test_checkpoint_and_rotate_go_to_every_url(shell: Shell, served: ServedNode, node: OneNode) -> None:
+    result = shell("checkpoint")
+    last = node.opened().log.care.checkpointer.last
+    assert last is not None
+    assert result == Result(0, f"{served.url} node=n1 id={last.id} last=3 dtvlsn=3\n".encode(), "")
+    segment = segment_of(node)
+    [told] = json.loads(shell("rotate", "--json").out)["nodes"]
+    assert (told["url"], told["number"]) == (served.url, segment + 1)
+    assert segment_of(node) == segment + 1
+    shell("append", "v")
     result = shell("rotate", "--url", f"{NOWHERE},{served.url}")
     assert result.status == 2
-    assert result.out == f"{served.url} segment=2\n".encode()
+    assert result.out.startswith(f"{served.url} node=n1 number={segment + 2} ".encode())
     assert NOWHERE in result.err
 
 
 def test_restores_end_with_the_first_node_that_does_not_answer(
-    shell: Shell, served: ServedNode, node: GroupNode
+    shell: Shell,
 ) -> None:
-    assert shell("restore") == Result(0, f"{served.url} state=RESTORING\n".encode(), "")
-    assert node.calls == ["restore"]
-    result = shell("restore", "--url", f"{NOWHERE},{served.url}")
-    assert (result.status, NOWHERE in result.err) == (2, True)
-    assert node.calls == ["restore"]
+    with ServedNode(follower) as served:
+        result = shell("restore", "--url", f"{NOWHERE},{served.url}")
+        assert (result.status, NOWHERE in result.err) == (2, True)
+        assert served.node.state == "REPLICA"
+        assert shell("restore", "--url", served.url) == Result(
+            0, f"{served.url} node=n2 state=RESTORING\n".encode(), ""
+        )
 
 
 def test_options_come_from_the_config_file_too(
@@ -291,7 +304,7 @@ def test_options_come_from_the_config_file_too(
     path = tmp_path / "client.toml"
     path.write_text(f'url = "{served.url}"\nformat = "json"\n')
     assert shell("append", "x", "--config", str(path)).status == 0
-    assert shell("--config", str(path), "read").out.startswith(b'{"vlsn":2')
+    assert shell("--config", str(path), "read").out.startswith(b'{"vlsn":4')
     assert shell("--config", str(path), "read", "--format", "raw").out == b"x\n"
     monkeypatch.setenv("VLSNLOG_CONFIG", str(path))
     monkeypatch.setenv("VLSNLOG_FORMAT", "raw")
@@ -354,7 +367,7 @@ def test_a_closed_pipe_ends_quietly(served: ServedNode, shell: Shell) -> None:
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.long
 def test_streams_that_are_closed_or_full_end_no_command_in_a_traceback(
-    served: ServedNode, node: GroupNode, unbuffered: str
+    served: ServedNode, node: OneNode, unbuffered: str
 ) -> None:
     with connect_sync(served.url) as log:
         log.append(b"an entry")
@@ -455,9 +468,7 @@ def test_commands_of_a_command_take_the_config_file_and_say_what_they_do_in_whol
     monkeypatch.delenv("VLSNLOG_URL")
     config = tmp_path / "vlsnlog.toml"
     config.write_text(f'url = "{served.url}"\n')
-    # It is asked, and is no whole node.
-    lacking = "vlsnlog: the answer lacks state, master, term, vlsn, durable; is it a vlsnlog node?\n"
-    assert shell("--config", str(config), "group", "show").err == lacking
+    assert b"n1" in shell("--config", str(config), "group", "show").out
 
 
 def test_ctrl_c_ends_a_follow_quietly(served: ServedNode, shell: Shell) -> None:
@@ -471,7 +482,7 @@ def test_ctrl_c_ends_a_follow_quietly(served: ServedNode, shell: Shell) -> None:
         assert reading.stderr.read() == b""
 
 
-def test_ctrl_c_ends_a_waiting_append_quietly(served: ServedNode, node: GroupNode) -> None:
+def test_ctrl_c_ends_a_waiting_append_quietly(served: ServedNode, node: OneNode) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with command(served, "append", "-", **pipes) as appending:
         assert appending.stdin is not None

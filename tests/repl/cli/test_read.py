@@ -11,8 +11,8 @@ import pytest
 from repl import connect_sync
 from repl.cli.main import main
 from tests.repl.cli.shell import Result, Shell
-from tests.repl.client.group import GroupNode, ServedNode
-from tests.repl.web.memory_node import CLOCK_US
+from tests.repl.client.group import ServedNode
+from tests.repl.web.one_node import FIRST, OneNode
 from vlsn import Log, LogOptions
 
 KEYS: list[bytes | None] = [b"alice", b"\xff\x00key", None, b"alice", b"bob"]
@@ -74,14 +74,15 @@ def test_damage_is_named_behind_what_comes_before_it(shell: Shell, log: Path) ->
 
 
 def choose(shell: Shell, *where: str) -> None:
-    every = vlsns(shell("read", *where, "--json", "--to", "6"))
+    every = vlsns(shell("read", *where, "--json"))
     first = every[0]
+    last = str(first + 4)
     assert every == list(range(first, first + 5))
-    assert vlsns(shell("read", *where, "--json", "--limit", "2", "--to", "6")) == [first, first + 1]
-    assert vlsns(shell("read", *where, "--json", "--key", "alice", "--to", "6")) == [first, first + 3]
+    assert vlsns(shell("read", *where, "--json", "--limit", "2", "--to", last)) == [first, first + 1]
+    assert vlsns(shell("read", *where, "--json", "--key", "alice", "--to", last)) == [first, first + 3]
     assert vlsns(shell("read", *where, "--json", "--key", "alice", "--limit", "1")) == [first]
-    assert vlsns(shell("read", *where, "--json", "--key-prefix", "b", "--to", "6")) == [first + 4]
-    assert vlsns(shell("read", *where, "--json", "--from", "start", "--to", "3")) == [first, first + 1]
+    assert vlsns(shell("read", *where, "--json", "--key-prefix", "b", "--to", last)) == [first + 4]
+    assert vlsns(shell("read", *where, "--json", "--from", "start", "--to", str(first + 1))) == [first, first + 1]
     assert shell("read", *where, "--from", "yesterday").status == 2
     assert shell("read", *where, "--to", "end").status == 2
 
@@ -94,18 +95,23 @@ def test_the_same_is_chosen_from_a_directory_and_from_a_group(shell: Shell, serv
     assert not shell("read", "--from", "end").out
 
 
-def test_a_time_is_a_place_in_a_group(shell: Shell, served: ServedNode, node: GroupNode) -> None:
-    """The node in memory seals VLSN N at ``CLOCK_US`` + N µs."""
+def test_a_time_is_a_place_in_a_group(shell: Shell, served: ServedNode, node: OneNode) -> None:
+    """Entries of one append are sealed at one time."""
     with connect_sync(served.url) as client:
-        client.append_many([b"%d" % number for number in range(40)])
+        for number in range(4):
+            client.append_many([b"%d-%d" % (number, at) for at in range(10)])
+    times = {int(entry.vlsn): entry.time for entry in node.entries}
+    assert len(set(times.values())) == 4
 
-    def at(vlsn: int) -> str:
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=CLOCK_US + vlsn)).isoformat()
+    def at(vlsn: int, later_us: int = 0) -> str:
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=times[vlsn] + later_us)).isoformat()
 
-    assert vlsns(shell("read", "--json", "--from", at(20), "--to", at(23))) == [20, 21, 22, 23]
-    assert vlsns(shell("read", "--json", "--from", at(39))) == [39, 40, 41]
-    assert vlsns(shell("read", "--json", "--to", at(3))) == [2, 3]
-    assert not shell("read", "--from", at(42)).out
+    second, third, fourth = FIRST + 10, FIRST + 20, FIRST + 30
+    asked = shell("read", "--json", "--from", at(second), "--to", at(third))
+    assert vlsns(asked) == list(range(second, fourth))
+    assert vlsns(shell("read", "--json", "--from", at(third, 1))) == list(range(fourth, fourth + 10))
+    assert vlsns(shell("read", "--json", "--to", at(FIRST))) == list(range(FIRST, second))
+    assert not shell("read", "--from", at(fourth, 1)).out
     assert not shell("read", "--to", "1970-01-01").out
 
 
@@ -119,10 +125,10 @@ def test_a_transaction_is_named_where_it_is_asked_for(shell: Shell, tmp_path: Pa
     assert b"txn" not in shell("read", place, "--json").out
 
 
-def test_append_takes_what_read_prints(shell: Shell, served: ServedNode, node: GroupNode, log: Path) -> None:
+def test_append_takes_what_read_prints(shell: Shell, served: ServedNode, node: OneNode, log: Path) -> None:
     lines = shell("read", str(log), "--undurable", "--format", "json").out
-    assert shell("append", "--format", "json", "-", stdin=lines) == Result(0, b"2 6\n", "")
-    assert [(entry.key, entry.value) for entry in node.entries[1:]] == list(zip(KEYS, VALUES, strict=True))
+    assert shell("append", "--format", "json", "-", stdin=lines) == Result(0, b"4 8\n", "")
+    assert [(entry.key, entry.value) for entry in node.entries] == list(zip(KEYS, VALUES, strict=True))
     with_kinds = shell("read", str(log), "--all-kinds", "--json").out
     refused = shell("append", "--format", "json", "-", stdin=with_kinds)
     assert (refused.status, "line 1: a TERM entry is the log's own" in refused.err) == (2, True)
@@ -139,11 +145,11 @@ def test_append_takes_what_read_prints(shell: Shell, served: ServedNode, node: G
     assert main(["append", "--format", "json", "--file", str(log / "absent")]) == 2
 
 
-def test_a_named_producer_goes_on_with_lines_of_json(shell: Shell, node: GroupNode, log: Path) -> None:
+def test_a_named_producer_goes_on_with_lines_of_json(shell: Shell, node: OneNode, log: Path) -> None:
     path = log.parent / "lines"
     path.write_bytes(shell("read", str(log), "--undurable", "--json").out)
     told = ("append", "--format", "json", "--file", str(path), "--producer", "recovery")
-    assert shell(*told) == Result(0, b"2 6\n", "")
+    assert shell(*told) == Result(0, b"4 8\n", "")
     again = shell(*told)
     assert (again.status, again.out) == (0, b"0 0\n")
     assert "5 lines are in the log already" in again.err

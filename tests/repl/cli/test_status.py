@@ -9,7 +9,8 @@ import pytest
 
 from repl.cli.status import _behind, _mastership, _print, degraded, summarise
 from tests.repl.cli.shell import NOWHERE, Shell
-from tests.repl.client.group import GroupNode, ServedNode
+from tests.repl.client.group import ServedNode
+from tests.repl.web.one_node import TERM, master_of_two
 
 
 def told(name: str, state: str, *, fed: list[str] | None = None, reason: str = "") -> dict[str, Any]:
@@ -17,25 +18,24 @@ def told(name: str, state: str, *, fed: list[str] | None = None, reason: str = "
     return {"node": name, "state": state, "feeders": [{"replica": each} for each in fed or []], **more}
 
 
-def test_status_prints_a_table_or_one_object(shell: Shell, served: ServedNode, node: GroupNode) -> None:
-    node.members = {"n1": served.url}
+def test_status_prints_a_table_or_one_object(shell: Shell) -> None:
     result = shell("status")
     assert result.status == 0
-    assert b"group g, master n1, term 7" in result.out
+    assert b"group sim, master n1, term %d" % TERM in result.out
     assert b"MASTER" in result.out
     document = json.loads(shell("status", "--json").out)
-    assert (document["group"], document["master"], document["term"]) == ("g", "n1", 7)
+    assert (document["group"], document["master"], document["term"]) == ("sim", "n1", TERM)
     assert [each["node"] for each in document["nodes"]] == ["n1"]
 
 
-def test_status_asks_every_member_and_shows_the_silent(shell: Shell, served: ServedNode, node: GroupNode) -> None:
-    node.members = {"n1": served.url, "n2": NOWHERE}
-    result = shell("status", "--json")
+def test_status_asks_every_member_and_shows_the_silent(shell: Shell) -> None:
+    with ServedNode(master_of_two) as served:
+        result = shell("status", "--json", "--url", served.url)
+        table = shell("status", "--url", served.url)
     assert result.status == 1
     nodes = {each["node"]: each for each in json.loads(result.out)["nodes"]}
     assert nodes["n2"]["state"] == "UNREACHABLE"
     assert nodes["n1"]["state"] == "MASTER"
-    table = shell("status")
     assert table.status == 1
     assert b"degraded: n2 is UNREACHABLE" in table.out
 

@@ -1,71 +1,25 @@
-"""Nodes in memory behind real sockets, and one that follows a script, for tests of the client."""
+"""Real nodes behind real sockets, and one that follows a script, for tests of the client."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
-from repl.api import Acks, CommitSets, Done
 from repl.net.network import AiohttpNetwork
 from repl.node.gateway import Gateway
 from repl.produce_messages import REQUEST_MESSAGE_BYTES_MAX
 from repl.web.types import Handler, Listener, Request, Response, Upgrade
-from tests.repl.web.memory_node import TERM, MemoryNode, MemoryPending
-from vlsn.durability import GroupDurability
-from vlsn.errors import VlsnLogError
-from vlsn.format.batch import Batch, decode_entries
-from vlsn.format.submission import Submission
+from tests.repl.web.one_node import OneNode, started
+from vlsn.limits import MIB
 from vlsn.seams import Channel
 
-
-@dataclass(eq=False)
-class GroupNode(MemoryNode):
-    """A node in memory that knows its group: names and URLs."""
-
-    members: dict[str, str] | None = None
-    leader: str = ""
-    refusals: Callable[[list[bytes]], VlsnLogError | None] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.leads and not self.leader:
-            self.leader = self.name
-
-    def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        members = [{"name": name, "url": url} for name, url in (self.members or {}).items()]
-        return {
-            **super().status(long),
-            "state": "MASTER" if self.leads else "REPLICA",
-            "master": self.leader or None,
-            "term": int(TERM),
-            "members": members,
-        }
-
-    def submit(
-        self,
-        submission: Submission,
-        acks: Acks,
-        done: Done,
-        born: int | None = None,
-        durability: GroupDurability | None = None,
-        sets: CommitSets | None = None,
-    ) -> MemoryPending:
-        if self.refusals is not None:
-            assert isinstance(submission, Batch)
-            refusal = self.refusals([value for _, value in decode_entries(submission)])
-            if refusal is not None:
-                raise refusal
-        return super().submit(submission, acks, done, born, durability, sets)
-
-    @property
-    def values(self) -> list[bytes]:
-        return [entry.value for entry in self.entries[1:]]
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -80,28 +34,41 @@ async def served(handler: Handler, *, port: int = 0) -> AsyncIterator[Listener]:
 
 
 @asynccontextmanager
-async def serving(node: GroupNode, *, port: int = 0) -> AsyncIterator[str]:
-    """Returns the node's URL; it is its own master unless it says otherwise."""
+async def serving(*, port: int = 0, **asked: Any) -> AsyncIterator[OneNode]:
+    """Yields a master of a group of one (``started``), at its ``url``."""
+    node = await started(**{"segment_bytes": 2 * MIB, **asked})
+    async with at_socket(node, port=port):
+        yield node
+
+
+@asynccontextmanager
+async def at_socket(node: OneNode, *, port: int = 0) -> AsyncIterator[str]:
+    """Serves a node on a real socket, and yields the URL."""
     async with served(Gateway(node.services).handle, port=port) as listener:
-        if node.leads:
-            node.master = listener.url
+        node.url = listener.url
         yield listener.url
 
 
 class ServedNode:
     """A node served from a thread of its own, for tests without a loop."""
 
-    def __init__(self, node: GroupNode | None = None) -> None:
-        self.node = node or GroupNode()
+    def __init__(self, made: Callable[[], Awaitable[OneNode]] | None = None) -> None:
+        self.node: OneNode
         self.url = ""
+        self._made = made or partial(started, segment_bytes=2 * MIB)
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
     async def _serve(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        async with serving(self.node) as self.url:
+        self.node = await self._made()
+        async with at_socket(self.node) as self.url:
             self._up.set()
             await self._end.wait()
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs a coroutine on the node's loop."""
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(60)
 
     def __enter__(self) -> ServedNode:
         self._thread.start()

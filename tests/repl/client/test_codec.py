@@ -7,19 +7,18 @@ from typing import Any
 import pytest
 
 from repl import Client, connect
-from tests.repl.client.group import GroupNode, serving
+from tests.repl.client.group import serving
 from vlsn.errors import BadArgument, BadBody, TooLarge
 from vlsn.limits import BATCH_ENTRIES_MAX, ENTRY_BYTES_MAX
 
 
 async def test_each_codec_takes_what_is_its_own() -> None:
-    node = GroupNode()
-    async with serving(node) as url:
-        async with connect(url, codec="utf8") as text:
+    async with serving() as node:
+        async with connect(node.url, codec="utf8") as text:
             await text.append("é", key="schlüssel")
             await text.append_many(["a", "b"], keys=["k", None])
             await text.append_batch(iter(["c"]), keys=iter([b"bytes"]))
-        async with connect(url, codec="json") as log:
+        async with connect(node.url, codec="json") as log:
             await log.append({"a": [1, None, "é"]}, key="k")
             await log.append_many(["text", 1.5, True])
             entries = [entry async for entry in log.read()]
@@ -34,24 +33,22 @@ async def test_each_codec_takes_what_is_its_own() -> None:
 
 
 async def test_a_call_may_name_another_codec_than_its_client() -> None:
-    node = GroupNode()
-    async with serving(node) as url:
-        async with connect(url) as log:
+    async with serving() as node:
+        async with connect(node.url) as log:
             await log.append("text", key="k", codec="utf8")
             await log.append_many([{"a": 1}], keys=["k"], codec="json")
-        async with connect(url, codec="json") as log:
+        async with connect(node.url, codec="json") as log:
             await log.append(b"\xff", codec="bytes")
             await log.append_batch([b"\x00"], codec="bytes")
-        async with connect(url, codec="utf8", exactly_once=True) as log:
+        async with connect(node.url, codec="utf8", exactly_once=True) as log:
             await log.submit(["named"], producer=7, sequence=0, born=0)
             await log.submit([b"\x01"], producer=7, sequence=1, born=0, codec="bytes")
     assert node.values == [b"text", b'{"a":1}', b"\xff", b"\x00", b"named", b"\x01"]
 
 
 async def test_nothing_is_guessed_and_nothing_logged() -> None:
-    node = GroupNode()
-    async with serving(node) as url:
-        async with connect(url) as log:
+    async with serving() as node:
+        async with connect(node.url) as log:
             given: Any
             for given in ("text", 5, {"a": 1}, None):
                 with pytest.raises(TypeError):
@@ -66,7 +63,7 @@ async def test_nothing_is_guessed_and_nothing_logged() -> None:
                 await log.append("a", codec="text")  # type: ignore[call-overload]
         codec: Any
         for codec in ("utf8", "json"):
-            client: Client[Any] = connect(url, codec=codec)
+            client: Client[Any] = connect(node.url, codec=codec)
             async with client as other:
                 for given in (b"bytes", bytearray(b"a"), {b"a": 1}, {"at": b"a"}, object()):
                     with pytest.raises(TypeError):
@@ -89,8 +86,7 @@ async def test_nothing_is_guessed_and_nothing_logged() -> None:
 
 
 async def test_limits_hold_of_what_was_encoded() -> None:
-    node = GroupNode()
-    async with serving(node) as url, connect(url, codec="utf8") as log:
+    async with serving() as node, connect(node.url, codec="utf8") as log:
         with pytest.raises(TooLarge):
             await log.append("é" * (ENTRY_BYTES_MAX // 2 + 1))
         with pytest.raises(TooLarge):

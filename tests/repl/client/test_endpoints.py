@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
 from typing import Any
 
+import msgspec
 import pytest
 
 from repl.client.endpoints import Endpoints
 from repl.net.network import AiohttpNetwork
-from tests.repl.client.group import GroupNode, serving
+from repl.web.types import Request, Response, Upgrade
+from tests.repl.client.group import served
 from vlsn.errors import NotMaster
 
 
-@dataclass(eq=False)
-class Saying(GroupNode):
-    """A node whose status says something of its own."""
+class Saying:
+    """A server whose status is what the test says; it is no master of anything else."""
 
-    says: dict[str, Any] | None = None
+    def __init__(self, name: str, *, leader: str = "n1", **says: Any) -> None:
+        state = "MASTER" if name == leader else "REPLICA"
+        self._always = {"node": name, "state": state, "master": leader, "term": 7, "members": []}
+        self.says: dict[str, Any] = says
 
-    def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return {**super().status(long), **(self.says or {})}
+    async def handle(self, request: Request) -> Response | Upgrade:
+        assert request.path == "/v1/status"
+        document = msgspec.json.encode({**self._always, **self.says})
+        return Response(200, {"Content-Type": "application/json"}, document)
 
 
 async def test_a_master_of_a_lower_term_than_one_before_is_not_believed() -> None:
-    stale, newest = Saying(name="n1", says={"term": 7}), Saying(name="n2", says={"term": 8})
+    stale, newest = Saying("n1", term=7), Saying("n2", leader="n2", term=8)
     network = AiohttpNetwork()
-    async with serving(stale) as stale_url:
+    async with served(stale.handle) as listener:
+        stale_url = listener.url
         endpoints = Endpoints(network, [stale_url])
         assert await endpoints.master() == stale_url
-        async with serving(newest) as newest_url:
+        async with served(newest.handle) as other:
+            newest_url = other.url
             endpoints.given = (newest_url,)
             assert (await endpoints.master(), endpoints.term) == (newest_url, 8)
         endpoints.given = (stale_url,)
@@ -43,8 +50,10 @@ async def test_a_master_of_a_lower_term_than_one_before_is_not_believed() -> Non
 
 async def test_the_newest_durable_list_of_a_node_that_takes_part_says_who_is_read_from() -> None:
     network = AiohttpNetwork()
-    nodes = [Saying(name=f"n{number}", leads=number == 1, leader="n1") for number in (1, 2, 3)]
-    async with serving(nodes[0]) as one, serving(nodes[1]) as two, serving(nodes[2]) as three:
+    nodes = [Saying(f"n{number}") for number in (1, 2, 3)]
+    async with AsyncExitStack() as stack:
+        listeners = [await stack.enter_async_context(served(node.handle)) for node in nodes]
+        one, two, three = (listener.url for listener in listeners)
         elsewhere = {f"n{number}": f"http://127.0.0.1:{number}" for number in (1, 2, 3, 4)}
 
         def listing(*names: str) -> list[dict[str, str]]:

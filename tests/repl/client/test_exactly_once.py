@@ -15,7 +15,8 @@ from repl.client.identity import Identities
 from repl.produce_messages import Asked, decode_request, done_answer, refused_answer
 from repl.web import problem
 from tests.fakes.random import SeededRandom
-from tests.repl.client.group import GroupNode, ServedNode, scripted, served, serving, until
+from tests.repl.client.group import ServedNode, scripted, served, serving, until
+from tests.repl.web.one_node import FIRST
 from vlsn.errors import (
     BadArgument,
     BadBody,
@@ -33,7 +34,7 @@ from vlsn.format import batch
 from vlsn.format.batch import Batch
 from vlsn.format.producer_columns import PRODUCER_BYTES
 from vlsn.ids import Term, Vlsn
-from vlsn.limits import BODY_BYTES_MAX
+from vlsn.limits import BODY_BYTES_MAX, MIB
 from vlsn.seams import Channel
 
 
@@ -86,13 +87,12 @@ async def test_a_group_split_for_its_neighbour_leaves_no_hole_in_the_sequences()
     def refuse_big(values: list[bytes]) -> VlsnLogError | None:
         return TooLarge("over this node's limit") if any(len(value) > 1000 for value in values) else None
 
-    node = GroupNode(refusals=refuse_big)
-    async with serving(node) as url, connect(url, exactly_once=True) as log:
+    async with serving(refusals=refuse_big) as node, connect(node.url, exactly_once=True) as log:
         values = [b"a", bytes(1001), b"b", b"c"]
         outcomes = await asyncio.gather(*(log.append(value) for value in values), return_exceptions=True)
         await log.append(b"d")
     assert [type(each) for each in outcomes] == [int, TooLarge, int, int]
-    assert [sequence for _, sequence, _ in node.named] == [0, 1, 2, 3]
+    assert [sequence for _, sequence, _ in node.taken] == [0, 1, 2, 3]
 
 
 async def test_refusals_leave_no_hole_either_and_keep_the_order() -> None:
@@ -103,11 +103,10 @@ async def test_refusals_leave_no_hole_either_and_keep_the_order() -> None:
         turn += 1
         return QueueFull("full") if turn in (2, 4, 5) else None
 
-    node = GroupNode(refusals=refuse_some)
-    async with serving(node) as url, connect(url, exactly_once=True) as log:
+    async with serving(refusals=refuse_some) as node, connect(node.url, exactly_once=True) as log:
         await asyncio.gather(*(log.append_many([b"%d" % number]) for number in range(20)))
     assert node.values == [b"%d" % number for number in range(20)]
-    assert [sequence for _, sequence, _ in node.named] == list(range(20))
+    assert [sequence for _, sequence, _ in node.taken] == list(range(20))
 
 
 @pytest.mark.parametrize("refusal", [UnknownProducer, OutOfSequence])
@@ -121,16 +120,15 @@ async def test_who_is_not_known_any_more_goes_on_under_another_name(refusal: typ
             return refusal("who are you")
         return None
 
-    node = GroupNode(refusals=forget)
-    async with serving(node) as url, connect(url, exactly_once=True) as log:
+    async with serving(refusals=forget) as node, connect(node.url, exactly_once=True) as log:
         for value in (b"a", b"b", b"c", b"d"):
             await log.append(value)
     assert node.values == [b"a", b"b", b"c", b"d"]
-    names = [producer for producer, _, _ in node.named]
+    names = [producer for producer, _, _ in node.taken]
     assert names[0] == names[1] != names[2] == names[3]
-    assert [sequence for _, sequence, _ in node.named] == [0, 1, 0, 1]
-    assert node.named[2][2] is not None
-    assert node.named[2][2] >= 3, "it was born when the others were durable"
+    assert [sequence for _, sequence, _ in node.taken] == [0, 1, 0, 1]
+    assert node.taken[2][2] is not None
+    assert node.taken[2][2] >= FIRST + 1, "it was born when the others were durable"
 
 
 @pytest.mark.parametrize("refusal", [UnknownProducer, OutOfSequence, DuplicateForgotten, Halted, TooLarge, BadBody])
@@ -189,8 +187,7 @@ async def test_a_node_that_does_not_answer_is_left_long_before_the_deadline(monk
 
 
 async def test_past_the_deadline_what_was_sent_is_unknown_and_what_was_not_is_not() -> None:
-    node = GroupNode(hold=True)
-    async with serving(node) as url, connect(url, timeout_s=0.5, exactly_once=True) as log:
+    async with serving(hold=True) as node, connect(node.url, timeout_s=0.5, exactly_once=True) as log:
         with pytest.raises(OutcomeUnknown):
             await log.append(b"x")
         node.refuse = QueueFull("full")
@@ -225,19 +222,18 @@ async def test_closing_tells_what_was_sent_from_what_was_not(monkeypatch: pytest
 
 
 async def test_the_largest_batch_leaves_room_for_its_name() -> None:
-    node = GroupNode()
-    async with serving(node) as url, connect(url, exactly_once=True) as log:
+    async with serving(segment_bytes=32 * MIB) as node, connect(node.url, timeout_s=60, exactly_once=True) as log:
         values = [bytes(1 << 20)] * 15
         rest = BODY_BYTES_MAX - PRODUCER_BYTES - 15 * (1 << 20) - (4 * 17 + 4)
-        assert await log.append_many([*values, bytes(rest)]) == (2, 17)
+        assert await log.append_many([*values, bytes(rest)]) == (FIRST, FIRST + 15)
         with pytest.raises(TooLarge):
             await log.append_many([*values, bytes(rest + 1)])
 
 
 def test_connect_sync_can_be_exactly_once() -> None:
     with ServedNode() as served_node, connect_sync(served_node.url, exactly_once=True) as log:
-        assert [log.append(b"a"), log.append(b"b")] == [2, 3]
-    assert [sequence for _, sequence, _ in served_node.node.named] == [0, 1]
+        assert [log.append(b"a"), log.append(b"b")] == [FIRST, FIRST + 1]
+    assert [sequence for _, sequence, _ in served_node.node.taken] == [0, 1]
 
 
 # Names, by themselves.
@@ -328,20 +324,19 @@ async def test_a_submission_that_is_refused_for_good_leaves_its_name_to_none_beh
     def refuse_big(values: list[bytes]) -> VlsnLogError | None:
         return TooLarge("over this node's limit") if values == [b"big"] else None
 
-    node = GroupNode(refusals=refuse_big)
-    async with serving(node) as url, connect(url, exactly_once=True) as log:
+    async with serving(refusals=refuse_big) as node, connect(node.url, exactly_once=True) as log:
         values = [b"a", b"big", b"c"]
         told = await asyncio.gather(
             *(log.submit([value], producer=7, sequence=at, born=1) for at, value in enumerate(values)),
             return_exceptions=True,
         )
-        assert [type(each) for each in told] == [Appended, TooLarge, Appended]
-        # This node takes any sequence; the product's own refuses one that is not due.
-        assert [(producer, sequence) for producer, sequence, _ in node.named] == [(7, 0), (7, 2)]
-        assert (await log.producer_at(7)).place.next == 3
+        assert [type(each) for each in told] == [Appended, TooLarge, OutOfSequence]
+        assert node.values == [b"a"]
+        assert [submission.sequence for submission, _ in node.asked] == [0, 1, 2]
+        assert (await log.producer_at(7)).place.next == 1
         assert (await log.producer_at(8)).place.next == 0
         with pytest.raises(BadArgument, match="sequence -1"):
             await log.submit([b"v"], producer=7, sequence=-1, born=1)
-    async with serving(node) as url, connect(url) as log:
+    async with serving() as node, connect(node.url) as log:
         with pytest.raises(BadArgument, match="exactly_once"):
             await log.submit([b"v"], producer=7, sequence=3, born=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,13 +16,17 @@ from repl.client.endpoints import Endpoints
 from repl.client.page import decode_blocks
 from repl.client.reader import Reader
 from repl.net.network import AiohttpNetwork
-from repl.node.gateway import Gateway
+from repl.node.node import Node
 from repl.web.types import Request, Response, Upgrade
-from tests.repl.client.group import GroupNode, served, serving, until
+from tests.fakes.loop import virtual
+from tests.repl.client.group import at_socket, served, serving, until
+from tests.repl.web.one_node import FIRST, TERM, cleaned
+from tests.seam.nodes import Group
 from vlsn.errors import BadArgument, BadBody, Damaged, Halted, Trimmed, Unreachable, VlsnLogError
 from vlsn.format.seal import seal
 from vlsn.format.submission import Values
 from vlsn.ids import Term
+from vlsn.levels import LEVELS
 
 
 async def filled(url: str, count: int) -> None:
@@ -36,84 +41,79 @@ async def read_all(url: str, *args: Any, **kwargs: Any) -> list[tuple[int, bytes
 
 
 async def test_read_gives_every_entry_once_in_order_with_all_its_fields() -> None:
-    node = GroupNode()
-    async with serving(node) as url, connect(url) as log:
+    async with serving() as node, connect(node.url) as log:
         await log.append(b"value", key=b"k")
         await log.append_many([b"", b"c"])
         entries = [entry async for entry in log.read()]
     assert [(entry.vlsn, entry.key, entry.value) for entry in entries] == [
-        (2, b"k", b"value"),
-        (3, None, b""),
-        (4, None, b"c"),
+        (FIRST, b"k", b"value"),
+        (FIRST + 1, None, b""),
+        (FIRST + 2, None, b"c"),
     ]
-    assert all(entry.term == 7 and entry.time > 1_600_000_000_000_000 for entry in entries)
+    assert all(entry.term == TERM and entry.time > 1_600_000_000_000_000 for entry in entries)
 
 
 async def test_read_keeps_to_its_bounds_inside_blocks() -> None:
-    node = GroupNode()
-    async with serving(node) as url:
-        await filled(url, 30)
-        assert await read_all(url, 7, 24) == [(vlsn, b"%d" % (vlsn - 2)) for vlsn in range(7, 25)]
-        assert await read_all(url, 25, 25) == [(25, b"23")]
-        assert await read_all(url, from_vlsn=31) == [(31, b"29")]
-        assert await read_all(url, 32) == []
-        assert await read_all(url, 5, 4) == []
+    async with serving() as node:
+        await filled(node.url, 30)
+        assert await read_all(node.url, 9, 26) == [(vlsn, b"%d" % (vlsn - FIRST)) for vlsn in range(9, 27)]
+        assert await read_all(node.url, 27, 27) == [(27, b"23")]
+        assert await read_all(node.url, from_vlsn=33) == [(33, b"29")]
+        assert await read_all(node.url, 34) == []
+        assert await read_all(node.url, 5, 4) == []
         with pytest.raises(BadArgument, match="from_vlsn"):
-            await read_all(url, 0)
+            await read_all(node.url, 0)
 
 
 async def test_read_ends_at_what_was_durable_when_it_began() -> None:
-    node = GroupNode()
-    async with serving(node) as url, connect(url) as log:
+    async with serving() as node, connect(node.url) as log:
         await log.append(b"before")
         seen = []
         async for page in log.read_pages():
-            node.entries.append(node.entries[-1])
+            await node.append(b"after")
             seen += [entry.value for entry in page.entries]
         assert seen == [b"before"]
 
 
-async def test_a_lagging_node_is_given_time_to_show_what_this_client_appended() -> None:
-    master, replica = GroupNode(name="n1"), GroupNode(name="n2", leads=False, leader="n1")
-    async with (
-        serving(master) as master_url,
-        serving(replica) as replica_url,
-        connect(f"{replica_url},{master_url}") as log,
-    ):
-        vlsn = await log.append(b"mine")
-        reading = asyncio.create_task(_collect(log))
-        await until(lambda: bool(replica.waits))
-        replica.blocks = list(master.blocks)
-        replica.append(b"mine")
-        assert await reading == [(vlsn, b"mine")]
-
-
-async def _collect(log: Any) -> list[tuple[int, bytes]]:
-    return [(entry.vlsn, entry.value) async for entry in log.read()]
-
-
 async def test_what_was_trimmed_is_told_with_the_first_that_is_left() -> None:
-    node = GroupNode()
-    async with serving(node) as url:
-        await filled(url, 30)
-        node.first = 12
+    node = await cleaned()
+    async with at_socket(node) as url:
         with pytest.raises(Trimmed) as caught:
-            await read_all(url, 3)
-        assert caught.value.first == 12
+            await read_all(url, FIRST)
+        assert caught.value.first == node.opened().log.view.range.first > FIRST
 
 
-@pytest.mark.parametrize("fault", [Damaged("bad", file="f", offset=8, vlsn=3), Halted("halted"), VlsnLogError("bug")])
+FAULTS = (Damaged("bad", file="f", offset=8, vlsn=3), Halted("halted"), VlsnLogError("bug"))
+
+
+def failing(node: Node, fault: VlsnLogError) -> None:
+    """Has every read of blocks fail from here on."""
+
+    async def fail(*_: Any, **__: Any) -> BlockPage:
+        raise fault
+
+    node.opened().reads.blocks = fail  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@virtual
 async def test_a_node_that_fails_is_left_for_the_next(fault: VlsnLogError) -> None:
-    class Failing(GroupNode):
-        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
-            raise fault
+    group = Group(1, 2, levels=LEVELS)
+    await group.start()
+    await group.serving("n1")
+    await group.append(b"a")
+    failing(group.nodes["n2"], fault)
+    async with connect(f"{group.url('n2')},{group.url('n1')}", network=group.client) as log:
+        assert [entry.value async for entry in log.read()] == [b"a"]
+    await group.stop()
 
-    good = GroupNode(name="n2")
-    async with serving(Failing()) as bad_url, serving(good) as good_url:
-        await filled(good_url, 5)
-        assert len(await read_all(f"{bad_url},{good_url}")) == 5
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_the_fault_of_the_only_node_is_raised(fault: VlsnLogError) -> None:
+    async with serving() as node:
+        failing(node, fault)
         with pytest.raises(type(fault)):
-            await read_all(bad_url)
+            await read_all(node.url)
 
 
 async def test_without_any_node_a_read_gives_up() -> None:
@@ -123,14 +123,19 @@ async def test_without_any_node_a_read_gives_up() -> None:
 
 
 async def test_a_block_with_a_flipped_bit_is_never_shown() -> None:
-    node = GroupNode()
-    async with serving(node) as url:
-        await filled(url, 10)
-        broken = bytearray(node.blocks[0])
-        broken[-1] ^= 1
-        node.blocks[0] = bytes(broken)
+    async with serving() as node:
+        await filled(node.url, 10)
+        blocks = node.opened().reads.blocks
+
+        async def flipped(from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
+            page = await blocks(from_vlsn, bytes_max=bytes_max)
+            broken = bytearray(page.data[0])
+            broken[-1] ^= 1
+            return replace(page, data=[bytes(broken), *page.data[1:]])
+
+        node.opened().reads.blocks = flipped  # type: ignore[method-assign]
         with pytest.raises(BadBody):
-            await read_all(url)
+            await read_all(node.url)
 
 
 async def test_a_server_that_is_no_node_is_named() -> None:
@@ -156,13 +161,12 @@ def test_decode_blocks_shows_only_kinds_and_vlsns_asked_for() -> None:
 
 
 async def test_tail_shows_what_comes_as_it_comes() -> None:
-    node = GroupNode()
-    async with serving(node) as url, connect(url) as log, connect(url) as other:
+    async with serving() as node, connect(node.url) as log, connect(node.url) as other:
         await log.append(b"old")
         seen: list[bytes] = []
 
         async def follow() -> None:
-            async for page in log.tail_pages(from_vlsn=2):
+            async for page in log.tail_pages(from_vlsn=FIRST):
                 seen.extend(entry.value for entry in page.entries)
 
         following = asyncio.create_task(follow())
@@ -174,52 +178,58 @@ async def test_tail_shows_what_comes_as_it_comes() -> None:
         following.cancel()
 
 
+@virtual
 async def test_tail_goes_on_through_the_loss_of_its_node_without_doubles_or_holes() -> None:
-    one, two = GroupNode(name="n1"), GroupNode(name="n2")
-    async with serving(two) as url_two:
-        await filled(url_two, 3)
-        one.entries, one.blocks, one.durable = list(two.entries), list(two.blocks), two.durable
-        seen: list[int] = []
-        async with served(Gateway(one.services).handle) as listener, connect(f"{listener.url},{url_two}") as log:
+    group = Group(1, levels=LEVELS)
+    await group.start()
+    await group.serving("n1")
+    vlsns = [await group.appended(b"%d" % number) for number in range(3)]
+    seen: list[int] = []
+    async with connect(f"{group.url('n2')},{group.url('n1')}", network=group.client) as log:
 
-            async def follow() -> None:
-                async for page in log.tail_pages():
-                    seen.extend(entry.vlsn for entry in page.entries)
+        async def follow() -> None:
+            async for page in log.tail_pages():
+                seen.extend(entry.vlsn for entry in page.entries)
 
-            following = asyncio.create_task(follow())
-            await until(lambda: seen == [2, 3, 4])
-            await listener.close()
-            async with connect(url_two) as other:
-                await other.append(b"after the loss")
-            await until(lambda: seen == [2, 3, 4, 5])
-            following.cancel()
+        following = asyncio.create_task(follow())
+        await group.until(lambda: seen == vlsns, "all is seen")
+        group.kill("n2")
+        vlsns.append(await group.appended(b"after the loss", to="n1"))
+        await group.until(lambda: seen == vlsns, "the next is seen")
+        following.cancel()
+    await group.stop()
 
 
+@virtual
 async def test_a_tail_waits_once_for_a_node_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The node holds its connections and says nothing, as between SIGSTOP and SIGCONT. It does not even say that there
     is nothing new, when that is due."""
     monkeypatch.setattr(tail, "FOLLOW_WAIT_S", 0.2)
     monkeypatch.setattr(tail, "ANSWER_TIMEOUT_S", 30.0)
 
-    class Stopped(GroupNode):
-        cancelled = 0
+    group = Group(1, 2, levels=LEVELS)
+    await group.start()
+    await group.serving("n1")
+    vlsns = [await group.appended(b"%d" % number) for number in range(3)]
+    cancelled = 0
 
-        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
-            try:
-                await asyncio.sleep(60)
-            finally:
-                self.cancelled += 1
-            raise AssertionError
+    async def sleep(*_: Any, **__: Any) -> BlockPage:
+        nonlocal cancelled
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled += 1
+        raise AssertionError
 
-    stopped, good = Stopped(), GroupNode(name="n2")
-    async with serving(stopped) as url, serving(good) as good_url, connect(f"{url},{good_url}") as log:
-        await filled(good_url, 3)
-        began = asyncio.get_running_loop().time()
+    group.nodes["n2"].opened().reads.blocks = sleep  # type: ignore[method-assign]
+    async with connect(f"{group.url('n2')},{group.url('n1')}", network=group.client) as log:
+        began = group.loop.time()
         async for page in log.tail_pages():
-            assert [entry.vlsn for entry in page.entries] == [2, 3, 4]
+            assert [entry.vlsn for entry in page.entries] == vlsns
             break
-        assert asyncio.get_running_loop().time() - began < 30.0
-        await until(lambda: stopped.cancelled == 1)
+        assert group.loop.time() - began < 30.0
+        await group.until(lambda: cancelled == 1, "the node has noticed")
+    await group.stop()
 
 
 async def test_a_node_that_fails_as_another_one_answers_is_not_heard_of() -> None:
@@ -244,7 +254,7 @@ async def test_a_node_that_fails_as_another_one_answers_is_not_heard_of() -> Non
 
 
 async def test_tail_ends_when_what_it_needs_was_trimmed() -> None:
-    node = GroupNode(first=5, durable=9)
-    async with serving(node) as url, connect(url) as log:
+    node = await cleaned()
+    async with at_socket(node) as url, connect(url) as log:
         with pytest.raises(Trimmed):
-            await anext(aiter(log.tail(from_vlsn=2)))
+            await anext(aiter(log.tail(from_vlsn=FIRST)))

@@ -6,40 +6,59 @@ import asyncio
 import re
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.api import BlockPage, EntryPage
+from repl.api import Acks, BlockPage, EntryPage
+from repl.read import reads
 from repl.read.long_polls import Audience, Form, LongPolls, Page, Wanted, _Awaited
 from repl.web.deadlines import TICK_S, Deadlines
 from repl.web.limits import PAGES_AT_ONCE_MAX, PIECES_A_TURN_BYTES
 from repl.web.slices import Slices
+from tests.fakes.loop import VirtualLoop, run
 from tests.repl.client.group import until
 from tests.repl.web.calls import OCTETS, call
-from tests.repl.web.memory_node import MemoryNode
+from tests.repl.web.one_node import FIRST, TERM, OneNode, cleaned, started
 from vlsn.errors import Halted, NotInLog, Trimmed, VlsnLogError
 from vlsn.format.key_filter import KeyFilter
+from vlsn.format.submission import Values
 
 _VLSN = re.compile(rb'"vlsn":(\d+)')
 
 
-def pages_of(node: MemoryNode) -> LongPolls:
-    return LongPolls(cast(Any, node), Slices(PIECES_A_TURN_BYTES))
+def pages_of(node: OneNode) -> LongPolls:
+    return LongPolls(node.services.reads, Slices(PIECES_A_TURN_BYTES))
 
 
-class SlowNode(MemoryNode):
-    """Takes some turns of the loop for a page, of what was there when it began."""
+def append(node: OneNode, *values: bytes) -> None:
+    """Appends entries without waiting until they are durable."""
+    assert node.lead is not None
+    node.lead.admission.submit(Values(list(values)), Acks.MAJORITY, lambda _: None)
 
-    turns = 0
-    reads = 0
 
-    async def read(self, from_vlsn: int | None, **wanted: Any) -> EntryPage:
-        self.reads += 1
-        page = await super().read(from_vlsn, **wanted)
-        for _ in range(self.turns):
+async def until_waits(node: OneNode, count: int = 1) -> None:
+    """Returns once ``count`` makers of pages wait for entries."""
+    waiters = node.opened().reads._pages
+    while len(waiters) < count:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+class SlowReads:
+    """Has reads of entries take some turns of the loop after they looked at the log."""
+
+    def __init__(self, node: OneNode, turns: int = 0) -> None:
+        self.count = 0
+        self._turns = turns
+        self._page = node.opened().reads.page
+        node.opened().reads.page = self.page  # type: ignore[method-assign]
+
+    async def page(self, from_vlsn: int | None, **wanted: Any) -> EntryPage:
+        self.count += 1
+        page = await self._page(from_vlsn, **wanted)
+        for _ in range(self._turns):
             await asyncio.sleep(0)
         return page
 
@@ -48,7 +67,7 @@ class SlowNode(MemoryNode):
 class Model:
     """A reader, and what it has been given."""
 
-    node: MemoryNode
+    node: OneNode
     pages: LongPolls
     wanted: Wanted
     stays: bool
@@ -61,7 +80,7 @@ class Model:
     over: bool = False
 
     def join(self) -> None:
-        self.asked_at = self.node.durable
+        self.asked_at = self.node.dtvlsn()
         self.pages.join(self.wanted, self)
 
     def take(self, page: Page | VlsnLogError) -> bool:
@@ -87,12 +106,14 @@ class Model:
         self.pages.leave(self)
 
 
-def visible(node: MemoryNode, wanted: Wanted) -> list[int]:
-    """Lists what one reader would get alone; VLSN 1 is the log's own."""
-    begin = max(wanted.from_vlsn or 1, 1 if wanted.all_kinds else 2)
-    return list(range(begin, node.durable + 1))
+def visible(node: OneNode, wanted: Wanted) -> list[int]:
+    """Lists what one reader would get alone; entries before ``FIRST`` are the log's own."""
+    begin = max(wanted.from_vlsn or 1, 1 if wanted.all_kinds else FIRST)
+    return list(range(begin, node.dtvlsn() + 1))
 
 
+TURN_S = 0.000_2
+"""Virtual seconds of a turn; an append takes some of them."""
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 5), st.just(0)),
@@ -109,12 +130,12 @@ ACTIONS = st.lists(
 
 @given(ACTIONS, st.integers(0, 4))
 def test_every_reader_gets_its_entries_once_and_in_order(actions: list[tuple[str, int, int]], turns: int) -> None:
-    asyncio.run(_read(actions, turns))
+    run(_read(actions, turns))
 
 
 async def _read(actions: list[tuple[str, int, int]], turns: int) -> None:
-    node = SlowNode()
-    node.turns = turns
+    node = await started()
+    SlowReads(node, turns)
     pages = pages_of(node)
     tails: list[tuple[Model, Wanted]] = []
     polls: list[tuple[Model, Wanted]] = []
@@ -123,14 +144,13 @@ async def _read(actions: list[tuple[str, int, int]], turns: int) -> None:
         wanted = Wanted(number, form, limit=2 if shape & 1 else 1_000, all_kinds=bool(shape & 2))
         match action:
             case "append":
-                node.append(*(b"v" for _ in range(number)))
+                append(node, *[b"v"] * number)
             case "tail" | "poll":
                 reader = Model(node, pages, wanted, stays=action == "tail")
                 (tails if action == "tail" else polls).append((reader, wanted))
                 reader.join()
             case "turn":
-                for _ in range(number):
-                    await asyncio.sleep(0)
+                await asyncio.sleep(number * TURN_S)
             case _ if tails:
                 reader = tails[number % len(tails)][0]
                 if action == "stop":
@@ -141,13 +161,12 @@ async def _read(actions: list[tuple[str, int, int]], turns: int) -> None:
                     reader.takes = True
                     if reader.audience is None:
                         reader.join()
-    node.append(*(b"last" for _ in range(12)))
+    await node.append(*[b"last"] * 12)
     for reader, _ in tails:
         reader.takes = True
         if not reader.over and reader.audience is None:
             reader.join()
-    for _ in range(200 + 40 * len(actions)):
-        await asyncio.sleep(0)
+    await asyncio.sleep(1.0)
     for reader, wanted in tails:
         wants = visible(node, wanted)
         if reader.over:
@@ -162,90 +181,92 @@ async def _read(actions: list[tuple[str, int, int]], turns: int) -> None:
         reader.leave()
     await asyncio.sleep(0)
     assert not pages._audiences
-    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    assert not [task for task in loop.tasks.alive if task.get_name() == "page"]
 
 
 async def test_readers_that_want_different_things_stand_apart() -> None:
-    node = SlowNode()
+    node = await started()
+    slow = SlowReads(node)
     pages = pages_of(node)
     wants = [
-        Wanted(2, Form.LINES),
-        Wanted(2, Form.LINES, limit=1),
-        Wanted(2, Form.LINES, all_kinds=True),
-        Wanted(2, Form.EVENTS),
-        Wanted(2, Form.EVENTS_WITH_TERMS),
-        Wanted(2, Form.LINES, keys=KeyFilter(b"")),
-        Wanted(2, Form.LINES, after_vlsn=1, after_term=7),
-        Wanted(3, Form.LINES),
+        Wanted(FIRST, Form.LINES),
+        Wanted(FIRST, Form.LINES, limit=1),
+        Wanted(FIRST, Form.LINES, all_kinds=True),
+        Wanted(FIRST, Form.EVENTS),
+        Wanted(FIRST, Form.EVENTS_WITH_TERMS),
+        Wanted(FIRST, Form.LINES, keys=KeyFilter(b"")),
+        Wanted(FIRST, Form.LINES, after_vlsn=FIRST - 1, after_term=TERM),
+        Wanted(FIRST + 1, Form.LINES),
     ]
     waiting = [asyncio.create_task(pages.get(wanted, 60)) for wanted in wants for _ in range(20)]
-    await node.until_waits(len(wants))
-    node.append(b"a", b"b")
+    await until_waits(node, len(wants))
+    await node.append(b"a", b"b")
     found = await asyncio.gather(*waiting)
-    assert len({id(page) for page in found}) == len(wants) == node.reads
+    assert len({id(page) for page in found}) == len(wants) == slow.count
     assert {page.piece.data.count(b'"vlsn"') for page in found} == {1, 2}
 
 
 async def test_readers_of_blocks_share_theirs() -> None:
-    node = MemoryNode()
+    node = await started()
     pages = pages_of(node)
-    wanted = Wanted(2, Form.BLOCKS)
+    wanted = Wanted(FIRST, Form.BLOCKS)
     waiting = [asyncio.create_task(pages.get(wanted, 60)) for _ in range(20)]
-    await node.until_waits()
+    await until_waits(node)
     await call(node, "POST", "/v1/entries", OCTETS, b"a")
     assert {id(page) for page in await asyncio.gather(*waiting)} == {id(await waiting[0])}
-    assert (await waiting[0]).piece.data.startswith(node.blocks[0])
+    assert (await waiting[0]).piece.data.startswith(node.blocks[-1])
 
 
 async def test_one_who_waits_in_vain_is_told_where_to_go_on_and_takes_nothing_from_the_others() -> None:
-    node = MemoryNode()
+    node = await started()
     pages = pages_of(node)
-    long = asyncio.create_task(pages.get(Wanted(2, Form.LINES), 60))
-    short = await pages.get(Wanted(2, Form.LINES), 2 * TICK_S)
-    assert (short.piece.data, short.next_vlsn, short.durable) == (b"", 2, 1)
-    node.append(b"a")
-    assert (await long).next_vlsn == 3
+    long = asyncio.create_task(pages.get(Wanted(FIRST, Form.LINES), 60))
+    short = await pages.get(Wanted(FIRST, Form.LINES), 2 * TICK_S)
+    assert (short.piece.data, short.next_vlsn, short.durable) == (b"", FIRST, FIRST - 1)
+    await node.append(b"a")
+    assert (await long).next_vlsn == FIRST + 1
 
 
 @pytest.mark.parametrize("error", [Halted("a person is needed"), RuntimeError("a bug")])
 async def test_a_page_that_cannot_be_made_is_told_to_all_and_the_next_is_made_anew(error: Exception) -> None:
-    class FailingNode(SlowNode):
-        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
-            raise error
+    async def fail(from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
+        raise error
 
-    node = FailingNode()
+    node = await started()
+    node.opened().reads.blocks = fail  # type: ignore[method-assign]
     pages = pages_of(node)
-    waiting = [asyncio.create_task(pages.get(Wanted(2, Form.BLOCKS), 60)) for _ in range(3)]
-    await node.until_waits()
-    node.append(b"a")
+    waiting = [asyncio.create_task(pages.get(Wanted(FIRST, Form.BLOCKS), 60)) for _ in range(3)]
+    await until_waits(node)
+    await node.append(b"a")
     for each in waiting:
         with pytest.raises(VlsnLogError):
             await each
-    assert (await pages.get(Wanted(2, Form.LINES), 60)).next_vlsn == 3
+    assert (await pages.get(Wanted(FIRST, Form.LINES), 60)).next_vlsn == FIRST + 1
 
 
 async def test_a_place_that_is_trimmed_away_or_was_given_up_is_told_to_those_who_stand_there() -> None:
-    node = MemoryNode()
+    node = await cleaned()
     pages = pages_of(node)
-    node.append(b"a", b"b")
-    node.first = 3
     with pytest.raises(Trimmed):
-        await pages.get(Wanted(2, Form.LINES), 60)
-    behind = asyncio.create_task(pages.get(Wanted(5, Form.LINES, after_vlsn=4, after_term=8), 60))
-    await node.until_waits()
-    node.append(b"c", b"d", b"e")
+        await pages.get(Wanted(FIRST, Form.LINES), 60)
+    end = node.services.reads.end()
+    behind = asyncio.create_task(pages.get(Wanted(end + 2, Form.LINES, after_vlsn=end + 1, after_term=8), 60))
+    await until_waits(node)
+    await node.append(b"c", b"d", b"e")
     with pytest.raises(NotInLog):
         await behind
 
 
 async def test_many_are_given_their_page_in_slices() -> None:
-    node = MemoryNode()
+    node = await started()
     pages = pages_of(node)
-    readers = [Model(node, pages, Wanted(2, Form.EVENTS), stays=True) for _ in range(1_000)]
+    readers = [Model(node, pages, Wanted(FIRST, Form.EVENTS), stays=True) for _ in range(1_000)]
     for reader in readers:
         reader.join()
-    await node.until_waits()
-    node.append(b"a")
+    await until_waits(node)
+    await node.append(b"a")
     most = before = 0
     while before < len(readers):
         await asyncio.sleep(0)
@@ -318,67 +339,69 @@ async def test_one_whose_deadline_fails_keeps_no_other_from_his() -> None:
 
 async def test_one_whose_time_is_over_as_its_page_comes_has_its_page() -> None:
     """Its deadline comes between the page and the turn of the task that awaits it."""
-    node = MemoryNode()
+    node = await started()
     pages = pages_of(node)
     waiting = _Awaited(pages)
-    pages.join(Wanted(1, Form.LINES), waiting)
-    node.append(b"one")
+    pages.join(Wanted(FIRST, Form.LINES), waiting)
+    await node.append(b"one")
     while not waiting.page.done():  # noqa: ASYNC110
         await asyncio.sleep(0)
     waiting.due()
     assert waiting.page.result().piece.data
 
 
-async def test_a_filter_that_meets_nothing_in_one_look_is_told_how_far_it_came() -> None:
-    class LongLog(MemoryNode):
-        async def read(self, from_vlsn: int | None, **wanted: Any) -> EntryPage:
-            return EntryPage([], (from_vlsn or 1) + 2, self.durable, 7)
-
-    node = LongLog()
-    node.append(*[b"v"] * 9)
-    page = await pages_of(node).get(Wanted(2, Form.LINES, keys=KeyFilter(b"none")), 60)
-    assert (page.piece.data, page.next_vlsn, page.term) == (b"", 4, 7)
+async def test_a_filter_that_meets_nothing_in_one_look_is_told_how_far_it_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reads, "LOOK_BYTES_AT_ONCE", 1_000)
+    monkeypatch.setattr(reads, "LOOK_BYTES_MAX", 1_000)
+    node = await started()
+    for _ in range(9):
+        await node.append(bytes(400))
+    page = await pages_of(node).get(Wanted(FIRST, Form.LINES, keys=KeyFilter(b"none")), 60)
+    assert (page.piece.data, page.term) == (b"", TERM)
+    assert FIRST < page.next_vlsn < node.dtvlsn()
 
 
 async def test_a_durable_vlsn_in_the_middle_of_a_block_is_waited_past() -> None:
     """Blocks are given whole, so there is nothing to give until the block's last entry is durable."""
+    node = await started()
+    await node.append(b"first")
+    blocks = node.opened().reads.blocks
 
-    class HalfBlock(MemoryNode):
-        async def read_blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
-            at = from_vlsn or 1
-            return BlockPage([b"a block!"], 4, 3) if self.durable >= 3 else BlockPage([], at, self.durable)
+    async def whole(from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
+        if node.dtvlsn() > FIRST:
+            return await blocks(from_vlsn, bytes_max=bytes_max)
+        return BlockPage([], from_vlsn or 1, node.dtvlsn())
 
-    node = HalfBlock()
-    node.append(b"first")
-    waiting = asyncio.create_task(pages_of(node).get(Wanted(2, Form.BLOCKS), 60))
-    await node.until_waits()
-    node.append(b"second")
-    assert (await waiting).next_vlsn == 4
+    node.opened().reads.blocks = whole  # type: ignore[method-assign]
+    waiting = asyncio.create_task(pages_of(node).get(Wanted(FIRST, Form.BLOCKS), 60))
+    await until_waits(node)
+    await node.append(b"second")
+    assert (await waiting).next_vlsn == FIRST + 2
 
 
 async def test_who_reads_what_is_old_keeps_nobody_from_what_has_just_come() -> None:
-    class SlowDisk(MemoryNode):
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            self.reading = 0
-            self.disk = asyncio.Event()
+    node = await started()
+    await node.append(*[b"v"] * 20)
+    reading, disk, read = 0, asyncio.Event(), node.opened().reads.page
 
-        async def read(self, from_vlsn: int | None, **wanted: Any) -> EntryPage:
-            if (from_vlsn or 1) < 10:
-                self.reading += 1
-                await self.disk.wait()
-            return await super().read(from_vlsn, **wanted)
+    async def slow(from_vlsn: int | None, **wanted: Any) -> EntryPage:
+        nonlocal reading
+        if (from_vlsn or 1) < FIRST + 8:
+            reading += 1
+            await disk.wait()
+        return await read(from_vlsn, **wanted)
 
-    node = SlowDisk()
+    node.opened().reads.page = slow  # type: ignore[method-assign]
     pages = pages_of(node)
-    node.append(*[b"v"] * 20)
-    old = [asyncio.create_task(pages.get(Wanted(vlsn, Form.EVENTS), 60)) for vlsn in range(2, 10)]
-    live = asyncio.create_task(pages.get(Wanted(22, Form.EVENTS), 60))
-    await node.until_waits()
-    assert node.reading == PAGES_AT_ONCE_MAX
-    node.append(b"new")
-    assert (await live).next_vlsn == 23
+    old = [asyncio.create_task(pages.get(Wanted(vlsn, Form.EVENTS), 60)) for vlsn in range(FIRST, FIRST + 8)]
+    live = asyncio.create_task(pages.get(Wanted(FIRST + 20, Form.EVENTS), 60))
+    await until_waits(node)
+    assert reading == PAGES_AT_ONCE_MAX
+    await node.append(b"new")
+    assert (await live).next_vlsn == FIRST + 21
     assert not any(task.done() for task in old)
-    node.disk.set()
+    disk.set()
     await asyncio.gather(*old)
-    assert node.reading == len(old)
+    assert reading == len(old)

@@ -13,7 +13,6 @@ import pytest
 from repl.node.gateway import Gateway
 from repl.node.node import Node
 from repl.web.types import BytesBody, Headers, Request, Response
-from tests.repl.web.memory_node import MemoryNode
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -71,7 +70,7 @@ def request(
 
 
 async def call(
-    node: Node | MemoryNode | Gateway,
+    node: Node | Gateway,
     method: str,
     target: str,
     headers: dict[str, str] | None = None,

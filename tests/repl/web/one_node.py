@@ -1,7 +1,8 @@
 """A real node behind its gateway, on a fake disk, clock and network, in the loop of the test, virtual or not.
 
-A test sees what the gateway asked of the lead (``asked``), can keep the log from its disk (``hold``, ``release``) and
-can have appends refused (``refuse``). Data begin at VLSN ``FIRST``, in term ``TERM``.
+A test sees what the gateway asked of the lead (``asked``) and what is in the log (``entries``), can keep the log from
+its disk (``hold``, ``release``) and can have appends refused (``refuse``, ``refusals``). Data begin at VLSN ``FIRST``,
+in term ``TERM``.
 """
 
 from __future__ import annotations
@@ -13,16 +14,22 @@ from typing import Any
 
 from repl.api import Acks, Appended, Done
 from repl.node.node import Node
-from tests.seam.nodes import Group
+from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 from vlsn.errors import VlsnLogError
+from vlsn.format import block
 from vlsn.format.batch import Batch, decode_entries
+from vlsn.format.block import Entry
 from vlsn.format.submission import Submission, Transaction, Values
 from vlsn.levels import LEVELS
+from vlsn.limits import RING_BYTES_MAX
 from vlsn.seams import Seams, Threads, Worker
+from vlsn.segments.reader import DATA_ONLY
 
 FIRST = 4
 """The first VLSN of data: the group's first block holds a TERM, a GROUP and a COMMIT entry."""
 TERM = 1
+Refusals = Callable[[list[bytes]], VlsnLogError | None]
+"""Says with which error a submission of these values is refused, if it is."""
 Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], None]]
 
 
@@ -77,8 +84,13 @@ class OneNode(Node):
         super().__init__(config, replace(seams, threads=self.threads), *others, **more)
         self.asked: list[tuple[Submission, int | None]] = []
         """Each submission, with what it says that its producer was born at."""
+        self.taken: list[tuple[int, int, int | None]] = []
+        """Producer, sequence and birth of each submission that the lead did not refuse at once."""
         self.refuse: Exception | None = None
+        self.refusals: Refusals | None = None
         self.unanswered = 0
+        self.url = ""
+        """The URL at which a test serves it on a real socket."""
         self._changed = asyncio.Event()
 
     def watch(self) -> None:
@@ -90,8 +102,11 @@ class OneNode(Node):
             submission: Submission, acks: Acks, done: Done, born: int | None = None, *more: Any, **named: Any
         ) -> Any:
             self.asked.append((submission, born))
-            if self.refuse is not None:
-                raise self.refuse
+            refusal = self.refuse
+            if refusal is None and self.refusals is not None:
+                refusal = self.refusals([value for _, value in pairs_of(submission)])
+            if refusal is not None:
+                raise refusal
             self.unanswered += 1
             self._changed.set()
 
@@ -100,10 +115,12 @@ class OneNode(Node):
                 done(result)
 
             try:
-                return submit(submission, acks, answered, born, *more, **named)
+                pending = submit(submission, acks, answered, born, *more, **named)
             except VlsnLogError:
                 self.unanswered -= 1
                 raise
+            self.taken.append((submission.producer, submission.sequence, born))
+            return pending
 
         admission.submit = asked  # type: ignore[method-assign]
 
@@ -136,23 +153,43 @@ class OneNode(Node):
     @property
     def submitted(self) -> list[tuple[bytes | None, bytes]]:
         """The keys and values of all that was submitted."""
-        found: list[tuple[bytes | None, bytes]] = []
-        for submission, _ in self.asked:
-            parts = submission.parts if isinstance(submission, Transaction) else [submission]
-            for part in parts:
-                if isinstance(part, Batch):
-                    found += decode_entries(part)
-                else:
-                    keys = part.keys or [b""] * len(part.values)
-                    found += [(key or None, value) for key, value in zip(keys, part.values, strict=True)]
-        return found
+        return [pair for submission, _ in self.asked for pair in pairs_of(submission)]
+
+    @property
+    def blocks(self) -> list[bytes]:
+        """The blocks that its log keeps in memory, durable or not, which are all blocks of a short test."""
+        ring = self.opened().log.view.ring
+        return [bytes(each) for each in ring.take(ring.head, end=ring.end, bytes_max=RING_BYTES_MAX)]
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The data of ``blocks``."""
+        return [each for data in self.blocks for each in block.entries(data, block.decode(data), kinds=DATA_ONLY)]
+
+    @property
+    def values(self) -> list[bytes]:
+        return [entry.value for entry in self.entries]
+
+
+def pairs_of(submission: Submission) -> list[tuple[bytes | None, bytes]]:
+    """Lists the keys and values of a submission."""
+    found: list[tuple[bytes | None, bytes]] = []
+    for part in submission.parts if isinstance(submission, Transaction) else [submission]:
+        if isinstance(part, Batch):
+            found += decode_entries(part)
+        else:
+            keys = part.keys or [b""] * len(part.values)
+            found += [(key or None, value) for key, value in zip(keys, part.values, strict=True)]
+    return found
 
 
 class OneGroup(Group):
     node_class = OneNode
 
 
-async def started(*, hold: bool = False, refuse: Exception | None = None, **settings: Any) -> OneNode:
+async def started(
+    *, hold: bool = False, refuse: Exception | None = None, refusals: Refusals | None = None, **settings: Any
+) -> OneNode:
     """Returns the master of a group of one. Its segments are of 64 KiB unless ``settings`` say otherwise: a fake disk
     takes a second to make one of 64 MiB."""
     group = OneGroup(1, 1, levels=LEVELS, **settings)
@@ -161,17 +198,39 @@ async def started(*, hold: bool = False, refuse: Exception | None = None, **sett
     node = group.nodes["n1"]
     assert isinstance(node, OneNode)
     node.watch()
-    node.hold, node.refuse = hold, refuse
+    node.hold, node.refuse, node.refusals = hold, refuse, refusals
     return node
 
 
-async def follower() -> Node:
+async def cleaned() -> OneNode:
+    """Returns the master of a group of one that has cleaned its first entries away."""
+    node = await started(**CLEANS, retention_bytes=2 * SEGMENT)
+    orders = node.services.administration
+    while node.opened().log.view.range.first <= FIRST:
+        await node.append(*[BIG] * 8)
+        await orders.checkpoint()
+        await orders.clean(dry_run=False)
+    return node
+
+
+async def follower() -> OneNode:
     """Returns a node that follows ``http://n1:7701``."""
-    group = Group(1, 2, levels=LEVELS)
+    group = OneGroup(1, 2, levels=LEVELS)
     await group.start()
     await group.serving("n1")
     node = group.nodes["n2"]
+    assert isinstance(node, OneNode)
     await group.until(lambda: node.member.master_url() is not None, "n2 follows")
+    return node
+
+
+async def master_of_two() -> OneNode:
+    """Returns the master of a group whose other node has no socket."""
+    group = OneGroup(1, 2, levels=LEVELS)
+    await group.start()
+    await group.serving("n1")
+    node = group.nodes["n1"]
+    assert isinstance(node, OneNode)
     return node
 
 
