@@ -185,7 +185,7 @@ class Restores:
 
     def _timer(self, session_id: str) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()
-        return loop.call_later(RESTORE_IDLE_S, self.close_for, session_id, f"nothing was asked for {RESTORE_IDLE_S} s")
+        return loop.call_later(RESTORE_IDLE_S, self.close_for, session_id, f"no request came for {RESTORE_IDLE_S} s")
 
     def _end(self, session: Session, why: str) -> None:
         session.idle.cancel()

@@ -39,7 +39,7 @@ async def stop_child(child: Child, stopped: asyncio.Task[None]) -> None:
 async def how_it_ended(child: Child) -> str:
     """Returns how a child ended that has closed its connection. Waits at most ``END_S`` for a child that still runs."""
     if not await _ends(child, END_S):
-        return "it has closed its connection to the node, and was ended"
+        return "it closed its connection to the node, and was killed"
     status = await child.ended()
     return f"its process ended by signal {-status}" if status < 0 else f"its process ended with status {status}"
 

@@ -223,7 +223,7 @@ class ChildFeed:
         if ready is None:
             return
         if not isinstance(ready, Ready):
-            raise ConsumerFailed(f"it sent {type(ready).__name__} where READY was due")
+            raise ConsumerFailed(f"it sent {type(ready).__name__}, not READY")
         self.keeps = ready.next is not None
         if self.keeps and self._upto is not None:
             raise KeepsItsOwn("it keeps its own position")

@@ -132,7 +132,7 @@ class LocalPositions:
             if known != number:
                 raise PositionLost(
                     f"its position is gone: it has begun on this node before, and {self._directory}/{DIRECTORY} has no "
-                    "file of that (another disk?); say to this node where it goes on: `vlsnlog cdc reset "
+                    "file with it (another disk?); set the position: `vlsnlog cdc reset "
                     f"{self._name} --to start` (or end, or a VLSN)"
                 )
             await self._offload(file.set_known)
@@ -160,7 +160,7 @@ class LocalPositions:
         ``VlsnLogError``."""
         file = self._file
         if file is None:
-            raise BadArgument(f"{self._name} does not run: the position beside which its pause is kept cannot be read")
+            raise BadArgument(f"{self._name} does not run: its position, which stores the pause, too, cannot be read")
         await self._offload(lambda: file.pause(since_us))
         self._paused_us = since_us
 

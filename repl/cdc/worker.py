@@ -277,7 +277,7 @@ class CdcWorker:
             await self._failed(str(error), max(error.vlsn, began))
         except StaleTerm as error:
             record.next, record.moved = 0, False
-            await self._back_off(f"another node has gone on with it: {error}")
+            await self._back_off(f"another node has continued with it: {error}")
         except (NotMaster, OutcomeUnknown) as error:
             record.next = 0  # the stored position is read again
             await self._back_off(str(error))
@@ -411,7 +411,7 @@ class CdcWorker:
             name, behind = record.settings.name, max(record.next, at) + 1
             self._park(
                 f"it failed {record.failures} times at VLSN {at}, the last time with: {last}; mend it and "
-                f"`vlsnlog cdc resume {name}`, or go on behind it with `vlsnlog cdc skip {name} --to {behind}`"
+                f"`vlsnlog cdc resume {name}`, or skip it with `vlsnlog cdc skip {name} --to {behind}`"
             )
         else:
             await self._back_off(last)
@@ -431,7 +431,7 @@ class CdcWorker:
     def _trimmed(self, next_vlsn: int, first: int) -> None:
         self.record.lost = (int(next_vlsn), first - 1)
         self._park(
-            f"VLSNs {next_vlsn} to {first - 1} were cleaned away before it had taken them; go on without them by "
+            f"VLSNs {next_vlsn} to {first - 1} were cleaned away before it had taken them; skip them with "
             f"`vlsnlog cdc skip {self.settings.name} --to {first}`"
         )
 
@@ -455,7 +455,7 @@ class CdcWorker:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise NotMaster(f"{self.settings.name}: the node closes; ask again where it goes on") from None
+                raise NotMaster(f"{self.settings.name}: the node is closing; ask the node that runs it next") from None
             task.add_done_callback(partial(self._failed_alone, name))
             raise
 
@@ -506,7 +506,7 @@ class CdcWorker:
         async with self._orders:
             durable = self._reads.durable
             if not 1 <= next_vlsn <= durable + 1:
-                raise BadArgument(f"VLSN {next_vlsn} is not in 1–{durable + 1}: what is durable ends at {durable}")
+                raise BadArgument(f"VLSN {next_vlsn} is not in 1–{durable + 1}: the log is durable to {durable}")
             self.host.check_here(next_vlsn)
             with self._held_for_order(next_vlsn):
                 return await self._moved(next_vlsn, forward=forward)
@@ -557,12 +557,12 @@ class CdcWorker:
             if self.record.keeps:
                 name = self.settings.name
                 raise BadArgument(
-                    f"{name} keeps its own position, and would begin behind them; it has them again, and all that "
-                    f"follow, by `vlsnlog cdc reset {name} --to {first}`"
+                    f"{name} keeps its own position, so it would not receive them; it receives them and all that "
+                    f"follow after `vlsnlog cdc reset {name} --to {first}`"
                 )
             durable = self._reads.durable
             if not 1 <= first <= last <= durable:
-                raise BadArgument(f"VLSNs {first} to {last} are not in 1–{durable}, what is durable")
+                raise BadArgument(f"VLSNs {first} to {last} are not in 1–{durable}: the log is durable to {durable}")
             self.host.check_here(first)
             async with self._halting():
                 self._resend = (first, last)

@@ -81,7 +81,7 @@ class Capture:
         try:
             if messages.is_blocks(message):
                 if self._consumer is None:
-                    raise BadBody("BLOCKS where START was due")
+                    raise BadBody("BLOCKS came before START")
                 self._events = Events(message, self._next, self._last)
                 self._taken(self._consumer, self._events)
                 self._events.close()
@@ -101,7 +101,7 @@ class Capture:
         except CdcUnavailable as error:
             why = str(error)[:REASON_CHARACTERS_MAX] or type(error).__name__
             self._fail(why, "unavailable", min(max(error.after_s, 0.0), WAIT_S_MAX))
-        except Exception as error:  # the user's code may raise anything
+        except Exception as error:  # the user's code may raise any exception
             refused = isinstance(error, BadArgument) and not self._started
             self._fail(str(error) if refused else _told(error), "refused" if refused else "failed")
 

@@ -106,7 +106,7 @@ class Folder(Directory):
         """Publishes ``part``, which is synced, as ``file``. From the commit point on the position is ``next_vlsn``.
         Raises ``BadArgument`` if ``file`` exists already."""
         if self.exists(file):
-            raise BadArgument(f"{self.path_of(file)} is there already; put it away")
+            raise BadArgument(f"{self.path_of(file)} exists already; move it away")
         self.sync()
         state = Published(self._group, self._consumer, next_vlsn, term, part, file, self._obeyed_us())
         self._store(state)
@@ -150,4 +150,6 @@ class Folder(Directory):
                 raise ValueError(f"no position: {state.next} behind term {state.term}")
             return state
         except (ValueError, msgspec.MsgspecError) as error:
-            raise Damaged(f"{self.path_of(self._state)}: {error}; it says which events the files here have") from None
+            raise Damaged(
+                f"{self.path_of(self._state)}: {error}; this file records which events the others have"
+            ) from None

@@ -29,8 +29,8 @@ def check_begins(context: CdcContext, found: str) -> None:
     begin anew in silence. ``found`` describes the place where the position is missing."""
     if not (context.begins or context.moved):
         raise BadArgument(
-            f"{found}, and this consumer has come to VLSN {context.next}: is that another place, or was it lost? Say "
-            f"where it goes on: `vlsnlog cdc reset {context.name} --to {context.next}` (or start, end)"
+            f"{found}, but this consumer has come to VLSN {context.next}: was the position lost? Set where it "
+            f"continues: `vlsnlog cdc reset {context.name} --to {context.next}` (or start, end)"
         )
 
 
