@@ -24,7 +24,7 @@ _MAGIC: Final = b"VLD"
 CREDIT, ACK, UNREAD = b"C", b"K", b"R"
 HELLO, MESSAGES, ACKED, FAILED, END = b"H", b"M", b"A", b"F", b"E"
 CREDIT_MAX: Final = 40_000
-"""The most messages that may be sent to one worker and not acknowledged as received."""
+"""The largest credit of one worker: the messages that the node may still send to it."""
 ACKS_UNANSWERED_MAX: Final = 1_024
 """The most acknowledgements of one worker that may wait for their answer. Then the node reads nothing more of the
 worker."""
