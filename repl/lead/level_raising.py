@@ -1,9 +1,9 @@
-"""The raising of the group's level: an entry that says what all its members read and write.
+"""Raises the group's level: logs an entry that names the formats and messages that all members support.
 
-    every listed member has told that it speaks the level ─► node file ─► COMMIT {level} sealed ─► durable
+    every listed member has reported that it supports the level ─► node file ─► COMMIT {level} sealed ─► durable
 
-Not taken back once durable: an older binary refuses each node file and log that has it.  Until then a rollback may take
-it out of the log; node files keep what they promised.
+A durable level never falls, because an older binary refuses each node file and log that has it. Until then a rollback
+may remove the entry from the log, but node files keep their promise.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from vlsn.ids import NodeName, Vlsn
 
 
 async def raise_level(lead: Tenure, level: int) -> Vlsn:
-    """Raises the level, durable on return; returns the VLSN of the entry. Raises ``BadArgument``, ``NoSpace``,
-    ``NotMaster`` with nothing logged; ``OutcomeUnknown``."""
+    """Raises the level, durable on return. Returns the VLSN of the entry. Raises before anything is logged:
+    ``BadArgument``, ``NoSpace``, ``NotMaster``. Also raises ``OutcomeUnknown``."""
     member = lead.member
     _check(lead, level)
     await store_level(lead.log, level)
@@ -36,5 +36,5 @@ def _check(lead: Tenure, level: int) -> None:
     spoken = {**member.members.levels, NodeName(member.name): member.seams.levels}
     behind = [name for name in member.members.listed if name not in spoken or not spoken[name].hold(level)]
     if behind:
-        told = ", ".join(f"{name} ({spoken.get(name, 'not told yet')})" for name in behind)
+        told = ", ".join(f"{name} ({spoken.get(name, 'not known yet')})" for name in behind)
         raise BadArgument(f"level {level} is not spoken by {told}: run a later vlsnlog there first")

@@ -1,4 +1,4 @@
-"""The master's answers to its gateway: appends, transactions and feeds, by the lead of the moment."""
+"""The master's calls for its gateway: appends, transactions and feeds, in the current term."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vlsn.seams import Channel
 
 
 class NodeAppends:
-    """Appends to the log of the moment's lead."""
+    """Appends to the log, if this node is the master."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
@@ -29,15 +29,16 @@ class NodeAppends:
         durability: GroupDurability | None = None,
         sets: CommitSets | None = None,
     ) -> Append:
-        """Queues one atomic append. A transaction's COMMIT also sets the names in ``sets``. A producer's that is in the
-        queue or the log already is not queued again, and answered when its original meets ``acks``. ``born``: a VLSN
-        that was durable before the producer's first. ``durability``: less than the group's setting, None for that.
+        """Queues one atomic append. A transaction's COMMIT also sets the names in ``sets``. A producer's submission
+        that is in the queue or the log already is not queued again; it is answered when its original meets ``acks``.
+        ``born`` is a VLSN that was durable before the producer's first submission. ``durability`` may be less than the
+        group's setting; None means that setting.
 
-        ``done`` is called exactly once, never from inside this call. Raises at once, with nothing logged:
-        ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``,
-        ``StrongerDurability``, ``WrongVersion`` for less than a sync at level 1; for a producer ``OutOfSequence``,
-        ``UnknownProducer``, ``DuplicateForgotten``; for a bad value in ``sets`` ``BadArgument``. ``done`` receives
-        ``StaleTerm`` where another commit has replaced a name's value.
+        ``done`` is called exactly once, never during this call. Raises before anything is logged: ``QueueFull``,
+        ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``, ``StrongerDurability``,
+        ``WrongVersion`` for less than a sync at level 1; for a producer ``OutOfSequence``, ``UnknownProducer``,
+        ``DuplicateForgotten``; for a bad value in ``sets`` ``BadArgument``. ``done`` receives ``StaleTerm`` if another
+        commit has replaced a name's value.
         """
         lead = lead_of(self.member)
         if durability is not None:
@@ -48,9 +49,8 @@ class NodeAppends:
         try:
             puts = _puts_of(lead, sets)
         except BadArgument as error:
-            if positions.is_past(
-                lead.log, sets.positions
-            ):  # of its end: an unseated master misses entries that were read elsewhere
+            # a deposed master may be missing entries that were read elsewhere
+            if positions.is_past(lead.log, sets.positions):
                 return lead.admission.refuse(submission, acks, done, error)
             raise
         if puts is not None:
@@ -59,22 +59,22 @@ class NodeAppends:
 
 
 class NodeTransactions:
-    """Transactions in the memory of the moment's lead, until their commits log them whole."""
+    """Transactions in the memory of the current master, until their commits log them whole."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
 
     def begin(self, id: int | None) -> tuple[Handle, int]:
-        """Begins one named ``id``, None for any name; returns with it the bytes of a segment that it may take. Raises
-        ``NotMaster``, ``QueueFull``, ``BadArgument`` for another one's name, ``WrongVersion`` below the level that has
-        them."""
+        """Begins a transaction with the name ``id``, or any name for None. Also returns how many bytes of a segment the
+        transaction may take. Raises ``NotMaster``, ``QueueFull``, ``BadArgument`` if the name belongs to another
+        transaction, or ``WrongVersion`` if the group's level is too low."""
         transactions = lead_of(self.member).transactions
         return transactions.begin(id), transactions.bytes_max
 
     async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
-        """Stages more entries, and returns how many there are; ``after``: how many there were, ``rewinds``: how many
-        calls were given up. Raises ``TooLarge``, ``QueueFull``, ``BadArgument``, ``TransactionGone``,
-        ``TransactionClosed``, ``OutcomeUnknown``."""
+        """Stages more entries, and returns the new number of entries. ``after`` is the number before this call,
+        ``rewinds`` the number of abandoned calls. Raises ``TooLarge``, ``QueueFull``, ``BadArgument``,
+        ``TransactionGone``, ``TransactionClosed``, ``OutcomeUnknown``."""
         return await lead_of(self.member).transactions.stage(handle, part, after, rewinds)
 
     async def commit(
@@ -90,10 +90,10 @@ class NodeTransactions:
         after: int | None,
         rewinds: int,
     ) -> Append:
-        """Submits all staged entries as one append, as the producer's submission where it has a ``name``. Its COMMIT
-        sets the names in ``sets``. Asked again it is answered as the first time. ``after`` and ``rewinds`` as in
-        ``stage``. ``done`` and what it raises: as for ``NodeAppends.submit``; ``StaleTerm`` where another commit has
-        replaced a value."""
+        """Submits all staged entries as one append, as the producer's submission if ``name`` is set. The COMMIT sets
+        the names in ``sets``. A repeated call gets the same answer. ``after`` and ``rewinds`` are as in ``stage``;
+        ``done`` and the errors are as for ``NodeAppends.submit``. Raises ``StaleTerm`` if another commit has replaced a
+        value."""
         lead = lead_of(self.member)
         if durability is not None:
             lead.admission.check_durability(durability)
@@ -113,29 +113,29 @@ class NodeTransactions:
         )
 
     async def abort(self, handle: Handle) -> None:
-        """Forgets what is staged. Raises ``TransactionClosed`` once a commit is under way."""
+        """Forgets the staged entries. Raises ``TransactionClosed`` once a commit is under way."""
         await lead_of(self.member).transactions.abort(handle)
 
 
 class NodeFeeds:
-    """The feeds that a master sends its replicas."""
+    """The feeds that a master sends to its replicas."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
 
     async def check_feed(self, hello: FeedHello) -> None:
-        """Raises the ``FeedRefused`` (or ``NotMaster``, ``Halted``) that refuses it before the upgrade."""
+        """Raises the ``FeedRefused``, ``NotMaster`` or ``Halted`` that refuses a feed before the upgrade."""
         role = leading_of(self.member)
         if hello.group != self.member.config.group:
             raise WrongGroup(f"this node is of group {self.member.config.group}, not {hello.group}")
         if hello.to != self.member.name:
             raise WrongName(f"this node is {self.member.name}, not {hello.to}")
         if role is None:
-            raise NotMaster("this node is not the master: it feeds nobody")
+            raise NotMaster("this node is not the master: it has no feeds")
         await role.check_feed(hello)
 
     async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
-        """Lives the whole life of a feed; returns when it ended, for whatever reason. Closes nothing itself."""
+        """Runs a feed, and returns when it has stopped for any reason. Does not close the channel."""
         role = leading_of(self.member)
         if role is not None:
             await role.serve_feed(hello, channel)
