@@ -130,6 +130,8 @@ class Clients:
             self._limit_holds(len(value), status, answer)
             if status == 200 and answer["durable"]:
                 self.acknowledge(answer["first"], value)
+            elif status == 200 and set(answer["durability"].values()) != {"sync"}:  # the group asks for less
+                self.report.met[durability.EARLY] += 1
             elif status == 200 or answer["type"] in UNKNOWN:
                 self.report.unknown += 1
             else:
