@@ -20,6 +20,7 @@ from typing import Protocol, TypeVar
 from repl.api import ConsumerChange
 from repl.cdc.position_file import DIRECTORY, PositionFile, StoredPosition
 from repl.names.positions import REPLICATED_PREFIX, NodePositions
+from repl.read.read_index import ReadIndex
 from vlsn.errors import BadArgument, LogFailed, NotFound, NotYet, WrongVersion
 from vlsn.seams import Disk
 
@@ -196,7 +197,7 @@ class ReplicatedPositions:
     async def load(self) -> At | None:
         """Returns the position stored last by any master; a new master may at first know only an older one as
         durable."""
-        await self._consumers.confirm(STORE_TIMEOUT_S)
+        await self._consumers.member.opened().part(ReadIndex).confirm(STORE_TIMEOUT_S)
         try:
             found = await self._consumers.consumer(self._name)
         except NotFound:
