@@ -46,7 +46,6 @@ from vlsn.format.feed_messages import (
     heartbeat_message,
     message_type,
     refusal,
-    round_message,
 )
 from vlsn.ids import NULL_VLSN, Term, Vlsn
 from vlsn.seams import Buffer, Channel
@@ -159,8 +158,8 @@ class Feeder:
         self._idle = False
         """True while the sending task waits; then ``handed_over`` may send instead."""
         self._unsent = b""
-        self._round = 0
-        """The number of a read round that has begun and was not sent; 0 for none."""
+        self._round = b""
+        """The message of a read round that has begun and was not sent; empty for none."""
 
     @property
     def mode(self) -> Mode:
@@ -220,11 +219,11 @@ class Feeder:
         if self._idle and self._log.view.dtvlsn > self._told_dtvlsn:
             self._channel.send_now(heartbeat_message(self._position()))
 
-    def begin_round(self, number: int) -> None:
+    def begin_round(self, message: bytes) -> None:
         """Sends a read round: the replica answers if it has stored no later term than this feed's. A feed that is not
         streaming yet sends the round later."""
-        if not self._idle or not self._channel.send_now(round_message(self.term, number)):
-            self._round = number
+        if not self._idle or not self._channel.send_now(message):
+            self._round = message
             self._wake()
 
     def _wake(self) -> None:
@@ -293,8 +292,8 @@ class Feeder:
         channel = self._channel
         while True:
             if self._round:
-                number, self._round = self._round, 0
-                await channel.send(round_message(self.term, number))
+                message, self._round = self._round, b""
+                await channel.send(message)
             first = source.next_vlsn
             blocks = source.from_ring()
             if not blocks and source.mode is Mode.ARCHIVE and source.next_vlsn <= self._log.view.range.last_sync:
@@ -349,7 +348,7 @@ class Feeder:
 
     def _take(self, message: bytes) -> bool:
         if message_type(message) is MessageType.ROUND:
-            self._answered(message)
+            self._answered(*decode_round(message))
             return True
         ack = decode_ack(message)
         if ack.term != self.term or ack.received > self.sent:
@@ -360,8 +359,7 @@ class Feeder:
         self._owner.acknowledged(self, ack)
         return True
 
-    def _answered(self, message: bytes) -> None:
-        term, number = decode_round(message)
+    def _answered(self, term: int, number: int) -> None:
         if term != self.term:
             raise BadBody(f"ROUND {number} of term {term} came back on a feed of term {self.term}")
         self.silent_ticks = 0

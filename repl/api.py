@@ -40,13 +40,9 @@ class Freshness:
     at_least: int = 0
     lag_max_s: float | None = None
 
-    @property
-    def is_any(self) -> bool:
-        """True if any node may answer the read."""
-        return self == ANY
-
 
 ANY = Freshness()
+"""Any node may answer the read."""
 LINEARIZABLE = Freshness(linearizable=True)
 
 

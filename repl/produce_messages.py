@@ -49,8 +49,9 @@ from repl.api import Acks, Appended
 from vlsn.durability import SYNCED, GroupDurability, answered_code, answered_of, asked_code, asked_of
 from vlsn.errors import BadBody
 from vlsn.format.batch import BATCH_BYTES
+from vlsn.format.frame import padded
 from vlsn.format.producer_columns import HANDLE_SEQUENCE, SEQUENCE_MAX
-from vlsn.ids import NUMBER_MAX, Term, Vlsn, padded
+from vlsn.ids import NUMBER_MAX, Term, Vlsn
 from vlsn.limits import BODY_BYTES_MAX
 from vlsn.seams import Buffer
 

@@ -244,7 +244,7 @@ class ReplicaFeed:
         if kind is MessageType.REFUSE:
             raise _rejected(decode_json(message, Refuse))
         if kind is MessageType.ROUND:
-            self._answer(message)
+            self._answer(*decode_round(message))
             return True
         if kind is not MessageType.BLOCKS and kind is not MessageType.HEARTBEAT:
             raise BadBody(f"a {kind.name} message in the stream")
@@ -269,7 +269,7 @@ class ReplicaFeed:
         self._unsynced += run.bytes
         flags = position.flags
         self._log.append_blocks(run, lambda error: self._kept(run.bytes, error), sync=not flags & UNHURRIED)
-        self.verified, self._last_term = Vlsn(run.last_vlsn), run.terms[-1]
+        self.verified, self._last_term = Vlsn(run.lasts[-1]), run.terms[-1]
         if flags:
             self._tells_written = True
             if flags & RECEIPT:
@@ -284,9 +284,8 @@ class ReplicaFeed:
         self.heard_s = self._log.seams.clock.monotonic_s()
         self._silent_looks = 0
 
-    def _answer(self, message: bytes) -> None:
+    def _answer(self, term: int, number: int) -> None:
         """Answers a round, if the feed's term is still the stored one at this moment."""
-        term, number = decode_round(message)
         if term != self.term:
             raise StaleTerm(f"a round of term {term} on a feed of term {self.term}")
         self._check_term()

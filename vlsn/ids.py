@@ -56,8 +56,3 @@ def is_part(text: str) -> bool:
     Allowed are 1–64 of ``[A-Za-z0-9._-]``. ``.`` and ``..`` are not allowed, since a client resolves them before a node
     gets the URL."""
     return _PART.match(text) is not None
-
-
-def padded(size: int) -> int:
-    """Returns ``size`` rounded up to the next multiple of 8 bytes."""
-    return (size + 7) & ~7

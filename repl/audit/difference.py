@@ -24,8 +24,7 @@ from repl.audit.rules import AuditRule
 from repl.audit.source import Source
 from vlsn.errors import BadBody
 from vlsn.format.block import BLOCK_BYTES, BlockHeader, Entry, EntryKind, decode, decode_header, entries
-from vlsn.format.frame import FRAME_BYTES
-from vlsn.ids import padded
+from vlsn.format.frame import FRAME_BYTES, padded
 from vlsn.repair.replacing import is_summed_up
 from vlsn.verify.frames import Bools
 from vlsn.verify.inspection import Rule

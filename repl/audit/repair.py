@@ -44,11 +44,11 @@ from repl.audit.sources import source_of
 from vlsn.errors import BadArgument, IntegrityFault
 from vlsn.format.block import BlockHeader, decode_header
 from vlsn.format.checksum import crc
-from vlsn.format.frame import FRAME_BYTES, FrameKind
+from vlsn.format.frame import FRAME_BYTES, FrameKind, padded
 from vlsn.format.records import RollbackStart
 from vlsn.format.rollback_periods import end_of
 from vlsn.format.segment import FIRST_FRAME
-from vlsn.ids import Lsn, lsn, padded
+from vlsn.ids import Lsn, lsn
 from vlsn.recover.identity import NODE_FILE_NAME
 from vlsn.repair.replacing import REPLACED_BYTES_MAX, Replacement, filled, replace_blocks
 from vlsn.seams import Disk, Stores

@@ -20,6 +20,7 @@ from typing import Protocol, TypeVar
 from repl.api import ConsumerChange
 from repl.cdc.position_file import DIRECTORY, PositionFile, StoredPosition
 from repl.names.positions import REPLICATED_PREFIX, NodePositions
+from repl.read.read_index import ReadIndex
 from vlsn.errors import BadArgument, LogFailed, NotFound, NotYet, WrongVersion
 from vlsn.seams import Disk
 
@@ -199,7 +200,7 @@ class ReplicatedPositions:
     async def load(self) -> At | None:
         """Returns the position stored last by any master. A new master may at first see only an older position as
         durable, so the master's leadership is confirmed first."""
-        await self._consumers.confirm(STORE_TIMEOUT_S)
+        await self._consumers.member.opened().part(ReadIndex).confirm(STORE_TIMEOUT_S)
         try:
             found = await self._consumers.consumer(self._name)
         except NotFound:

@@ -22,9 +22,8 @@ from vlsn.errors import BadBody
 from vlsn.format import block, scan
 from vlsn.format.block import BLOCK_BYTES
 from vlsn.format.block_heads import heads_good
-from vlsn.format.frame import FRAME_BYTES
+from vlsn.format.frame import FRAME_BYTES, padded
 from vlsn.format.rows import Rows
-from vlsn.ids import padded
 
 _BODY_BYTES_AT: Final = 52
 _BODY_BYTES: Final = Struct("<I")

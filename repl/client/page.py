@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from vlsn.errors import BadBody
 from vlsn.format import block
 from vlsn.format.block import Entry
-from vlsn.ids import padded
+from vlsn.format.frame import padded
 
 
 @dataclass(frozen=True, slots=True)

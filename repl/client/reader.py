@@ -241,7 +241,7 @@ class Reader:
 
         async def look(url: str) -> tuple[int, int]:
             answer = await self._get(f"{url}/v1/entries?{wanted}limit=1&kinds=all")
-            durable = _number(answer, DURABLE_END)
+            (durable,) = _numbers(answer, DURABLE_END)
             return (decoded(answer, _EntrySaid, "entry").vlsn if answer.body else 0), durable
 
         await self._endpoints.look(self._give_up_s)
@@ -342,14 +342,15 @@ class Reader:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._give_up_s if deadline is None else deadline
 
-        fault = known or Unreachable(f"no answer in time of {', '.join(self._endpoints.urls)}")
+        fault = known
 
         async def ask_all() -> T:
             nonlocal fault
             try:
                 return await self._of_any(ask, until, silent_s)
             except TimeoutError:
-                raise fault from None  # the error of an earlier round, if there was one
+                silent = Unreachable(f"no answer in time of {', '.join(self._endpoints.urls)}")
+                raise fault or silent from None
             except VlsnLogError as error:
                 fault = error
                 raise
@@ -410,10 +411,10 @@ class Reader:
             headers={"Accept": BLOCKS_TYPE if wanted.keys is None else ndjson.CONTENT_TYPE},
             wait_s=wanted.wait_s + (self._confirm_s if ask else 0.0),
         )
-        durable, next_vlsn = _number(response, DURABLE_END), _number(response, "Vlsnlog-Next")
+        durable, next_vlsn = _numbers(response, DURABLE_END, "Vlsnlog-Next")
         if wanted.keys is not None:
             entries = ndjson.decode_entries(bytes(response.body))
-            return Page(entries, next_vlsn, durable, _number(response, "Vlsnlog-Term", "0"))
+            return Page(entries, next_vlsn, durable, int(response.headers.get("Vlsnlog-Term", "0")))
         kinds = None if wanted.all_kinds else DATA_ONLY
         return self._page_with(memoryview(response.body), place, next_vlsn, durable, kinds)
 
@@ -424,11 +425,11 @@ class Reader:
         return Page(entries, next_vlsn, durable, term)
 
 
-def _number(answer: Response, header: str, default: str = "") -> int:
+def _numbers(answer: Response, *headers: str) -> list[int]:
     try:
-        return int(answer.headers.get(header, default))
+        return [int(answer.headers.get(header, "")) for header in headers]
     except ValueError:
-        raise BadBody(f"an answer without {header}; is it a vlsnlog node?") from None
+        raise BadBody(f"an answer without {' and '.join(headers)}; is it a vlsnlog node?") from None
 
 
 def _until(page: Page, end: int) -> Page:

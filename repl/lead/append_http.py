@@ -17,8 +17,11 @@ import asyncio
 from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
 
-from repl.api import Acks, Appended, Pending
-from repl.lead.service import NodeAppends
+from repl.api import Acks, Appended, CommitSets, Done, Pending, Puts
+from repl.group.member import Member
+from repl.lead.append_book import Append
+from repl.lead.leading import Leading, lead_of
+from repl.names import positions, sinks
 from repl.web import ndjson, problem, query
 from repl.web.limits import PIECE_BYTES, TIMEOUT_S_MAX, AppendLimits, Budget
 from repl.web.mastership import redirect
@@ -29,7 +32,7 @@ from vlsn.errors import BadArgument, TooLarge, UnsupportedType, VlsnLogError
 from vlsn.format import batch
 from vlsn.format.batch import Batch
 from vlsn.format.producer_columns import SEQUENCE_MAX
-from vlsn.format.submission import Values, values_of
+from vlsn.format.submission import Submission, Transaction, Values, values_of
 from vlsn.seams import Buffer
 
 OCTETS = "application/octet-stream"
@@ -40,6 +43,50 @@ APPEND_PARAMETERS = frozenset({"acks", "durability", "timeout", "producer", "seq
 _KEY = frozenset({"key"})
 _KINDS = (OCTETS, ndjson.CONTENT_TYPE, BATCH)
 _JSON = {"Content-Type": "application/json"}
+
+
+class NodeAppends:
+    """Appends to the log of the moment's lead."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+
+    def submit(
+        self,
+        submission: Submission,
+        acks: Acks,
+        done: Done,
+        born: int | None = None,
+        durability: GroupDurability | None = None,
+        sets: CommitSets | None = None,
+    ) -> Append:
+        """Queues one atomic append. A transaction's COMMIT also sets the names in ``sets``. A producer's that is in the
+        queue or the log already is not queued again, and answered when its original meets ``acks``. ``born``: a VLSN
+        that was durable before the producer's first. ``durability``: less than the group's setting, None for that.
+
+        ``done`` is called exactly once, never from inside this call. Raises at once, with nothing logged:
+        ``QueueFull``, ``NotMaster``, ``InsufficientReplicas``, ``NoSpace``, ``TooLarge``, ``Halted``,
+        ``StrongerDurability``, ``WrongVersion`` for less than a sync at level 1; for a producer ``OutOfSequence``,
+        ``UnknownProducer``, ``DuplicateForgotten``; for a bad value in ``sets`` ``BadArgument``. ``done`` receives
+        ``StaleTerm`` where another commit has replaced a name's value.
+        """
+        lead = lead_of(self.member)
+        if durability is not None:
+            lead.admission.check_durability(durability)
+        if sets is None:
+            return lead.admission.submit(submission, acks, done, born, None, durability)
+        assert isinstance(submission, Transaction)
+        try:
+            puts = puts_of(lead, sets)
+        except BadArgument as error:
+            if positions.is_past(
+                lead.log, sets.positions
+            ):  # of its end: an unseated master misses entries that were read elsewhere
+                return lead.admission.refuse(submission, acks, done, error)
+            raise
+        if puts is not None:
+            submission = Transaction(submission.parts, puts.entry(), (submission.producer, submission.sequence))
+        return lead.admission.submit(submission, acks, done, born, puts, durability)
 
 
 class AppendRoutes:
@@ -117,7 +164,8 @@ class AppendRoutes:
                 if not self._appends.member.is_master():
                     answer(redirect(self._appends.member, request))
                     return _nothing
-                _check_length(len(body), terms.body_bytes_max)
+                if len(body) > terms.body_bytes_max:
+                    raise _too_long(len(body), terms.body_bytes_max)
                 self._bodies.take(len(body))
             except VlsnLogError as error:
                 answer(problem.response(error))
@@ -131,7 +179,8 @@ class AppendRoutes:
         chunked."""
         length = request.body_length
         if length is not None:
-            _check_length(length, limit)
+            if length > limit:
+                raise _too_long(length, limit)
             self._bodies.take(length)
             try:
                 return await request.body(limit)
@@ -142,7 +191,8 @@ class AppendRoutes:
         try:
             async with in_time():
                 async for piece in request.pieces():
-                    _check_length(len(body) + len(piece), limit)
+                    if len(body) + len(piece) > limit:
+                        raise _too_long(len(body) + len(piece), limit)
                     self._bodies.take(len(piece))
                     body += piece
         except BaseException:
@@ -266,6 +316,16 @@ def _nothing() -> None:
     pass
 
 
+def puts_of(lead: Leading, sets: CommitSets | None) -> Puts | None:
+    """Makes the names and values that a transaction's COMMIT sets. Raises ``BadArgument``, ``TooLarge``."""
+    if sets is None:
+        return None
+    return sinks.joined(
+        positions.puts_of(lead.log, sets.positions) if sets.positions else None,
+        sinks.puts_of(lead.log, sets.sinks) if sets.sinks else None,
+    )
+
+
 def producer_in(fields: Mapping[str, str]) -> tuple[int, int] | None:
     """Reads id and sequence of a producer, which must be sent together."""
     text = fields.get("producer")
@@ -291,6 +351,5 @@ def _content_type(request: Request) -> str:
     return kind
 
 
-def _check_length(length: int, limit: int) -> None:
-    if length > limit:
-        raise TooLarge(f"a body of {length} bytes or more; at most {limit} for this content type")
+def _too_long(length: int, limit: int) -> TooLarge:
+    return TooLarge(f"a body of {length} bytes or more; at most {limit} for this content type")

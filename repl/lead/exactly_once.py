@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from repl.api import Acks, Done
 from repl.lead.append_book import Append, refusal_of
-from repl.read.service import missing
+from repl.read.reads import missing
 from vlsn.errors import (
     DuplicateForgotten,
     OutcomeUnknown,

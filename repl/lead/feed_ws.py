@@ -6,11 +6,14 @@ invalid headers, then the node's own conditions (group, names, incarnations, ter
 
 from __future__ import annotations
 
+from repl.api import FeedHello
 from repl.group.feed_hello import decode_hello
-from repl.lead.service import NodeFeeds
+from repl.group.member import Member
+from repl.lead.leading import leading_of
 from repl.web import query
 from repl.web.limits import FEEDS_MAX, Budget
 from repl.web.types import Request, Upgrade, require_upgrade
+from vlsn.errors import NotMaster, WrongGroup, WrongName
 from vlsn.limits import KIB, MIB
 from vlsn.seams import Channel
 
@@ -18,6 +21,30 @@ MESSAGE_FROM_REPLICA_BYTES_MAX = MIB
 """The largest message of a replica: SYNCUP with its term runs."""
 _NONE: frozenset[str] = frozenset()
 assert MESSAGE_FROM_REPLICA_BYTES_MAX >= 64 * KIB
+
+
+class NodeFeeds:
+    """The feeds that a master sends its replicas."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+
+    async def check_feed(self, hello: FeedHello) -> None:
+        """Raises the ``FeedRefused`` (or ``NotMaster``, ``Halted``) that refuses it before the upgrade."""
+        role = leading_of(self.member)
+        if hello.group != self.member.config.group:
+            raise WrongGroup(f"this node is of group {self.member.config.group}, not {hello.group}")
+        if hello.to != self.member.name:
+            raise WrongName(f"this node is {self.member.name}, not {hello.to}")
+        if role is None:
+            raise NotMaster("this node is not the master: it feeds nobody")
+        await role.check_feed(hello)
+
+    async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
+        """Lives the whole life of a feed; returns when it ended, for whatever reason. Closes nothing itself."""
+        role = leading_of(self.member)
+        if role is not None:
+            await role.serve_feed(hello, channel)
 
 
 class FeedRoutes:

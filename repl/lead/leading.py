@@ -201,7 +201,7 @@ class Leading(Tenure):
         self.admission.sealed(pendings)
 
     def handed_over(self) -> None:
-        if self.start and self.log.view.history.group_vlsn != self.changes.at:
+        if self.start and self.log.view.history.groups[-1][0] != self.changes.at:
             self.changes.follow()
         for feeder in self.feeders.values():
             feeder.handed_over()

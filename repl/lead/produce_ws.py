@@ -22,9 +22,8 @@ from collections import deque
 from typing import NamedTuple
 
 from repl.api import Appended, CommitSets, Pending
-from repl.lead.append_http import decode_batch
+from repl.lead.append_http import NodeAppends, decode_batch
 from repl.lead.produce_line import Line
-from repl.lead.service import NodeAppends
 from repl.lead.transactions_http import decode_sets
 from repl.produce_messages import (
     REQUEST_MESSAGE_BYTES_MAX,

@@ -17,6 +17,7 @@ from repl.lead.tenure import Tenure
 from repl.read.read_index import ROUND_TIMEOUT_S
 from repl.shared import Shared
 from vlsn.errors import NotMaster
+from vlsn.format.feed_messages import round_message
 from vlsn.ids import Incarnation, Vlsn
 
 
@@ -42,7 +43,7 @@ class LeadersRounds:
     def fed(self, feeder: Feeder) -> None:
         """Sends the running round to a replica that has just passed syncup."""
         if self._rounds.number:
-            feeder.begin_round(self._rounds.number)
+            feeder.begin_round(round_message(self._lead.term, self._rounds.number))
 
     def close(self) -> None:
         self._shared.close(NotMaster("this node has stopped leading; ask again"))
@@ -54,10 +55,10 @@ class LeadersRounds:
                 while not lead.book.durable:
                     await self._change()
                 index = lead.log.view.dtvlsn
-                number = self._rounds.begin()
+                message = round_message(lead.term, self._rounds.begin())
                 for feeder in lead.feeders.values():
                     if feeder.streaming:
-                        feeder.begin_round(number)
+                        feeder.begin_round(message)
                 while not self._rounds.confirmed(lead.book.electable):
                     await self._change()
         except TimeoutError:

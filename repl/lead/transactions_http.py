@@ -20,16 +20,22 @@ from collections.abc import Mapping
 
 import msgspec
 
-from repl.api import Acks, Appended, CommitSets, Handle
-from repl.lead.append_http import ACKS, APPEND_PARAMETERS, AppendRoutes, durability_in, producer_in
-from repl.lead.service import NodeTransactions
+from repl.api import Acks, Appended, CommitSets, Done, Handle
+from repl.group.member import Member
+from repl.lead.append_book import Append
+from repl.lead.append_http import ACKS, APPEND_PARAMETERS, AppendRoutes, durability_in, producer_in, puts_of
+from repl.lead.leading import lead_of
+from repl.names import positions
 from repl.web import problem, query
 from repl.web.json_objects import HEADERS, answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX, STAGED_S, TIMEOUT_S_MAX, AppendLimits
 from repl.web.mastership import redirect
 from repl.web.types import Handler, Request, Response
+from vlsn.durability import GroupDurability
 from vlsn.errors import BadArgument, BadBody, NotFound, VlsnLogError
+from vlsn.format.batch import Batch
 from vlsn.format.records import JSON_FAULTS
+from vlsn.format.submission import Values
 from vlsn.ids import NUMBER_MAX
 from vlsn.limits import BATCH_ENTRIES_MAX
 from vlsn.seams import Buffer
@@ -43,6 +49,65 @@ _BEGINNING = frozenset({"id"})
 _STAGING = frozenset({"after", "rewinds"})
 _COMMITTING = APPEND_PARAMETERS | _STAGING
 REWINDS_MAX = 1_000_000
+
+
+class NodeTransactions:
+    """Transactions in the memory of the moment's lead, until their commits log them whole."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+
+    def begin(self, id: int | None) -> tuple[Handle, int]:
+        """Begins one named ``id``, None for any name; returns with it the bytes of a segment that it may take. Raises
+        ``NotMaster``, ``QueueFull``, ``BadArgument`` for another one's name, ``WrongVersion`` below the level that has
+        them."""
+        transactions = lead_of(self.member).transactions
+        return transactions.begin(id), transactions.bytes_max
+
+    async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
+        """Stages more entries, and returns how many there are; ``after``: how many there were, ``rewinds``: how many
+        calls were given up. Raises ``TooLarge``, ``QueueFull``, ``BadArgument``, ``TransactionGone``,
+        ``TransactionClosed``, ``OutcomeUnknown``."""
+        return await lead_of(self.member).transactions.stage(handle, part, after, rewinds)
+
+    async def commit(
+        self,
+        handle: Handle,
+        acks: Acks,
+        done: Done,
+        *,
+        name: tuple[int, int] | None,
+        born: int | None,
+        sets: CommitSets | None,
+        durability: GroupDurability | None,
+        after: int | None,
+        rewinds: int,
+    ) -> Append:
+        """Submits all staged entries as one append, as the producer's submission where it has a ``name``. Its COMMIT
+        sets the names in ``sets``. Asked again it is answered as the first time. ``after`` and ``rewinds`` as in
+        ``stage``. ``done`` and what it raises: as for ``NodeAppends.submit``; ``StaleTerm`` where another commit has
+        replaced a value."""
+        lead = lead_of(self.member)
+        if durability is not None:
+            lead.admission.check_durability(durability)
+        if sets is not None:
+            await positions.confirm_end(lead, sets.positions)
+        puts = puts_of(lead, sets)
+        return lead.transactions.commit(
+            handle,
+            acks,
+            done,
+            name=name,
+            born=born,
+            puts=puts,
+            durability=durability,
+            after=after,
+            rewinds=rewinds,
+        )
+
+    async def abort(self, handle: Handle) -> None:
+        """Forgets what is staged. Raises ``TransactionClosed`` once a commit is under way."""
+        await lead_of(self.member).transactions.abort(handle)
 
 
 class TransactionRoutes:

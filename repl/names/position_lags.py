@@ -81,23 +81,20 @@ class ConsumerLags:
         for name in due[:LOOKS_MAX]:
             await self._look(name, positions[name].position.next)
 
-    async def look_at(self, name: str) -> None:
-        """Reads the log for one position, if that is due."""
+    async def told_of(self, name: str) -> ConsumerAt | None:
+        """Returns one position with its present lag. Reads the log for it first, if that is due."""
         durable = self._reads.durable
         placed = self.position(name, durable)
-        if placed is not None and self._is_due(name, placed, durable):
+        if placed is None:
+            return None
+        if self._is_due(name, placed, durable):
             await self._look(name, placed.position.next)
+        return self._told(name, placed, durable)
 
     def told(self) -> list[ConsumerAt]:
         """Returns all positions by name, with their lags as last read."""
         durable = self._reads.durable
         return [self._told(name, placed, durable) for name, placed in self.positions().items()]
-
-    def told_of(self, name: str) -> ConsumerAt | None:
-        """Returns one position, with its lag as last read."""
-        durable = self._reads.durable
-        placed = self.position(name, durable)
-        return self._told(name, placed, durable) if placed is not None else None
 
     def _is_due(self, name: str, placed: Placed, durable: Vlsn) -> bool:
         if is_of_another_group(name):

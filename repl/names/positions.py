@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from repl.api import LINEARIZABLE, ConsumerAt, ConsumerChange, Freshness, Puts
+from repl.api import ConsumerAt, ConsumerChange, Puts
 from repl.group.member import Member
 from repl.names.commits import CommitLead, commit_alone
 from repl.names.position_lags import ConsumerLags
-from repl.read.read_index import ReadIndex
 from vlsn.errors import BadArgument, NotFound, OutcomeUnknown, ProducersMissing, TooLarge, Trimmed
 from vlsn.ids import NUMBER_MAX
 from vlsn.state.cdc_consumers import paused_key, paused_since, paused_value
@@ -91,9 +90,6 @@ class NodePositions:
         self.member = member
         self._leads = leads
 
-    async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
-        return await self.member.opened().part(ReadIndex).confirm(timeout_s, asked)
-
     async def consumers(self) -> list[ConsumerAt]:
         """Returns all positions, by name. Raises ``ProducersMissing`` while this node has lost the small state."""
         lags = self._lags()
@@ -103,9 +99,7 @@ class NodePositions:
     async def consumer(self, name: str) -> ConsumerAt:
         """Returns one position. Raises ``BadArgument``, ``NotFound``, and as ``consumers``."""
         key_of(name)
-        lags = self._lags()
-        await lags.look_at(name)
-        found = lags.told_of(name)
+        found = await self._lags().told_of(name)
         if found is None:
             raise NotFound(f"consumer {name} has no position here")
         return found

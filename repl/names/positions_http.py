@@ -50,11 +50,11 @@ class ConsumerRoutes:
         }
 
     async def list(self, request: Request) -> Response:
-        await confirm_alone(self._consumers, request.query)
+        await confirm_alone(self._consumers.member, request.query)
         return answered({"consumers": [msgspec.to_builtins(each) for each in await self._consumers.consumers()]})
 
     async def _get(self, name: str, request: Request) -> Response:
-        await confirm_alone(self._consumers, request.query)
+        await confirm_alone(self._consumers.member, request.query)
         return answered(msgspec.to_builtins(await self._consumers.consumer(name)))
 
     async def _put(self, name: str, request: Request) -> Response:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from repl.api import LINEARIZABLE, Freshness, Puts, SinkAt, SinkChange
+from repl.api import Puts, SinkAt, SinkChange
 from repl.group.member import Member
 from repl.names.commits import CommitLead, commit_alone
-from repl.read.read_index import ReadIndex
 from repl.read.reads import Reads
 from vlsn.errors import BadArgument, NotFound, ProducersMissing, TooLarge
 from vlsn.ids import NUMBER_MAX
@@ -53,9 +52,6 @@ class NodeSinks:
     def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
         self.member = member
         self._leads = leads
-
-    async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
-        return await self.member.opened().part(ReadIndex).confirm(timeout_s, asked)
 
     def sinks(self) -> list[SinkAt]:
         """Returns all states, by name. Raises ``ProducersMissing`` while this node has lost the small state."""

@@ -37,11 +37,11 @@ class SinkRoutes:
         return {"GET": partial(self._get, name), "DELETE": partial(self._delete, name)}
 
     async def list(self, request: Request) -> Response:
-        await confirm_alone(self._sinks, request.query)
+        await confirm_alone(self._sinks.member, request.query)
         return answered({"sinks": [msgspec.to_builtins(each) for each in self._sinks.sinks()]})
 
     async def _get(self, name: str, request: Request) -> Response:
-        await confirm_alone(self._sinks, request.query)
+        await confirm_alone(self._sinks.member, request.query)
         return answered(msgspec.to_builtins(self._sinks.sink(name)))
 
     async def _delete(self, name: str, request: Request) -> Response:

@@ -18,12 +18,12 @@ from repl.destinations.destinations_http import PATH as DESTINATIONS
 from repl.destinations.destinations_http import DestinationRoutes
 from repl.destinations.handed import Handed
 from repl.destinations.node_destinations import NodeDestinations
-from repl.lead.append_http import AppendRoutes
-from repl.lead.feed_ws import FeedRoutes
+from repl.group.member import Member
+from repl.lead.append_http import AppendRoutes, NodeAppends
+from repl.lead.feed_ws import FeedRoutes, NodeFeeds
 from repl.lead.produce_ws import ProduceRoutes
-from repl.lead.service import NodeAppends, NodeFeeds, NodeTransactions
 from repl.lead.transactions_http import PATH as TRANSACTIONS
-from repl.lead.transactions_http import TransactionRoutes
+from repl.lead.transactions_http import NodeTransactions, TransactionRoutes
 from repl.names.positions import NodePositions
 from repl.names.positions_http import PATH as CONSUMERS
 from repl.names.positions_http import ConsumerRoutes
@@ -35,12 +35,12 @@ from repl.node.peers import NodePeers
 from repl.node.status_http import NodeMonitoring, StatusRoutes
 from repl.read.long_polls import LongPolls
 from repl.read.read_http import ReadRoutes
+from repl.read.reads import reads_of
 from repl.read.segments_http import NodeFiles, SegmentRoutes
-from repl.read.service import NodeReads
 from repl.read.spans_http import PATH as SPANS
 from repl.read.spans_http import SpanRoutes
 from repl.read.tail_http import TailRoutes
-from repl.repair.restore_http import RepairRoutes, Repairs
+from repl.repair.restore_http import RepairRoutes
 from repl.web import problem, query
 from repl.web.browsers import Browsers, check_json
 from repl.web.json_objects import answering
@@ -57,7 +57,7 @@ class Services:
 
     appends: NodeAppends
     transactions: NodeTransactions
-    reads: NodeReads
+    member: Member
     consumers: NodePositions
     sinks: NodeSinks
     destinations: NodeDestinations
@@ -65,7 +65,7 @@ class Services:
     files: NodeFiles
     feeds: NodeFeeds
     peers: NodePeers
-    repairs: Repairs
+    repairs: RepairRoutes
     administration: NodeAdministration
     monitoring: NodeMonitoring
 
@@ -92,19 +92,20 @@ class Gateway:
         appends = AppendRoutes(services.appends, bodies, limits, pieces)
         transactions = TransactionRoutes(services.transactions, appends, limits)
         producers = ProduceRoutes(services.appends, bodies, limits)
-        pages = LongPolls(services.reads, pieces)
+        pages = LongPolls(services.member, pieces)
         self.readers = Budget("waiting readers", readers_max)
         self.handed = Handed()
-        reads, tails = ReadRoutes(services.reads, pages, self.readers), TailRoutes(services.reads, pages, self.readers)
+        reads = ReadRoutes(services.member, pages, self.readers)
+        tails = TailRoutes(services.member, pages, self.readers)
         segments, feeds = SegmentRoutes(services.files), FeedRoutes(services.feeds)
-        peers, repairs = services.peers, RepairRoutes(services.repairs)
+        peers, repairs = services.peers, services.repairs
         self._consumers = consumers = ConsumerRoutes(services.consumers)
         self._sinks = sinks = SinkRoutes(services.sinks)
         self._cdc = cdc = CdcRoutes(services.cdc)
         self._destinations = destinations = DestinationRoutes(services.destinations, self.readers, self.handed, pieces)
         admin = AdminRoutes(services.administration)
         self._status = status = StatusRoutes(services.monitoring, pieces)
-        self._reads = services.reads
+        self._member = services.member
         self._browsers = Browsers(services.monitoring.addresses)
         self._check_founding = services.monitoring.check_founding
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
@@ -119,7 +120,7 @@ class Gateway:
             "/v1/segments": {"GET": segments.listing},
             CONSUMERS: {"GET": consumers.list},
             SINKS: {"GET": sinks.list},
-            SPANS: {"GET": SpanRoutes(services.reads).spans},
+            SPANS: {"GET": SpanRoutes(services.member).spans},
             CDC: {"GET": cdc.list},
             DESTINATIONS: {"GET": destinations.list},
             "/v1/status": {"GET": status.status},
@@ -162,7 +163,8 @@ class Gateway:
                 return await handler(request)
             if request.method in _READS:
                 return self._with_durable(request, await handler(request))
-            if request.method in ("POST", "PUT") and not _is_staging(request.path):
+            staging = request.path.startswith(TRANSACTIONS) and request.path.endswith("/entries")
+            if request.method in ("POST", "PUT") and not staging:
                 check_json(request)
             try:
                 return self._with_durable(request, await handler(request))
@@ -176,7 +178,7 @@ class Gateway:
     def _with_durable(self, request: Request, answer: Response | Upgrade) -> Response | Upgrade:
         """Adds the durable end to answers whose clients will want to read up to there."""
         if isinstance(answer, Response) and answer.status < 300 and request.path.startswith(_OF_COMMITS):
-            return replace(answer, headers={**answer.headers, DURABLE: str(self._reads.end() - 1)})
+            return replace(answer, headers={**answer.headers, DURABLE: str(reads_of(self._member).durable)})
         return answer
 
     def quick(self, request: Request) -> Start | None:
@@ -229,10 +231,6 @@ def _check_codings(request: Request) -> None:
         plain = _CODINGS.get(name.lower())
         if plain is not None and value.strip().lower() != plain:
             raise UnsupportedType(f"{name}: {value[:40]}; bodies are read as they are")
-
-
-def _is_staging(path: str) -> bool:
-    return path.startswith(TRANSACTIONS) and path.endswith("/entries")
 
 
 def _allowed(methods: Methods) -> list[str]:

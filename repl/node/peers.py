@@ -1,11 +1,9 @@
-"""Answers the other members' calls, ``/v1/peer/…``: hellos, votes, read indexes, and copies of blocks."""
+"""Answers the other members' calls, ``/v1/peer/…``: hellos, votes, and read indexes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from repl.destinations.filling import Giving
 from repl.elect.electing import Electing
 from repl.elect.vote_requests import answer_stand, answer_vote
 from repl.group.confirming import Confirming
@@ -13,8 +11,6 @@ from repl.group.hello_answers import answer_hello
 from repl.group.member import Member
 from repl.names.begun import NodeBegun
 from repl.read.read_index import ReadIndex
-from repl.repair import integrity, providing
-from repl.repair.providing import Providing
 
 
 class NodePeers:
@@ -51,28 +47,3 @@ class NodePeers:
 
     def _electing(self) -> Electing:
         return self.member.opened().part(Electing)
-
-
-class NodeRepairs:
-    """``repl.repair.restore_http.Repairs`` of this node."""
-
-    def __init__(self, member: Member) -> None:
-        self.member = member
-
-    async def offer(self, body: dict[str, Any]) -> bytes:
-        ask = providing.asked_of(self.member, body)
-        return await self.member.opened().part(Providing).answer(ask)
-
-    async def range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
-        return await self.member.opened().part(Providing).read(session, number, start, end, have)
-
-    async def block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
-        return await providing.block_of(self.member, asked, term, first)
-
-    async def messages(self, asked: Mapping[str, str], uuid: str, since: int, first: int, last: int) -> bytes:
-        member = self.member
-        providing.check_names(member, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
-        return await self.member.opened().part(Giving).give(uuid, since, first, last)
-
-    async def copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
-        return await integrity.answer_copy(self.member, asked, vlsn)

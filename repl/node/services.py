@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from functools import partial
 
+from repl.destinations.filling import Giving
 from repl.destinations.node_destinations import NodeDestinations
+from repl.lead.append_http import NodeAppends
+from repl.lead.feed_ws import NodeFeeds
 from repl.lead.leading import lead_of
-from repl.lead.service import NodeAppends, NodeFeeds, NodeTransactions
+from repl.lead.transactions_http import NodeTransactions
 from repl.names.begun import NodeBegun
 from repl.names.positions import NodePositions
 from repl.names.sinks import NodeSinks
 from repl.node.admin_http import NodeAdministration
 from repl.node.gateway import Services
 from repl.node.parts import NodeParts
-from repl.node.peers import NodePeers, NodeRepairs
+from repl.node.peers import NodePeers
 from repl.node.status_http import NodeMonitoring
 from repl.read.segments_http import NodeFiles
-from repl.read.service import NodeReads
+from repl.repair.restore_http import RepairRoutes
 
 
 def services_of(parts: NodeParts) -> Services:
     member = parts.member
     leads = partial(lead_of, member)
+
+    async def give(uuid: str, since: int, first: int, last: int) -> bytes:
+        return await member.opened().part(Giving).give(uuid, since, first, last)
+
     return Services(
         appends=NodeAppends(member),
         transactions=NodeTransactions(member),
-        reads=NodeReads(member),
+        member=member,
         consumers=NodePositions(member, leads),
         sinks=NodeSinks(member, leads),
         destinations=NodeDestinations(member, leads),
@@ -33,7 +40,7 @@ def services_of(parts: NodeParts) -> Services:
         files=NodeFiles(member),
         feeds=NodeFeeds(member),
         peers=NodePeers(member, parts.confirming, NodeBegun(member, leads)),
-        repairs=NodeRepairs(member),
+        repairs=RepairRoutes(member, give),
         administration=NodeAdministration(member, parts.restoration),
         monitoring=NodeMonitoring(parts),
     )

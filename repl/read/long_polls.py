@@ -20,7 +20,8 @@ from contextlib import nullcontext
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from repl.read.service import NodeReads
+from repl.group.member import Member
+from repl.read.reads import reads_of
 from repl.web import ndjson, problem
 from repl.web.deadlines import Deadlines, Due
 from repl.web.limits import (
@@ -123,10 +124,10 @@ class Audience:
 
 
 class LongPolls:
-    def __init__(self, reads: NodeReads, pieces: Slices) -> None:
+    def __init__(self, member: Member, pieces: Slices) -> None:
         """Makes the long-polls of one node. ``pieces`` shares a turn of the event loop among everything that is
         encoded."""
-        self._reads = reads
+        self._member = member
         self._pieces = pieces
         self._at_once = asyncio.Semaphore(PAGES_AT_ONCE_MAX)
         self._audiences: dict[Wanted, Audience] = {}
@@ -168,14 +169,15 @@ class LongPolls:
 
     async def make(self, wanted: Wanted, bytes_max: int) -> Page:
         """Makes a page of the entries that are durable now, which is empty if there are none. Raises the same errors as
-        ``Reads.read``, and ``NotInLog``."""
+        ``Reads.page``, and ``NotInLog``."""
+        reads = reads_of(self._member)
         if wanted.after_term:
-            self._reads.check_place(wanted.after_vlsn, wanted.after_term)
+            reads.check_place(wanted.after_vlsn, wanted.after_term)
         if wanted.form is Form.BLOCKS:
-            blocks = await self._reads.read_blocks(wanted.from_vlsn, bytes_max=bytes_max)
+            blocks = await reads.blocks(wanted.from_vlsn, bytes_max=bytes_max)
             page = Page(wanted.form, b"".join(blocks.data), blocks.next_vlsn, blocks.durable)
         else:
-            entries = await self._reads.read(
+            entries = await reads.page(
                 wanted.from_vlsn,
                 limit=wanted.limit,
                 bytes_max=bytes_max,
@@ -186,10 +188,10 @@ class LongPolls:
             next_vlsn, term = entries.next_vlsn, entries.term
             if count < len(entries.entries):
                 next_vlsn = entries.entries[count].vlsn
-                term = self._reads.term_before(next_vlsn)
+                term = reads.term_before(next_vlsn)
             page = Page(wanted.form, data, next_vlsn, entries.durable, term)
         if wanted.after_term:  # checks again, because the read may depend on more of the log
-            self._reads.check_place(wanted.after_vlsn, wanted.after_term)
+            reads_of(self._member).check_place(wanted.after_vlsn, wanted.after_term)
         return page
 
     def nothing(self, reader: Reader) -> Page | VlsnLogError:
@@ -198,7 +200,8 @@ class LongPolls:
         form, at = reader.audience.wanted.form, reader.audience.wanted.from_vlsn
         assert at is not None
         try:
-            return Page(form, b"", at, self._reads.end() - 1, self._reads.term_before(at))
+            reads = reads_of(self._member)
+            return Page(form, b"", at, reads.durable, reads.term_before(at))
         except VlsnLogError as error:
             return error
 
@@ -207,9 +210,10 @@ class LongPolls:
         awaited = audience.wanted.from_vlsn or 1
         try:
             while audience.readers:
-                waits = audience.wanted.wait and awaited >= self._reads.end()
+                reads = reads_of(self._member)
+                waits = audience.wanted.wait and awaited > reads.durable
                 if waits:
-                    await self._reads.until(awaited)
+                    await reads.until(awaited)
                 # New entries are in memory, so their readers need not wait behind pages from the disk.
                 async with nullcontext() if waits else self._at_once:
                     self._close(audience)

@@ -17,13 +17,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
-from repl.api import Freshness
+from repl.api import ANY, Freshness, ProducerAt
+from repl.group.member import Member, OpenMember
 from repl.read.long_polls import BLOCKS, Audience, Form, LongPolls, Page, Wanted
-from repl.read.service import Confirming, NodeReads
+from repl.read.read_index import ReadIndex
+from repl.read.reads import Reads, missing, reads_of
 from repl.read.starting_point import PARAMETERS as BEGINNINGS
 from repl.read.starting_point import StartingPoint
 from repl.web import problem, query
@@ -41,6 +44,7 @@ from repl.web.limits import (
 )
 from repl.web.types import Answer, Leave, Request, Response, Start
 from vlsn.errors import BadArgument, QueueFull, VlsnLogError
+from vlsn.state.producers import ProducerPlace
 
 ALL_KINDS: Mapping[str, bool] = {"data": False, "all": True}
 TXNS: Mapping[str, bool] = {"false": False, "true": True}
@@ -56,8 +60,8 @@ _PIECE_BYTES = 256 * 1024
 
 
 class ReadRoutes:
-    def __init__(self, reads: NodeReads, shared: LongPolls, readers: Budget) -> None:
-        self._reads = reads
+    def __init__(self, member: Member, shared: LongPolls, readers: Budget) -> None:
+        self._member = member
         self._shared = shared
         self._readers = readers
         self._under_way = Budget("reads under way", READS_MAX)
@@ -70,11 +74,11 @@ class ReadRoutes:
         begin = StartingPoint.asked(fields)
         wait_s = query.seconds(fields, "wait", 0.0, 0.0, WAIT_S_MAX)
         wanted = _wanted(request)
-        place = Place.asked(self._reads, fields, begin.from_vlsn)
+        place = Place.asked(self._member, fields, begin.from_vlsn)
         with self._under_way.hold():
             place.check()
-            await confirm(self._reads, fields)
-            from_vlsn = await begin.vlsn(self._reads)
+            await confirm(self._member, fields)
+            from_vlsn = await begin.vlsn(reads_of(self._member))
             async with self._at_once:
                 page = await self._shared.make(wanted._replace(from_vlsn=from_vlsn), READ_BYTES_MAX)
             place.check()
@@ -88,7 +92,7 @@ class ReadRoutes:
         """Returns the short way of long-polls: readers that stand at one place send the same head, byte for byte.
         Raises ``BadArgument``."""
         fields = request.query
-        if "wait" not in fields or not _asked(fields).is_any:
+        if "wait" not in fields or _asked(fields) != ANY:
             return None
         query.only(fields, _PARAMETERS)
         query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
@@ -96,7 +100,7 @@ class ReadRoutes:
         wait_s = query.seconds(fields, "wait", 0.0, 0.0, WAIT_S_MAX)
         if from_vlsn is None or not wait_s:
             return None
-        place = Place.asked(self._reads, fields, from_vlsn)
+        place = Place.asked(self._member, fields, from_vlsn)
         wanted = _wanted(request)._replace(from_vlsn=from_vlsn, after_vlsn=place.vlsn, after_term=place.term)
         return partial(self._start, wanted, wait_s)
 
@@ -109,8 +113,8 @@ class ReadRoutes:
         query.only(request.query, CONFIRMED)
         vlsn = query.whole_of(item, "vlsn", 1, query.VLSN_MAX)
         with self._under_way.hold():
-            await confirm(self._reads, request.query)
-            entry = await self._reads.read_one(vlsn)
+            await confirm(self._member, request.query)
+            entry = await reads_of(self._member).one(vlsn)
         headers = {
             "Content-Type": "application/octet-stream",
             "Vlsnlog-Vlsn": str(entry.vlsn),
@@ -124,9 +128,9 @@ class ReadRoutes:
         query.only(request.query, _TIMEOUT)
         producer = query.hex16(item, "producer")
         with self._under_way.hold():
-            found = await self._reads.producer(
-                producer, query.seconds(request.query, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
-            )
+            timeout_s = query.seconds(request.query, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
+            await self._member.opened().part(ReadIndex).confirm(timeout_s)
+            found = _producer_at(self._member.opened(), producer)
         said = {
             "producer": item,
             **msgspec.to_builtins(found.place),
@@ -157,35 +161,33 @@ def _wanted(request: Request) -> Wanted:
     return Wanted(None, form, limit, all_kinds, keys=keys, txns=txns)
 
 
+@dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a reader: its last entry, if the request names one."""
+    """The place of a reader: its last entry, if the request names one; otherwise ``term`` is 0."""
 
-    def __init__(self, reads: NodeReads, vlsn: int, term: int) -> None:
-        """Keeps the place; ``term`` 0 stands for one that was not said."""
-        self._reads = reads
-        self.vlsn = vlsn
-        self.term = term
+    member: Member
+    vlsn: int
+    term: int
 
     @classmethod
-    def asked(cls, reads: NodeReads, fields: Mapping[str, str], from_vlsn: int | None) -> Place:
+    def asked(cls, member: Member, fields: Mapping[str, str], from_vlsn: int | None) -> Place:
         term = query.whole(fields, "after_term", 0, 1, query.VLSN_MAX)
         if term and (from_vlsn or 0) < 2:
             raise BadArgument("after_term is of the VLSN before from, which must be 2 or more")
-        return cls(reads, (from_vlsn or 0) - 1, term)
+        return cls(member, (from_vlsn or 0) - 1, term)
 
     def check(self) -> None:
         """Checks the place before a read, and again before its answer, which may rest on more of the log. Raises
         ``NotInLog``."""
         if self.term:
-            self._reads.check_place(self.vlsn, self.term)
+            reads_of(self.member).check_place(self.vlsn, self.term)
 
 
-async def confirm(service: Confirming, fields: Mapping[str, str]) -> None:
-    """Returns when this node is as new as is asked. Raises ``BadArgument``, and as ``Confirming.confirm``."""
-    timeout_s = query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
-    asked = _asked(fields)
-    if not asked.is_any:
-        await service.confirm(timeout_s, asked)
+async def confirm(member: Member, fields: Mapping[str, str]) -> None:
+    """Returns when this node is as new as is asked. Raises ``BadArgument``, and as ``ReadIndex.confirm``."""
+    asked, timeout_s = _asked(fields), query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
+    if asked != ANY:
+        await member.opened().part(ReadIndex).confirm(timeout_s, asked)
 
 
 def _asked(fields: Mapping[str, str]) -> Freshness:
@@ -197,10 +199,20 @@ def _asked(fields: Mapping[str, str]) -> Freshness:
     )
 
 
-async def confirm_alone(service: Confirming, fields: Mapping[str, str]) -> None:
+async def confirm_alone(member: Member, fields: Mapping[str, str]) -> None:
     """Confirms as ``confirm``, for a call that takes no other parameters. Raises ``BadArgument`` too."""
     query.only(fields, CONFIRMED)
-    await confirm(service, fields)
+    await confirm(member, fields)
+
+
+def _producer_at(opened: OpenMember, producer: int) -> ProducerAt:
+    """Returns that producer's place by the durable entries. Raises ``ProducersMissing``."""
+    table, durable = opened.log.view.history.producers, opened.part(Reads).durable
+    life = table.find(producer, at=durable + 1)
+    place = life.as_of(durable) if life is not None else ProducerPlace()
+    if table.lacks_to and not place.last:
+        raise missing(f"producer {producer:016x}", table.lacks_to)
+    return ProducerAt(place, durable, table.forgotten_to(at=durable + 1))
 
 
 class _Poll:

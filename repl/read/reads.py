@@ -12,8 +12,9 @@ from collections import deque
 from dataclasses import dataclass
 
 from repl.api import BlockPage, EntryPage
+from repl.group.member import Member
 from repl.offload import Offload, settle
-from vlsn.errors import Damaged, Lagging, NotData, NotInLog, NotYet, QueueFull, Trimmed, VlsnLogError
+from vlsn.errors import Damaged, Lagging, NotData, NotInLog, NotYet, ProducersMissing, QueueFull, Trimmed, VlsnLogError
 from vlsn.format import block as block_format
 from vlsn.format.block import Entry, EntryKind
 from vlsn.format.key_filter import KeyFilter
@@ -166,15 +167,9 @@ class Reads:
             return BlockPage([], at, durable)
         ring = self._log.view.ring
         position = ring.position_of(Vlsn(at))
-        data: list[bytes] = []
-        if position is not None:
-            for block in ring.take(position, end=ring.end, bytes_max=bytes_max):
-                if ring.last_at(position) > durable:
-                    break
-                position += 1
-                data.append(_padded(bytes(block)))
-            if data:
-                return BlockPage(data, ring.last_at(position - 1) + 1, durable)
+        if position is not None and (taken := ring.through(position, durable, bytes_max=bytes_max)):
+            next_vlsn = ring.last_at(position + len(taken) - 1) + 1
+            return BlockPage([_padded(bytes(block)) for block in taken], next_vlsn, durable)
         run = await self._blocks_from_segments(at, durable, bytes_max)
         return BlockPage([_padded(block) for block in run.data], run.next_vlsn if run.data else at, durable)
 
@@ -278,16 +273,15 @@ class Reads:
         if position is None:
             run = await self._entries_from_segments(at, durable, wanted)
             return run.entries, run.next_vlsn
+        bytes_max = LOOK_BYTES_AT_ONCE if wanted.keys is not None else max(wanted.bytes_max, 1)
+        taken = ring.through(position, durable, bytes_max=bytes_max)
         found = Gathering(at, limit=wanted.limit, bytes_max=wanted.bytes_max, kinds=wanted.kinds, keys=wanted.keys)
         if wanted.keys is not None:
-            taken = ring.take(position, end=ring.end, bytes_max=LOOK_BYTES_AT_ONCE)
-            count = sum(ring.last_at(position + number) <= durable for number in range(len(taken)))
-            if count:
-                found.add_rows(EntryRows.joined(taken[:count]))
+            if taken:
+                found.add_rows(EntryRows.joined(taken))
             return found.entries, found.next_vlsn
-        for block in ring.take(position, end=ring.end, bytes_max=max(wanted.bytes_max, 1)):
-            header = block_format.decode_header(block)
-            if header.last_vlsn > durable or not found.add(block, header) or found.full:
+        for block in taken:
+            if not found.add(block, block_format.decode_header(block)):
                 break
         return found.entries, found.next_vlsn
 
@@ -329,6 +323,21 @@ class Reads:
             self._start(at)  # raises ``Trimmed`` if these entries were cleaned away while the page was made
             raise Damaged(f"the index has nothing for VLSN {at} of {log.view.range}", vlsn=at)
         return log.view.reader(), mapping[1]
+
+
+def reads_of(member: Member) -> Reads:
+    """Returns the reads of the open log. Raises ``NotMaster`` until the log is open, ``Damaged`` if it cannot be
+    opened, and ``NotListed`` if this node is no member any more."""
+    opened = member.opened()
+    member.check_listed()
+    return opened.part(Reads)
+
+
+def missing(what: str, lacks_to: int) -> ProducersMissing:
+    return ProducersMissing(
+        f"this node has lost what it knew of {what}, if it did, up to VLSN {lacks_to}; it asks the other members; "
+        "nothing was logged, try again"
+    )
 
 
 def _padded(block: bytes) -> bytes:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import msgspec
 
+from repl.group.member import Member
 from repl.read.read_http import CONFIRMED, Place, confirm
-from repl.read.service import NodeReads
+from repl.read.reads import reads_of
+from repl.read.spans import spans_of
 from repl.web import query
 from repl.web.json_objects import HEADERS
 from repl.web.limits import READS_MAX, SPANS_MAX, Budget
@@ -23,8 +25,8 @@ _PARAMETERS = frozenset({"from", "to", "bytes", "entries", "limit", "after_term"
 
 
 class SpanRoutes:
-    def __init__(self, reads: NodeReads) -> None:
-        self._reads = reads
+    def __init__(self, member: Member) -> None:
+        self._member = member
         self._under_way = Budget("cuts of the log under way", READS_MAX)
 
     async def spans(self, request: Request) -> Response:
@@ -32,11 +34,13 @@ class SpanRoutes:
         query.only(fields, _PARAMETERS)
         most = query.VLSN_MAX
         from_vlsn = query.whole(fields, "from", None, 1, most)
-        place = Place.asked(self._reads, fields, from_vlsn)
+        place = Place.asked(self._member, fields, from_vlsn)
         with self._under_way.hold():
             place.check()
-            await confirm(self._reads, fields)
-            found = await self._reads.spans(
+            await confirm(self._member, fields)
+            found = await spans_of(
+                self._member.opened().log,
+                reads_of(self._member).durable,
                 from_vlsn,
                 query.whole(fields, "to", most, 1, most),
                 bytes_each=query.whole(fields, "bytes", most, 1, most),

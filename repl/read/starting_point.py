@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from repl.read.service import NodeReads
+from repl.read.reads import Reads
 from repl.web import query
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX
@@ -40,8 +40,8 @@ class StartingPoint:
             return cls(at_end=begin == END)
         return cls(query.whole(fields, "from", None, 1, query.VLSN_MAX))
 
-    async def vlsn(self, reads: NodeReads) -> int | None:
+    async def vlsn(self, reads: Reads) -> int | None:
         """Returns the VLSN to read from, or None for the log's first. Raises the same errors as ``Reads.find_time``."""
         if self.at_end:
-            return reads.end()
+            return reads.durable + 1
         return self.from_vlsn if self.time_us is None else await reads.find_time(self.time_us)

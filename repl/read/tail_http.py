@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from repl.group.member import Member
 from repl.read.long_polls import Audience, Form, LongPolls, Page, Wanted
 from repl.read.read_http import ALL_KINDS, CHOSEN, CONFIRMED, TXNS, Place, confirm
-from repl.read.service import NodeReads
+from repl.read.reads import reads_of
 from repl.read.starting_point import PARAMETERS as BEGINNINGS
 from repl.read.starting_point import StartingPoint
 from repl.web import problem, query
@@ -35,8 +36,8 @@ _COMMENT = Piece(b": still here\n\n")
 
 
 class TailRoutes:
-    def __init__(self, reads: NodeReads, pages: LongPolls, readers: Budget) -> None:
-        self._reads = reads
+    def __init__(self, member: Member, pages: LongPolls, readers: Budget) -> None:
+        self._member = member
         self._pages = pages
         self._readers = readers
 
@@ -45,17 +46,17 @@ class TailRoutes:
         begin = StartingPoint.asked(request.query)
         all_kinds = query.choice(request.query, "kinds", False, ALL_KINDS)
         form = query.choice(request.query, "ids", Form.EVENTS, IDS)
-        place = Place.asked(self._reads, request.query, begin.from_vlsn)
+        place = Place.asked(self._member, request.query, begin.from_vlsn)
         if last_seen := request.headers.get("Last-Event-ID", ""):
             vlsn, term = _seen(last_seen)
-            begin, place = StartingPoint(vlsn + 1), Place(self._reads, vlsn, term)
+            begin, place = StartingPoint(vlsn + 1), Place(self._member, vlsn, term)
         txns = query.choice(request.query, "txns", False, TXNS)
         wanted = Wanted(None, form, all_kinds=all_kinds, keys=query.key_filter(request.query), txns=txns)
         self._readers.take(1)
         try:
             place.check()
-            await confirm(self._reads, request.query)
-            from_vlsn = await begin.vlsn(self._reads)
+            await confirm(self._member, request.query)
+            from_vlsn = await begin.vlsn(reads_of(self._member))
             first = await self._pages.get(wanted._replace(from_vlsn=from_vlsn, wait=False))
             place.check()
         except BaseException:

@@ -7,9 +7,12 @@ A range is given with the crc32c of its bytes and the log's generation, which ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
 
+from repl.group.member import Member
+from repl.repair import integrity, providing
+from repl.repair.providing import Providing
+from repl.repair.restoring import CRC_FIELD
 from repl.web import query
 from repl.web.json_objects import HEADERS, answered, asked_object
 from repl.web.limits import RESTORE_RANGES_MAX, STATE_RECORDS_MAX, Budget
@@ -20,38 +23,6 @@ from vlsn.format.segment import NUMBER_MAX
 from vlsn.limits import RESTORE_RANGE_BYTES_MAX, SEGMENT_BYTES_MAX
 from vlsn.repair.restore_messages import RECORD
 
-
-class Repairs(Protocol):
-    """The help for a member that restores or mends its log."""
-
-    async def offer(self, body: dict[str, Any]) -> bytes:
-        """Answers ``POST /v1/peer/restore`` (``vlsn.repair.restore_messages``) with JSON. Raises as
-        ``repl.repair.providing`` says."""
-        ...
-
-    async def range(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
-        """Reads bytes of a segment for a restoring peer, and the log's generation. Raises ``NotFound`` when the session
-        is over, ``NotYet``, ``Trimmed``."""
-        ...
-
-    async def block(self, asked: Mapping[str, str], term: int, first: int) -> bytes:
-        """Answers ``GET /v1/peer/block``: a block by its name, for a member that mends its own. ``asked`` holds the
-        names of group, sender and receiver. Raises ``FeedRefused``, ``NotFound``, ``Damaged``."""
-        ...
-
-    async def messages(self, asked: Mapping[str, str], uuid: str, since: int, first: int, last: int) -> bytes:
-        """Answers ``GET /v1/peer/messages``: messages of a destination from ``first`` on, as records of a page
-        (``repl.destinations.filling``); ``since`` is the VLSN that has set where it begins. Raises ``FeedRefused``,
-        ``NotFound``, ``Damaged`` where they cannot be read for now."""
-        ...
-
-    async def copy(self, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
-        """Answers ``GET /v1/peer/copy``: which block holds ``vlsn``, and its SHA-256. Raises ``FeedRefused``,
-        ``NotFound``, ``Damaged``."""
-        ...
-
-
-CRC_FIELD = "Vlsnlog-Crc32c"
 GENERATION_FIELD = "Vlsnlog-Generation"
 _RANGE = frozenset({"session", "segment", "start", "end", "have"})
 _BLOCK = frozenset({"group", "sender", "to", "term", "first"})
@@ -59,16 +30,27 @@ _MESSAGES = frozenset({"group", "sender", "to", "uuid", "since", "first", "last"
 _COPY = frozenset({"group", "sender", "to", "vlsn"})
 
 
+Give = Callable[[str, int, int, int], Awaitable[bytes]]
+"""Reads messages of the destination with a uuid, that begins at ``since``, from ``first`` to ``last``, as records of a
+page (``repl.destinations.filling``). Raises ``NotFound``, ``NotMaster``, and ``Damaged`` where they cannot be read for
+now."""
+
+
 class RepairRoutes:
-    def __init__(self, repairs: Repairs) -> None:
-        self._repairs = repairs
+    """Helps members that restore or mend their logs. Each call raises ``FeedRefused`` for another group, sender or
+    receiver, ``NotMaster`` while the log is not open, and as ``repl.repair.providing`` and ``integrity`` say."""
+
+    def __init__(self, member: Member, give: Give) -> None:
+        self._member = member
+        self._give = give
         self._ranges = Budget("ranges of restores", RESTORE_RANGES_MAX)
         self._records = Budget("state records", STATE_RECORDS_MAX)
 
     async def offer(self, request: Request) -> Response:
         asked = await asked_object(request)
         with self._records.hold(asked.get("purpose") == RECORD):
-            answer = await self._repairs.offer(asked)
+            ask = providing.asked_of(self._member, asked)
+            answer = await self._member.opened().part(Providing).answer(ask)
         return Response(200, HEADERS, answer)
 
     async def block(self, request: Request) -> Response:
@@ -77,7 +59,7 @@ class RepairRoutes:
         term = query.whole(request.query, "term", 0, 0, query.VLSN_MAX)
         first = query.whole(request.query, "first", 0, 1, query.VLSN_MAX)
         with self._ranges.hold():
-            data = await self._repairs.block(request.query, term, first)
+            data = await providing.block_of(self._member, request.query, term, first)
         return Response(200, {"Content-Type": "application/octet-stream", CRC_FIELD: f"{crc(data):08x}"}, data)
 
     async def messages(self, request: Request) -> Response:
@@ -87,7 +69,9 @@ class RepairRoutes:
         last = query.whole(request.query, "last", 0, first, query.VLSN_MAX)
         since = query.whole(request.query, "since", 0, 0, query.VLSN_MAX)
         with self._ranges.hold():
-            data = await self._repairs.messages(request.query, request.query["uuid"], since, first, last)
+            asked = request.query
+            providing.check_names(self._member, asked["group"], asked["sender"], asked["to"])
+            data = await self._give(asked["uuid"], since, first, last)
         return Response(200, {"Content-Type": "application/octet-stream", CRC_FIELD: f"{crc(data):08x}"}, data)
 
     async def copy(self, request: Request) -> Response:
@@ -95,7 +79,7 @@ class RepairRoutes:
         _require(request, _COPY)
         vlsn = query.whole(request.query, "vlsn", 0, 1, query.VLSN_MAX)
         with self._ranges.hold():
-            answer = await self._repairs.copy(request.query, vlsn)
+            answer = await integrity.answer_copy(self._member, request.query, vlsn)
         return answered(answer)
 
     async def range(self, request: Request) -> Response:
@@ -107,7 +91,8 @@ class RepairRoutes:
         if not 0 < end - start <= RESTORE_RANGE_BYTES_MAX:
             raise BadArgument(f"a range from {start} to {end}; at most {RESTORE_RANGE_BYTES_MAX} bytes at once")
         with self._ranges.hold():
-            data, generation = await self._repairs.range(request.query["session"], number, start, end, have)
+            provided = self._member.opened().part(Providing)
+            data, generation = await provided.read(request.query["session"], number, start, end, have)
         headers = {
             "Content-Type": "application/octet-stream",
             CRC_FIELD: f"{crc(data):08x}",

@@ -30,7 +30,6 @@ import msgspec
 from repl.group.member import Member
 from repl.offload import Offload, settle
 from repl.repair.opening import log_options, open_recovered
-from repl.repair.restore_http import CRC_FIELD
 from repl.web.problem import error_of
 from replica.restore import Disagrees, Progress, Transfer, choose
 from vlsn.errors import BadBody, Damaged, LogFailed, NotFound, Trimmed, VlsnLogError
@@ -43,6 +42,8 @@ from vlsn.state.state_store import StateRecord
 from vlsn.write.local_log import LocalLog
 from vlsn.write.write_cycle import LogListener
 
+CRC_FIELD = "Vlsnlog-Crc32c"
+"""The header that gives the crc32c of an answer's body, 8 hex digits."""
 T = TypeVar("T")
 RANGE_TIMEOUT_S = 30.0
 AGAIN_S = 1.0

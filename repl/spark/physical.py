@@ -25,10 +25,10 @@ from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, EntryKind, decode_header
 from vlsn.format.block_heads import heads_good
 from vlsn.format.checksum import crc
-from vlsn.format.frame import FRAME_BYTES, FrameKind
+from vlsn.format.frame import FRAME_BYTES, FrameKind, padded
 from vlsn.format.rows import Rows
 from vlsn.format.sidecar import Sidecar
-from vlsn.ids import lsn, padded
+from vlsn.ids import lsn
 from vlsn.seams import Buffer
 from vlsn.verify.frames import Bools
 

@@ -20,10 +20,9 @@ from vlsn.errors import Damaged
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES
 from vlsn.format.block_heads import heads_good
-from vlsn.format.frame import FRAME_BYTES
+from vlsn.format.frame import FRAME_BYTES, padded
 from vlsn.format.rows import I64, Rows
 from vlsn.format.segment import FIRST_FRAME
-from vlsn.ids import padded
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
 

@@ -71,7 +71,7 @@ def key_filter(query: Mapping[str, str]) -> KeyFilter | None:
             found[name] = plain.encode("utf-8", "surrogateescape")
         elif coded is not None:
             found[name] = _base64(coded, f"{name}_b64")
-    return KeyFilter.of(found.get("key"), found.get("key_prefix"))
+    return KeyFilter.of(found.get("key"), found.get("key_prefix")) if found else None
 
 
 def _base64(text: str, name: str) -> bytes:

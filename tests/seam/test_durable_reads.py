@@ -10,7 +10,7 @@ from tests.fakes.loop import virtual
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed, told
 from vlsn.format.block import decode_header
-from vlsn.ids import padded
+from vlsn.format.frame import padded
 
 HEADER_BYTES = 64
 

@@ -59,7 +59,7 @@ async def founded(seed: int, victim: str, stop_at: int | None, *, power: bool) -
 
 
 async def kinds(group: Group, name: str) -> list[tuple[int, int]]:
-    page = await group.nodes[name].services.reads.read(1, limit=100, bytes_max=1 << 20, all_kinds=True)
+    page = await group.nodes[name].opened().reads.page(1, limit=100, bytes_max=1 << 20, all_kinds=True)
     return [(entry.vlsn, entry.kind) for entry in page.entries]
 
 

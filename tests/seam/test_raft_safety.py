@@ -209,7 +209,7 @@ def test_state_machine_safety(seed: int) -> None:
                     node = group.nodes.get(name)
                     if node is None or node.open is None:
                         continue
-                    page = await node.services.reads.read(None, limit=1000, bytes_max=1 << 20, all_kinds=True)
+                    page = await node.opened().reads.page(None, limit=1000, bytes_max=1 << 20, all_kinds=True)
                     for entry in page.entries:
                         assert shown.setdefault(entry.vlsn, bytes(entry.value)) == bytes(entry.value), entry.vlsn
                 await asyncio.sleep(0.05)

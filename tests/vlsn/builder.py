@@ -17,11 +17,11 @@ import numpy as np
 
 from vlsn.format import block as block_format
 from vlsn.format.block import EntryKind
-from vlsn.format.frame import FLAG_AT, OVERMARKED, FrameKind, build_header
+from vlsn.format.frame import FLAG_AT, OVERMARKED, FrameKind, build_header, padded
 from vlsn.format.records import CheckpointEnd, CheckpointFlag, CheckpointStart, RollbackEnd, RollbackStart
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader, SegmentState, segment_name, sidecar_name
 from vlsn.format.sidecar import Sidecar, content_crc
-from vlsn.ids import Lsn, lsn, padded
+from vlsn.ids import Lsn, lsn
 from vlsn.seams import Disk
 
 SEGMENT_BYTES = 64 * 1024

@@ -83,6 +83,11 @@ class FrameHeader(Record, frozen=True, gc=False):
         return self.flag == OVERMARKED
 
 
+def padded(size: int) -> int:
+    """Returns ``size`` rounded up to the next multiple of 8 bytes."""
+    return (size + 7) & ~7
+
+
 def build_header(kind: int, payload: Buffer, *, offset: int, prev: int, synced: int, salt: int) -> bytes:
     """Builds the 24 bytes before ``payload``, for a frame at ``offset`` of a segment with this ``salt``."""
     length = len(payload)

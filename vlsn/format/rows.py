@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, BlockFlag, Entry, EntryKind
 from vlsn.format.columns import KEYS, KINDS, TXNS, layouts
-from vlsn.ids import padded
+from vlsn.format.frame import padded
 from vlsn.seams import Buffer
 
 I64 = npt.NDArray[np.int64]

@@ -35,9 +35,10 @@ from vlsn.format.frame import (
     check_frame,
     decode_header,
     later_kind,
+    padded,
 )
 from vlsn.format.segment import FIRST_FRAME
-from vlsn.ids import U32_MAX, padded
+from vlsn.ids import U32_MAX
 from vlsn.levels import named, unread
 from vlsn.limits import KIB, MIB
 from vlsn.seams import Buffer

@@ -32,8 +32,9 @@ from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, Entry, EntryKind
 from vlsn.format.checksum import crc
 from vlsn.format.columns import KEYS as BLOCK_KEYS
 from vlsn.format.columns import TXNS as BLOCK_TXNS
+from vlsn.format.frame import padded
 from vlsn.format.rows import I64, EntryRows, Mask
-from vlsn.ids import NUMBER_MAX, U32_MAX, Vlsn, padded
+from vlsn.ids import NUMBER_MAX, U32_MAX, Vlsn
 from vlsn.limits import BATCH_ENTRIES_MAX, MIB
 from vlsn.seams import Buffer
 

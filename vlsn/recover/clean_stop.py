@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from vlsn.format import scan
 from vlsn.format.block import decode_header as decode_block
-from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind, decode_header
+from vlsn.format.frame import FRAME_BYTES, OVERMARKED, FrameKind, decode_header, padded
 from vlsn.format.records import CheckpointEnd
 from vlsn.format.segment import FIRST_FRAME, SegmentState
-from vlsn.ids import padded
 from vlsn.recover.torn_tail import Found
 from vlsn.seams import Disk, File
 from vlsn.segments.directory import SegmentInfo

@@ -28,11 +28,11 @@ from vlsn.errors import BadBody, Damaged, IntegrityFault
 from vlsn.format import block as block_format
 from vlsn.format import scan
 from vlsn.format.block import BlockHeader
-from vlsn.format.frame import FRAME_BYTES, FrameHeader, FrameKind, build_header, decode_header
+from vlsn.format.frame import FRAME_BYTES, FrameHeader, FrameKind, build_header, decode_header, padded
 from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackStart
 from vlsn.format.scan import Stop, Walk
 from vlsn.format.segment import FIRST_FRAME, segment_name
-from vlsn.ids import Vlsn, lsn_offset, padded
+from vlsn.ids import Vlsn, lsn_offset
 from vlsn.recover.identity import NODE_FILE_NAME
 from vlsn.seams import Disk, Stores
 from vlsn.segments.directory import SegmentInfo, check_size, stated_synced_end, survey

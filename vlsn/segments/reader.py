@@ -27,12 +27,12 @@ from vlsn.errors import BadBody, Damaged, NoRegularFile, Trimmed, WrongVersion
 from vlsn.format import block as block_format
 from vlsn.format import scan
 from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind
-from vlsn.format.frame import FRAME, FRAME_BYTES, MAGIC, FrameKind, check_frame, claimed_size, decode_header
+from vlsn.format.frame import FRAME, FRAME_BYTES, MAGIC, FrameKind, check_frame, claimed_size, decode_header, padded
 from vlsn.format.key_filter import KeyFilter
 from vlsn.format.rows import EntryRows
 from vlsn.format.scan import Stop, Walk, check_kind
 from vlsn.format.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
-from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, lsn_file, lsn_offset, padded
+from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn, lsn_file, lsn_offset
 from vlsn.levels import named
 from vlsn.limits import KIB
 from vlsn.seams import Disk, File

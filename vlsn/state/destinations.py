@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -158,6 +158,7 @@ class DestinationView:
 _decoder = msgspec.json.Decoder(DestinationSettings)
 
 
+@lru_cache(DESTINATIONS_MAX)
 def key_of(name: str) -> str:
     """Returns the name in the small state of destination ``name``. Raises ``BadArgument`` for a bad name."""
     if not is_part(name):

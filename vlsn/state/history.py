@@ -151,12 +151,16 @@ class History:
             if entry.kind == EntryKind.GROUP:
                 self.groups.append((entry.vlsn, GroupEntry.decode(entry.value)))
             elif entry.kind == EntryKind.COMMIT:
-                self._note_commit(entry.vlsn, CommitEntry.decode(entry.value))
+                commit = CommitEntry.decode(entry.value)
+                if commit.put:
+                    self.small.note(entry.vlsn, commit.puts)
+                if commit.acks:
+                    self.acks.note(entry.vlsn, commit.acks)
+                self._note_settings(entry.vlsn, commit.set)
         if own.txn_end:
             self.txn_ends.append(own.txn_end)
 
-    def _note_commit(self, vlsn: Vlsn, commit: CommitEntry) -> None:
-        fresh = commit.set
+    def _note_settings(self, vlsn: Vlsn, fresh: Settings) -> None:
         if fresh.level is not None:
             self.levels.append((vlsn, fresh.level))
         if fresh.producers is not None or fresh.durability is not None:
@@ -165,10 +169,6 @@ class History:
             self.settings.append((vlsn, Settings(producers=producers, durability=durability)))
         if fresh.level is not None or fresh.producers is not None:
             self.producers.limit_from(vlsn, _producers_max(self.level, self.set))
-        if commit.put:
-            self.small.note(vlsn, commit.puts)
-        if commit.acks:
-            self.acks.note(vlsn, commit.acks)
 
     def note_submissions(self, rows: list[Produced]) -> None:
         """Notes submissions of producers, and commits of transactions with handles, that are after all those noted

@@ -15,7 +15,7 @@ Used on the owner's thread only, under the log latch.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from vlsn.ids import NULL_VLSN, Vlsn
@@ -94,6 +94,12 @@ class Ring:
                 break
             taken.append(block)
         return taken
+
+    def through(self, position: int, last: int, *, bytes_max: int) -> list[Buffer]:
+        """Takes blocks from ``position`` as ``take`` does, but only those that end at ``last`` or before; maybe
+        none."""
+        end = self._base + bisect_right(self._lasts, last, position - self._base)
+        return self.take(position, end=end, bytes_max=bytes_max) if end > position else []
 
     def last_at(self, position: int) -> Vlsn:
         """Returns the last VLSN of the block at ``position``."""

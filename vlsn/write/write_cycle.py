@@ -19,9 +19,9 @@ from functools import partial
 from vlsn.errors import NoSpace, VlsnLogError
 from vlsn.format.block import FLAGS_AT, decode_header, producers
 from vlsn.format.columns import PRODUCERS
-from vlsn.format.frame import FRAME_BYTES, FrameKind
+from vlsn.format.frame import FRAME_BYTES, FrameKind, padded
 from vlsn.format.seal import Sealed, seal, seal_local
-from vlsn.ids import NULL_TERM, Lsn, Term, Vlsn, padded
+from vlsn.ids import NULL_TERM, Lsn, Term, Vlsn
 from vlsn.limits import (
     FLUSH_BYTES,
     SLOW_SYNC_S,
@@ -418,8 +418,13 @@ class WriteCycle:
                 self._index.put_run(group.firsts, group.lasts, group.lsns, group.clocks)
                 if group.txn_end:
                     self._index.note_txn_end(group.txn_end)
-            if synced:
-                self._synced()
+            if synced:  # all that was put into the index is on the medium
+                self.unsynced_since = None
+                span = self._index.range
+                if span.last > span.last_sync:
+                    self._index.note_synced(span.last)
+                    self._ring.set_synced(span.last)
+                    self.listener.synced(span.last)
             elif group.firsts:
                 self.listener.written(Vlsn(group.lasts[-1]))
             for after in group.after:
@@ -427,15 +432,6 @@ class WriteCycle:
             self.uncovered_bytes += group.bytes
             if self.uncovered_bytes >= self._options.checkpoint_bytes:
                 self.checkpoint_due()
-
-    def _synced(self) -> None:
-        """Notes the end of a sync: everything that was put into the index is on the medium."""
-        self.unsynced_since = None
-        span = self._index.range
-        if span.last > span.last_sync:
-            self._index.note_synced(span.last)
-            self._ring.set_synced(span.last)
-            self.listener.synced(span.last)
 
     def _count(self, group: Group, seconds: float, *, synced: bool) -> None:
         stats = self._stats

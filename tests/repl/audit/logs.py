@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from vlsn.format.block import decode_header
-from vlsn.format.frame import FLAG_AT, OVERMARKED, FrameKind, build_header
+from vlsn.format.frame import FLAG_AT, OVERMARKED, FrameKind, build_header, padded
 from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
 from vlsn.format.seal import seal
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader, SegmentState, segment_name, sidecar_name
 from vlsn.format.sidecar import Sidecar, content_crc
 from vlsn.format.submission import Values
-from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset, padded
+from vlsn.ids import Lsn, lsn, lsn_file, lsn_offset
 
 CLOCK_US = 1_700_000_000_000_000
 BACKLOG = 2

@@ -12,7 +12,7 @@ from repl import produce_messages
 from repl.api import Acks, FeedHello
 from repl.group.feed_hello import encode_hello
 from repl.group.member import Member
-from repl.lead.service import NodeFeeds
+from repl.lead.feed_ws import NodeFeeds
 from repl.net import AiohttpNetwork
 from repl.net import network as real
 from repl.net.listener import HttpListener

@@ -30,7 +30,7 @@ _VLSN = re.compile(rb'"vlsn":(\d+)')
 
 
 def pages_of(node: OneNode) -> LongPolls:
-    return LongPolls(node.services.reads, Slices(PIECES_A_TURN_BYTES))
+    return LongPolls(node.member, Slices(PIECES_A_TURN_BYTES))
 
 
 def append(node: OneNode, *values: bytes) -> None:
@@ -251,7 +251,7 @@ async def test_a_place_that_is_trimmed_away_or_was_given_up_is_told_to_those_who
     pages = pages_of(node)
     with pytest.raises(Trimmed):
         await pages.get(Wanted(FIRST, Form.LINES), 60)
-    end = node.services.reads.end()
+    end = node.dtvlsn() + 1
     behind = asyncio.create_task(pages.get(Wanted(end + 2, Form.LINES, after_vlsn=end + 1, after_term=8), 60))
     await until_waits(node)
     await node.append(b"c", b"d", b"e")

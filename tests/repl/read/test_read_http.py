@@ -51,8 +51,7 @@ class Confirms:
         self.calls: list[str] = []
         self.error: VlsnLogError | None = None
         self._node = node
-        node.services.reads.confirm = self.confirm  # type: ignore[method-assign]
-        node.services.sinks.confirm = self.confirm  # type: ignore[method-assign]
+        node.opened().read_index.confirm = self.confirm  # type: ignore[method-assign]
 
     async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
         more = "" if asked == LINEARIZABLE else f", {asked.at_least} and {asked.lag_max_s} s"
@@ -192,7 +191,7 @@ async def test_read_damage_names_the_place() -> None:
         raise Damaged("rotten", file="00000001.vlog", offset=4096, vlsn=vlsn)
 
     node = await started()
-    node.services.reads.read_one = rotten  # type: ignore[method-assign]
+    node.opened().reads.one = rotten  # type: ignore[method-assign]
     document = refused(await call(node, "GET", "/v1/entries/5"), 500, "damaged")
     assert (document["file"], document["offset"], document["vlsn"]) == ("00000001.vlog", 4096, 5)
 

@@ -169,7 +169,7 @@ async def test_tail_that_fails_later_says_why_and_ends() -> None:
     async def halted(*_: Any, **wanted: Any) -> EntryPage:
         raise Halted("a person is needed")
 
-    node.services.reads.read = halted  # type: ignore[method-assign]
+    node.opened().reads.page = halted  # type: ignore[method-assign]
     await node.append(b"b")
     event, _, data = (await client.next()).partition(b"\ndata: ")
     assert event == b"event: error"
@@ -224,14 +224,14 @@ async def test_one_large_entry_is_counted_until_it_is_taken() -> None:
 
 async def test_tails_that_stand_at_one_place_share_one_read_and_one_answer() -> None:
     node = await started()
-    read, reads = node.services.reads.read, 0
+    read, reads = node.opened().reads.page, 0
 
     async def counted(*place: Any, **wanted: Any) -> EntryPage:
         nonlocal reads
         reads += 1
         return await read(*place, **wanted)
 
-    node.services.reads.read = counted  # type: ignore[method-assign]
+    node.opened().reads.page = counted  # type: ignore[method-assign]
     gateway = Gateway(node.services)
     clients = [await tail_of(gateway, "/v1/tail?from=4") for _ in range(50)]
     for client in clients:

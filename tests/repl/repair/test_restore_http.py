@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from repl.node.node import Node
-from repl.repair.restore_http import CRC_FIELD, GENERATION_FIELD
+from repl.repair.restore_http import GENERATION_FIELD
+from repl.repair.restoring import CRC_FIELD
 from repl.web.limits import PEER_BODY_BYTES_MAX
 from tests.repl.client.group import until
 from tests.repl.web.calls import JSON, call, json, refused, whole_body

@@ -17,11 +17,11 @@ from tests.vlsn.logs import Machine, Opened, Undurable, put
 from tests.vlsn.write.test_rollback import rolled_back
 from vlsn.errors import BadBody, Damaged, IntegrityFault, NoSpace, NotMaster
 from vlsn.format import scan
-from vlsn.format.frame import FRAME_BYTES, FrameKind
+from vlsn.format.frame import FRAME_BYTES, FrameKind, padded
 from vlsn.format.seal import seal
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader, segment_name, sidecar_name
 from vlsn.format.submission import Values
-from vlsn.ids import Term, Vlsn, lsn_file, lsn_offset, padded
+from vlsn.ids import Term, Vlsn, lsn_file, lsn_offset
 from vlsn.limits import MENDED_KEPT_MAX
 from vlsn.repair.mended_copy import COPY_SUFFIX, mend
 from vlsn.repair.mending import Filling, Wound, check_window, find_wound, find_wound_of_closed

@@ -9,10 +9,9 @@ from tests.vlsn.logs import Opened
 from tests.vlsn.repair.test_mending import Story
 from vlsn.errors import BadArgument
 from vlsn.format.block import decode_header
-from vlsn.format.frame import FRAME_BYTES
+from vlsn.format.frame import FRAME_BYTES, padded
 from vlsn.format.seal import seal
 from vlsn.format.submission import Values
-from vlsn.ids import padded
 from vlsn.limits import MENDED_KEPT_MAX
 from vlsn.recover.recovery import INDEX_NAME
 from vlsn.repair.replacing import REPLACEMENTS_MAX, Replacement, replace_blocks

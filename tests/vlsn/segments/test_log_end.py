@@ -18,8 +18,9 @@ from tests.fakes.inodes import SECTOR_BYTES
 from tests.vlsn.builder import LogBuilder, Placed
 from tests.vlsn.logs import Machine, Opened
 from vlsn.errors import Damaged
+from vlsn.format.frame import padded
 from vlsn.format.segment import FIRST_FRAME, segment_name
-from vlsn.ids import Lsn, lsn, padded
+from vlsn.ids import Lsn, lsn
 from vlsn.recover.torn_tail import Found, examine
 from vlsn.recover.vote_floor import BlockName, floor_of, with_floor, with_floor_met
 from vlsn.segments.directory import survey

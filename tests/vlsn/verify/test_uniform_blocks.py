@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from vlsn.format.block import BLOCK, KIND_COLUMN, EntryKind
 from vlsn.format.columns import KEYS, KINDS, PRODUCERS, TXNS, layout
-from vlsn.format.frame import FRAME_BYTES, FrameKind, build_header
+from vlsn.format.frame import FRAME_BYTES, FrameKind, build_header, padded
 from vlsn.format.scan import Offsets
-from vlsn.ids import padded
 from vlsn.verify import by_sidecar
 from vlsn.verify.by_sidecar import Columns, Window
 from vlsn.verify.uniform_blocks import COLUMNS, Rows, take_plain
