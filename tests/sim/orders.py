@@ -1,11 +1,11 @@
-"""A person who orders destinations of a simulation about: moves, pauses, drops and makes anew, drawn apart.
+"""An operator who moves, pauses, drops and makes anew the destinations of a simulation, drawn separately.
 
     move to a VLSN, start, end  ─► answered: nothing before it is delivered again, everything from it on is owed
-                                ─► 410: some node's log begins behind it
-    pause                       ─► answered: nothing is delivered until somebody resumes
-    drop, and made anew         ─► answered: what is owed is what the new one asks for
+                                ─► 410: some node's log begins after it
+    pause                       ─► answered: nothing is delivered until a resume
+    drop, and made anew         ─► answered: the messages of the new one are owed
 
-An order without an answer may still come to be for ``LATE_S``, so nothing is concluded from it.
+An order without an answer may still take effect for ``LATE_S``, so nothing is concluded from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.sim.destinations import Folded
 
 RATE = 0.7
-"""The share of the seeds with destinations that have such a person."""
+"""The share of the seeds with destinations that have such an operator."""
 EVERY_S = (0.3, 3.0)
 PAUSED_S = (0.5, 4.0)
 WORDS = ("move", "move", "move", "pause", "drop")
@@ -62,7 +62,7 @@ class Orders:
                 await self._drop(name)
 
     async def end(self) -> None:
-        """Resumes paused consumers, and makes dropped destinations anew, now that everybody is well."""
+        """Resumes paused destinations, and makes dropped ones anew, now that all faults have ended."""
         loop = self._all.group.loop
         for name in sorted(self.ordered):
             until_s = loop.time() + END_S

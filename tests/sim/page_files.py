@@ -1,6 +1,6 @@
-"""The pages of a destination as the bytes of a disk say, by offsets alone: to hold a node against.
+"""Reads the pages of a destination from the bytes of a disk, by offsets only, to compare a node with them.
 
-It shares no code with the product but the checksum; the few fields that it reads are those of ``docs/format.md``.
+It shares only the checksum with the product; the few fields that it reads are those of ``docs/format.md``.
 
     page     VLSNPAGE · version u16 · 0 u16 · salt u32 · uuid 8 · number u64 · 28 × 0 · crc
     record   magic u16 · flags u8 · 0 · length · count · blocks u32 · first · last · covers_from · covers_to u64
@@ -28,26 +28,26 @@ _RECORD = struct.Struct("<HBBIIIQQQQIIII")
 
 @dataclass(slots=True)
 class Paged:
-    """Everything of one destination's pages that counts: values of messages by VLSN, and whole blocks."""
+    """All valid parts of one destination's pages: values of messages by VLSN, and whole blocks."""
 
     values: dict[int, bytes] = field(default_factory=dict)
     blocks: list[bytes] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)
     """VLSNs that the node knows to have lost."""
     twice: list[int] = field(default_factory=list)
-    """VLSNs of messages that lie in more than one record."""
+    """VLSNs of messages that are in more than one record."""
     pages: int = 0
     done: int = 0
     paged_to: int = 0
     since: int = 0
-    """The VLSN of the COMMIT that has set where the destination begins, as the table has it; 0: it says nothing."""
+    """The VLSN of the COMMIT that has set the destination's beginning, by the table; 0 if it has none."""
     fault: str = ""
-    """Why a page that counts does not read back."""
+    """The reason why a valid page cannot be read back."""
 
 
 def paged(files: Mapping[str, bytes | bytearray], table: Mapping[bytes, bytes | None], uuid: str) -> Paged:
-    """Reads what counts of ``files`` (by name, of the destination's folder) as the page table says; None: a row whose
-    checksum does not match, which says nothing."""
+    """Reads the valid parts of ``files`` (by name, of the destination's folder) by the page table. A None in the table
+    is a row whose checksum does not match, which is ignored."""
     found = Paged()
     key = b"g" + bytes.fromhex(uuid)
     row = json.loads(table.get(key) or b"{}")
