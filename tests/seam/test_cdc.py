@@ -1,4 +1,4 @@
-"""CDC consumers on real nodes in one process: all that is durable, in order, nothing skipped, whatever ends."""
+"""CDC consumers on real nodes in one process: they receive everything durable, in order, without a gap."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KIB = 1024
 
 
 class Sink:
-    """The events that one consumer of one node was given, over all its lives."""
+    """The events that one consumer of one node received, over all its lives."""
 
     def __init__(self) -> None:
         self.given: dict[int, bytes] = {}
@@ -52,7 +52,7 @@ class Sink:
 
 
 class Recorder(CdcConsumer):
-    """Notes everything in a ``Sink``."""
+    """Notes every call in a ``Sink``."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
@@ -130,7 +130,7 @@ class Captured(Group):
         raise AssertionError(f"{node} {name} is not {state}: {told}")
 
     async def until_told(self, name: str, **wanted: Any) -> dict[str, Any]:
-        """Waits until ``n1`` reports that of a consumer; returns the whole report."""
+        """Waits until ``n1`` reports these fields of a consumer; returns the whole report."""
         for _ in range(6000):
             told = await self.told("n1", name)
             if all(told[key] == value for key, value in wanted.items()):

@@ -1,4 +1,4 @@
-"""Failures around a consumer's position, one thing at a time: disks, children, masters, cleaned events."""
+"""Single failures around a consumer's position: disks, children, masters, cleaned events."""
 
 from __future__ import annotations
 

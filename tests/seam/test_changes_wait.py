@@ -1,4 +1,4 @@
-"""A change of the group waits for the one before it, and for a member that has everything."""
+"""A change of the group waits for the earlier change, and for a member with the whole log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network seam: aiohttp on real sockets, on two loops, and ``FakeNet`` do the same."""
+"""The network seam: aiohttp on real sockets, on two loops, and ``FakeNet`` behave the same."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def fake_pair() -> Pair:
 
 
 def narrow_pair() -> Pair:
-    """Links of 10 MB/s, so that each message takes its time."""
+    """Makes links of 10 MB/s, so that each message takes time."""
     net = FakeNet(asyncio.get_running_loop(), Random(5))
     net.width = lambda source, target: 10e6
     return Pair(net.host("here"), net.host("there"))
@@ -216,7 +216,7 @@ def test_an_address_is_had_once(run_body: RunBody) -> None:
 
 
 async def noted_end(work: Awaitable[None], said: list[str], ended: asyncio.Event) -> None:
-    """Waits until the channel that ``work`` is at is closed."""
+    """Notes when the channel that ``work`` uses is closed."""
     try:
         await work
     except ChannelClosed:

@@ -1,4 +1,4 @@
-"""The client's transactions against real nodes in one process: whole and once or not at all, whatever fails."""
+"""The client's transactions against real nodes in one process: whole and once, or absent, whatever fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FIRST = b"first"
 def played(
     *, seed: int = 11, settings: dict[str, Any] | None = None, **client: Any
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """Makes a test of a story, which gets three nodes and a client of them; the innermost decorator."""
+    """Makes a test of an async function, which receives three nodes and their client; the innermost decorator."""
 
     def made(story: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         async def main(**given: Any) -> None:
@@ -79,7 +79,7 @@ async def filled(txn: Transaction, entries: list[bytes]) -> None:
 
 
 async def values(group: Group, name: str = "") -> list[bytes]:
-    """Returns what is logged but for ``FIRST``."""
+    """Returns the logged values without ``FIRST``."""
     return [value for value in (await group.read(name or group.master)).values() if value != FIRST]
 
 
@@ -333,7 +333,7 @@ async def left(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def logged(group: Group, log: Client, txn: Transaction) -> asyncio.Task[Any]:
-    """Commits ``txn`` where the answer does not come, and returns once its block is in the master's log."""
+    """Commits ``txn`` so that no answer arrives, and returns once its block is in the master's log."""
     await filled(log.transaction(), [FIRST])  # it is connected
     log_of_master = lead(group).log
     last = log_of_master.view.range.last

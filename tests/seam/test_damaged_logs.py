@@ -1,4 +1,4 @@
-"""Logs too damaged to open: which of them are given up for another node's, and when."""
+"""Logs too damaged to open: which of them are replaced by another node's log, and when."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_damaged_log_that_does_not_open_is_restored_when_a_person_asks()
 
 
 def newest(group: Group, name: str) -> str:
-    """Returns the newest segment of a node that holds frames."""
+    """Returns a node's newest segment with frames."""
     disk = group.machines[name].disk
     named = [each for each in disk.list(f"/{name}") if each.endswith(".vlog")]
     return max(each for each in named if any(disk.content(f"/{name}/{each}")[4096:5000]))

@@ -1,4 +1,4 @@
-"""Dead letters of destinations: tried again, deleted, and wanted by others."""
+"""Dead letters of destinations: retried, deleted, and delivered by other destinations."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from vlsn.state.acks import Acked, AckLimits
 
 
 async def policed(group: Group, log: Client, policy: str, **settings: Any) -> None:
-    """Makes ``orders`` with that policy, and waits until its depth is counted."""
+    """Makes ``orders`` with that policy, and waits until its depth is known."""
     await log.destinations.put("orders", prefix="o", full_policy=policy, **settings)
     await counted(group, log)
 
@@ -337,7 +337,7 @@ def test_past_so_many_intervals_nothing_is_delivered_until_a_gap_closes(monkeypa
 
 @pytest.fixture
 def eight_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Masters and tables take eight intervals of acknowledged VLSNs."""
+    """Limits masters and tables to eight intervals of acknowledged VLSNs."""
     monkeypatch.setattr("repl.destinations.acknowledged.ACK_INTERVALS_MAX", 8)
     monkeypatch.setattr("repl.destinations.full.ACK_INTERVALS_MAX", 8)
     monkeypatch.setattr("vlsn.state.acks.AckLimits", partial(AckLimits, intervals=8))

@@ -1,4 +1,4 @@
-"""The disk seam: ``PosixDisk`` and ``FakeDisk`` do the same."""
+"""The disk seam: ``PosixDisk`` and ``FakeDisk`` behave the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def disk(request: pytest.FixtureRequest) -> Disk:
 
 @pytest.fixture
 def at(disk: Disk, tmp_path: Path) -> Callable[[str], str]:
-    """Returns a path in a directory of the test's own."""
+    """Returns a function that makes paths in a directory of the test."""
     disk.make_directory(str(tmp_path))
     return lambda name: posixpath.join(str(tmp_path), name)
 
@@ -246,7 +246,7 @@ else:
     print("held", flush=True)
 input()
 """
-"""The lock of releases before the directory was locked, too: on the file alone."""
+"""The lock of earlier releases, which locked only the file, not the directory."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The one door for role changes: the log that a vote is compared with, and the acknowledgements allowed behind it."""
+"""Role changes pass through one function: a vote is compared with the drained log, and later acknowledgements wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW_S = (0.4, 0.4)
 
 
 async def vote(group: Group, to: str, sender: str, **fields: Any) -> dict[str, Any]:
-    """Asks ``to`` for its vote as ``sender``, as in a hand-over that the master has announced."""
+    """Asks ``to`` for its vote as ``sender``, as in a transfer that the master has announced."""
     for node in group.nodes.values():
         if node.open is not None:
             node.open.opened.announced = Term(int(fields["term"]) - 1), sender

@@ -1,4 +1,4 @@
-"""Appends that ask for less than a sync: their answers, their fate, and all that stays as it was."""
+"""Appends that request less than a sync: their answers, their fate, and everything that must not change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vlsn.limits import NODE_SYNC_INTERVAL_S
 from vlsn.write.local_log import LocalLog
 
 SOON_S = NODE_SYNC_INTERVAL_S + 0.3
-"""The longest that an entry that was answered early takes to be durable here: an interval, a tick, a round trip."""
+"""The longest time until an entry answered early is durable here: an interval, a tick, a round trip."""
 NEVER_S = 60.0
 LEVELS_DOWN = ("sync", "write_no_sync", "no_sync")
 

@@ -1,5 +1,5 @@
-"""A change of master as clients notice it: writers that retry no error, tails no gap and no repeat. How long it takes
-is measured in virtual time, where nothing waits for a busy machine."""
+"""A change of master as clients see it: writers raise no error, tails have no gap and no repeat. Its duration is
+measured in virtual time, so that a busy machine does not matter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRITERS = 4
 
 
 class Clients:
-    """Writers that append one after another, and a tail behind them."""
+    """Writers that append one entry after another, and a tail that follows them."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -46,7 +46,7 @@ class Clients:
             self.seen.append(entry)
 
     async def during(self, trouble: Callable[[], Awaitable[None]]) -> None:
-        """Runs writers and tail, lets ``trouble`` happen, and ends with every entry seen by the tail."""
+        """Runs writers and tail during ``trouble``, and ends once the tail has every entry."""
         urls = ",".join(self.group.url(name) for name in self.group.names)
         async with (
             connect(urls, exactly_once=True, network=self.group.net.host("writer")) as log,

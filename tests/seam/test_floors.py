@@ -1,4 +1,4 @@
-"""A vote floor stands until the log has reached it, or has all that its master has."""
+"""A vote floor holds until the log has reached it, or has everything that its master has."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from vlsn.verify.dump import DumpFilter, dump_rows
 
 
 async def acknowledged(group: Group) -> tuple[int, list[tuple[str, int]]]:
-    """Leaves four appends on the media of n1 and n2, the last three together on n2; n3 has two. It is down. Returns the
-    VLSN of the first, and where the blocks of those three lie on n2, which is down and has noted that they are
-    synced."""
+    """Leaves four appends on the media of n1 and n2, the last three as one write on n2; n3 has two, and is down. n2 is
+    down and has noted that all are synced. Returns the VLSN of the first, and the offsets of the last three blocks on
+    n2."""
     await group.start()
     await group.serving("n1")
     process = group.machines["n2"].process
@@ -40,13 +40,13 @@ async def acknowledged(group: Group) -> tuple[int, list[tuple[str, int]]]:
 
 
 def rot(group: Group, places: list[tuple[str, int]]) -> None:
-    """One bit of each of these blocks' headers."""
+    """Flips one bit in the header of each of these blocks."""
     for path, offset in places:
         group.machines["n2"].disk.flip_bit(path, offset + FRAME_BYTES + BLOCK_BYTES - 1)
 
 
 async def opened(group: Group, first: int) -> tuple[int, int]:
-    """n2's vote floor; its log has been cut behind ``first``."""
+    """Opens n2, whose log is cut after ``first``; returns its vote floor."""
     await group.start("n2")
     await group.until(lambda: group.nodes["n2"].log is not None, "it is open")
     log = group.nodes["n2"].opened().log

@@ -1,4 +1,4 @@
-"""Founding, cut at every disk call of the founder and of a member: one group, or none yet."""
+"""Founding, stopped at every disk call of the founder and of a member: one group, or none yet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vlsn.format.block import EntryKind
 
 
 async def founded(seed: int, victim: str, stop_at: int | None, *, power: bool) -> int:
-    """Founds a group whose ``victim`` dies at that disk call, and comes back.  How many disk calls it made."""
+    """Founds a group whose ``victim`` dies at that disk call, and restarts.  Returns the number of its disk calls."""
     group = Group(seed)
     machine = group.machines[victim]
     died = False

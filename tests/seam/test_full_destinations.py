@@ -1,4 +1,5 @@
-"""Full destinations: appends refused, held or dropped, and counts that go on through moves and masters."""
+"""Full destinations: appends refused, delayed or dropped, and counts that stay right after moves and changes of
+master."""
 
 from __future__ import annotations
 

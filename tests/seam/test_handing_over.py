@@ -1,4 +1,4 @@
-"""A master that hands over under load: the successor has the whole log before it stands, and wins at once."""
+"""A planned transfer under load: the successor has the whole log before it stands, and wins at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two different blocks under one VLSN, every checksum right: the members' copies decide which of them is restored."""
+"""Two different blocks with one VLSN and right checksums: the members' copies decide which node is restored."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ async def filled(seed: int, told: dict[int, bytes]) -> Group:
 
 
 def forge(group: Group, name: str, vlsn: int, *, byte: int) -> None:
-    """Kills ``name``, which is up, and changes the last byte of the block that holds ``vlsn`` in its log. Its checksums
-    are right."""
+    """Kills ``name``, and changes the last byte of the block with ``vlsn`` in its log, with right checksums."""
     path, offset = place(group, name, vlsn)
     group.kill(name)
     disk = group.machines[name].disk
@@ -64,7 +63,7 @@ def verdicts(group: Group, name: str) -> list[str]:
 
 
 async def healed(group: Group, told: dict[int, bytes], restored: str) -> None:
-    """All hold one log, ``restored`` by a restore, and the group takes appends."""
+    """Waits until all have one log, ``restored`` by a restore, and the group accepts appends."""
     node = group.nodes[restored]
     await group.until(lambda: node.restoration.count == 1, f"{restored} is restored")
     await group.serving()
@@ -156,8 +155,8 @@ async def test_without_a_majority_of_equal_copies_whoever_meets_it_halts_and_nob
 
 
 async def differing(seed: int, *, forged: int, durable: bool) -> tuple[Group, str, int]:
-    """Three nodes that have just opened their logs, ``forged`` of which hold another last block than the one that is
-    named, which knows its own durable; the others know theirs ``durable`` up to there, or not that far."""
+    """Makes three nodes that have just opened their logs. ``forged`` of them have another last block than the returned
+    node, which knows its own to be durable. With ``durable`` the others know theirs to be durable, too."""
     told: dict[int, bytes] = {}
     group = await filled(seed, told)
     own, last = group.master, max(told)

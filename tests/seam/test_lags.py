@@ -1,4 +1,4 @@
-"""How new a node must be for a read: a VLSN that it has, and a lag that it is not past."""
+"""How current a node must be for a read: a VLSN that it must have, and a maximal lag."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reader(group: Group, *names: str, timeout_s: float = 60.0) -> Client:
 
 
 async def asked(group: Group, name: str, path: str) -> tuple[int, str]:
-    """Status, and the type of the problem."""
+    """Returns the status, and the type of the problem."""
     response = await group.client.request("GET", f"{group.url(name)}{path}", timeout_s=20.0)
     return response.status, msgspec.json.decode(bytes(response.body))["type"] if response.status >= 300 else ""
 

@@ -1,4 +1,4 @@
-"""A member that removes itself, not durably yet, may be the only one that can be elected."""
+"""A member whose removal of itself is not durable yet may be the only electable one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of several binaries in one group: which of them talk to each other, and which a group's level keeps out."""
+"""Nodes of several binaries in one group: which of them can work together, and which a group's level excludes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linearizable reads of a group in one process: the entries that they show, and the nodes that must not answer them."""
+"""Linearizable reads of a group in one process: the entries that they return, and the nodes that must not answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.seam.nodes import Group
 
 
 async def read(group: Group, name: str, *, timeout_s: float = 2.0, consistency: str = "linearizable") -> Any:
-    """Status and answer: the values by VLSN, or the problem."""
+    """Returns status and answer: the values by VLSN, or the problem."""
     response = await group.client.request(
         "GET",
         f"{group.url(name)}/v1/entries?consistency={consistency}&timeout={timeout_s}",

@@ -1,4 +1,4 @@
-"""A GROUP entry that was cleaned away, and lost with `state`: it comes back, and waiting says why."""
+"""A GROUP entry that was cleaned, and lost with `state`: the node fetches it, and reports the reason while it waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vlsn.format.segment import segment_name
 
 
 async def cleaned(seed: int) -> Group:
-    """Three nodes whose logs begin behind their GROUP entry."""
+    """Makes three nodes whose logs begin after their GROUP entry."""
     group = Group(seed, **CLEANS, retention_bytes=3 * SEGMENT)
     await group.start()
     await group.serving()

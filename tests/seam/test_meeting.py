@@ -1,4 +1,4 @@
-"""Members whose lists differ, and that are a majority only together: those of the newer list are listened to."""
+"""Members whose lists differ, and that are a majority only together: the newer list is used."""
 
 from __future__ import annotations
 

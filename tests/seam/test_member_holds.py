@@ -1,4 +1,4 @@
-"""An absent member's needs are kept by every later master: hold positions are shared with the feeds."""
+"""Every later master keeps the entries that an absent member needs, since feeds share hold positions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vlsn.state.holds import Owner
 
 
 async def master_changed(group: Group) -> None:
-    """Changes the master while one is away: the other one leads, and the old master follows it."""
+    """Changes the master while one node is away: the third leads, and the old master follows it."""
     old = group.master
     other = next(name for name in group.nodes if name != old)
     await moved(group, other)

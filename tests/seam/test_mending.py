@@ -1,4 +1,4 @@
-"""Rot in a node's segments, met by a reader, a feeder or the scrub, and mended from a peer."""
+"""Rot in a node's segments, found by a reader, a feeder or the scrub, and mended from a peer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def filled(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
 
 
 def place(group: Group, name: str, vlsn: int) -> tuple[str, int]:
-    """Path and offset of the frame of the block that holds ``vlsn``."""
+    """Returns path and offset of the frame of the block with ``vlsn``."""
     log = group.nodes[name].opened().log
     mapping = log.view.index.at_or_before(Vlsn(vlsn))
     assert mapping is not None
@@ -58,7 +58,7 @@ def flip_in_body(group: Group, name: str, vlsn: int) -> None:
 
 
 def lose(group: Group, name: str, vlsn: int) -> None:
-    """A bad sector."""
+    """Makes the block's sector unreadable."""
     path, offset = place(group, name, vlsn)
     group.machines[name].disk.lose_page(path, offset + FRAME_BYTES + 100)
 
@@ -84,7 +84,7 @@ async def mended(group: Group, name: str, told: dict[int, bytes], blocks: int = 
 
 
 COUNT = FRAME_BYTES + 5
-"""Flipped, it lets the block end 256 VLSNs later."""
+"""If this byte is flipped, the block ends 256 VLSNs later."""
 BYTES = [0, 3, 5, 9, 13, 17, 22, FRAME_BYTES + 1, COUNT, FRAME_BYTES + 20, FRAME_BYTES + 62, FRAME_BYTES + 300]
 """Magic, flag, length, prev, synced, salt, crc; the block's header, its crc, its body."""
 

@@ -1,5 +1,5 @@
-"""Destinations that are moved back behind acknowledged messages, while pages hold some: log and pages of every node
-hold all that is wanted again."""
+"""Destinations that are moved back below acknowledged messages while pages have some: log and pages of every node have
+everything that is wanted again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def restarted(group: Group, name: str, **settings: Any) -> None:
 
 
 def has_all(group: Group, name: str, told: dict[str, Any], held: dict[int, bytes]) -> bool:
-    """A node knows the move, has all messages and names none as missing."""
+    """Says whether a node has received the move, has all messages and reports none as missing."""
     uuid = told["uuid"]
     if not first(group, name) or group.state(name) not in ("MASTER", "REPLICA"):
         return False

@@ -1,4 +1,4 @@
-"""Old images of disks come back while a member that heard of their newer lives is up; and honest starts."""
+"""Old images of disks come back while a member with newer reports is up; and starts with the right disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vlsn.state.holds import Owner
 
 
 async def started(seed: int) -> tuple[Group, dict[int, bytes]]:
-    """Three nodes that have all of ten entries."""
+    """Makes three nodes that have all of ten entries."""
     group = Group(seed)
     await group.start()
     await group.serving()
@@ -34,7 +34,7 @@ async def started(seed: int) -> tuple[Group, dict[int, bytes]]:
 
 
 async def back(group: Group, name: str) -> None:
-    """``name`` is up, and listed as what it is now."""
+    """Waits until ``name`` is up, and listed with its present incarnation."""
     await group.start(name)
     await group.until(lambda: group.nodes[name].member.recognised, f"{name} has asked")
     await group.serving()

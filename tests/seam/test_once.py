@@ -1,4 +1,4 @@
-"""Exactly once on real nodes in one process: a submission sent again is one entry, answered as one."""
+"""Exactly once on real nodes in one process: a repeated submission is one entry, with the first answer."""
 
 from __future__ import annotations
 

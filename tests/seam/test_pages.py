@@ -1,4 +1,4 @@
-"""Destinations whose messages left the log: log and pages hold what is not acknowledged, and all of it is delivered."""
+"""Destinations whose messages left the log: log and pages have all unacknowledged messages, and all are delivered."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def first(group: Group, name: str) -> int:
 
 
 _read: dict[tuple[bytes, str, int, int], dict[int, bytes]] = {}
-"""Contents of pages by their bytes: the same ones are looked at a hundred times a second of virtual time."""
+"""Contents of pages by their bytes, since the same ones are read a hundred times a second of virtual time."""
 
 
 def held_in_page(disk: FakeDisk, path: str, uuid: str, number: int, end: int) -> dict[int, bytes]:
@@ -68,8 +68,8 @@ def held_in_page(disk: FakeDisk, path: str, uuid: str, number: int, end: int) ->
 
 
 def uncovered(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> list[int]:
-    """Lists what one node's disk alone does not hold of ``held``: in its log from where that begins, or in pages that
-    its page table counts, unless it is acknowledged for good or named as missing."""
+    """Lists the messages of ``held`` that one node's disk does not have: neither in its log, nor in valid pages, and
+    neither durably acknowledged nor reported as missing."""
     opened = group.nodes[name].opened()
     log, disk = opened.log, group.machines[name].disk
     acked = log.view.history.acks.get(uuid)
@@ -306,7 +306,7 @@ def test_members_that_have_nothing_of_what_is_missing_are_not_asked_at_once_agai
 
 
 def missing_of(group: Group, name: str, uuid: str) -> list[tuple[int, int]]:
-    """Lists the VLSNs that a node says are missing from its pages; none while its log is shut."""
+    """Lists the VLSNs that a node reports as missing from its pages; none while its log is not open."""
     store = stored(group, name, uuid) if first(group, name) else None
     return list(store.missing) if store is not None else []
 

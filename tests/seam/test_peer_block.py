@@ -1,4 +1,4 @@
-"""Blocks for members: by name any node gives one that it has, by VLSN alone only a durable one."""
+"""Blocks for members: by name any node sends a block that it has, by VLSN alone only a durable one."""
 
 from __future__ import annotations
 

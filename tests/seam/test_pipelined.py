@@ -1,4 +1,4 @@
-"""A pipelined run of appends on one connection has no hole inside, whatever becomes of its members."""
+"""A pipelined run of appends on one connection has no gap, whatever happens to single appends."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ REFUSED_LATER = {
     "out-of-sequence, for what comes before it is not there": ((PRODUCER, 7), b"x"),
     "out-of-sequence, for it was another one": ((PRODUCER, 0), b"x"),
 }
-"""Submissions that a master refuses only once a majority has confirmed that it leads, or the original was read."""
+"""Submissions that a master refuses only after a majority has confirmed its leadership, or after a read."""
 
 
 @pytest.mark.parametrize("held", [False, True])

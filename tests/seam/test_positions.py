@@ -1,4 +1,4 @@
-"""Named positions: a committed one is there on every node, through every fault, and no other ever is."""
+"""Named positions: every node has the committed one, through every fault, and never another one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def put(group: Group, name: str, next: int, node: str = "", **more: Any) -
 
 
 async def committed(group: Group, name: str, next: int, **more: Any) -> Document:
-    """The position, once it is durable; sent again while the node says that this is safe."""
+    """Returns the position, once durable; repeats the commit while the node answers that this is safe."""
     while True:
         status, said = await put(group, name, next, **more)
         if status == 200:

@@ -1,9 +1,9 @@
-"""The demands of the Raft paper and its dissertation, by section, on whole nodes in virtual time.
+"""The requirements of the Raft paper and its dissertation, by section, on whole nodes in virtual time.
 
-Figure 3 of the paper names five properties; each has its test here, and what else the sections ask of elections, of
-followers that fail, of handing over and of nodes that come back.  The pure core's rules are in
-``tests/repl/elect/test_election.py``, the commit rule in ``tests/repl/lead/test_acks.py``; ``tests/sim`` holds all
-of it against random schedules.
+Figure 3 of the paper names five properties; each has its test here. Other tests cover what the sections require of
+elections, failing followers, transfers and returning nodes.  The pure core's rules are in
+``tests/repl/elect/test_election.py``, the commit rule in ``tests/repl/lead/test_acks.py``; ``tests/sim`` checks all of
+them under random schedules.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def played(story: Callable[[Group], Awaitable[None]], seed: int, size: int = 3, 
 
 
 def blocks(log: LocalLog) -> list[tuple[int, int, bytes]]:
-    """(term, first VLSN, bytes) of every visible synced block."""
+    """Returns (term, first VLSN, bytes) of every visible synced block."""
     span = log.view.range
     found: list[tuple[int, int, bytes]] = []
     mapping = log.view.index.at_or_before(span.first)
@@ -51,7 +51,7 @@ def blocks(log: LocalLog) -> list[tuple[int, int, bytes]]:
 
 
 async def equal(group: Group) -> None:
-    """Every node is at the master's end, and knows that it is durable."""
+    """Waits until every node is at the master's end, and knows it to be durable."""
 
     def settled() -> bool:
         logs = [node.log for node in group.nodes.values()]

@@ -1,4 +1,4 @@
-"""Nodes that restore their log from a peer: trimmed, with a provider that dies, restarted half way, asked to."""
+"""Nodes that restore their log from a peer: after cleaning, from a dying provider, restarted half way, by an order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def append(group: Group, count: int, told: dict[int, bytes]) -> None:
 
 
 async def trimmed(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
-    """Returns a group whose n3 was away until the others had cleaned away all of its entries."""
+    """Returns a group whose n3 was away until the others had cleaned all of its entries."""
     group = Group(seed, **{**SETTINGS, **settings})
     await group.start()
     await group.serving()
@@ -120,12 +120,12 @@ async def test_the_name_of_a_log_outlives_its_first_entry() -> None:
 
 
 def foundings(group: Group) -> dict[str, str]:
-    """The name that each node says its log has."""
+    """Returns the name of each node's log."""
     return {name: node.services.monitoring.status()["founding"] for name, node in group.nodes.items()}
 
 
 async def until_under_way(group: Group, bytes_done: int = 100 * KIB) -> str:
-    """n3 has fetched so much; from whom."""
+    """Waits until n3 has fetched this number of bytes; returns its provider."""
 
     def there() -> bool:
         progress = group.nodes["n3"].restoration.progress
@@ -224,7 +224,7 @@ async def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
     terms: defaultdict[str, set[int]] = defaultdict(set)
 
     async def look() -> None:
-        """Notes which stored terms a status shows in each state, also where no log is open between two."""
+        """Notes the stored terms in each state of the status, also while no log is open."""
         while True:
             said = group.nodes["n3"].services.monitoring.status()
             terms[said["state"]].add(said["term"])
@@ -345,7 +345,7 @@ async def test_a_restore_does_not_wait_for_a_member_that_is_gone_without_a_word(
 
 
 def after_marker(number: int, *, begun: bool) -> Callable[[Call], bool]:
-    """Stops at the disk call so far behind the marker's write, or behind the process's start."""
+    """Matches the disk call with this number after the marker's write, or after the process's start."""
     left = number if begun else 0
 
     def when(call: Call) -> bool:

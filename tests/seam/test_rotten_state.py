@@ -1,4 +1,4 @@
-"""Rot in the ``state`` store of a node that is up: met by the scrub, and written anew before an open would lose it."""
+"""Rot in the ``state`` store of a running node: the scrub finds it, and rewrites the store before an open loses it."""
 
 from __future__ import annotations
 

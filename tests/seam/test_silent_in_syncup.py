@@ -1,4 +1,4 @@
-"""A master that falls silent while its replicas are in syncup is succeeded as soon as any other."""
+"""A master that falls silent while its replicas are in syncup is replaced as soon as any other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sinks against real nodes in one process: every batch once, in its order, whatever becomes of masters and writers."""
+"""Sinks against real nodes in one process: every batch once, in its order, whatever happens to masters and writers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATE = {"query": "q", "batch": 3, "part": 1, "parts": 2, "rows": 1, "total": 2,
 
 
 def rows_of(values: Values, *, chunk: int = 7) -> BatchRows:
-    """The values, each with its first byte as its key, in chunks."""
+    """Makes rows of the values, each with its first byte as its key, in chunks."""
     some = [values[at : at + chunk] for at in range(0, len(values), chunk)]
     return BatchRows([chunk_of(each, [value[:1] for value in each]) for each in some])
 
@@ -131,7 +131,7 @@ class _Dies(Exception):
 
 
 async def write_until(log: Client, number: int, values: Values, parts: int) -> None:
-    """Writes so many parts of a batch, and dies."""
+    """Writes this number of parts of a batch, and dies."""
     commit = log.sinks.commit
     left = parts
 

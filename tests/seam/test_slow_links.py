@@ -1,4 +1,4 @@
-"""Links that carry little: messages on their way arrive, and no member is given up for it."""
+"""Narrow links: messages under way arrive, and no member is given up because of them."""
 
 from __future__ import annotations
 

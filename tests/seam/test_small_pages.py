@@ -1,5 +1,5 @@
-"""Pages of a few records each: full ones are synced beside the pass, put aside and fetched; the disk stopped at each
-call of it."""
+"""Pages of a few records each: full ones are synced beside the pass, set aside and fetched; the disk is stopped at each
+call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_of_pages(call: Call) -> bool:
 
 
 def whole(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> bool:
-    """A node follows or leads, lacks nothing, and names nothing as missing."""
+    """Says whether a node follows or leads, misses nothing, and reports nothing as missing."""
     if not first(group, name) or group.state(name) not in ("MASTER", "REPLICA"):
         return False
     store = stored(group, name, uuid)
@@ -73,7 +73,7 @@ async def test_a_page_that_cannot_be_synced_ends_the_pass_and_the_next_one_write
 
 
 class Story:
-    """One damaged page on the master: met by a consumer, moved aside, and the rest of it fetched."""
+    """One damaged page on the master: a consumer finds it, it is set aside, and the missing messages are fetched."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

@@ -1,4 +1,4 @@
-"""Restores that a person asks for: a copy is given up only while most other members are whole."""
+"""Restores ordered by an operator: a copy is discarded only while most other members are whole."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def asked(group: Group, name: str) -> tuple[int, dict[str, Any]]:
 
 
 async def served(seed: int, size: int = 3, **settings: Any) -> Group:
-    """A group with an entry that everybody has, and knows durable."""
+    """Makes a group with an entry that every node has, and knows to be durable."""
     group = Group(seed, size, segment_bytes=SEGMENT, **settings)
     await group.start()
     await group.serving()

@@ -1,4 +1,4 @@
-"""Silence, and mere standstill: disks that stop, processes and whole machines that are stopped."""
+"""Silence and suspension: disks that hang, processes and whole machines that are stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A vote is stored in its own term, whatever the node file said of an earlier one."""
+"""A vote is stored in its own term, whatever the node file has of an earlier term."""
 
 from __future__ import annotations
 

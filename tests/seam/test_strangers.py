@@ -1,4 +1,4 @@
-"""A stranger speaks in the name of members, or of nobody: without effect on terms, leads, feeds or names."""
+"""Messages from a stranger in the name of members, or of unknown nodes, change no term, leader, feed or name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def terms(group: Group) -> dict[str, int]:
 
 
 async def goes_on(group: Group, before: dict[str, int], master: str) -> None:
-    """Checks that nothing has come of it: the same master leads in the same term, on all nodes."""
+    """Checks that nothing has changed: the same master leads in the same term, on all nodes."""
     status, answer = await group.append(b"still there", acks="all", to=master)
     assert (status, answer.get("term")) == (200, max(before.values())), answer
     assert terms(group) == before

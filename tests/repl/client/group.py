@@ -1,4 +1,4 @@
-"""Nodes in memory behind real sockets, and one that follows a script, for tests of the client."""
+"""Nodes in memory behind real sockets, and a node that follows a script, for tests of the client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vlsn.seams import Channel
 
 @dataclass(eq=False)
 class GroupNode(MemoryNode):
-    """A node in memory that knows its group: names and URLs."""
+    """A node in memory with a group: names and URLs."""
 
     members: dict[str, str] | None = None
     leader: str = ""
@@ -81,7 +81,7 @@ async def served(handler: Handler, *, port: int = 0) -> AsyncIterator[Listener]:
 
 @asynccontextmanager
 async def serving(node: GroupNode, *, port: int = 0) -> AsyncIterator[str]:
-    """Returns the node's URL; it is its own master unless it says otherwise."""
+    """Yields the node's URL; the node is its own master unless its status says otherwise."""
     async with served(Gateway(node.services).handle, port=port) as listener:
         if node.leads:
             node.master = listener.url
@@ -114,7 +114,7 @@ class ServedNode:
 
 
 def scripted(produce: Callable[[Channel], Awaitable[None]]) -> Handler:
-    """Returns a master whose ``/v1/produce`` does what the test says."""
+    """Returns a master whose ``/v1/produce`` runs the test's function."""
 
     async def handle(request: Request) -> Response | Upgrade:
         if request.path == "/v1/status":

@@ -1,4 +1,4 @@
-"""The node that a client takes for the master, and the nodes whose list of members it believes."""
+"""The node that a client takes for the master, and the nodes whose list of members it trusts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vlsn.errors import NotMaster
 
 @dataclass(eq=False)
 class Saying(GroupNode):
-    """A node whose status says something of its own."""
+    """A node whose status has fields of the test."""
 
     says: dict[str, Any] | None = None
 
