@@ -1,4 +1,4 @@
-"""The oracle of destinations: it reads pages as the product writes them, and misses nothing that a disk lacks."""
+"""The checks of destinations: they read pages as the product writes them, and notice every missing message."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_page_that_is_not_on_the_medium_is_none() -> None:
 
 
 class Held:
-    """A watch, as far as the books of destinations ask it."""
+    """The part of a watch that the record of destinations uses."""
 
     group = SimpleNamespace(names=[])
 
