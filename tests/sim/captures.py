@@ -115,7 +115,7 @@ class Captures:
         self.settings = {each.name: each for each in settings}
         self.places: dict[tuple[str, str], Place] = {}
         self._looked_at = 0
-        """The states of the group's small state that were looked at."""
+        """The number of checked states of the group's small state."""
         self.anew = 0
         """Consumers that began anew on an empty disk."""
 

@@ -37,7 +37,7 @@ class Orders:
         self._rng = Random(f"orders/{consumers.report.seed}")
         self._is_there = self._rng.random() < RATE
         self.made: set[str] = set()
-        """The destinations that were heard to be made."""
+        """The destinations whose creation was answered."""
         self.ordered: set[str] = set()
         """Those that any order was given for …"""
         self.dropped: set[str] = set()

@@ -7,6 +7,7 @@ Each transaction has one of three outcomes.  *Whole*: a commit was acknowledged,
 the answer's first VLSN on, with its COMMIT after them.  *Nowhere*: no commit was ever sent, or a node has answered that
 nothing was logged.  Otherwise *unknown*: whole, or nowhere.  On every reader's page, too, no transaction is cut.
 """
+
 from __future__ import annotations
 
 import asyncio

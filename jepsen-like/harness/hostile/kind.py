@@ -23,7 +23,7 @@ class Limits:
     append_p99_s: float = ELECTION_TIMEOUT_S
     same_lead: bool = True
     errors: int = 0
-    """Appends of well-behaved clients that fail."""
+    """The allowed number of failed appends of well-behaved clients."""
     nodes_up: bool = True
     """True if every node's process must survive."""
 
